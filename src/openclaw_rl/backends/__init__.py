@@ -1,0 +1,1 @@
+"""Policies and trainers that stand behind the ports."""

@@ -1,0 +1,187 @@
+"""A policy and a trainer without weights, for small stories, examples and benchmarks.
+
+The fake policy speaks bytes: token id = byte, 256 ends a turn. It echoes the user; what it has been taught it says
+after the echo, so a reader sees at once which rules a version knows. The fake trainer teaches it each hint it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from openclaw_rl.errors import ContextOverflow, RequestError
+from openclaw_rl.ports import Alternative, Delta, Piece, Scores, Stream, Trained
+from openclaw_rl.types import Completion, Message, Prompt, Sample, Sampling, Tokens, Version, texts
+
+END = 256
+ROLE = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
+ADAPTER = "rules.json"
+
+Answer = Callable[[Prompt, Sequence[str]], str]
+
+
+def echo(prompt: Prompt, rules: Sequence[str]) -> str:
+    """What the fake says unless told otherwise: the user's last words, then the rules it has learned."""
+    said = (texts(prompt.messages, "user") or ("nothing",))[-1]
+    return f"You said: {said}" + "".join(f" [learned: {rule}]" for rule in rules)
+
+
+def logprob(token: int, position: int, version: int) -> float:
+    """A made-up log-prob that depends on all it should depend on; exact in single precision."""
+    return -((token * 31 + position * 17 + version * 7) % 64) / 32
+
+
+class FakePolicy:
+    """A `Policy` that answers by a function, at once or at a given speed."""
+
+    tool_format = "hermes"
+
+    def __init__(
+        self,
+        *,
+        name: str = "fake",
+        context: int = 65536,
+        answer: Answer = echo,
+        reply: str | None = None,
+        tokens_per_second: float | None = None,
+        chunk: int = 4,
+    ) -> None:
+        self.name = name
+        self.base = "fake"
+        self.context = context
+        self._answer: Answer = answer if reply is None else lambda _prompt, _rules: reply
+        self._pause = chunk / tokens_per_second if tokens_per_second else None
+        self._chunk = chunk
+        self._rules: dict[int, tuple[str, ...]] = {0: ()}
+        self._live = 0
+
+    @property
+    def live(self) -> int:
+        return self._live
+
+    async def start(self) -> None:
+        """Nothing to make ready."""
+
+    async def stop(self) -> None:
+        """Nothing to give back."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+        number = self._live if version is None else version
+        rules = self._known(number)
+        prompt_ids = await self.encode(prompt)
+        ids = (*self._answer(prompt, rules).encode(), END)
+        room = self.context - len(prompt_ids)
+        if room < 1 or (sampling.max_tokens or 1) > room:
+            raise ContextOverflow(limit=self.context, asked=len(prompt_ids) + (sampling.max_tokens or 1))
+        limit = min(room, sampling.max_tokens or room)
+        kept = ids[:limit]
+        for at in range(0, len(kept), self._chunk):
+            if self._pause:
+                await asyncio.sleep(self._pause)
+            part = kept[at : at + self._chunk]
+            pieces = tuple(self._piece(token, at + i, number, sampling.top_logprobs) for i, token in enumerate(part))
+            yield Delta(text=_text(part), pieces=pieces)
+        yield Completion(
+            reply=Message(role="assistant", content=_text(kept)),
+            prompt_tokens=prompt_ids,
+            reply_tokens=kept,
+            logprobs=tuple(logprob(token, i, number) for i, token in enumerate(kept)),
+            sampling=sampling,
+            finish="stop" if len(kept) == len(ids) else "length",
+            version=number,
+        )
+
+    def _piece(self, token: int, position: int, version: int, top: int) -> Piece:
+        others = tuple(
+            Alternative(token=t, text=chr(t), logprob=logprob(t, position, version)) for t in range(97, 97 + top)
+        )
+        return Piece(token=token, text=_text((token,)), logprob=logprob(token, position, version), top=others)
+
+    def _known(self, version: int) -> tuple[str, ...]:
+        if version not in self._rules:
+            raise RequestError(f"version {version} is not loaded; known: {sorted(self._rules)}", field="model")
+        return self._rules[version]
+
+    async def encode(self, prompt: Prompt) -> Tokens:
+        ids: list[int] = []
+        for message in prompt.messages:
+            calls = "".join(f"{call.name}({call.arguments})" for call in message.tool_calls)
+            ids += [ROLE[message.role], *f"{message.content}{calls}".encode(), END]
+        return (*ids, ROLE["assistant"])
+
+    async def tokenize(self, text: str) -> Tokens:
+        return (*text.encode(), END)
+
+    async def decode(self, tokens: Tokens) -> str:
+        return _text(tokens)
+
+    async def score(
+        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
+    ) -> Scores:
+        number = self._live if version is None else version
+        return Scores(
+            logprobs=tuple(logprob(token, i, number) for i, token in enumerate(reply)),
+            top_tokens=tuple(tuple(range(top_k)) for _ in reply),
+            top_logprobs=tuple(tuple(logprob(t, i, number) for t in range(top_k)) for i in range(len(reply))),
+        )
+
+    async def load(self, version: Version) -> None:
+        rules = read_rules(version.adapter) if version.adapter else ()
+        self._rules[version.number] = rules
+        self._live = version.number
+
+
+class FakeTrainer:
+    """A `Trainer` that learns each hint by heart and nothing else."""
+
+    def __init__(self, *, seconds: float = 0.0) -> None:
+        self._seconds = seconds
+
+    async def start(self) -> None:
+        """Nothing to make ready."""
+
+    async def stop(self) -> None:
+        """Nothing to give back."""
+
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        began = time.monotonic()
+        if self._seconds:
+            await asyncio.sleep(self._seconds)
+        old = read_rules(parent.adapter) if parent.adapter else ()
+        new = [_hint(sample, teacher) for sample in samples for teacher in sample.teachers]
+        write_rules(target, tuple(dict.fromkeys((*old, *new))))
+        scalar = [sample.advantage for sample in samples if sample.advantage is not None]
+        return Trained(
+            adapter=target,
+            metrics={"samples": float(len(samples)), "advantage": sum(scalar) / len(scalar) if scalar else 0.0},
+            seconds=time.monotonic() - began,
+        )
+
+
+def _hint(sample: Sample, teacher: Prompt) -> str:
+    plain = (texts(sample.prompt.messages, "user") or ("",))[-1]
+    return texts(teacher.messages, "user")[-1].removeprefix(plain).strip()
+
+
+def _text(ids: Sequence[int]) -> str:
+    return bytes(token for token in ids if token < END).decode(errors="replace")
+
+
+def read_rules(adapter: str) -> tuple[str, ...]:
+    """What the adapter in this directory knows."""
+    return tuple(json.loads((Path(adapter) / ADAPTER).read_text()))
+
+
+def write_rules(target: str, rules: Sequence[str]) -> None:
+    """Write an adapter whole or not at all."""
+    final, draft = Path(target), Path(f"{target}.tmp{os.getpid()}")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    (draft / ADAPTER).write_text(json.dumps(list(rules), ensure_ascii=False))
+    shutil.rmtree(final, ignore_errors=True)
+    draft.rename(final)

@@ -1,0 +1,1 @@
+"""The policy and the trainer on this machine."""

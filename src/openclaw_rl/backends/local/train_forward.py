@@ -1,0 +1,203 @@
+"""One forward pass over a packed forest, for any Hugging Face model whose attention goes through its interface.
+
+The model's code is untouched: an attention function is registered under a name, and what each token may see travels
+beside the hidden states as a keyword argument. On a CPU, blocks of queries look only at the keys that one of them
+needs; on CUDA, flex attention skips the blocks that nobody sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# The two pure modules of the training loop are the only ones that a backend may import.
+from openclaw_rl.train.tree import Forest, Path, plant
+
+ATTENTION = "openclaw_tree"
+_QUERIES = 256
+_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Queries first .. last-1, the keys that any of them sees (a range or an index [k]), and the mask [q, k]."""
+
+    first: int
+    last: int
+    keys: slice | Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Who may see whom, ready for one device: ``looks`` on a CPU, a ``block_mask`` on CUDA."""
+
+    looks: tuple[_Look, ...] = ()
+    block_mask: Any = None
+
+
+def sight(end: Tensor) -> Sight:
+    """What the attention function needs for a forest whose subtrees end at ``end`` [T]."""
+    return Sight(block_mask=block_mask(end)) if end.is_cuda else Sight(looks=tuple(_looks(end)))
+
+
+def _looks(end: Tensor) -> Iterator[_Look]:
+    at = torch.arange(len(end))
+    for first in range(0, len(end), _QUERIES):
+        last = min(first + _QUERIES, len(end))
+        keys = torch.nonzero(end[:last] > first)[:, 0]  # those that end earlier are seen by nobody from here on
+        mask = (keys[None] <= at[first:last, None]) & (at[first:last, None] < end[keys][None])
+        whole = len(keys) == last - int(keys[0])
+        yield _Look(first, last, slice(int(keys[0]), last) if whole else keys, mask)
+
+
+def block_mask(end: Tensor, block: int = _BLOCK) -> Any:
+    """The same as a flex-attention BlockMask, from block bounds alone: no [T, T] is ever made.
+
+    T is a multiple of ``block``. Key block b is seen by
+    query block a > b iff one of its subtrees reaches into a, and wholly iff all outlast a.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    ends = end.view(-1, block)
+    starts = torch.arange(len(ends), device=end.device) * block
+    below = starts[None, :] < starts[:, None]
+    seen = below & (ends.amax(1)[None, :] > starts[:, None])
+    whole = below & (ends.amin(1)[None, :] >= (starts + block)[:, None])
+    part = (seen & ~whole) | torch.eye(len(ends), dtype=torch.bool, device=end.device)
+
+    def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key <= query) & (query < end[key])
+
+    return BlockMask.from_kv_blocks(
+        *_ordered(part), *_ordered(whole), BLOCK_SIZE=block, mask_mod=visible, seq_lengths=(len(end), len(end))
+    )
+
+
+def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """A bool [Q, K] as flex attention wants it: how many key blocks per row, and their indices first."""
+    count = blocks.sum(-1, dtype=torch.int32)
+    order = blocks.to(torch.int8).argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+    return count[None, None], order[None, None].contiguous()
+
+
+@cache
+def _flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+def _attend(
+    _module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: Tensor | None,
+    scaling: float | None = None,
+    token_tree: Sight | None = None,
+    **_others: object,
+) -> tuple[Tensor, None]:
+    """query [1, heads, T, D], key and value [1, kv heads, T, D] -> [1, T, heads, D]."""
+    if token_tree is None:
+        raise RuntimeError("the tree attention was called without its tree; this model drops keyword arguments")
+    grouped = query.shape[1] != key.shape[1]
+    if token_tree.block_mask is not None:
+        mask = token_tree.block_mask
+        out = _flex()(query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped)
+        return out.transpose(1, 2), None
+    parts = [
+        nn.functional.scaled_dot_product_attention(
+            query[:, :, look.first : look.last],
+            key[:, :, look.keys],
+            value[:, :, look.keys],
+            attn_mask=look.mask,
+            scale=scaling,
+            enable_gqa=grouped,
+        )
+        for look in token_tree.looks
+    ]
+    return torch.cat(parts, 2).transpose(1, 2), None
+
+
+def _padded(size: int) -> int:
+    """A few lengths for many sizes, as each new length costs a compilation: at most an eighth more, blocks of 128."""
+    step = max(_BLOCK, 1 << max(size.bit_length() - 4, 0))
+    return -(-size // step) * step
+
+
+def hidden(model: Any, forest: Forest, *, tree: bool) -> Tensor:
+    """The last hidden states [T, d] of every packed token, before the head.
+
+    ``tree`` True is for a model that `enable_tree` accepted. False runs each tree of an unshared forest as a sequence
+    of its own, with the model's own attention.
+    """
+    body, device = model.base_model, next(model.parameters()).device
+    tokens = forest.tokens.to(device)
+    if not tree:
+        cuts = [*forest.roots(), forest.size]
+        parts = [tokens[a:b][None] for a, b in pairwise(cuts)]
+        return torch.cat([body(input_ids=part, use_cache=False).last_hidden_state[0] for part in parts])
+    depth, end, size = forest.depth.to(device), forest.end.to(device), forest.size
+    if device.type == "cuda":
+        extra = _padded(size) - size
+        tokens, depth = nn.functional.pad(tokens, (0, extra)), nn.functional.pad(depth, (0, extra))
+        end = torch.cat([end, torch.arange(size + 1, size + extra + 1, device=device)])
+    out = body(input_ids=tokens[None], position_ids=depth[None], use_cache=False, token_tree=sight(end))
+    return torch.as_tensor(out.last_hidden_state[0, :size])
+
+
+def enable_tree(model: Any) -> str | None:
+    """Give the model the tree attention for good. Returns None, or the reason why it cannot see a tree."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
+    before = model.config._attn_implementation
+    why = _windowed(model.config) or _no_backend(model) or _differs(model)
+    model.set_attn_implementation(before if why else ATTENTION)
+    return why
+
+
+def _windowed(config: Any) -> str | None:
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if kinds:
+        return f"it has layers of kind {', '.join(sorted(kinds))}"
+    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
+        return f"its attention slides over {config.sliding_window} tokens"
+    return None
+
+
+def _no_backend(model: Any) -> str | None:
+    able = getattr(model, "_supports_attention_backend", False) and model._can_set_attn_implementation()
+    return None if able else "its attention does not go through the attention interface"
+
+
+@torch.no_grad()
+def _differs(model: Any) -> str | None:
+    """Try a small tree against its sequences: the only proof that a model's attention listens."""
+    ids = [token % model.config.vocab_size for token in (11, 5, 7, 3, 13, 2, 17, 19)]
+    paths = [Path(tokens=(*ids[:3], *ids[3:5], 1), reply=3), Path(tokens=(*ids[:3], *ids[5:], 1), reply=4)]
+    training = model.training
+    model.eval()
+    try:
+        alone = _rows(hidden(model, *plant(paths, share=False), tree=False), *plant(paths, share=False))
+        model.set_attn_implementation(ATTENTION)
+        together = _rows(hidden(model, *plant(paths), tree=True), *plant(paths))
+    except (RuntimeError, TypeError, ValueError) as error:
+        return f"the tree attention failed in it ({error})"
+    finally:
+        model.train(training)
+    apart = max(float((a - b).norm() / b.norm()) for a, b in zip(together, alone, strict=True))
+    limit = 0.05 if next(model.parameters()).dtype in (torch.bfloat16, torch.float16) else 1e-3
+    return None if apart <= limit else f"a tree and its sequences differ in it by {apart:.1e}"
+
+
+def _rows(states: Tensor, forest: Forest) -> list[Tensor]:
+    ordered = sorted(zip(forest.members, forest.rows, strict=True), key=lambda pair: pair[0])
+    return [states[rows.to(states.device)].float() for _, rows in ordered]

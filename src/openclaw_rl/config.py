@@ -1,0 +1,383 @@
+"""The dials: one typed tree, one TOML file, the environment, the command line. The only reader of the environment.
+
+    defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__DIAL < --set and flags
+
+A later rank wins. Every value that is said is checked, even one that a later rank replaces; all that is wrong is said
+in one `ConfigError`, one line each. Secrets are `SecretStr` and appear in no message, table or text made here.
+The tree is declared in `dials`, the known names in `names`, and what a user is shown is made in `shown`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import platformdirs
+from pydantic import ValidationError
+
+from openclaw_rl import names
+from openclaw_rl.dials import Config
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.names import DIALS, ENVIRONMENT, FLAGS, GROUPS, SECTIONS, Dial, Flag
+from openclaw_rl.shown import Resolved, Row, as_json, brief, get, literal, render, template
+
+__all__ = [
+    "DEFAULT_FILE",
+    "DIALS",
+    "ENVIRONMENT",
+    "FLAGS",
+    "GROUPS",
+    "Config",
+    "Dial",
+    "Flag",
+    "Resolved",
+    "Row",
+    "api_keys",
+    "as_json",
+    "cache_dir",
+    "environment",
+    "load",
+    "presets",
+    "render",
+    "template",
+]
+
+DEFAULT_FILE: Final = Path("openclaw-rl.toml")
+PREFIX: Final = "OPENCLAW_RL__"
+_PRESETS: Final = Path(__file__).parent / "presets"
+_ONE_USER: Final = "default"
+
+
+def environment(name: str) -> str | None:
+    """The value of an environment variable; None when it is absent or empty."""
+    return os.environ.get(name) or None
+
+
+def cache_dir() -> Path:
+    """Where converted models are kept: ``OPENCLAW_RL_CACHE``, else the user's cache folder."""
+    said = environment("OPENCLAW_RL_CACHE")
+    return Path(said).expanduser() if said else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
+
+
+def presets() -> tuple[str, ...]:
+    """The names of the shipped presets."""
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+
+
+def load(
+    *,
+    file: Path | None = None,
+    preset: str | None = None,
+    sets: Sequence[str] = (),
+    flags: Mapping[str, str | bool | float | int] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Resolved:
+    """The dials from all their sources; raises ConfigError that lists everything wrong.
+
+    ``file`` None means openclaw-rl.toml in the working directory if there is one. ``flags`` are keyed by their names
+    (``{"--port": 8000}``) and are taken after ``sets``.
+    """
+    draft = _Draft()
+    environ = os.environ if environ is None else environ
+    file = DEFAULT_FILE if file is None and DEFAULT_FILE.exists() else file
+    if preset is not None:
+        _take_preset(draft, preset)
+    known = _take_known(draft, environ)
+    if file is not None:
+        _take_file(draft, file, f"file {file}")
+    for name in sorted(each for each in environ if each.startswith(PREFIX)):
+        path = name.removeprefix(PREFIX).lower().replace("__", ".")
+        draft.take(path, environ[name].strip(), f"environment {name}", text=True)
+    _take_sets(draft, sets)
+    _take_flags(draft, flags or {})
+    return draft.resolve(known, file)
+
+
+class _Setting(NamedTuple):
+    """A checked value and where it came from."""
+
+    value: Any
+    source: str
+
+
+class _Draft:
+    """What has been said so far: the winning setting of each dial, what is wrong, what should be known."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, _Setting] = {}
+        self.problems: list[str] = []
+        self.notes: list[str] = []
+
+    def take(self, path: str, raw: Any, source: str, *, text: bool = False) -> None:
+        """Take ``raw`` for a dial or a section; ``text`` says that it was typed and has no type yet."""
+        table = DIALS.get(path.rpartition(".")[0])
+        if path in SECTIONS:
+            self.take_section(path, _parsed(raw) if text else raw, source)
+        elif path in DIALS:
+            self._take_dial(DIALS[path], raw, source, text=text)
+        elif table and table.kind == "table":
+            self.settings[path] = _Setting(_parsed(raw) if text else raw, source)
+        else:
+            self.problems.append(f"{names.unknown(path, (*SECTIONS, *DIALS))} ({source})")
+
+    def take_section(self, path: str, table: Any, source: str) -> None:
+        """Take every dial of a table; ``path`` is empty for the whole tree."""
+        if not isinstance(table, Mapping):
+            inside = next(name for name in DIALS if name.startswith(f"{path}."))
+            self.problems.append(f"{path} ({source}): is a section, not a value; set a dial in it, such as {inside}")
+            return
+        for name, value in table.items():
+            self.take(f"{path}.{name}" if path else name, value, source)
+
+    def _take_dial(self, dial: Dial, raw: Any, source: str, *, text: bool) -> None:
+        value = self.check(dial, _typed(dial, raw) if text else raw, source)
+        if dial.kind == "table" and value is not None:
+            self.settings |= {f"{dial.path}.{name}": _Setting(each, source) for name, each in value.items()}
+        elif value is not None or dial.optional:
+            self.settings[dial.path] = _Setting(value, source)
+
+    def check(self, dial: Dial, value: Any, source: str) -> Any:
+        """The value as the dial keeps it; None, and a problem more, when it cannot."""
+        try:
+            return getattr(dial.section.model_validate({dial.name: value}), dial.name)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+        what = str(first["ctx"]["error"]) if first["type"] == "value_error" else f"must be {dial.expects}"
+        shown = "(hidden)" if dial.hidden else brief(value)
+        self.problems.append(f"{dial.path} = {shown} ({source}): {what}")
+        return None
+
+    def resolve(self, known: Mapping[str, str], file: Path | None) -> Resolved:
+        """The finished tree; raises ConfigError for everything wrong."""
+        self._refuse()
+        config = Config.model_validate(_nested({path: each.value for path, each in self.settings.items()}))
+        sources = dict.fromkeys(DIALS, "default") | {path: each.source for path, each in self.settings.items()}
+        self.problems += [
+            f"{path} = {literal(get(config, path))} ({sources[path]}): {what}" for path, what in _contradictions(config)
+        ]
+        self._refuse()
+        notes = (*self.notes, *_known_notes(known, sources), *_advice(config, sources, file))
+        return Resolved(config=config, sources=sources, notes=notes)
+
+    def _refuse(self) -> None:
+        if self.problems:
+            raise ConfigError("\n".join(self.problems))
+
+
+def _parsed(text: str) -> Any:
+    """A typed text as the TOML value it is, else as it stands."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return table["value"] if len(table) == 1 else text
+
+
+def _typed(dial: Dial, text: str) -> Any:
+    """A typed text as the dial's kind wants it: ``a,b`` is a list, text stays text though it looks like a number."""
+    value = _parsed(text)
+    if dial.kind in ("text", "path", "secret", "choice"):
+        return value if isinstance(value, str) else text
+    if isinstance(value, str) and (dial.kind == "list" or (dial.kind == "gpus" and "," in value)):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _take_preset(draft: _Draft, preset: str) -> None:
+    if preset in presets():
+        _take_file(draft, _PRESETS / f"{preset}.toml", f"preset {preset}")
+    else:
+        draft.problems.append(f"{names.unknown(preset, presets())} (preset); known: {', '.join(presets())}")
+
+
+def _take_file(draft: _Draft, file: Path, source: str) -> None:
+    try:
+        draft.take_section("", tomllib.loads(file.read_text("utf-8")), source)
+    except FileNotFoundError:
+        draft.problems.append(f"{source}: there is no such file; write one with: openclaw-rl init")
+    except OSError as error:
+        draft.problems.append(f"{source}: cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        draft.problems.append(f"{source}: is not UTF-8 text (at byte {error.start})")
+    except (ValueError, RecursionError) as error:
+        draft.problems.append(f"{source}: is not valid TOML: {error}")
+
+
+def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
+    """Take the names users already know; gives the dial of each name that was set."""
+    first: dict[str, tuple[str, Any]] = {}
+    for name, path, raw in _said(draft, environ):
+        dial = DIALS[path]
+        value = draft.check(dial, _typed(dial, raw), f"environment {name}")
+        winner, taken = first.setdefault(path, (name, value))
+        if winner == name and value is not None:
+            draft.settings[path] = _Setting(value, f"environment {name}")
+        elif value != taken:
+            draft.notes.append(f"environment {name} is not taken: {winner} sets {path} too, differs, and comes first")
+    for name in sorted(each for each in environ if each.startswith("OPENCLAW_TOPK_") and each not in ENVIRONMENT):
+        draft.notes.append(f"environment {names.unknown(name, ENVIRONMENT)}")
+    return {name: path for path, (name, _) in first.items()}
+
+
+def _said(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Name, dial and text of each known environment name that is not empty, the grouped ones last."""
+    for name, path in ENVIRONMENT.items():
+        if text := environ.get(name, "").strip():
+            yield name, path, text
+    for group in GROUPS:
+        for flag, text in _grouped(draft, group, environ.get(group, "")).items():
+            yield f"{group} {flag}", FLAGS[flag].path, text
+
+
+def _grouped(draft: _Draft, group: str, line: str) -> dict[str, str]:
+    """The flags of a grouped name and their texts; of a repeated flag the last."""
+    found: dict[str, str] = {}
+    try:
+        words = shlex.split(line)[::-1]
+    except ValueError as error:
+        draft.problems.append(f"environment {group}: cannot be read as flags: {str(error).lower()}")
+        return found
+    while words:
+        name, given, text = words.pop().partition("=")
+        negative = FLAGS.get(name.replace("--no-", "--", 1))
+        flag = FLAGS.get(name) or (negative if negative and negative.negative else None)
+        if flag is None:
+            draft.problems.append(f"{names.unknown(name, FLAGS)} (environment {group})")
+            while words and not words[-1].startswith("--"):
+                words.pop()
+        elif flag.negative and not given:
+            found[flag.name] = "true" if flag.name == name else "false"
+        elif given or (words and not words[-1].startswith("--")):
+            found[flag.name] = text if given else words.pop()
+        else:
+            draft.problems.append(f"environment {group}: {name} needs a value")
+    return found
+
+
+def _take_sets(draft: _Draft, sets: Sequence[str]) -> None:
+    for each in sets:
+        path, given, text = each.partition("=")
+        if given:
+            draft.take(path.strip(), text.strip(), "--set", text=True)
+        else:
+            draft.problems.append(f"--set {each!r}: needs a value, such as serve.port=8000")
+
+
+def _take_flags(draft: _Draft, flags: Mapping[str, str | bool | float | int]) -> None:
+    for name, value in flags.items():
+        if flag := FLAGS.get(name):
+            draft.take(flag.path, value, f"flag {name}", text=isinstance(value, str))
+        else:
+            draft.problems.append(f"{names.unknown(name, FLAGS)} (flag)")
+
+
+def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
+    """Dials that are right alone and wrong together: the path of one and what is wrong."""
+    judge, train, gpus = config.judge, config.train, config.gpus
+    if judge.quorum is not None and judge.quorum > judge.votes:
+        yield "judge.quorum", f"must be at most judge.votes, which is {judge.votes}"
+    if judge.hint_min > judge.hint_max:
+        yield "judge.hint_min", f"must be at most judge.hint_max, which is {judge.hint_max}"
+    if train.method in ("topk", "combine") and train.w_rl == train.w_opd == 0:
+        yield "train.w_rl", "must be above 0 when train.w_opd is 0: nothing would be learned"
+    shares = {name: getattr(gpus, name) for name in ("train", "rollout", "judge", "teacher")}
+    counts = [share for share in shares.values() if isinstance(share, int)]
+    if gpus.total is None:
+        return
+    if sum(counts) > gpus.total:
+        yield "gpus.total", f"must be at least {sum(counts)}, the sum of the GPUs given out"
+    for name, share in shares.items():
+        if isinstance(share, tuple) and max(share) >= gpus.total:
+            yield f"gpus.{name}", f"must name devices below gpus.total, which is {gpus.total}"
+
+
+def _known_notes(known: Mapping[str, str], sources: Mapping[str, str]) -> Iterator[str]:
+    for name, path in known.items():
+        if sources[path] == f"environment {name}":
+            yield f"environment {name} is taken for {path}"
+        else:
+            yield f"environment {name} is not taken: {sources[path]} sets {path}"
+
+
+def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> Iterator[str]:
+    """What a careful user would want to be told about these dials."""
+    secrets = [path for path, dial in DIALS.items() if dial.kind == "secret" and get(config, path) is not None]
+    for path in secrets:
+        if file and sources[path].startswith("file ") and _open_to_all(file):
+            yield f"{path} is a secret and everybody on this machine can read {file}: chmod 600 it"
+        if sources[path] == "--set":
+            yield f"{path} is a secret and was typed on the command line, where others can see it: use the environment"
+    keys = config.serve.keys_file
+    if keys and _open_to_all(keys):
+        yield f"everybody on this machine can read the keys in {keys}: chmod 600 it"
+    if not config.train.lora.enabled and sources["train.lr"] == "default":
+        yield f"train.lr = {config.train.lr} is meant for LoRA; a full fine-tune wants about a tenth or less"
+    if config.gate.mode == "off":
+        yield "gate.mode is off: every new version is served untested"
+
+
+def _open_to_all(file: Path) -> bool:
+    return os.name == "posix" and file.exists() and bool(file.stat().st_mode & stat.S_IROTH)
+
+
+def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted paths as the tree they stand for; the name of an option may have dots of its own."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        owner = path if path in DIALS else next(each for each in DIALS if path.startswith(f"{each}."))
+        *sections, name = owner.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        if owner == path:
+            place[name] = value
+        else:
+            place.setdefault(name, {})[path.removeprefix(f"{owner}.")] = value
+    return tree
+
+
+def api_keys(config: Config) -> Mapping[str, str]:
+    """The user of each bearer key: of the one key of the dials, and of the keys file. Empty: no key is asked for."""
+    keys: dict[str, str] = {}
+    if config.serve.api_key is not None:
+        keys[config.serve.api_key.get_secret_value()] = _ONE_USER
+    if config.serve.keys_file is not None:
+        for where, user, key in _read_keys(config.serve.keys_file):
+            if not (user and key):
+                raise ConfigError(f"keys file {where}: needs a user and a key", remedy="write one user:key to a line")
+            if keys.setdefault(key, user) != user:
+                raise ConfigError(f"keys file {where}: {user} and {keys[key]} have the same key")
+    return keys
+
+
+def _read_keys(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Place, user and key of each entry; no message shows a key."""
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"serve.keys_file {file} cannot be read: {reason}") from None
+    if file.suffix == ".toml":
+        yield from _read_toml_keys(file, text)
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            user, _, key = line.partition(":")
+            yield f"{file}, line {number}", user.strip(), key.strip()
+
+
+def _read_toml_keys(file: Path, text: str) -> Iterator[tuple[str, str, str]]:
+    try:
+        users = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"keys file {file}: is not valid TOML: {error}") from None
+    for user, keys in users.items():
+        for key in keys if isinstance(keys, list) else [keys]:
+            if not isinstance(key, str):
+                raise ConfigError(f"keys file {file}: {user} must be a key or a list of keys, as text")
+            yield f"{file}, {user}", user.strip(), key.strip()

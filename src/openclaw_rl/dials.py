@@ -1,0 +1,385 @@
+"""The dials as one typed tree. Each is documented where it is declared, with its range and its default.
+
+    Config = run + serve + policy + store + collect + judge + train (+ lora) + gate + eval + env + gpus + cloud
+
+A dial that may be absent is ``None``; from a file or the environment the empty text means absent.
+`config` reads the tree from its sources; nothing here reads anything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import platformdirs
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+Method = Literal["topk", "binary", "opd", "distill", "combine"]
+EvalTask = Literal["conversation", "coding", "tool-use"]
+Advantage = Literal["baseline", "raw", "group"]
+HintSelection = Literal["sequence_optimal", "token_optimal", "shortest"]
+Subset = Literal["student", "teacher", "overlap"]
+Teacher = Literal["base", "live", "ema"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "none"]
+Sync = Literal["normal", "full"]
+Browser = Literal["playwright", "selenium"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+Tracker = Literal["tensorboard", "trackio", "wandb"]
+
+
+def _location(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"must be a path that can be read: {error}") from error
+
+
+def _address(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/@]+(/[^\s@]*)?", url):
+        raise ValueError("must be an http:// or https:// address without a user name or password in it")
+    return url.rstrip("/")
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ValueError("must be one of auto, cpu, mps, cuda or cuda:N")
+    return name
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("must be the name of an environment variable, not the key itself")
+    return name
+
+
+Location = Annotated[Path, AfterValidator(_location)]
+Address = Annotated[str, AfterValidator(_address)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Device = Annotated[str, AfterValidator(_device)]
+Options = Mapping[str, Any]
+Share = int | tuple[int, ...]
+
+
+class Section(BaseModel):
+    """A group of dials: frozen, every dial with a default, no unknown names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, str) and value == "" and field.default is None:
+            return None
+        if isinstance(value, bool) and field.annotation is not bool:
+            raise PydanticCustomError("wrong_kind", "a switch is no number")
+        return value
+
+
+class RunDials(Section):
+    """The run: where it lives and how its loops behave."""
+
+    dir: Location = Field(
+        default_factory=lambda: platformdirs.user_data_path("openclaw-rl", appauthor=False) / "default",
+        description="directory of this run: ledger, versions, records. Relative paths start at the working directory",
+    )
+    record: bool = Field(default=True, description="write a JSONL record of every training sample and step")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="seed of all that is drawn by chance in training and review"
+    )
+    log_level: LogLevel = Field(default="info", description="least severe line shown; only debug shows conversations")
+    trackers: tuple[Tracker, ...] = Field(default=(), description="also send metrics to tensorboard, trackio or wandb")
+    poll: float = Field(default=0.2, gt=0, le=60, description="seconds an idle loop waits before it looks again")
+    backoff: float = Field(
+        default=60.0, gt=0, le=3600, description="most seconds a failing loop waits before its next try"
+    )
+    drain: float = Field(default=30.0, ge=0, le=600, description="seconds that open streams get to finish at shutdown")
+
+
+class ServeDials(Section):
+    """Loop 1, the API that clients talk to."""
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="address to listen on; beyond loopback needs a key"
+    )
+    port: int = Field(default=30000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    model_name: str | None = Field(default=None, description="model id that clients see; not set: the policy's name")
+    intercept: bool = Field(default=True, description="keep conversations for training; off: answer and keep nothing")
+    api_key: SecretStr | None = Field(
+        default=None, description="bearer key of user 'default'; best given as OPENCLAW_API_KEY"
+    )
+    keys_file: Location | None = Field(
+        default=None, description='keys of several users: lines "user:key", or .toml: user = "key"'
+    )
+    no_train_users: tuple[str, ...] = Field(default=(), description="users whose turns are never trained on")
+    redact: bool = Field(default=True, description="mask e-mail, phone, card and key patterns before anything is kept")
+    redactor: str | None = Field(default=None, description="plugin in place of the shipped patterns: text in, text out")
+    store_optouts: bool = Field(
+        default=True, description="keep turns whose client switched training off; off: no trace"
+    )
+    max_body_mb: float = Field(default=32.0, gt=0, le=1024, description="largest request body, in MiB")
+    max_header_kb: int = Field(default=64, ge=1, le=1024, description="largest request header block, in KiB")
+    max_messages: int = Field(default=4096, ge=1, le=1_000_000, description="most messages in one request")
+    max_depth: int = Field(default=64, ge=4, le=512, description="deepest nesting of a request's JSON")
+    max_queue: int = Field(
+        default=1024, ge=1, le=1_000_000, description="requests that may wait for the policy; more: 429"
+    )
+    max_streams_per_key: int = Field(
+        default=256, ge=1, le=100_000, description="requests of one key at once; more: 429"
+    )
+    hold_seconds: float = Field(default=120.0, ge=0, le=3600, description="longest hold while the policy restarts")
+    header_seconds: float = Field(default=10.0, gt=0, le=600, description="time a client has to send its headers")
+    body_seconds: float = Field(default=60.0, gt=0, le=3600, description="time a client has to send its body")
+    write_seconds: float = Field(default=60.0, gt=0, le=3600, description="time a client may leave its reply unread")
+    keepalive_seconds: float = Field(default=10.0, gt=0, le=600, description="gap between comments on a silent stream")
+    cors_origins: tuple[str, ...] = Field(default=(), description="web origins that may call the API; empty: none")
+
+
+class PolicyDials(Section):
+    """The policy: the weights that answer and what runs them."""
+
+    backend: str = Field(default="local", min_length=1, description="local, vllm, sglang, fake or a plugin")
+    model: str = Field(
+        default="embedded", min_length=1, description="embedded, a Hugging Face id, a folder, a GGUF file"
+    )
+    device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
+    dtype: Dtype = Field(default="auto", description="number format; auto: the fastest that is good here")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of generation; not set: all")
+    context: int | None = Field(
+        default=None, ge=256, description="most tokens of prompt and reply; not set: the model's own"
+    )
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="reply tokens when a request does not say; not set: what fits"
+    )
+    temperature: float = Field(default=1.0, ge=0, le=2, description="temperature when a request does not say")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling when a request does not say")
+    chat_template: Location | None = Field(default=None, description="Jinja file in place of the model's own template")
+    tool_format: ToolFormat = Field(
+        default="auto", description="how the model writes tool calls; auto: read from its chat template"
+    )
+    max_batch: int = Field(default=64, ge=1, le=4096, description="most replies generated together")
+    prefill_chunk: int = Field(
+        default=512, ge=16, description="prompt tokens read between two steps of running replies"
+    )
+    cache_tokens: int | None = Field(
+        default=None, ge=256, description="tokens the cache holds; not set: by free memory"
+    )
+    max_versions: int = Field(default=3, ge=2, le=64, description="versions held in memory at once")
+    start_seconds: float = Field(
+        default=600.0, gt=0, le=7200, description="longest wait for model or engine to be ready"
+    )
+    url: Address | None = Field(default=None, description="address of a running engine (vllm, sglang)")
+    api_key_env: Variable | None = Field(default=None, description="environment variable that holds the engine's key")
+    generate: str | None = Field(default=None, description="custom generate function, a plugin")
+    options: Options = Field(default_factory=dict, repr=False, description="free table handed to the backend")
+
+
+class StoreDials(Section):
+    """The ledger."""
+
+    sync: Sync = Field(default="normal", description="normal outlives a killed process, full also a power cut")
+    busy_seconds: float = Field(default=30.0, gt=0, le=600, description="longest wait for another writing process")
+
+
+class CollectDials(Section):
+    """Loop 2, turns to outcomes."""
+
+    session_idle: float = Field(default=1800.0, gt=0, le=604_800, description="seconds of silence that end a session")
+    infer: bool = Field(default=True, description="tell main from side turns by content when the client says nothing")
+    max_threads: int = Field(default=10_000, ge=1, description="open threads kept in memory; idle ones leave first")
+    starve_turns: int = Field(default=20, ge=1, le=100_000, description="alarm after so many turns with none trainable")
+
+
+class JudgeDials(Section):
+    """Loop 3, outcomes to verdicts."""
+
+    kind: str = Field(default="auto", min_length=1, description="auto (rules, then llm if one is set), rules, llm")
+    custom: str | None = Field(default=None, description="judge of your own in place of kind, a plugin")
+    votes: int = Field(default=3, ge=1, le=99, description="votes of the llm judge per turn")
+    threshold: float = Field(default=0.5, gt=0, le=1, description="share of the answers that the winning score needs")
+    quorum: int | None = Field(default=None, ge=1, le=99, description="answers a score needs; not set: more than half")
+    workers: int = Field(default=4, ge=1, le=256, description="judge calls at once")
+    base_url: Address | None = Field(default=None, description="OpenAI-compatible endpoint of the llm judge, up to /v1")
+    model: str | None = Field(default=None, description="the judge's model; 'policy': the policy's own base weights")
+    api_key_env: Variable | None = Field(default=None, description="environment variable that holds the endpoint's key")
+    temperature: float = Field(default=0.6, ge=0, le=2, description="temperature of the votes")
+    max_tokens: int = Field(default=512, ge=16, le=32768, description="most tokens of one answer of the judge")
+    deadline: float = Field(default=60.0, gt=0, le=3600, description="seconds one vote may take")
+    retries: int = Field(default=3, ge=0, le=20, description="further tries after 429, 5xx or a timeout")
+    breaker_failures: int = Field(default=5, ge=1, le=1000, description="failures in a row that pause judging")
+    breaker_seconds: float = Field(default=60.0, gt=0, le=86_400, description="length of that pause")
+    daily_tokens: int | None = Field(
+        default=None, ge=0, description="tokens the llm judge may use a day; not set: no limit"
+    )
+    cache: bool = Field(default=True, description="do not ask twice about the same content")
+    max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
+    hint_min: int = Field(default=11, ge=1, le=10_000, description="fewest characters of a hint")
+    hint_max: int = Field(default=600, ge=1, le=10_000, description="most characters of a hint")
+    trusted_envs: tuple[str, ...] = Field(default=(), description="environments whose text may become a hint")
+    history: int = Field(default=6, ge=0, le=1000, description="messages before the reply that the judge sees")
+    evidence_tokens: int = Field(default=3000, ge=64, description="judge tokens each piece of evidence is cut to")
+    prompts_dir: Location | None = Field(default=None, description="folder with prompts that replace the shipped ones")
+    health_window: int = Field(default=50, ge=5, description="verdicts looked at for collapse, starvation and drift")
+    options: Options = Field(default_factory=dict, repr=False, description="free table handed to a custom judge")
+
+
+class LoraDials(Section):
+    """LoRA adapters; without them every weight is tuned."""
+
+    enabled: bool = Field(default=True, description="train an adapter; off: full fine-tuning")
+    rank: int = Field(default=16, ge=1, le=1024, description="rank of the adapter")
+    alpha: float = Field(default=32.0, gt=0, le=4096, description="scale of the adapter; it acts with alpha / rank")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout inside the adapter")
+    targets: tuple[str, ...] = Field(default=(), description="names of the layers to adapt; empty: all linear layers")
+
+
+class TrainDials(Section):
+    """Loop 4, verdicts to versions."""
+
+    backend: str = Field(default="local", min_length=1, description="local, ray, tinker, fake or a plugin")
+    method: Method = Field(default="topk", description="what is learned from a turn")
+    batch_size: int = Field(default=16, ge=1, le=65536, description="samples of one step")
+    max_wait: float = Field(default=600.0, ge=0, le=604_800, description="seconds until a smaller batch is trained")
+    idle_wait: float = Field(default=60.0, ge=0, le=604_800, description="seconds without a request until then")
+    num_rollouts_per_prompt: int = Field(default=1, ge=1, le=1024, description="times an environment plays each task")
+    rollout: str | None = Field(default=None, description="custom rollout function, a plugin")
+    data: Location | None = Field(default=None, description="conversations to train from instead of live ones")
+    max_lag: int = Field(default=4, ge=0, le=10_000, description="versions a sample may be behind")
+    train_truncated: bool = Field(default=False, description="also train replies cut off by their token limit")
+    advantage: Advantage = Field(
+        default="baseline", description="score less its moving mean, bare score, score less group mean"
+    )
+    normalize: bool = Field(default=False, description="divide group advantages by the group's standard deviation")
+    baseline_decay: float = Field(default=0.95, ge=0, lt=1, description="decay of a user's moving mean of scores")
+    w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the scalar branch; 0: OPD only")
+    w_opd: float = Field(default=1.0, ge=0, le=1000, description="weight of distillation; 0: GRPO only")
+    k: int = Field(default=4, ge=1, le=4096, description="vocabulary entries compared at each token")
+    clip: float = Field(
+        default=1.0, ge=-1000, le=1000, description="clamp of the teacher's log-prob gap; 0 or less: none"
+    )
+    hint_selection: HintSelection = Field(
+        default="sequence_optimal", description="which hint teaches: best overlap or shortest"
+    )
+    subset: Subset = Field(default="student", description="whose best k entries are compared; overlap: both's")
+    kl: Literal["full", "k3"] = Field(default="full", description="pull to the base: exact, or an estimate by samples")
+    kl_coef: float = Field(default=0.05, ge=0, le=100, description="weight of that pull; it keeps replies sensible")
+    aggregate: Literal["token", "sample"] = Field(
+        default="token", description="average over all tokens, or samples first"
+    )
+    eps_low: float = Field(default=0.2, ge=0, le=1, description="lower clip of the ratio: 1 - eps_low")
+    eps_high: float = Field(default=0.28, ge=0, le=100, description="upper clip of the ratio: 1 + eps_high")
+    max_mismatch: float = Field(
+        default=2.0, ge=1, le=1000, description="mask tokens whose trainer to engine ratio is beyond"
+    )
+    lr: float = Field(default=5e-4, gt=0, le=1, description="learning rate; a full tune wants a tenth of an adapter's")
+    weight_decay: float = Field(default=0.0, ge=0, le=1, description="weight decay of AdamW")
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="first momentum of AdamW")
+    adam_beta2: float = Field(default=0.95, ge=0, lt=1, description="second momentum of AdamW")
+    adam_eps: float = Field(default=1e-8, gt=0, le=1, description="epsilon of AdamW")
+    grad_clip: float = Field(default=1.0, ge=0, le=1e6, description="largest norm of the gradient; 0: no limit")
+    teacher: Teacher = Field(default="base", description="weights that see the hint; ema: a moving mean")
+    teacher_model: str | None = Field(default=None, description="other weights as teacher: Hugging Face id or folder")
+    ema_decay: float = Field(default=0.99, ge=0, lt=1, description="decay of the moving average for teacher = ema")
+    loss: str | None = Field(default=None, description="custom loss in place of method, a plugin")
+    tree: bool = Field(default=True, description="compute shared beginnings once; off: one sequence per turn")
+    micro_tokens: int | None = Field(
+        default=None, ge=64, description="tokens of a forward pass; not set: as memory allows"
+    )
+    recompute: bool = Field(default=True, description="gradient checkpointing: less memory, more arithmetic")
+    offload_optimizer: bool = Field(default=False, description="keep optimizer state in main memory")
+    device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
+    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the trainer; not set: all")
+    gap_alarm: float = Field(default=0.05, gt=0, le=100, description="skip a step with a mean log-prob gap above")
+    ess_alarm: float = Field(default=0.3, ge=0, le=1, description="skip a step with an effective sample size below")
+    norm_alarm: float = Field(default=10.0, gt=1, le=1e6, description="skip a step with so many times the median norm")
+    pause_after: int = Field(default=3, ge=1, le=1000, description="skipped steps in a row that pause training")
+    save_dir: Location | None = Field(
+        default=None, description="folder of versions; not set: inside the run's directory"
+    )
+    save_interval: int = Field(default=1, ge=1, description="steps between checkpoints that are never deleted")
+    keep_versions: int = Field(default=20, ge=2, description="newest versions kept beside the live one and its parents")
+    resume: str | None = Field(default=None, description="checkpoint to go on from; not set: where the ledger stands")
+    lora: LoraDials = Field(default_factory=LoraDials)
+    options: Options = Field(default_factory=dict, repr=False, description="free table handed to the trainer")
+
+
+class GateDials(Section):
+    """What a version must pass before it is served, and the watch after."""
+
+    mode: Literal["on", "off"] = Field(default="on", description="test a candidate before it is served; off: no test")
+    probes: int = Field(default=24, ge=0, le=10_000, description="held-out prompts each candidate answers")
+    max_drop: float = Field(default=0.05, ge=0, le=1, description="share of general ability a candidate may lose")
+    max_kl: float = Field(default=1.0, gt=0, le=1000, description="largest mean KL per token to the base, in nats")
+    watch_turns: int = Field(default=40, ge=1, le=100_000, description="turns for which a new version is watched")
+    rollback: bool = Field(default=True, description="go back by itself when a watched version does worse")
+
+
+class EvalDials(Section):
+    """Evaluation of a version, a folder or an address."""
+
+    tasks: tuple[EvalTask, ...] = Field(default=("conversation", "coding", "tool-use"), description="task sets to run")
+    samples: int = Field(default=1, ge=1, le=1000, description="replies per task")
+
+
+class EnvDials(Section):
+    """Environments: clients that are worlds."""
+
+    type: str | None = Field(default=None, description="terminal, gui, swe, toolcall or a plugin")
+    max_steps: int = Field(default=20, ge=1, le=100_000, description="most replies in one episode")
+    parallel: int = Field(default=4, ge=1, le=4096, description="episodes at once")
+    max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
+    step_seconds: float = Field(default=60.0, gt=0, le=86_400, description="seconds one action may take")
+    tasks: Location | None = Field(default=None, description="file of tasks; not set: the environment's own")
+    screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
+    tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")
+    swe_bench_path: Location | None = Field(default=None, description="folder with the repositories of swe")
+    options: Options = Field(default_factory=dict, repr=False, description="free table handed to the environment")
+
+
+class GpuDials(Section):
+    """Who gets which GPU: a count, or a list of device numbers."""
+
+    total: int | None = Field(default=None, ge=0, le=65536, description="GPUs in all; not set: those of this machine")
+    train: Share | None = Field(default=None, description="GPUs of the trainer; not set: it shares")
+    rollout: Share | None = Field(default=None, description="GPUs of the serving engine; not set: it shares")
+    judge: Share | None = Field(default=None, description="GPUs of the judge; not set: it shares")
+    teacher: Share | None = Field(default=None, description="GPUs of the teacher; not set: it shares")
+
+    @field_validator("train", "rollout", "judge", "teacher")
+    @classmethod
+    def _devices(cls, share: Share | None) -> Share | None:
+        numbers = share if isinstance(share, tuple) else (share or 0,)
+        if min(numbers, default=-1) < 0 or len(set(numbers)) < len(numbers):
+            raise ValueError("must be a count of at least 0, or a list of different device numbers from 0")
+        return share
+
+
+class CloudDials(Section):
+    """Machines elsewhere."""
+
+    tinker_api_key: SecretStr | None = Field(default=None, description="key of Tinker; best given as TINKER_API_KEY")
+    tinker_endpoint: Address | None = Field(default=None, description="address of Tinker; not set: its own")
+    ray_address: str | None = Field(
+        default=None, description="Ray cluster: auto, ray://host:port; not set: a local one"
+    )
+
+
+class Config(Section):
+    """All dials."""
+
+    run: RunDials = Field(default_factory=RunDials)
+    serve: ServeDials = Field(default_factory=ServeDials)
+    policy: PolicyDials = Field(default_factory=PolicyDials)
+    store: StoreDials = Field(default_factory=StoreDials)
+    collect: CollectDials = Field(default_factory=CollectDials)
+    judge: JudgeDials = Field(default_factory=JudgeDials)
+    train: TrainDials = Field(default_factory=TrainDials)
+    gate: GateDials = Field(default_factory=GateDials)
+    eval: EvalDials = Field(default_factory=EvalDials)
+    env: EnvDials = Field(default_factory=EnvDials)
+    gpus: GpuDials = Field(default_factory=GpuDials)
+    cloud: CloudDials = Field(default_factory=CloudDials)

@@ -1,0 +1,143 @@
+"""Reading a message: the person's own words without envelopes, quotes and code, cut into sentences and clauses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.types import Message
+
+_STAMP = re.compile(r"\A\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]\n]*\]\s*")
+_INTERNAL = re.compile(
+    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)", re.DOTALL
+)
+_RUNTIME = re.compile(r"\n\nRuntime: agent=.*\Z", re.DOTALL)
+_MACHINE = re.compile(r"\A(?:A background task completed\.|Follow the heartbeat monitor|System: )")
+_FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
+_TAGGED = re.compile(
+    r"<(tool_response|tool_result|document|system-reminder|webpage|context)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL
+)
+_QUOTE_LINE = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
+_QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]*”|「[^」\n]*」|『[^』\n]*』|«[^»\n]*»|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w)")
+_SENTENCE = re.compile(r"(?<=[.!?…])[\"”')]*\s+|(?<=[。！？；])\s*|\n+|;\s+")
+_CLAUSE = re.compile(
+    r",\s+|，|：|:\s+|\s+[-–—]+\s+|—|\.{3,}\s*|…\s*"
+    r"|\s+(?=(?:but|however|though|although|yet|except)\b)|(?=但是|不过|可是|然而)",
+    re.IGNORECASE,
+)
+_SPELLING = {
+    **dict.fromkeys(("pls", "plz", "plaese", "pleas"), "please"),
+    **dict.fromkeys(("thx", "thanx", "thnx", "thnks", "tahnks", "thnaks", "tnx", "thanks"), "thanks"),
+    **dict.fromkeys(("ty", "tysm", "thankyou"), "thank you"),
+    **dict.fromkeys(("dosent", "doesnt", "dosnt", "doesn"), "doesn't"),
+    "dont": "don't",
+    "didnt": "didn't",
+    "isnt": "isn't",
+    "wasnt": "wasn't",
+    "cant": "can't",
+    "wont": "won't",
+    "thats": "that's",
+    "whats": "what's",
+    "im": "i'm",
+    "ive": "i've",
+    "youre": "you're",
+    "u": "you",
+    "ur": "your",
+    "k": "ok",
+    "okay": "ok",
+    "okey": "ok",
+    "wrng": "wrong",
+    "worng": "wrong",
+    "metres": "meters",
+}
+_WORD = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?")
+_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """A piece of a sentence: as it was written, and folded for matching with its quotes blanked out."""
+
+    text: str
+    folded: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """A sentence as it was written, folded whole, and its clauses."""
+
+    text: str
+    folded: str
+    clauses: tuple[Clause, ...]
+    asks: bool
+
+
+def own_words(text: str) -> str:
+    """What the person wrote: no time stamp, no machine's context, no code, no quoted lines. Empty if nothing is left."""
+    text = _INTERNAL.sub("", text)
+    text = _RUNTIME.sub("", text)
+    text = _STAMP.sub("", text.strip())
+    if _MACHINE.match(text):
+        return ""
+    for pattern in (_FENCE, _TAGGED, _QUOTE_LINE):
+        text = pattern.sub("\n", text)
+    return text.strip()
+
+
+def said_by_user(messages: Sequence[Message]) -> str:
+    """The user's own words of a next state; no other role has a say."""
+    return "\n".join(filter(None, (own_words(message.content) for message in messages if message.role == "user")))
+
+
+def fold(text: str) -> str:
+    """Small letters, straight apostrophes, common misspellings mended, no punctuation but what carries meaning."""
+    text = text.lower().replace("’", "'").replace("‘", "'")
+    text = re.sub(r"(\w)\1{2,}", r"\1\1", text)
+    text = re.sub(r"[^\w\s'?/+*%_$.-]", " ", text)
+    text = re.sub(r"[.!?]+(?=\s|$)", " ", text)
+    words = (_SPELLING.get(word, word) for word in text.split())
+    return " ".join(words)
+
+
+def sentences(text: str) -> tuple[Sentence, ...]:
+    """Cut into sentences and clauses; text in quotation marks is never cut and shows as `_` when folded."""
+    masked = _QUOTED.sub(lambda found: "\x00" * len(found.group()), text)
+    found = []
+    for start, end in _spans(masked, _SENTENCE):
+        clauses = tuple(
+            Clause(text=text[a:b].strip(), folded=_blank(masked[a:b])) for a, b in _spans(masked, _CLAUSE, start, end)
+        )
+        whole = masked[start:end]
+        found.append(
+            Sentence(text=text[start:end].strip(), folded=_blank(whole), clauses=clauses, asks=whole.strip()[-1:] in "?？")
+        )
+    return tuple(found)
+
+
+def _blank(masked: str) -> str:
+    return fold(re.sub(r"\x00+", " _ ", masked))
+
+
+def _spans(text: str, cut: re.Pattern[str], start: int = 0, end: int | None = None) -> list[tuple[int, int]]:
+    """The stretches between cuts that hold more than space."""
+    end = len(text) if end is None else end
+    spans, at = [], start
+    for found in cut.finditer(text, start, end):
+        spans.append((at, found.start()))
+        at = found.end()
+    spans.append((at, end))
+    return [(a, b) for a, b in spans if text[a:b].strip()]
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text, folded; each Chinese character is a word."""
+    found: list[str] = []
+    for word in _WORD.findall(text.lower().replace("’", "'")):
+        found.extend(word if _CJK.search(word) else (word,))
+    return tuple(found)
+
+
+def is_chinese(text: str) -> bool:
+    """Whether Chinese characters carry the text."""
+    return len(_CJK.findall(text)) * 3 >= max(1, len(re.findall(r"\w", text)))

@@ -1,0 +1,262 @@
+"""The names of the dials: dotted paths, the flags and environment names users already know, and what each dial expects.
+
+`DIALS` is read off the tree of `dials`; `FLAGS` and `ENVIRONMENT` are tables that lead to it. Nothing here reads the
+environment or a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+from pydantic import SecretStr
+from pydantic.fields import FieldInfo
+
+from openclaw_rl.dials import Config, Section
+
+Kind = Literal["switch", "whole", "number", "choice", "text", "path", "secret", "list", "table", "gpus"]
+
+_KINDS: Final[Mapping[Any, Kind]] = {
+    bool: "switch",
+    int: "whole",
+    float: "number",
+    str: "text",
+    Path: "path",
+    SecretStr: "secret",
+    tuple: "list",
+    Literal: "choice",
+}
+_WORDS: Final[Mapping[Kind, str]] = {
+    "switch": "true or false",
+    "whole": "a whole number",
+    "number": "a number",
+    "choice": "one of",
+    "text": "text",
+    "path": "a path",
+    "secret": "text",
+    "list": "a list of text",
+    "table": "a table",
+    "gpus": "a count or a list of device numbers",
+}
+
+
+@dataclass(frozen=True)
+class Dial:
+    """One dial: where it is in the tree and all that its declaration says."""
+
+    path: str
+    section: type[Section]
+    name: str
+    field: FieldInfo
+
+    @cached_property
+    def annotation(self) -> Any:
+        """Its type without None and without validators; several types stay a tuple."""
+        parts = [part for part in get_args(self.field.annotation) if part is not NoneType]
+        optional = NoneType in get_args(self.field.annotation)
+        bare = [_bare(part) for part in (parts if optional else [self.field.annotation])]
+        return bare[0] if len(bare) == 1 else tuple(bare)
+
+    @cached_property
+    def kind(self) -> Kind:
+        annotation = self.annotation
+        if isinstance(annotation, tuple):
+            return "gpus"
+        return _KINDS.get(get_origin(annotation) or annotation, "table")
+
+    @property
+    def description(self) -> str:
+        return self.field.description or ""
+
+    @property
+    def default(self) -> Any:
+        return self.field.get_default(call_default_factory=True, validated_data={})
+
+    @property
+    def optional(self) -> bool:
+        return NoneType in get_args(self.field.annotation)
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a refused value may be a secret, so that no message shows it."""
+        return self.kind == "secret" or self.name == "api_key_env"
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The words it takes, for a choice or a list of choices; else empty."""
+        if self.kind == "choice":
+            return get_args(self.annotation)
+        inner = get_args(self.annotation)[0] if self.kind == "list" else None
+        return get_args(inner) if get_origin(inner) is Literal else ()
+
+    @property
+    def expects(self) -> str:
+        """What a value must be, with its range: ``a whole number from 0 to 65535``."""
+        words = _WORDS[self.kind]
+        if self.choices:
+            listed = ", ".join(self.choices)
+            words = f"one of {listed}" if self.kind == "choice" else f"a list of any of {listed}"
+        limits = _limits(self.field)
+        return f"{words} {limits}" if limits else words
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _limits(field: FieldInfo) -> str:
+    found = {name: getattr(rule, name) for rule in field.metadata for name in _LIMITS if hasattr(rule, name)}
+    if {"ge", "le"} <= found.keys():
+        return f"from {found['ge']} to {found['le']}"
+    return " and ".join(words.format(found[name]) for name, words in _LIMITS.items() if name in found)
+
+
+_LIMITS: Final[Mapping[str, str]] = {
+    "ge": "of at least {}",
+    "gt": "above {}",
+    "le": "of at most {}",
+    "lt": "below {}",
+    "min_length": "of at least {} character",
+}
+
+
+def _walk(section: type[Section], prefix: str) -> Iterator[tuple[str, Dial | type[Section]]]:
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            yield prefix + name, inner
+            yield from _walk(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name, Dial(prefix + name, section, name, field)
+
+
+_TREE: Final = dict(_walk(Config, ""))
+DIALS: Final[Mapping[str, Dial]] = {path: node for path, node in _TREE.items() if isinstance(node, Dial)}
+SECTIONS: Final[Mapping[str, type[Section]]] = {p: node for p, node in _TREE.items() if not isinstance(node, Dial)}
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A command line flag and the dial it turns."""
+
+    name: str
+    path: str
+
+    @property
+    def dial(self) -> Dial:
+        return DIALS[self.path]
+
+    @property
+    def negative(self) -> str | None:
+        """The flag that switches it off; None for flags with a value."""
+        return f"--no-{self.name.removeprefix('--')}" if self.dial.kind == "switch" else None
+
+    @property
+    def type(self) -> type[bool] | type[int] | type[float] | type[str]:
+        """The type of its value on a command line; a list is text with commas."""
+        return {"switch": bool, "whole": int, "number": float}.get(self.dial.kind, str)
+
+    @property
+    def help(self) -> str:
+        return f"{self.dial.description} ({self.path})"
+
+
+def _flags(table: Mapping[str, str]) -> Mapping[str, Flag]:
+    return {name: Flag(name, path) for name, path in table.items()}
+
+
+FLAGS: Final[Mapping[str, Flag]] = _flags(
+    {
+        "--host": "serve.host",
+        "--port": "serve.port",
+        "--enable-rl-intercept": "serve.intercept",
+        "--rl-buffer-dir": "run.dir",
+        "--model": "policy.model",
+        "--method": "train.method",
+        "--majority-vote-n": "judge.votes",
+        "--majority-vote-threshold": "judge.threshold",
+        "--num-judge-workers": "judge.workers",
+        "--use-lora": "train.lora.enabled",
+        "--lora-rank": "train.lora.rank",
+        "--lora-alpha": "train.lora.alpha",
+        "--lora-dropout": "train.lora.dropout",
+        "--lr": "train.lr",
+        "--weight-decay": "train.weight_decay",
+        "--adam-beta1": "train.adam_beta1",
+        "--adam-beta2": "train.adam_beta2",
+        "--rollout-batch-size": "train.batch_size",
+        "--num-rollouts-per-prompt": "train.num_rollouts_per_prompt",
+        "--offload-optimizer-state": "train.offload_optimizer",
+        "--save-interval": "train.save_interval",
+        "--save-dir": "train.save_dir",
+        "--resume-from-checkpoint": "train.resume",
+        "--custom-loss-function-path": "train.loss",
+        "--rollout-function-path": "train.rollout",
+        "--custom-generate-function-path": "policy.generate",
+        "--custom-rm-path": "judge.custom",
+        "--eval-tasks": "eval.tasks",
+    }
+)
+
+ENVIRONMENT: Final[Mapping[str, str]] = {
+    "MODEL_PATH": "policy.model",
+    "BASE_MODEL_PATH": "policy.model",
+    "HF_CKPT": "policy.model",
+    "JUDGE_MODEL_PATH": "judge.model",
+    "PRM_MODEL_PATH": "judge.model",
+    "PRM_TEACHER_LOAD": "train.teacher_model",
+    "CKPT_SAVE_DIR": "train.save_dir",
+    "SAVE_CKPT": "train.save_dir",
+    "RESUME_CKPT": "train.resume",
+    "DATA_PATH": "train.data",
+    "OPENCLAW_PORT": "serve.port",
+    "OPENCLAW_HOST": "serve.host",
+    "OPENCLAW_API_KEY": "serve.api_key",
+    "MAJORITY_VOTE_N": "judge.votes",
+    "PRM_M": "judge.votes",
+    "MAJORITY_VOTE_THRESHOLD": "judge.threshold",
+    "OPENCLAW_TOPK_W_RL": "train.w_rl",
+    "OPENCLAW_TOPK_W_OPD": "train.w_opd",
+    "OPENCLAW_TOPK_K": "train.k",
+    "OPENCLAW_TOPK_MAX_CAND": "judge.max_hints",
+    "OPENCLAW_TOPK_HINT_SELECTION": "train.hint_selection",
+    "OPENCLAW_TOPK_SUBSET_MODE": "train.subset",
+    "OPENCLAW_TOPK_ADV_DIFF_CLIP": "train.clip",
+    "OPENCLAW_RECORD_ENABLED": "run.record",
+    "TRAIN_GPUS": "gpus.train",
+    "ROLLOUT_GPUS": "gpus.rollout",
+    "NUM_GPUS": "gpus.total",
+    "ACTOR_GPUS": "gpus.train",
+    "PRM_GPUS": "gpus.judge",
+    "PRM_TEACHER_GPUS": "gpus.teacher",
+    "TINKER_API_KEY": "cloud.tinker_api_key",
+    "TINKER_ENDPOINT": "cloud.tinker_endpoint",
+    "ENV_TYPE": "env.type",
+    "MAX_STEPS": "env.max_steps",
+    "PARALLEL_ENVS": "env.parallel",
+    "SCREENSHOT_BACKEND": "env.screenshot_backend",
+    "TOOLS_CONFIG": "env.tools_config",
+    "SWE_BENCH_PATH": "env.swe_bench_path",
+}
+"""Known environment names. Of two names of one dial the first listed wins."""
+
+GROUPS: Final = ("CKPT_ARGS", "ROLLOUT_ARGS", "OPTIMIZER_ARGS", "LORA_ARGS")
+"""Known environment names that hold several flags, as a shell would write them; they rank below the names above."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant: one with the same last part, else the closest in spelling."""
+    candidates = list(known)
+    leaf = name.rpartition(".")[2]
+    alike = [each for each in candidates if each.rpartition(".")[2] == leaf] or candidates
+    return difflib.get_close_matches(name, alike, n=1, cutoff=0.0)[0]
+
+
+def unknown(name: str, known: Iterable[str]) -> str:
+    """``'serv.port' is not known; the nearest known name is 'serve.port'``"""
+    return f"{name!r} is not known; the nearest known name is {nearest(name, known)!r}"

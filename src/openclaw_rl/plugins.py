@@ -1,0 +1,235 @@
+"""One door: built-in names, installed entry points, ``module:attribute`` and ``file.py:attribute`` resolve alike.
+
+    policy, trainer, judge, env     something to build: a class, or a function that returns one, called by keyword
+    rollout, generate, loss         a function, used as it is
+
+A plugin is given those of the offered keyword arguments that it names, so it takes only what it needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from openclaw_rl import ports
+from openclaw_rl.errors import MissingExtra, OpenClawError, PluginError
+
+Kind = Literal["policy", "trainer", "judge", "env", "rollout", "generate", "loss"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+BUILT: tuple[Kind, ...] = ("policy", "trainer", "judge", "env")
+
+PORTS: Mapping[Kind, type] = {
+    "policy": ports.Policy,
+    "trainer": ports.Trainer,
+    "judge": ports.Judge,
+    "env": ports.Env,
+    "rollout": ports.Rollout,
+    "generate": ports.Generate,
+    "loss": ports.Loss,
+}
+
+BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
+    "policy": {
+        "local": "openclaw_rl.backends.local.policy:LocalPolicy",
+        "fake": "openclaw_rl.backends.fake:FakePolicy",
+    },
+    "trainer": {
+        "local": "openclaw_rl.backends.local.trainer:LocalTrainer",
+        "fake": "openclaw_rl.backends.fake:FakeTrainer",
+    },
+    "judge": {
+        "auto": "openclaw_rl.judge.auto:AutoJudge",
+        "rules": "openclaw_rl.judge.rules:RulesJudge",
+        "llm": "openclaw_rl.judge.llm:LlmJudge",
+    },
+    "env": {},
+    "rollout": {"play": "openclaw_rl.collect.episodes:play"},
+    "generate": {},
+    "loss": {},
+}
+
+_EXTRA_OF = {"torch": "local", "transformers": "local", "peft": "local", "safetensors": "local", "gguf": "local"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One line of `openclaw-rl plugins`."""
+
+    kind: Kind
+    name: str
+    target: str
+    origin: str
+
+
+def listed() -> list[Listed]:
+    """Every plugin that has a name, kind by kind."""
+    found = []
+    for kind in KINDS:
+        found += [Listed(kind=kind, name=n, target=t, origin="built-in") for n, t in BUILT_IN[kind].items()]
+        found += [
+            Listed(kind=kind, name=point.name, target=point.value, origin=f"package {_owner(point)}")
+            for point in _entry_points(kind)
+        ]
+    return found
+
+
+def resolve(kind: Kind, name: str) -> Any:
+    """The class or function behind a name; raises PluginError with what is known, or what is wrong with it."""
+    target = BUILT_IN[kind].get(name)
+    if target is None and ":" in name:
+        target = name
+    if target is None:
+        target = next((point.value for point in _entry_points(kind) if point.name == name), None)
+    if target is None:
+        raise PluginError(_unknown(kind, name))
+    thing = _attribute(kind, target)
+    if kind not in BUILT:
+        _refuse_wrong_function(kind, name, thing)
+    elif not callable(thing):
+        raise PluginError(f"{kind} {name!r} is {type(thing).__name__}, not a class or a function that builds one")
+    return thing
+
+
+def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
+    """Build the plugin from the offered arguments it names and all of ``options``; refuse it if its shape is wrong."""
+    factory = resolve(kind, name)
+    options = dict(options or {})
+    accepted = inspect.signature(factory).parameters
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    for option in options:
+        if option not in accepted and not takes_all:
+            near = difflib.get_close_matches(option, accepted, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise PluginError(f"{kind} {name!r} takes no option {option!r}{hint}; it takes {', '.join(accepted)}")
+    given = {key: value for key, value in offered.items() if takes_all or key in accepted} | options
+    try:
+        thing = factory(**given)
+    except TypeError as error:
+        raise PluginError(f"{kind} {name!r} could not be built: {error}") from error
+    refuse_wrong_shape(kind, name, thing)
+    return thing
+
+
+def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
+    """Raise PluginError naming every part that the port asks for and this thing lacks."""
+    faults = []
+    for member, expected in _members(PORTS[kind]).items():
+        if not hasattr(thing, member):
+            faults.append(f"it has no {member!r}")
+        elif expected is not None:
+            faults += [f"{member}() {fault}" for fault in _signature_faults(getattr(thing, member), expected)]
+    if faults:
+        raise PluginError(
+            f"{kind} {name!r} has the wrong shape: {'; '.join(faults)}",
+            remedy=f"see openclaw_rl.ports.{PORTS[kind].__name__}",
+        )
+
+
+def _refuse_wrong_function(kind: Kind, name: str, thing: Any) -> None:
+    expected = _members(PORTS[kind], calls=True)["__call__"]
+    faults = ["it is not callable"] if not callable(thing) else []
+    if not faults and expected is not None:
+        faults = [f"it {fault}" for fault in _signature_faults(thing, expected)]
+    if faults:
+        raise PluginError(
+            f"{kind} {name!r} has the wrong shape: {'; '.join(faults)}",
+            remedy=f"see openclaw_rl.ports.{PORTS[kind].__name__}",
+        )
+
+
+def _members(port: type, *, calls: bool = False) -> dict[str, Callable[..., Any] | None]:
+    """What a port asks for: plain attributes map to None, methods to themselves."""
+    wanted: dict[str, Callable[..., Any] | None] = dict.fromkeys(port.__annotations__)
+    for name, value in vars(port).items():
+        if inspect.isfunction(value) and (not name.startswith("_") or (calls and name == "__call__")):
+            wanted[name] = value
+        elif isinstance(value, property):
+            wanted[name] = None
+    return wanted
+
+
+def _signature_faults(found: Any, expected: Callable[..., Any]) -> list[str]:
+    if not callable(found):
+        return ["is not callable"]
+    try:
+        has = inspect.signature(found).parameters
+    except (TypeError, ValueError):  # some built-in callables do not tell
+        return []
+    kinds = {p.kind for p in has.values()}
+    wants = [p for p in inspect.signature(expected).parameters.values() if p.name != "self"]
+    faults = []
+    if inspect.Parameter.VAR_KEYWORD not in kinds:
+        named = [p.name for p in wants if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in has]
+        faults += [f"takes no argument {name!r}" for name in named]
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes = sum(p.kind in positional for p in has.values())
+    needs = sum(p.kind in positional for p in wants)
+    if takes < needs and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        faults.append(f"takes {takes} positional arguments, not {needs}")
+    return faults
+
+
+def _attribute(kind: Kind, target: str) -> Any:
+    place, _, attribute = target.rpartition(":")
+    module = _from_file(kind, place) if place.endswith(".py") else _from_module(kind, place)
+    if not hasattr(module, attribute):
+        near = difflib.get_close_matches(attribute, dir(module), n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PluginError(f"{place} has no {attribute!r}, asked for as {kind} {target!r}{hint}")
+    return getattr(module, attribute)
+
+
+def _from_module(kind: Kind, place: str) -> Any:
+    try:
+        return importlib.import_module(place)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in _EXTRA_OF:
+            raise MissingExtra(missing, _EXTRA_OF[missing]) from error
+        raise PluginError(f"{kind}: no module named {error.name!r}, asked for as {place!r}") from error
+
+
+def _from_file(kind: Kind, place: str) -> Any:
+    path = Path(place).expanduser().resolve()
+    if not path.is_file():
+        raise PluginError(f"{kind}: there is no file {path}", remedy="give it as 'path/to/file.py:attribute'")
+    name = f"openclaw_rl_plugin_{abs(hash(str(path)))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except OpenClawError:
+        raise
+    except Exception as error:  # the user's own file may fail in any way: say where, and keep the trace
+        del sys.modules[name]
+        raise PluginError(f"{kind}: {path} could not be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _entry_points(kind: Kind) -> metadata.EntryPoints:
+    return metadata.entry_points(group=f"openclaw_rl.{kind}")
+
+
+def _owner(point: metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown"
+
+
+def _unknown(kind: Kind, name: str) -> str:
+    known = sorted({*BUILT_IN[kind], *(point.name for point in _entry_points(kind))})
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    ways = ", ".join([*known, "or give 'module:attribute' or 'file.py:attribute'"])
+    return f"no {kind} called {name!r}{hint}; known: {ways}"

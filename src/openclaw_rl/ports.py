@@ -1,0 +1,259 @@
+"""The verbs: what a loop may ask of a policy, a trainer, a judge, a world.
+
+Seven kinds come through the door of `plugins`: Policy, Trainer, Judge, Env, Rollout, Generate, Loss.
+A ``Loop`` is what `app` runs. Loops are handed these ports and never import what stands behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from openclaw_rl.types import (
+    Completion,
+    Feedback,
+    Logprobs,
+    Message,
+    Outcome,
+    Prompt,
+    Sample,
+    Sampling,
+    Tokens,
+    Turn,
+    Verdict,
+    Version,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """A token that could have been drawn at a position, with its raw log-prob."""
+
+    token: int
+    text: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """One sampled token: its own text and its raw log-prob (temperature 1), as API clients expect them."""
+
+    token: int
+    text: str
+    logprob: float
+    top: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """The next bit of a reply as it streams: raw text as the model wrote it, and the tokens it came from.
+
+    Text is held back while it may be the beginning of a stop string or half a character, so ``pieces`` may run ahead.
+    """
+
+    text: str
+    pieces: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """Log-probs of given reply tokens `[R]` under one version, and the k best tokens at each position `[R][k]`."""
+
+    logprobs: Logprobs
+    top_tokens: tuple[Tokens, ...] = ()
+    top_logprobs: tuple[Logprobs, ...] = ()
+
+
+Stream: TypeAlias = AsyncIterator[Delta | Completion]
+"""Any number of `Delta`, then exactly one `Completion`, whose reply is the raw text as one assistant message."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Weights that answer. All methods may be called at once from one event loop."""
+
+    name: str
+    """the model id that clients see"""
+    base: str
+    """the identity of the base weights, written into each version"""
+    context: int
+    """the most tokens that a prompt and its reply may have together"""
+    tool_format: str
+    """how this model writes tool calls: hermes, llama, pythonic or none"""
+
+    @property
+    def live(self) -> int:
+        """The number of the version that new requests take."""
+        ...
+
+    async def start(self) -> None:
+        """Make ready to answer; raises ModelRefused with the numbers and the remedy."""
+        ...
+
+    async def stop(self) -> None:
+        """End what runs, give memory back. Safe to call twice."""
+        ...
+
+    def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+        """Stream a reply of ``version`` (None: the live one). Closing the stream early stops generation.
+
+        Raises ContextOverflow for a request that can never fit, BackendDown while it cannot answer for now.
+        """
+        ...
+
+    async def encode(self, prompt: Prompt) -> Tokens:
+        """The prompt's ids through the chat template, ready for a reply."""
+        ...
+
+    async def tokenize(self, text: str) -> Tokens:
+        """The ids of a reply's bare text followed by the end-of-turn token (for imports only)."""
+        ...
+
+    async def decode(self, tokens: Tokens) -> str:
+        """The text of ids, special tokens kept."""
+        ...
+
+    async def score(
+        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
+    ) -> Scores:
+        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the bare base."""
+        ...
+
+    async def load(self, version: Version) -> None:
+        """Load ``version`` beside the running one and make it live. Requests in flight keep theirs."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What one step gave. ``adapter`` is the finished directory, None when the step was ``skipped`` for a reason."""
+
+    adapter: str | None
+    metrics: Mapping[str, float]
+    seconds: float
+    skipped: str | None = None
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Turns a batch into the next version's weights. Runs where it does not slow the policy down."""
+
+    async def start(self) -> None:
+        """Make ready; raises ModelRefused with the memory plan when it cannot fit."""
+        ...
+
+    async def stop(self) -> None:
+        """Give everything back. Safe to call twice."""
+        ...
+
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        """One step from ``parent``'s weights and optimiser state into the directory ``target``.
+
+        The directory appears whole or not at all. Called again with the same arguments it gives the same weights.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """All that a judge may look at for one turn."""
+
+    turn: Turn
+    outcome: Outcome
+    feedback: tuple[Feedback, ...] = ()
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """Gives a verdict; abstains with ``score`` None; raises JudgeUnavailable when it should be asked again later."""
+
+    name: str
+
+    async def judge(self, case: Case) -> Verdict: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """What a world says after a reply: the next messages, a reward if there is one, and whether it is over."""
+
+    messages: tuple[Message, ...]
+    reward: float | None = None
+    done: bool = False
+    info: Mapping[str, Any] | None = None
+
+
+@runtime_checkable
+class Env(Protocol):
+    """A world: a client whose reply is the next state."""
+
+    name: str
+
+    def tasks(self) -> Sequence[str]:
+        """The ids of its tasks."""
+        ...
+
+    async def reset(self, task: str, *, seed: int) -> Prompt:
+        """Begin ``task``: the first prompt, tools included."""
+        ...
+
+    async def step(self, reply: Message) -> Observation:
+        """Act on the policy's reply."""
+        ...
+
+    async def close(self) -> None:
+        """End it and clean up. Safe to call twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What an API client gets back: the message and the id of the turn behind it."""
+
+    turn: str
+    message: Message
+    version: int
+
+
+class Chat(Protocol):
+    """The public API as a client sees it: how rollouts talk to the policy."""
+
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> Reply: ...
+
+    async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None: ...
+
+
+class Rollout(Protocol):
+    """Plays one task once: ``async (env, chat, *, task, seed, group, max_steps) -> total reward``."""
+
+    def __call__(
+        self, env: Env, chat: Chat, *, task: str, seed: int, group: str | None, max_steps: int
+    ) -> Awaitable[float]: ...
+
+
+class Generate(Protocol):
+    """Stands between the API and the policy: ``(policy, prompt, sampling, *, version) -> Stream``."""
+
+    def __call__(self, policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream: ...
+
+
+class Loss(Protocol):
+    """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.train.losses`."""
+
+    def __call__(self, inputs: Any, /) -> tuple[torch.Tensor, Mapping[str, float]]: ...
+
+
+Score: TypeAlias = Callable[[Prompt, str, Sequence[Message]], "float | Awaitable[float | None] | None"]
+"""A judge in one function: ``(prompt, reply, next_state) -> score``, sync or async; None abstains."""
+
+
+@runtime_checkable
+class Loop(Protocol):
+    """A bounded amount of work per ``tick``: how many items moved, 0 when idle."""
+
+    name: str
+
+    async def tick(self) -> int: ...

@@ -1,0 +1,178 @@
+"""What `status` and `show` say, as plain JSON: stable, documented in docs/json.md, read while the system runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from openclaw_rl import codec
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Turn, Verdict
+
+View = dict[str, Any]
+
+STALE = 30.0
+"""seconds after which a loop that has said nothing is shown as silent"""
+
+
+def status(ledger: Ledger, *, now: float | None = None) -> View:
+    """How the run stands: loops, rows, drops by reason, the live version, alarms."""
+    counts = ledger.counts()
+    live = ledger.live_version()
+    last = ledger.last_step()
+    loops = [_loop(row, time.time() if now is None else now) for row in ledger.health()]
+    return {
+        "ledger": str(ledger.path),
+        "bytes": ledger.path.stat().st_size,
+        "loops": loops,
+        "turns": {
+            "answered": counts["turns"],
+            "open": counts["open_turns"],
+            "settled": counts["outcomes"],
+            "judged": counts["verdicts"],
+            "trained": counts["trained"],
+            "dropped": ledger.drop_counts(),
+        },
+        "feedback": counts["feedback"],
+        "steps": counts["steps"],
+        "last_step": step(ledger, last.number) if last else None,
+        "versions": counts["versions"],
+        "live": live.number if live else None,
+        "alarms": alarms(counts, ledger.drop_counts(), loops),
+    }
+
+
+def _loop(row: Mapping[str, Any], now: float) -> View:
+    age = now - row["at"]
+    state = "silent" if row["state"] == "running" and age > STALE else row["state"]
+    return {**row, "state": state, "seconds_ago": round(age, 1)}
+
+
+def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View]) -> list[str]:
+    """What a person should look at, each with the reason and the remedy."""
+    found = [
+        f"loop {loop['loop']} is failing ({loop['failures']} times in a row): {loop['error']}"
+        for loop in loops
+        if loop["state"] == "failing"
+    ]
+    settled, dropped = counts["outcomes"], sum(drops.values())
+    if settled >= 20 and counts["trained"] == 0 and dropped >= settled:
+        reason, n = max(drops.items(), key=lambda item: item[1])
+        found.append(
+            f"{settled} turns answered, none trainable, because: {reason} ({n}); see 'openclaw-rl show turn ID'"
+        )
+    return found
+
+
+def turn(ledger: Ledger, name: str) -> View:
+    """One turn: what was said, what came after, what was thought of it and what became of it."""
+    found = ledger.turn(turn_id(name))
+    outcome, verdict = ledger.outcome(found.id), ledger.verdict(found.id)
+    drop, recorded = ledger.dropped(found.id), ledger.recorded(found.id)
+    done = found.completion
+    return {
+        "id": found.id,
+        "at": found.at,
+        "session": outcome.session if outcome else found.session,
+        "declared_session": found.session,
+        "user": found.user,
+        "group": found.group,
+        "client": found.client,
+        "kind": outcome.kind if outcome else None,
+        "kind_reason": outcome.kind_reason if outcome else None,
+        "confidence": outcome.confidence if outcome else None,
+        "index": outcome.index if outcome else None,
+        "parent": outcome.parent if outcome else None,
+        "prompt": codec.plain(found.prompt),
+        "reply": codec.plain(done.reply),
+        "finish": done.finish,
+        "flaws": list(done.flaws),
+        "tokens": {"prompt": len(done.prompt_tokens), "reply": len(done.reply_tokens)},
+        "sampling": codec.plain(done.sampling),
+        "trainable": found.trainable,
+        "imported": recorded is not None,
+        "next_state": codec.plain(outcome.next_state) if outcome else None,
+        "ended": outcome.ended if outcome else None,
+        "evidence": list(outcome.evidence) if outcome else [],
+        "feedback": [codec.plain(said) for said in ledger.feedback(found.id)],
+        "verdict": _verdict(verdict) if verdict else None,
+        "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
+        "version": done.version,
+        "step": ledger.trained_in(found.id),
+    }
+
+
+def _verdict(verdict: Verdict) -> View:
+    return {
+        "score": verdict.score,
+        "source": verdict.source,
+        "votes": list(verdict.votes),
+        "hints": [{"text": hint.text, "kind": hint.kind} for hint in verdict.hints],
+        "note": verdict.note,
+        "judge": verdict.judge,
+        "prompt_version": verdict.prompt_version,
+        "seconds": verdict.seconds,
+        "at": verdict.at,
+    }
+
+
+def turn_id(name: str) -> str:
+    """The turn behind a response id: ``resp_`` and ``msg_`` are what the other wire formats put before it."""
+    for prefix in ("resp_", "msg_", "chatcmpl-"):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def session(ledger: Ledger, name: str) -> View:
+    """One session: its turns in order, each in a line."""
+    ids = ledger.session(name)
+    if not ids:
+        raise NotInLedger(f"there is no session {name!r} in the ledger", remedy="'openclaw-rl show turn ID' names it")
+    turns = [_line(ledger, ledger.turn(found)) for found in ids]
+    return {"session": name, "user": turns[0]["user"], "turns": turns}
+
+
+def _line(ledger: Ledger, found: Turn) -> View:
+    outcome, verdict, drop = ledger.outcome(found.id), ledger.verdict(found.id), ledger.dropped(found.id)
+    return {
+        "id": found.id,
+        "at": found.at,
+        "user": found.user,
+        "kind": outcome.kind if outcome else None,
+        "index": outcome.index if outcome else None,
+        "said": found.prompt.messages[-1].content,
+        "reply": found.completion.reply.content,
+        "score": verdict.score if verdict else None,
+        "hints": [hint.text for hint in verdict.hints] if verdict else [],
+        "dropped": drop.reason if drop else None,
+        "version": found.completion.version,
+        "step": ledger.trained_in(found.id),
+    }
+
+
+def step(ledger: Ledger, number: int) -> View:
+    """One step: the turns it used, its metrics, the version it made."""
+    found = ledger.step(number)
+    made = [version.number for version in ledger.versions() if version.step == number]
+    return {**codec.plain(found), "turns": list(found.turns), "version": made[0] if made else None}
+
+
+def version(ledger: Ledger, number: int) -> View:
+    """One version: where it comes from, and what happened to it since."""
+    found = ledger.version(number)
+    history = [{"state": state, "reason": reason, "at": at} for state, reason, at in ledger.history(number)]
+    trained = list(ledger.step(found.step).turns) if found.step is not None else []
+    return {
+        "number": found.number,
+        "parent": found.parent,
+        "base": found.base,
+        "adapter": found.adapter,
+        "step": found.step,
+        "state": found.state,
+        "note": found.note,
+        "at": found.at,
+        "turns": trained,
+        "history": history,
+    }

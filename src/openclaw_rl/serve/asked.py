@@ -1,0 +1,183 @@
+"""What every wire format parses a request into, and what they are all rendered from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from openclaw_rl.errors import InvalidValue, RequestError
+from openclaw_rl.ports import Piece
+from openclaw_rl.serve.faults import Fault
+from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.parts import Part
+from openclaw_rl.types import Feedback, Json, Kind, Message, Prompt, Sampling, Tool, Turn, Version
+
+SessionStrength = Literal["said", "guessed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one request and one key may take. Seconds of 0 or below are not allowed."""
+
+    body_bytes: int = 32 * 2**20
+    """the largest body"""
+    header_bytes: int = 64 * 2**10
+    """all headers together"""
+    messages: int = 10_000
+    """messages or items in one request"""
+    depth: int = 64
+    """how deep JSON may be nested"""
+    streams_per_key: int = 256
+    """requests of one key's user that are answered at once"""
+    queue_per_key: int = 1024
+    """requests of one key's user that wait for their place; more are answered 429"""
+    hold_seconds: float = 300.0
+    """how long a request is held while the backend restarts"""
+    keepalive_seconds: float = 10.0
+    """how often a silent stream gets a comment"""
+    read_seconds: float = 60.0
+    """how long a client may take to send its request"""
+    send_seconds: float = 120.0
+    """how long a client may take to accept what is sent"""
+
+
+class Book(Protocol):
+    """What serving needs of the ledger. Every method may be called from any thread."""
+
+    def add_turn(self, turn: Turn) -> None: ...
+
+    def add_feedback(self, feedback: Feedback) -> None: ...
+
+    def add_ending(self, session: str, user: str) -> None: ...
+
+    def turn(self, turn_id: str) -> Turn: ...
+
+    def session_owner(self, session: str) -> str | None: ...
+
+    def live_version(self) -> Version | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request, whatever its format. ``echo`` is what the format repeats in its response."""
+
+    prompt: Prompt
+    sampling: Sampling
+    model: str
+    stream: bool = False
+    n: int = 1
+    logprobs: bool = False
+    include_usage: bool = False
+    count_prompt: bool = False
+    session: str | None = None
+    guessed_session: str | None = None
+    after: str | None = None
+    echo: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks, and what the headers said about the turn."""
+
+    user: str
+    session: str | None = None
+    group: str | None = None
+    client: str = ""
+    declared: Kind | None = None
+    done: bool = False
+    trainable: bool = True
+    stored: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """The first token is on its way. ``prompt_tokens`` is None unless it was asked for."""
+
+    turn: str
+    version: int
+    prompt_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """More of the reply, and the tokens behind it if log-probs were asked for."""
+
+    parts: Sequence[Part]
+    pieces: Sequence[Piece] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The turn, already kept. ``stop`` is the stop string that ended it, if one did."""
+
+    turn: Turn
+    pieces: Sequence[Piece] = ()
+    stop: str | None = None
+
+
+Event: TypeAlias = Began | Said | Ended
+
+
+class Renderer(Protocol):
+    """Turns the events of one streamed response into bytes. ``choice`` is the number of the reply."""
+
+    def event(self, choice: int, event: Event) -> bytes: ...
+
+    def close(self) -> bytes: ...
+
+    def fault(self, fault: Fault) -> bytes: ...
+
+
+class Wire(Protocol):
+    """A wire format: parses a body, renders a reply, a stream or a fault."""
+
+    name: str
+
+    def parse(self, body: At, limits: Limits) -> Asked: ...
+
+    def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json: ...
+
+    def stream(self, asked: Asked, created: float) -> Renderer: ...
+
+    def fault(self, fault: Fault) -> Json: ...
+
+
+def build_sampling(names: Mapping[str, str], **values: Json) -> Sampling:
+    """Sampling from what was given (None: the default). ``names`` maps a field to what this format calls it."""
+    given = {key: value for key, value in values.items() if value is not None}
+    try:
+        return Sampling(**given)
+    except InvalidValue as error:
+        field_name = names.get(error.field, error.field)
+        what = error.what.split(": ", 1)[-1]
+        raise RequestError(f"{field_name}: {what}", field=field_name) from error
+
+
+def build_tool(name: At, description: At, parameters: At) -> Tool:
+    return Tool(name=name.name(), description=description.text() or "", parameters=parameters.table())
+
+
+def chosen(choice: str, name: At, tools: Sequence[Tool]) -> str:
+    """``name:NAME`` for a named tool, which must be among the tools."""
+    if choice != "named":
+        return choice
+    wanted = name.name()
+    if all(tool.name != wanted for tool in tools):
+        known = ", ".join(tool.name for tool in tools) or "none"
+        raise name.fault(f"no tool is called {wanted!r}; known: {known}")
+    return f"name:{wanted}"
+
+
+def image(at: At, url: At) -> str:
+    """A data URL; the server fetches nothing."""
+    text = url.name()
+    if not text.startswith("data:"):
+        raise url.fault("only data: URLs are taken; send the image itself, base64 encoded")
+    return text
+
+
+def need_messages(messages: Sequence[Message], at: At) -> tuple[Message, ...]:
+    if not messages:
+        raise at.fault("must hold at least one message")
+    return tuple(messages)

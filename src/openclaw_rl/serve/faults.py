@@ -1,0 +1,84 @@
+"""What a caller is told when something goes wrong: a status and words, never a traceback."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from openclaw_rl.errors import (
+    BackendDown,
+    BackendError,
+    ContextOverflow,
+    InvalidValue,
+    NotInLedger,
+    RequestError,
+    TooMany,
+)
+from openclaw_rl.types import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """A failure as a caller sees it; each wire format gives it its own shape."""
+
+    status: int
+    message: str
+    field: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+
+def explain(error: Exception) -> Fault:
+    """The fault behind an exception; one that nobody foresaw tells nothing of itself."""
+    match error:
+        case ContextOverflow():
+            return Fault(status=400, message=str(error), field=error.field, code="context_length_exceeded")
+        case TooMany():
+            return Fault(status=429, message=str(error), code="rate_limit_exceeded", retry_after=error.retry_after)
+        case RequestError():
+            return Fault(status=error.status, message=str(error), field=error.field, code=_CODES.get(error.status))
+        case InvalidValue():
+            return Fault(status=400, message=str(error), field=error.field)
+        case NotInLedger():
+            return Fault(status=404, message=str(error))
+        case BackendDown():
+            return Fault(status=503, message=str(error), code="backend_down", retry_after=error.retry_after)
+        case BackendError():
+            return Fault(status=502, message="the model's backend failed; the server's log says why", code="backend_error")
+    return Fault(status=500, message="the server failed; its log says why", code="internal_error")
+
+
+_CODES = {401: "invalid_api_key", 404: "model_not_found"}
+
+_OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def openai_fault(fault: Fault) -> Json:
+    """The shape of chat completions, responses and our own endpoints."""
+    kind = _OPENAI_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "server_error")
+    param = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", fault.field) if fault.field else None
+    return {"error": {"message": fault.message, "type": kind, "param": param, "code": fault.code}}
+
+
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def anthropic_fault(fault: Fault) -> Json:
+    """The shape of messages."""
+    kind = _ANTHROPIC_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "api_error")
+    message = fault.message
+    if fault.code == "context_length_exceeded":
+        message = f"prompt is too long: {message}"
+    return {"type": "error", "error": {"type": kind, "message": message}}
+
+
+def reason(status: int) -> str:
+    return HTTPStatus(status).phrase

@@ -1,0 +1,147 @@
+"""How dials are shown: the table of a run's dials, the same as JSON, and the commented file that `init` writes.
+
+A secret is shown as ``(set)``, never as its value; so is an option of a plugin whose name says that it is one.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import SecretStr
+from pydantic_core import to_json
+
+from openclaw_rl.dials import Config
+from openclaw_rl.names import DIALS, SECTIONS, Dial
+
+_SECRET_NAME: Final = re.compile(r"(^|[_-])(api_?key|key|secret|token|password|credentials?)$", re.IGNORECASE)
+_LOGIN: Final = re.compile(r"//[^/\s]*@")
+_WIDTH: Final = 110
+_HEAD: Final = """\
+# OpenClaw-RL: the dials.
+#
+# Each dial stands with what it does, what it expects, and its default behind a #: take the # away to set it.
+# Rank: defaults < preset < known environment names < this file < OPENCLAW_RL__SECTION__DIAL < --set and flags.
+# A dial that is "not set" is the empty text. A plugin is named module:attribute or file.py:attribute.
+# `openclaw-rl config` shows what a run would use, and where each value comes from.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The dials of a run, the source of each by dotted path, and what the user should know about the sources."""
+
+    config: Config
+    sources: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """One line of `openclaw-rl config`; ``value`` is as the file would say it, but for secrets."""
+
+    path: str
+    value: str
+    source: str
+
+
+def get(config: Config, path: str) -> Any:
+    """The value of a dial by its dotted path."""
+    return reduce(getattr, path.split("."), config)
+
+
+def literal(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, str | Path):
+        quoted = to_json(str(value).encode("utf-8", "backslashreplace").decode()).decode()
+        return quoted.replace("\x7f", "\\u007F")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        pairs = ", ".join(f"{literal(str(name))} = {literal(each)}" for name, each in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(literal, value))}]"
+    return '""' if value is None else str(value)
+
+
+def brief(value: Any) -> str:
+    """A refused value for a message: short, and without the login of an address."""
+    text = _LOGIN.sub("//(hidden)@", literal(_masked(value)))
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
+
+
+def render(resolved: Resolved) -> tuple[Row, ...]:
+    """Every dial with its value and source, in the order of the tree."""
+    return tuple(row for dial in DIALS.values() for row in _rows(dial, resolved))
+
+
+def _rows(dial: Dial, resolved: Resolved) -> Iterator[Row]:
+    value = public(dial, get(resolved.config, dial.path))
+    if dial.kind == "table" and value:
+        for name, each in value.items():
+            path = f"{dial.path}.{name}"
+            yield Row(path, literal(each), resolved.sources[path])
+    else:
+        bare = value if dial.kind == "secret" and value else literal(value)
+        yield Row(dial.path, "(not set)" if value is None else bare, resolved.sources[dial.path])
+
+
+def as_json(resolved: Resolved) -> dict[str, Any]:
+    """The dials as plain JSON values under ``config``, beside their ``sources`` and the ``notes``."""
+    tree: dict[str, Any] = {}
+    for path, dial in DIALS.items():
+        *sections, name = path.split(".")
+        place = reduce(lambda table, section: table.setdefault(section, {}), sections, tree)
+        value = public(dial, get(resolved.config, path))
+        place[name] = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+    return {"config": tree, "sources": dict(resolved.sources), "notes": list(resolved.notes)}
+
+
+def public(dial: Dial, value: Any) -> Any:
+    """A dial's value without its secrets."""
+    return _masked(value) if dial.kind in ("table", "secret") else value
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, SecretStr):
+        return "(set)"
+    if isinstance(value, Mapping):
+        return {name: "(set)" if _SECRET_NAME.search(str(name)) else _masked(each) for name, each in value.items()}
+    return [_masked(each) for each in value] if isinstance(value, list) else value
+
+
+def template() -> str:
+    """A commented file with every dial at its default; loading it changes nothing."""
+    return "\n".join([_HEAD, *_blocks()])
+
+
+def _blocks() -> Iterator[str]:
+    sections = {path: kind.__doc__ or "" for path, kind in SECTIONS.items()}
+    for section, about in sections.items():
+        yield f"{_comment(about)}\n[{section}]\n"
+        for path, dial in DIALS.items():
+            if path.rpartition(".")[0] == section:
+                yield _entry(dial)
+
+
+def _entry(dial: Dial) -> str:
+    unset = dial.default is None
+    expected = f"{dial.expects}; default: {'not set' if unset else literal(_homely(dial.default))}"
+    value = literal(_homely(dial.default))
+    return f"{_comment(dial.description)}\n{_comment(expected)}\n#{dial.name} = {value}\n"
+
+
+def _homely(value: Any) -> Any:
+    """A path inside the home folder as the user would write it, so that the file fits another machine."""
+    if isinstance(value, Path) and value.is_relative_to(Path.home()):
+        return f"~/{value.relative_to(Path.home()).as_posix()}"
+    return value
+
+
+def _comment(text: str) -> str:
+    return "\n".join(f"# {line}" for line in textwrap.wrap(text, _WIDTH))

@@ -1,0 +1,153 @@
+"""Looking things up in the ledger, while the system runs or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from openclaw_rl.store.file import LedgerFile, missing
+from openclaw_rl.store.rows import (
+    OUTCOME,
+    TURN,
+    VERDICT,
+    VERSION,
+    to_feedback,
+    to_outcome,
+    to_turn,
+    to_verdict,
+    to_version,
+)
+from openclaw_rl.types import Drop, Feedback, Outcome, Step, Turn, Verdict, Version
+
+
+class Reader(LedgerFile):
+    """Every question that does not change the ledger."""
+
+    def turn(self, turn: str) -> Turn:
+        """A turn by its id."""
+        row = self.row(f"SELECT {TURN} FROM turns t WHERE t.id = ?", turn)
+        if row is None:
+            raise missing("turn", turn)
+        return to_turn(row)
+
+    def outcome(self, turn: str) -> Outcome | None:
+        """What came after a turn, None while it is open."""
+        row = self.row(f"SELECT {OUTCOME} FROM outcomes o WHERE o.turn = ?", turn)
+        return to_outcome(row) if row else None
+
+    def verdict(self, turn: str) -> Verdict | None:
+        """The verdict in force, None while there is none."""
+        row = self.row(f"SELECT {VERDICT} FROM verdicts v WHERE v.turn = ? ORDER BY v.seq DESC LIMIT 1", turn)
+        return to_verdict(row) if row else None
+
+    def feedback(self, turn: str) -> tuple[Feedback, ...]:
+        """All that was said of a turn outright, oldest first."""
+        sql = "SELECT turn, score, hint, edit, source, at FROM feedback WHERE turn = ? ORDER BY seq"
+        return tuple(to_feedback(row) for row in self.rows(sql, turn))
+
+    def dropped(self, turn: str) -> Drop | None:
+        """The newest drop of a turn, None if it was never dropped or has been judged again or trained since."""
+        row = self.row(
+            "SELECT turn, stage, reason, detail, at FROM drops d WHERE turn = ? AND NOT EXISTS"
+            " (SELECT 1 FROM verdicts v WHERE v.turn = d.turn AND v.seq > d.verdict) ORDER BY seq DESC LIMIT 1",
+            turn,
+        )
+        if row is None or self.trained_in(turn) is not None:
+            return None
+        return Drop(turn=row[0], stage=row[1], reason=row[2], detail=row[3], at=row[4])
+
+    def trained_in(self, turn: str) -> int | None:
+        """The number of the step that used a turn, None if none did."""
+        row = self.row("SELECT step FROM trained WHERE turn = ?", turn)
+        return row[0] if row else None
+
+    def session(self, session: str) -> list[str]:
+        """The ids of a session's turns in order, as found out or declared; empty if there is no such session."""
+        rows = self.rows(
+            "SELECT t.id, t.seq FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?"
+            " UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?"
+            " AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = t.id) ORDER BY 2",
+            session,
+            session,
+        )
+        return [row[0] for row in rows]
+
+    def sessions(self) -> Iterator[str]:
+        """Every session, in the order of their first turns. Reads as it goes."""
+        sql = (
+            "SELECT coalesce(o.session, t.session, t.id) AS name FROM turns t LEFT JOIN outcomes o ON o.turn = t.id"
+            " GROUP BY name ORDER BY min(t.seq)"
+        )
+        for row in self.rows(sql):
+            yield row[0]
+
+    def step(self, number: int) -> Step:
+        """A step by its number."""
+        row = self.row("SELECT number, metrics, seconds, skipped, baselines, at FROM steps WHERE number = ?", number)
+        if row is None:
+            raise missing("step", str(number))
+        turns = self.rows("SELECT turn FROM trained WHERE step = ? ORDER BY turn", number)
+        return Step(
+            number=row[0],
+            turns=tuple(turn for (turn,) in turns),
+            metrics=json.loads(row[1]),
+            seconds=row[2],
+            skipped=row[3],
+            baselines=json.loads(row[4]),
+            at=row[5],
+        )
+
+    def version(self, number: int) -> Version:
+        """A version by its number, in its present state."""
+        row = self.row(f"SELECT {VERSION} FROM versions v WHERE v.number = ?", number)
+        if row is None:
+            raise missing("version", str(number))
+        return to_version(row, self.root)
+
+    def versions(self) -> list[Version]:
+        """All versions, oldest first."""
+        return [to_version(row, self.root) for row in self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number")]
+
+    def live_version(self) -> Version | None:
+        """The version that new requests take, None before the first."""
+        row = self.row("SELECT version FROM states WHERE state = 'live' ORDER BY seq DESC LIMIT 1")
+        return self.version(row[0]) if row else None
+
+    def history(self, version: int) -> list[tuple[str, str, float]]:
+        """State, reason and time of each change of a version, oldest first."""
+        return self.rows("SELECT state, reason, at FROM states WHERE version = ? ORDER BY seq", version)
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table of facts has. Cheap: from the sequence numbers, not by counting."""
+        tables = ("turns", "feedback", "endings", "outcomes", "verdicts", "drops")
+        known = dict(self.rows("SELECT name, seq FROM sqlite_sequence"))
+        counted = {table: int(known.get(table, 0)) for table in tables}
+        for table in ("open_turns", "trained", "steps", "versions"):
+            (counted[table],) = self.row(f"SELECT count(*) FROM {table}")
+        return counted
+
+    def newest(self, table: Literal["turns", "feedback", "outcomes", "verdicts", "requests"]) -> int:
+        """The sequence number of a table's newest row, 0 if it has none: has anything come in?"""
+        row = self.row("SELECT seq FROM sqlite_sequence WHERE name = ?", table)
+        return row[0] if row else 0
+
+    def last_turn_at(self) -> float | None:
+        """When the newest turn was answered, None before the first."""
+        row = self.row("SELECT at FROM turns ORDER BY seq DESC LIMIT 1")
+        return row[0] if row else None
+
+    def drop_counts(self) -> dict[str, int]:
+        """How many turns were dropped, by reason."""
+        return dict(self.rows("SELECT reason, sum(n) FROM tallies GROUP BY reason ORDER BY 2 DESC"))
+
+    def check(self) -> list[str]:
+        """Read the whole file for damage: what is wrong, empty if nothing."""
+        found = [row[0] for row in self.rows("PRAGMA quick_check(10)")]
+        return [] if found == ["ok"] else found
+
+    def health(self) -> list[dict[str, Any]]:
+        """The newest word of each loop."""
+        names = ("loop", "pid", "host", "state", "at", "moved", "failures", "error")
+        rows = self.rows(f"SELECT {', '.join(names)} FROM health ORDER BY loop")
+        return [dict(zip(names, row, strict=True)) for row in rows]

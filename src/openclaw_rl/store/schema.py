@@ -1,0 +1,73 @@
+"""The ledger's tables, as a list of forward migrations: entry i brings a file from schema i to schema i + 1.
+
+A released entry is never edited; a change is a new entry at the end. Facts are only ever inserted. Four tables hold
+the loops' own bookkeeping instead of facts and may be rewritten: open_turns, cursors, health, and nothing else.
+"""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x6F636C72  # "oclr", so that another program's database is told from a ledger
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE turns (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, session TEXT, user TEXT NOT NULL, grp TEXT,
+        client TEXT NOT NULL, declared TEXT, done INTEGER NOT NULL, trainable INTEGER NOT NULL, at REAL NOT NULL,
+        version INTEGER NOT NULL, finish TEXT NOT NULL, scored INTEGER NOT NULL,
+        prompt BLOB NOT NULL, reply BLOB NOT NULL,
+        prompt_tokens BLOB NOT NULL, reply_tokens BLOB NOT NULL, logprobs BLOB NOT NULL);
+    CREATE INDEX turns_session ON turns (session, seq) WHERE session IS NOT NULL;
+    CREATE TABLE feedback (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, turn TEXT NOT NULL, score REAL, hint TEXT, edit TEXT,
+        source TEXT NOT NULL, at REAL NOT NULL);
+    CREATE INDEX feedback_turn ON feedback (turn);
+    CREATE TABLE endings (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, user TEXT NOT NULL, at REAL NOT NULL);
+    CREATE TABLE records (
+        turn TEXT PRIMARY KEY, session TEXT NOT NULL, idx INTEGER NOT NULL, kind TEXT NOT NULL,
+        next_state BLOB NOT NULL, trainable INTEGER NOT NULL, extra BLOB NOT NULL) WITHOUT ROWID;
+
+    CREATE TABLE open_turns (turn_seq INTEGER PRIMARY KEY);
+    CREATE TABLE outcomes (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, turn TEXT NOT NULL UNIQUE, session TEXT NOT NULL, kind TEXT NOT NULL,
+        kind_reason TEXT NOT NULL, confidence REAL NOT NULL, idx INTEGER NOT NULL, parent TEXT,
+        next_state BLOB NOT NULL, ended TEXT, evidence TEXT NOT NULL, at REAL NOT NULL);
+    CREATE INDEX outcomes_session ON outcomes (session, seq);
+
+    CREATE TABLE verdicts (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, turn TEXT NOT NULL, score REAL, source TEXT NOT NULL,
+        votes TEXT NOT NULL, hints TEXT NOT NULL, judge TEXT NOT NULL, prompt_version TEXT, seconds REAL NOT NULL,
+        note TEXT NOT NULL, heard INTEGER NOT NULL, at REAL NOT NULL);
+    CREATE INDEX verdicts_turn ON verdicts (turn, seq);
+
+    CREATE TABLE drops (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, turn TEXT NOT NULL, stage TEXT NOT NULL, reason TEXT NOT NULL,
+        detail TEXT NOT NULL, verdict INTEGER, at REAL NOT NULL);
+    CREATE INDEX drops_turn ON drops (turn, seq);
+    CREATE TABLE tallies (stage TEXT NOT NULL, reason TEXT NOT NULL, n INTEGER NOT NULL, PRIMARY KEY (stage, reason))
+        WITHOUT ROWID;
+    CREATE TRIGGER drops_tally AFTER INSERT ON drops BEGIN
+        INSERT INTO tallies VALUES (new.stage, new.reason, 1)
+        ON CONFLICT (stage, reason) DO UPDATE SET n = n + 1; END;
+
+    CREATE TABLE steps (
+        number INTEGER PRIMARY KEY, metrics TEXT NOT NULL, seconds REAL NOT NULL, skipped TEXT,
+        baselines TEXT NOT NULL, at REAL NOT NULL);
+    CREATE TABLE trained (turn TEXT PRIMARY KEY, step INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE INDEX trained_step ON trained (step);
+    CREATE TABLE versions (
+        number INTEGER PRIMARY KEY, parent INTEGER, base TEXT NOT NULL, adapter TEXT, step INTEGER,
+        note TEXT NOT NULL, at REAL NOT NULL);
+    CREATE TABLE states (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, version INTEGER NOT NULL, state TEXT NOT NULL, reason TEXT NOT NULL,
+        at REAL NOT NULL);
+    CREATE INDEX states_version ON states (version, seq);
+
+    CREATE TABLE requests (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, verb TEXT NOT NULL, argument TEXT NOT NULL, at REAL NOT NULL);
+    CREATE TABLE cursors (name TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE health (
+        loop TEXT PRIMARY KEY, pid INTEGER NOT NULL, host TEXT NOT NULL, state TEXT NOT NULL, at REAL NOT NULL,
+        moved INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT NOT NULL) WITHOUT ROWID;
+    """,
+)

@@ -1,0 +1,1 @@
+"""Loop 4: verdicts become samples, steps and versions."""

@@ -1,0 +1,162 @@
+"""From judged turns to samples: what trains, what is dropped and why, and each sample's scalar advantage. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from openclaw_rl.types import Drop, Outcome, Prompt, Sample, Turn, Verdict
+
+Advantage = Literal["baseline", "raw", "group"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The dials that decide what a turn may teach. ``scalar`` and ``distil`` say which branches have a weight."""
+
+    scalar: bool = True
+    distil: bool = True
+    max_lag: int = 4
+    max_hints: int = 3
+    train_truncated: bool = False
+    advantage: Advantage = "baseline"
+    normalize: bool = False
+    decay: float = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples with their advantages, and the users' baselines after them."""
+
+    samples: tuple[Sample, ...]
+    baselines: Mapping[str, float]
+
+    @property
+    def silent(self) -> bool:
+        """Nothing to learn: every advantage is zero and there is no hint, so no optimiser step may be taken."""
+        return not any(sample.advantage or sample.teachers for sample in self.samples)
+
+
+def sift(turn: Turn, outcome: Outcome, verdict: Verdict, *, live: int, rules: Rules) -> Sample | Drop:
+    """The sample that a judged turn gives, its ``advantage`` still the plain score; or the reason why it gives none."""
+    reason = _unfit(turn, outcome, live=live, rules=rules)
+    if reason:
+        return Drop(turn=turn.id, stage="train", reason=reason[0], detail=reason[1])
+    done = turn.completion
+    teachers = _teachers(turn.prompt, verdict, rules)
+    score = _scalar(verdict) if rules.scalar else None
+    if score is not None and done.sampling.greedy:
+        if not teachers:
+            return Drop(
+                turn=turn.id, stage="train", reason="greedy", detail="sampled without chance: nothing to explore"
+            )
+        score = None
+    if score is None and not teachers:
+        return Drop(turn=turn.id, stage="train", reason="no signal", detail=_why_silent(verdict, rules))
+    return Sample(
+        turn=turn.id,
+        user=turn.user,
+        group=f"{turn.group}/{outcome.index}" if turn.group else None,
+        prompt=turn.prompt,
+        prompt_tokens=done.prompt_tokens,
+        reply_tokens=done.reply_tokens,
+        logprobs=done.logprobs,
+        mask=(True,) * len(done.reply_tokens),
+        advantage=score,
+        teachers=teachers,
+        temperature=done.sampling.temperature,
+        version=done.version,
+    )
+
+
+def _unfit(turn: Turn, outcome: Outcome, *, live: int, rules: Rules) -> tuple[str, str] | None:
+    done = turn.completion
+    if outcome.kind == "side":
+        return "side turn", outcome.kind_reason
+    if not turn.trainable:
+        return "opted out", "the caller keeps this turn out of training"
+    if done.finish == "aborted":
+        return "aborted", "the caller left before the end"
+    if not done.reply_tokens:
+        return "empty reply", "no token was sampled"
+    if done.finish == "length" and not rules.train_truncated:
+        return "cut off", "the reply ran into its token limit; train.train_truncated = true would keep it"
+    if live - done.version > rules.max_lag:
+        return "stale", f"sampled by version {done.version}, live is {live}, train.max_lag is {rules.max_lag}"
+    return None
+
+
+def _teachers(prompt: Prompt, verdict: Verdict, rules: Rules) -> tuple[Prompt, ...]:
+    if not rules.distil:
+        return ()
+    rule_texts = [hint.text for hint in verdict.hints if hint.kind == "rule"]
+    return tuple(prompt.hinted(text) for text in rule_texts[: rules.max_hints])
+
+
+def _scalar(verdict: Verdict) -> float | None:
+    """A judge's 0 is "ambiguous" and teaches nothing; a world's 0 is a reward like any other."""
+    if verdict.score == 0 and verdict.source != "environment":
+        return None
+    return verdict.score
+
+
+def _why_silent(verdict: Verdict, rules: Rules) -> str:
+    if verdict.hints and not rules.distil:
+        return "it has hints, but train.w_opd is 0"
+    if verdict.score is not None and not rules.scalar:
+        return "it has a score, but train.w_rl is 0"
+    said = "no opinion" if verdict.score is None else f"score {verdict.score:g}"
+    return f"{said}, no rule to distil"
+
+
+def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, float], rules: Rules) -> Batch:
+    """Turn the plain scores into advantages, reading each user's baseline before it is updated."""
+    after = dict(baselines)
+    if rules.advantage == "group":
+        return Batch(samples=_against_group(samples, normalize=rules.normalize), baselines=after)
+    done = []
+    for sample in samples:
+        if sample.advantage is None:
+            done.append(sample)
+            continue
+        score, before = sample.advantage, after.get(sample.user, 0.0)
+        after[sample.user] = rules.decay * before + (1 - rules.decay) * score
+        done.append(replace(sample, advantage=score - before if rules.advantage == "baseline" else score))
+    return Batch(samples=tuple(done), baselines=after)
+
+
+def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:
+    scores: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        if sample.advantage is not None:
+            scores[sample.group or sample.turn].append(sample.advantage)
+    done = []
+    for sample in samples:
+        if sample.advantage is None:
+            done.append(sample)
+            continue
+        group = scores[sample.group or sample.turn]
+        advantage = sample.advantage - statistics.fmean(group)
+        spread = statistics.pstdev(group) if normalize else 1.0
+        done.append(replace(sample, advantage=advantage / spread if spread > 0 else 0.0))
+    return tuple(done)
+
+
+def ready(
+    waiting: int,
+    *,
+    oldest: float | None,
+    last_turn: float | None,
+    now: float,
+    batch_size: int,
+    max_wait: float,
+    idle: float,
+) -> bool:
+    """Is it time for a step? When a batch is full, the oldest has waited long enough, or nobody is talking."""
+    if waiting == 0 or oldest is None:
+        return False
+    quiet = last_turn is not None and now - last_turn >= idle
+    return waiting >= batch_size or now - oldest >= max_wait or quiet

@@ -1,0 +1,317 @@
+"""The ledger keeps what it is told, once, and gives each loop its work."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from openclaw_rl import codec
+from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
+from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store.schema import MIGRATIONS
+from openclaw_rl.types import Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
+from stories import asked, judged, replied, says, settled, turned
+
+words = st.text(max_size=40)
+ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=50).map(tuple)
+logprobs = st.floats(max_value=0.0, allow_infinity=False, allow_nan=False)
+
+
+def one_of_each(path: Path, role: str) -> Ledger:
+    return Ledger(path, writer=role)  # type: ignore[arg-type]
+
+
+@given(tokens=ids, values=st.lists(logprobs, max_size=50).map(tuple))
+def test_packed_arrays_come_back_exactly(tokens: tuple[int, ...], values: tuple[float, ...]) -> None:
+    assert codec.unpack_tokens(codec.pack_tokens(tokens)) == tokens
+    assert codec.unpack_logprobs(codec.pack_logprobs(values)) == values
+
+
+@pytest.mark.parametrize(("top", "width"), [(49_151, 2), (65_535, 2), (65_536, 3), (151_935, 3), (2**24, 4)])
+def test_a_token_takes_the_fewest_bytes_that_hold_the_vocabulary(top: int, width: int) -> None:
+    assert len(codec.pack_tokens((top,) * 1000)) == 1 + 1000 * width
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(text=words, reply=words, tokens=ids, done=st.booleans(), user=words, session=st.none() | words.filter(bool), data=st.data())
+def test_any_turn_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, text: str, reply: str, tokens: tuple[int, ...], done: bool, user: str, session: str | None, data: st.DataObject) -> None:
+    values = tuple(data.draw(st.lists(logprobs, min_size=len(tokens), max_size=len(tokens))))
+    call = ToolCall(id="c1", name="run", arguments='{"a":  1}')
+    completion = replied(
+        reply=says("assistant", reply, reasoning=text, tool_calls=(call,)),
+        prompt_tokens=tokens,
+        reply_tokens=tokens,
+        logprobs=values,
+        sampling=Sampling(temperature=0.7, stop=("x", "y"), seed=3),
+        finish="tool_calls",
+        flaws=("malformed_tool_call",),
+    )
+    tool = Tool(name="run", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
+    prompt = asked(text)
+    turn = turned(prompt=type(prompt)(messages=prompt.messages, tools=(tool,), tool_choice="required"), completion=completion, user=user, session=session, done=done)
+    with Ledger(tmp_path_factory.mktemp("l") / "ledger.db", writer="serve", sync="normal") as ledger:
+        ledger.add_turn(turn)
+        assert ledger.turn(turn.id) == turn
+
+
+def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path: Path) -> None:
+    serve, collect, judge, train = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge", "train"))
+    turn = turned()
+    serve.add_turn(turn)
+
+    [(seq, read)] = collect.new_turns(10)
+    assert read == turn
+    collect.settle([], [], turns_read=seq)
+    assert collect.new_turns(10) == []
+    assert [t.id for _, t in collect.open_turns()] == [turn.id]
+    collect.settle([settled(turn)], [])
+    assert collect.open_turns() == []
+
+    [case] = judge.unjudged(10)
+    assert (case.turn, case.outcome.next_state[0].content) == (turn, "thanks")
+    judge.add_verdicts([judged(turn, votes=(1, 1, None), hints=(Hint(text="Be brief, please."),))])
+    assert judge.unjudged(10) == []
+
+    [row] = train.untrained(10)
+    assert row.verdict.votes == (1, 1, None)
+    assert row.verdict.hints == (Hint(text="Be brief, please."),)
+    train.add_version(Version(number=0, parent=None, base="b", state="live"))
+    step = Step(number=1, turns=(turn.id,), metrics={"loss": 0.5}, seconds=1.0, baselines={"ann": 0.05})
+    train.add_step(step, Version(number=1, parent=0, base="b", adapter=str(ledger_path.parent / "v1"), step=1))
+    assert train.untrained(10) == []
+    assert train.step(1) == step
+    assert train.trained_in(turn.id) == 1
+    assert train.live_version().number == 0
+    train.set_state(1, "live", "better")
+    assert train.live_version().number == 1
+    assert [s for s, _, _ in train.history(1)] == ["candidate", "live"]
+
+
+def test_a_turn_cannot_be_trained_twice_not_even_by_mistake(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "train") as train:
+        train.add_step(Step(number=1, turns=("a",), metrics={}, seconds=0.0), None)
+        with pytest.raises(sqlite3.IntegrityError):
+            train.add_step(Step(number=2, turns=("b", "a"), metrics={}, seconds=0.0), None)
+        assert train.last_step().number == 1
+        assert train.trained_in("b") is None
+
+
+def test_what_was_read_but_not_settled_is_open_after_a_restart(ledger_path: Path) -> None:
+    turns = [turned(str(i)) for i in range(5)]
+    with one_of_each(ledger_path, "serve") as serve:
+        for turn in turns:
+            serve.add_turn(turn)
+    with one_of_each(ledger_path, "collect") as collect:
+        read = collect.new_turns(4)
+        collect.settle([settled(turns[1])], [Drop(turn=turns[2].id, stage="collect", reason="unmatched")], turns_read=read[-1][0])
+    with one_of_each(ledger_path, "collect") as collect:
+        assert [t.id for _, t in collect.open_turns()] == [turns[0].id, turns[3].id]
+        assert [t.id for _, t in collect.new_turns(10)] == [turns[4].id]
+        assert collect.drop_counts() == {"unmatched": 1}
+
+
+def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(ledger_path: Path) -> None:
+    turns = [turned(str(i)) for i in range(4)]
+    serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
+    for turn in turns:
+        serve.add_turn(turn)
+    collect.settle([settled(turn) for turn in turns], [], turns_read=4)
+    assert len(judge.unjudged(10)) == 4
+    judge.add_verdicts([judged(turns[0]), judged(turns[2]), judged(turns[3])])
+    assert [c.turn.id for c in judge.unjudged(10)] == [turns[1].id]
+    judge.close()
+    with one_of_each(ledger_path, "judge") as judge:
+        assert [c.turn.id for c in judge.unjudged(10)] == [turns[1].id]
+
+
+def walked(path: Path) -> tuple[Ledger, Ledger, Ledger, str]:
+    serve, collect, judge, train = (one_of_each(path, r) for r in ("serve", "collect", "judge", "train"))
+    turn = turned()
+    serve.add_turn(turn)
+    collect.settle([settled(turn)], [], turns_read=1)
+    judge.unjudged(10)
+    judge.add_verdicts([judged(turn, None)])
+    return serve, judge, train, turn.id
+
+
+def test_a_thumb_after_the_verdict_comes_back_to_the_judge_once(ledger_path: Path) -> None:
+    serve, judge, train, turn = walked(ledger_path)
+    train.add_drops([Drop(turn=turn, stage="train", reason="no signal")])
+    assert train.untrained(10) == []
+    assert train.dropped(turn).reason == "no signal"
+    assert judge.late_feedback(10) == []
+    serve.add_feedback(Feedback(turn=turn, score=1.0))
+    [case] = judge.late_feedback(10)
+    assert case.feedback[0].score == 1.0
+    judge.add_verdicts([Verdict(turn=turn, score=1.0, source="explicit")])
+    assert judge.late_feedback(10) == []
+    assert [j.verdict.score for j in train.untrained(10)] == [1.0], "the drop was of the old verdict"
+    assert train.dropped(turn) is None
+
+
+def test_a_thumb_that_came_while_the_judge_was_thinking_is_not_lost(ledger_path: Path) -> None:
+    serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
+    turn = turned()
+    serve.add_turn(turn)
+    collect.settle([settled(turn)], [], turns_read=1)
+    [case] = judge.unjudged(10)
+    assert case.feedback == ()
+    serve.add_feedback(Feedback(turn=turn.id, hint="Say it in French, please."))
+    judge.add_verdicts([judged(turn, 1.0)])
+    [late] = judge.late_feedback(10)
+    assert late.feedback[0].hint == "Say it in French, please."
+
+
+def test_a_thumb_after_training_changes_nothing(ledger_path: Path) -> None:
+    serve, judge, train, turn = walked(ledger_path)
+    train.add_step(Step(number=1, turns=(turn,), metrics={}, seconds=0.0), None)
+    serve.add_feedback(Feedback(turn=turn, score=-1.0))
+    assert judge.late_feedback(10) == []
+
+
+def test_feedback_for_a_turn_that_is_not_there_is_refused(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "serve") as serve, pytest.raises(NotInLedger, match="no turn 'nope'"):
+        serve.add_feedback(Feedback(turn="nope", score=1.0))
+
+
+def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path: Path) -> None:
+    code = (
+        "import sys; from openclaw_rl.store import Ledger; l = Ledger(sys.argv[1], writer='serve');"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code, str(ledger_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline().strip() == "held"
+        with pytest.raises(LedgerHeld, match=f"writes as 'serve'.*process {other.pid} on .* since 20"):
+            Ledger(ledger_path, writer="serve")
+        Ledger(ledger_path, writer="judge").close()
+        other.kill()
+        other.wait()
+    Ledger(ledger_path, writer="serve").close()
+
+
+def test_a_connection_cannot_write_another_writers_table(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "judge") as judge:
+        with pytest.raises(LedgerError, match="writes as 'judge'; that needs serve"):
+            judge.add_turn(turned())
+    with Ledger(ledger_path) as reader, pytest.raises(LedgerError, match="None"):
+        reader.add_turn(turned())
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda b: b[: len(b) // 2], "cut short"),
+        (lambda b: b"garbage" * 100, "does not begin"),
+        (lambda b: b[:68] + b"\0\0\0\1" + b[72:], "another program"),
+        (lambda b: b[:100] + b"\xff" * 4000 + b[4100:], "not a healthy ledger"),
+        (lambda b: b[:50], "does not begin"),
+    ],
+)
+@pytest.mark.parametrize("writer", ["serve", None])
+def test_a_damaged_file_is_refused_and_left_as_it_is(ledger_path: Path, damage: object, words: str, writer: object) -> None:
+    with one_of_each(ledger_path, "serve") as ledger:
+        for i in range(20):
+            ledger.add_turn(turned(str(i)))
+    damaged = damage(ledger_path.read_bytes())  # type: ignore[operator]
+    ledger_path.write_bytes(damaged)
+    with pytest.raises(LedgerDamaged, match=words):
+        Ledger(ledger_path, writer=writer)  # type: ignore[arg-type]
+    assert ledger_path.read_bytes() == damaged
+
+
+def test_a_file_of_a_later_release_is_refused_and_left_as_it_is(ledger_path: Path) -> None:
+    Ledger(ledger_path, writer="serve", migrations=(*MIGRATIONS, "CREATE TABLE later (x);")).close()
+    before = ledger_path.read_bytes()
+    with pytest.raises(LedgerNewer, match=r"has layout 2; this release knows layouts up to 1; upgrade openclaw-rl"):
+        Ledger(ledger_path, writer="serve")
+    with pytest.raises(LedgerNewer):
+        Ledger(ledger_path)
+    assert ledger_path.read_bytes() == before
+
+
+def test_an_older_file_is_brought_forward_with_all_its_rows(ledger_path: Path) -> None:
+    turn = turned()
+    with one_of_each(ledger_path, "serve") as ledger:
+        ledger.add_turn(turn)
+    later = (*MIGRATIONS, "ALTER TABLE turns ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm';")
+    with Ledger(ledger_path, writer="serve", migrations=later) as ledger:
+        assert ledger.turn(turn.id) == turn
+        assert ledger.row("SELECT mood FROM turns") == ("calm",)
+
+
+def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "serve") as ledger:
+        ledger.add_turn(turned())
+    broken = (*MIGRATIONS, "CREATE TABLE extra (x);\nCREATE TABLE turns (y);")
+    with pytest.raises(LedgerDamaged, match="already exists"):
+        Ledger(ledger_path, writer="serve", migrations=broken)
+    with one_of_each(ledger_path, "serve") as ledger:
+        assert ledger.row("SELECT count(*) FROM sqlite_master WHERE name = 'extra'") == (0,)
+
+
+def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Path) -> None:
+    first, second = turned("a"), turned("b")
+    said = [Recorded(turn=t.id, session="s", index=i, kind="main") for i, t in enumerate((first, second))]
+    with one_of_each(ledger_path, "import") as ledger:
+        with pytest.raises(sqlite3.IntegrityError):
+            ledger.add_recorded([(first, said[0]), (first, said[0])])
+        assert ledger.counts()["turns"] == 0
+        ledger.add_recorded([(first, said[0]), (second, said[1])])
+        assert ledger.recorded(second.id) == said[1]
+
+
+def test_a_request_is_there_until_it_is_done_and_survives_a_restart(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "train") as train:
+        ask(ledger_path, "rollback", {"to": 3})
+        [request] = train.new_requests(10)
+        assert (request.verb, request.argument) == ("rollback", {"to": 3})
+    with one_of_each(ledger_path, "train") as train:
+        assert len(train.new_requests(10)) == 1
+        train.done_requests(request.seq)
+    with one_of_each(ledger_path, "train") as train:
+        assert train.new_requests(10) == []
+
+
+def test_a_run_that_was_moved_still_finds_its_adapters(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    with one_of_each(old / "ledger.db", "train") as train:
+        train.add_version(Version(number=0, parent=None, base="b", state="live"))
+        train.add_version(Version(number=1, parent=0, base="b", adapter=str(old / "versions" / "1")))
+        train.add_version(Version(number=2, parent=1, base="b", adapter="/elsewhere/2"))
+    old.rename(new)
+    with Ledger(new / "ledger.db") as reader:
+        assert reader.version(1).adapter == str(new / "versions" / "1")
+        assert reader.version(2).adapter == "/elsewhere/2"
+
+
+def test_readers_see_what_is_committed_while_a_writer_writes(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "serve") as serve, Ledger(ledger_path) as reader:
+        turn = turned()
+        serve.add_turn(turn)
+        assert reader.turn(turn.id) == turn
+        assert reader.counts()["turns"] == 1
+
+
+def plan(ledger: Ledger, sql: str, *values: object) -> str:
+    return json.dumps(ledger.rows(f"EXPLAIN QUERY PLAN {sql}", *values))
+
+
+def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "judge") as ledger:
+        seen: list[str] = []
+        ledger.db.set_trace_callback(seen.append)
+        ledger.new_turns(1), ledger.open_turns(), ledger.new_endings(1), ledger.unjudged(1), ledger.late_feedback(1)
+        ledger.untrained(1), ledger.live_version(), ledger.session("s"), ledger.session_owner("s"), ledger.verdict("t")
+        ledger.db.set_trace_callback(None)
+        reads = [sql for sql in seen if sql.startswith("SELECT")]
+        assert len(reads) > 10
+        for sql in reads:
+            steps = [row[3] for row in ledger.rows(f"EXPLAIN QUERY PLAN {sql}")]
+            scans = [s for s in steps if s.startswith("SCAN") and not s.startswith(("SCAN p", "SCAN states", "SCAN sqlite_sequence"))]
+            assert not scans, (sql, steps)
