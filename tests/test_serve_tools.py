@@ -47,7 +47,12 @@ WRITTEN: dict[str, tuple[str, str, Told]] = {
     "hermes, a broken call comes back as text": (
         "hermes",
         'So: <tool_call>{"name": "f", "arguments": {"a": "b" "c"}}</tool_call> done',
-        ('So: <tool_call>{"name": "f", "arguments": {"a": "b" "c"}}</tool_call> done', None, (), ("malformed_tool_call",)),
+        (
+            'So: <tool_call>{"name": "f", "arguments": {"a": "b" "c"}}</tool_call> done',
+            None,
+            (),
+            ("malformed_tool_call",),
+        ),
     ),
     "hermes, a call without a name is text, the next is a call": (
         "hermes",
@@ -131,7 +136,21 @@ def test_where_the_text_is_cut_changes_nothing(name: str) -> None:
 @given(
     st.lists(
         st.sampled_from(
-            ["<think>", "</think>", "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {"a": 1}}', "[f(a=1)]", "hi", " ", "\n", '"', "}", "<", ";"]
+            [
+                "<think>",
+                "</think>",
+                "<tool_call>",
+                "</tool_call>",
+                '{"name": "f", "arguments": {"a": 1}}',
+                "[f(a=1)]",
+                "hi",
+                " ",
+                "\n",
+                '"',
+                "}",
+                "<",
+                ";",
+            ]
         ),
         max_size=12,
     ),
@@ -154,7 +173,11 @@ def test_arguments_are_passed_on_before_they_are_whole() -> None:
 def test_a_call_that_breaks_after_it_began_is_taken_back_and_said_as_text() -> None:
     reading = Reading(PROMPT, tool_format="hermes", reasoning="tags")
     reading.feed('<tool_call>{"name": "f", "arguments": {"a": 1')
-    assert reading.feed(" x") == [CallArgs(0, " "), CallBroken(0), Text('<tool_call>{"name": "f", "arguments": {"a": 1 x')]
+    assert reading.feed(" x") == [
+        CallArgs(0, " "),
+        CallBroken(0),
+        Text('<tool_call>{"name": "f", "arguments": {"a": 1 x'),
+    ]
 
 
 def test_a_reply_cut_by_its_limit_is_not_blamed_for_its_half_call() -> None:
@@ -183,7 +206,11 @@ def test_a_call_id_is_letters_and_digits_only_and_survives_clients_that_strip_th
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**9), 10**9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
     max_leaves=6,
 )

@@ -20,7 +20,7 @@ from openclaw_rl.types import Completion, Message, Prompt, Sample, Sampling, Tok
 
 END = 256
 ROLE = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
-ADAPTER = "rules.json"
+ADAPTER = "learned.json"
 
 Answer = Callable[[Prompt, Sequence[str]], str]
 
@@ -154,7 +154,8 @@ class FakeTrainer:
             await asyncio.sleep(self._seconds)
         old = read_rules(parent.adapter) if parent.adapter else ()
         new = [_hint(sample, teacher) for sample in samples for teacher in sample.teachers]
-        write_rules(target, tuple(dict.fromkeys((*old, *new))))
+        turns = (*(read_turns(parent.adapter) if parent.adapter else ()), *(sample.turn for sample in samples))
+        write_adapter(target, rules=tuple(dict.fromkeys((*old, *new))), turns=turns)
         scalar = [sample.advantage for sample in samples if sample.advantage is not None]
         return Trained(
             adapter=target,
@@ -174,14 +175,19 @@ def _text(ids: Sequence[int]) -> str:
 
 def read_rules(adapter: str) -> tuple[str, ...]:
     """What the adapter in this directory knows."""
-    return tuple(json.loads((Path(adapter) / ADAPTER).read_text()))
+    return tuple(json.loads((Path(adapter) / ADAPTER).read_text())["rules"])
 
 
-def write_rules(target: str, rules: Sequence[str]) -> None:
+def read_turns(adapter: str) -> tuple[str, ...]:
+    """Every turn that went into these weights, in order: a turn that trained twice would stand here twice."""
+    return tuple(json.loads((Path(adapter) / ADAPTER).read_text())["turns"])
+
+
+def write_adapter(target: str, *, rules: Sequence[str], turns: Sequence[str]) -> None:
     """Write an adapter whole or not at all."""
     final, draft = Path(target), Path(f"{target}.tmp{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    (draft / ADAPTER).write_text(json.dumps(list(rules), ensure_ascii=False))
+    (draft / ADAPTER).write_text(json.dumps({"rules": list(rules), "turns": list(turns)}, ensure_ascii=False))
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)

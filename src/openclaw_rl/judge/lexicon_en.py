@@ -1,4 +1,5 @@
 """English: whole clauses that praise, complain or instruct. A clause counts only when all of it is understood."""
+# ruff: noqa: E501  (a shape is read in one line)
 
 from __future__ import annotations
 
@@ -122,7 +123,6 @@ _GOOD = _any(
     "lovely",
     "cool",
     "correct",
-    "right",
     "helpful",
     "useful",
     "clear",
@@ -149,7 +149,6 @@ _GOOD = _any(
     "great help",
     "big help",
     "(?:exactly |just |precisely )what i (?:needed|wanted|was looking for|asked for|meant)",
-    "it",
 )
 _BROKE = _any(
     "doesn't work",
@@ -171,28 +170,57 @@ _BROKE = _any(
     "gives? (?:me )?(?:an?|the same) error",
 )
 
+_SOLO = _any(
+    "wrong",
+    "incorrect",
+    "nonsense",
+    "garbage",
+    "rubbish",
+    "terrible",
+    "awful",
+    "horrible",
+    "useless",
+    "worthless",
+    "confusing",
+    "hallucinations?",
+    "bullshit",
+    "unhelpful",
+    "disappointing",
+    "ridiculous",
+    "crap",
+    "inaccurate",
+)
+_NEWS = _any("bad", "terrible", "awful", "horrible", "ridiculous", "frustrating", "annoying", "stupid", "disappointing", "worse")
+
 COMPLAINTS = _clause(
-    rf"{_LEAD}{_IT_IS}{_VERY}(?!off$){_BAD}(?: {_THING})?{_TAIL}",
+    rf"{_LEAD}{_VERY}{_SOLO}(?: {_THING})?{_TAIL}",
+    rf"{_LEAD}{_VERY}{_BAD} {_THING}{_TAIL}",
+    rf"{_LEAD}(?:{_IT}{_IS} |you(?: are|'re) |what |such |how ){_VERY}{_BAD} {_THING}{_TAIL}",
+    rf"{_LEAD}(?!(?:that|it)(?:'s| is| was) {_VERY}{_NEWS})(?:{_IT}{_IS} |you(?: are|'re) |what ){_VERY}{_BAD}{_TAIL}",
     rf"{_LEAD}(?:{_IT} )?(?:is |was |are |were |'s |isn't |that's |this |it's )?(?:still )?not (?:even )?(?:{_VERY})?(?:what i (?:asked|wanted|meant|needed|said|had in mind)|right|correct|true|helpful|useful|good|good enough|close|accurate|an answer|a summary|it|working)(?: for)?{_TAIL}",
     rf"{_LEAD}{_IT} (?:isn't|wasn't|aren't|ain't) (?:even )?{_VERY}(?:what i (?:asked|wanted|meant|needed|said)|right|correct|true|helpful|useful|good|good enough|close|accurate|working|{_THING})(?: for)?{_TAIL}",
     rf"{_LEAD}(?:now )?(?:{_IT} )(?:now |just |still |also )?{_BROKE}(?: (?:on|for|in|with) [\w' .-]{{1,40}})?{_TAIL}",
     rf"{_LEAD}(?:still )?{_any(*_BROKE[3:-1].split('|')[:6])}(?: (?:on|for|in|with) [\w' .-]{{1,40}})?{_TAIL}",
-    rf"{_LEAD}{_IT} (?:broke|made|ruined|deleted|messed) .{{1,50}}",
+    rf"{_LEAD}{_IT} (?:broke|ruined|deleted|messed up) .{{1,50}}",
     rf"{_LEAD}{_IT} (?:made it|makes it|is even|got) worse",
     rf"{_LEAD}(?:it'?s? )?(?:is )?still (?:broken|wrong|failing|crashing|crashes|fails|not working|not right|not fixed|doesn't work|don't understand|the same(?: error)?|confused)(?: with .{{1,40}})?{_TAIL}",
-    rf"{_LEAD}(?:i get |i'm getting |i still get |it's |still )?the same (?:error|problem|issue|bug|mistake|result){_TAIL}",
+    rf"{_LEAD}(?:i get |i'm getting |i still get |it's |still )?the same (?:error|problem|issue|bug|mistake){_TAIL}",
     rf"{_LEAD}same (?:error|problem|issue|bug|mistake|thing){_TAIL}",
     rf"{_LEAD}(?:no|nope|nah|lol no|no no|no way)(?: (?:no|nope|lol|man|bro))*",
     rf"{_LEAD}(?:you|you've|you have|did you|you just|you even|you also|you clearly|you completely) (?:even |just |again |already |completely |totally |clearly )*(?:misunderstood|misread|forgot|missed|ignored|skipped|omitted|messed|screwed|broke|ruined|failed|lied|made (?:that|this|it|things|something) up|hallucinated|got (?:it|this|that) wrong|lost me|contradicted)\b.{{0,60}}",
     rf"{_LEAD}you (?:edited|changed|used|picked|turned|opened|deleted|chose|did|sent|fixed|gave me|read)(?: \w+)? the wrong .{{1,40}}",
     rf"{_LEAD}you (?:didn't|did not|haven't|don't|never) (?:even |really |actually )?(?:answer|read|listen|understand|change|do|follow|include|mention|check|fix|address|use|give|add|get)\b.{{0,60}}",
+    rf"{_LEAD}you (?:used|wrote|gave|said|added|started|ended|put|did)\b.{{1,40}} again",
     rf"{_LEAD}you already (?:said|told me|gave me) (?:that|this|it).{{0,20}}",
     rf"{_LEAD}you should have .{{1,50}}",
     rf"{_LEAD}did you even (?:read|look|try|check|listen).{{0,40}}",
     rf"{_LEAD}did you (?:read|look at) (?:it|this|that|the (?:code|article|file|text|question)|my (?:question|message|request))",
-    rf"{_LEAD}why did you (?:change|delete|remove|add|write|ignore|use|edit|touch)\b.{{1,40}}",
+    rf"{_LEAD}why did you (?:change|delete|remove|ignore|edit|touch)\b.{{1,40}}",
     rf"{_LEAD}i (?:never|didn't) (?:ask|asked) (?:for|you to|you)\b.{{1,40}}",
-    rf"{_LEAD}i (?:already |just |clearly |specifically |explicitly )*(?:told you|said|asked|wanted|mentioned)\b(?! thanks| thank you).{{0,80}}",
+    rf"{_LEAD}i (?:already |just |clearly |specifically |explicitly )*(?:told you|asked (?:you|for|how|what|which|why|whether|about)|asked a|said (?!yes|no\b|thank|that i|to (?:him|her|them|my))|wanted (?:an?|the|just|only|one|two|three|\d+|it)\b)(?!.*\b(?:my|him|her|them|got|and then)\b).{{0,80}}",
+    rf"{_LEAD}(?:as i|i already) (?:mentioned|said|told you).{{0,60}}",
+    rf"{_LEAD}no (?:it|that|this|they|he|she) ?(?:'s|is|isn't|doesn't|does not|was|wasn't|are|aren't|means?|did not|didn't)\b.{{0,60}}",
+    rf"{_LEAD}how (?:can|could|did) you (?:get|be|mess) (?:this|that|it|so) (?:so )?(?:wrong|up|bad)",
     rf"{_LEAD}i've (?:already )?(?:told you|said|asked)\b.{{0,80}}",
     rf"{_LEAD}(?:i )?(?:still |really |just )*(?:don't|do not|didn't|can't|cannot) (?:understand|get|follow)(?: (?:it|this|that|you|a word|anything|any of (?:it|this)))?(?: yet)?{_TAIL}",
     rf"{_LEAD}i (?:really )?(?:don't|do not) (?:like|love|want) (?:{_IT}){_TAIL}",
@@ -226,7 +254,7 @@ _ACK = r"(?:ok|great|good|perfect|cool|nice|awesome|got it|alright|right|correct
 
 PRAISE = _clause(
     rf"(?:{_ACK} )*{_THANK}{_SO}(?: now)?",
-    rf"(?:(?:ok|yes|yeah|yep|wow|oh wow|haha|ahh?|and|hey|omg|this time|now) )*(?:(?:{_IT}){_IS} )?{_VERY}(?!it$){_GOOD}(?: {_THING})?(?: (?:now|so far|indeed|to me|this time|man|mate|thing|start again|then|!|to know|of you|for me))*",
+    rf"(?:(?:ok|yes|yeah|yep|wow|oh wow|haha|ahh?|and|hey|omg|this time|now) )*(?:(?:{_IT}){_IS} )?{_VERY}(?:{_GOOD}|(?<=\S )right)(?: {_THING})?(?: (?:now|so far|indeed|to me|this time|man|mate|thing|start again|then|!|to know|of you|for me))*",
     rf"(?:(?:ok|yes|yeah|yep|wow|ahh?) )*(?:you (?:rock|nailed it|got it|did it|did great|are (?:right|correct|amazing|the best|great|awesome)|'re (?:right|correct|amazing|the best|great|awesome|a lifesaver|a star|a legend|a genius|a hero))|you're (?:right|correct|amazing|the best|great|awesome|a lifesaver|a star|a legend|a hero)|nailed it|well done|good job|great job|nice job|great work|good work|nice work|nice one|good one|kudos|bravo|lifesaver|legend)(?: (?:mate|man|buddy|everyone|again|!))*",
     rf"(?:(?:ok|yes|yeah|yep|great|wow|cool|and|perfect) )*(?:{_IT}|everything|yep that|yes that|all)? ?(?:works?|worked|is working|are working)(?: (?:now|great|fine|well|perfectly|beautifully|like a charm|for me|flawlessly|a treat|again|nicely|as expected))*",
     rf"(?:(?:ok|yes|yeah|yep|great|wow|cool|and) )*{_IT} (?:really |totally |finally |just )*(?:did it|did the trick|fixed it|solved it|helped|helps|helped me|helped a lot|helps a lot|makes sense|made sense|worked|was it|answers my question|is what i (?:needed|wanted)|does the job|hits the spot|saved me|saved my (?:day|life))(?: (?:now|a lot|a ton|so much|to me|me a lot|perfectly))*",
@@ -241,15 +269,18 @@ PRAISE = _clause(
 
 DANGER = re.compile(
     r"\b(?:not|no|never|\w+n't|but|however|though|although|except|still|wrong|incorrect|bad|fail\w*|broke\w*|crash\w*|errors?|worse"
-    r"|instead|should|could have|would have|another|again|too|nothing|obvious|sarcas\w*|rather|almost|nearly|shorter|longer|simpler|less|fewer"
+    r"|instead|you should|should (?:have|be)|could have|would have|another|again|too|nothing|obvious|sarcas\w*|rather|almost|nearly|shorter|longer|simpler|less|fewer"
     r"|miss\w*|forgot\w*|ignored|deleted|delete|worst|annoying|hate|remove|change|fix|redo|rewrite|unfortunately|sadly|wish|yeah right|sure thing"
     r"|/s|captain|genius|oh great|googled?|original|advance|if you could|would be|only problem|one thing|one more thing|issue|problem|confus\w*"
-    r"|next time|from now on|in future|you (?:also )?\w+ed)\b|🙄|😒|😠|😡|🤦|👎|💩|\.\.\.|…"
+    r"|next time|from now on|in future|you (?:also )?\w+ed|anyways?|guess|whatever)\b|🙄|😒|😠|😡|🤦|👎|💩|\.\.\.|…"
 )
 """Words that forbid reading a message as praise, wherever they stand outside the praise itself."""
 
+IRONY = re.compile(r"\b(?:useless|nothing|terrible|wrong|wasting|lack|broken|mess|error|delay|trouble|confus\w*|incorrect|bad)\b")
+"""Words that turn thanks into their opposite."""
+
 TASK = re.compile(
-    r"(?:(?:please|pls|now|then|next|and|also|can you|could you|would you|i need you to|i want you to|help me) )*"
+    r"(?:let's|i need|i want|i'd like|i would like|how about|what about) (?:an?|some|to|the|my|you to) .*|(?:(?:please|pls|now|then|next|and|also|can you|could you|would you|i need you to|i want you to|help me) )*"
     r"(?:write|draft|compose|create|generate|build|make|give me|tell me|show me|translate|summari[sz]e|explain|list|find|compute|calculate"
     r"|describe|name|suggest|recommend|plan|design|implement|compare|search|look up|book|send|open|set|remind me|play|read|count|convert|tell)"
     r" (?!it\b|this\b|that\b|them\b|your\b|why\b|concrete\b|in\b|like\b|with\b|as\b|results\b|before\b)\S.*"

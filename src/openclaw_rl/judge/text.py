@@ -108,6 +108,8 @@ def sentences(text: str) -> tuple[Sentence, ...]:
         clauses = tuple(
             Clause(text=text[a:b].strip(), folded=_blank(masked[a:b])) for a, b in _spans(masked, _CLAUSE, start, end)
         )
+        if not clauses:
+            continue
         whole = masked[start:end]
         found.append(
             Sentence(text=text[start:end].strip(), folded=_blank(whole), clauses=clauses, asks=whole.strip()[-1:] in "?？")

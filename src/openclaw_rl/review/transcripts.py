@@ -46,7 +46,7 @@ class Report:
     refused: list[str] = field(default_factory=list)
 
 
-# --- in ---------------------------------------------------------------------------------------------------------------
+# --- in ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def records(file: IO[str]) -> Iterator[Record]:
                 if more:  # twice as much each time, so that one huge record stays linear
                     text, at = text[at:] + more, 0
                     continue
-                yield Record(line + text.count("\n", at, error.pos), fault=f"not JSON: {error.msg}")
+                yield Record(line, fault=f"not JSON: {error.msg} (line {line + text.count(chr(10), at, error.pos)})")
                 end = text.find("\n", at) + 1 or len(text)  # a broken line must not take the others with it
             else:
                 yield Record(line, value)
@@ -261,7 +261,7 @@ def _written(reply: Message) -> str:
     return reply.content + calls
 
 
-# --- out --------------------------------------------------------------------------------------------------------------
+# --- out ---
 
 
 def export(ledger: Ledger, *, tokens: bool = False) -> Iterator[Json]:

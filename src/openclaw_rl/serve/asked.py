@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeAlias
 
 from openclaw_rl.errors import InvalidValue, RequestError
 from openclaw_rl.ports import Piece
@@ -12,8 +12,6 @@ from openclaw_rl.serve.faults import Fault
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.parts import Part
 from openclaw_rl.types import Feedback, Json, Kind, Message, Prompt, Sampling, Tool, Turn, Version
-
-SessionStrength = Literal["said", "guessed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +136,16 @@ class Wire(Protocol):
 
     def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json: ...
 
-    def stream(self, asked: Asked, created: float) -> Renderer: ...
+    def stream(self, asked: Asked, *, turn: str, created: float) -> Renderer: ...
 
     def fault(self, fault: Fault) -> Json: ...
 
 
-def build_sampling(names: Mapping[str, str], **values: Json) -> Sampling:
+def build_sampling(defaults: Sampling, names: Mapping[str, str], **values: Json) -> Sampling:
     """Sampling from what was given (None: the default). ``names`` maps a field to what this format calls it."""
     given = {key: value for key, value in values.items() if value is not None}
     try:
-        return Sampling(**given)
+        return replace(defaults, **given)
     except InvalidValue as error:
         field_name = names.get(error.field, error.field)
         what = error.what.split(": ", 1)[-1]
@@ -169,7 +167,7 @@ def chosen(choice: str, name: At, tools: Sequence[Tool]) -> str:
     return f"name:{wanted}"
 
 
-def image(at: At, url: At) -> str:
+def image(url: At) -> str:
     """A data URL; the server fetches nothing."""
     text = url.name()
     if not text.startswith("data:"):

@@ -27,13 +27,17 @@ class Fault:
     field: str | None = None
     code: str | None = None
     retry_after: float | None = None
+    overflow: tuple[int, int] | None = None
+    """tokens asked for and tokens that fit, where that was the trouble"""
 
 
 def explain(error: Exception) -> Fault:
     """The fault behind an exception; one that nobody foresaw tells nothing of itself."""
     match error:
         case ContextOverflow():
-            return Fault(status=400, message=str(error), field=error.field, code="context_length_exceeded")
+            numbers = (error.asked, error.limit)
+            code = "context_length_exceeded"
+            return Fault(status=400, message=str(error), field=error.field, code=code, overflow=numbers)
         case TooMany():
             return Fault(status=429, message=str(error), code="rate_limit_exceeded", retry_after=error.retry_after)
         case RequestError():
@@ -45,7 +49,9 @@ def explain(error: Exception) -> Fault:
         case BackendDown():
             return Fault(status=503, message=str(error), code="backend_down", retry_after=error.retry_after)
         case BackendError():
-            return Fault(status=502, message="the model's backend failed; the server's log says why", code="backend_error")
+            return Fault(
+                status=502, message="the model's backend failed; the server's log says why", code="backend_error"
+            )
     return Fault(status=500, message="the server failed; its log says why", code="internal_error")
 
 
@@ -75,8 +81,9 @@ def anthropic_fault(fault: Fault) -> Json:
     """The shape of messages."""
     kind = _ANTHROPIC_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "api_error")
     message = fault.message
-    if fault.code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"
+    if fault.overflow:
+        asked, limit = fault.overflow
+        message = f"prompt is too long: {asked} tokens > {limit} maximum; {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 

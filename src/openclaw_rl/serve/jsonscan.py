@@ -179,7 +179,7 @@ class Envelope:
         if depth == 1 and scan.keyed and before in (State.KEY, State.FIRST_KEY, State.STRING, State.ESCAPE, State.HEX):
             self._read_key(before, char)
             return ""
-        if depth == 0 or before in (State.COLON, State.AFTER, State.KEY, State.FIRST_KEY) and depth == 1:
+        if depth == 0 or (before in (State.COLON, State.AFTER, State.KEY, State.FIRST_KEY) and depth == 1):
             return ""
         return self._read_value(before, depth, written)
 

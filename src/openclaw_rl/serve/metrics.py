@@ -12,16 +12,20 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        within = {"registry": self.registry, "namespace": "openclaw_rl"}
-        self.requests = Counter("requests", "requests answered", ["wire", "status"], **within)
-        self.running = Gauge("requests_running", "requests being answered now", **within)
-        self.waiting = Gauge("requests_waiting", "requests waiting for a place", **within)
-        self.held = Counter("requests_held", "requests held because the backend was down", **within)
-        self.first = Histogram("first_token_seconds", "time to the first token", buckets=_FIRST, **within)
-        self.tokens = Counter("tokens", "tokens", ["side"], **within)
-        self.turns = Counter("turns", "turns by how they ended", ["finish"], **within)
-        self.lost = Counter("turns_lost", "turns that the ledger could not take", **within)
-        self.version = Gauge("version", "the policy version that new requests take", **within)
+        registry = self.registry
+        self.requests = Counter("openclaw_rl_requests", "requests answered", ["wire", "status"], registry=registry)
+        self.running = Gauge("openclaw_rl_requests_running", "requests being answered now", registry=registry)
+        self.waiting = Gauge("openclaw_rl_requests_waiting", "requests waiting for a place", registry=registry)
+        self.held = Counter(
+            "openclaw_rl_requests_held", "requests held because the backend was down", registry=registry
+        )
+        self.first = Histogram(
+            "openclaw_rl_first_token_seconds", "time to the first token", buckets=_FIRST, registry=registry
+        )
+        self.tokens = Counter("openclaw_rl_tokens", "tokens", ["side"], registry=registry)
+        self.turns = Counter("openclaw_rl_turns", "turns by how they ended", ["finish"], registry=registry)
+        self.lost = Counter("openclaw_rl_turns_lost", "turns that the ledger could not take", registry=registry)
+        self.version = Gauge("openclaw_rl_version", "the policy version that new requests take", registry=registry)
         self.prompt_tokens = self.tokens.labels("prompt")
         self.reply_tokens = self.tokens.labels("reply")
 

@@ -102,7 +102,9 @@ class Reading:
         return self._assembly.message()
 
 
-def split(text: str, prompt: Prompt, *, tool_format: str, reasoning: Reasoning = "tags") -> tuple[Message, tuple[str, ...]]:
+def split(
+    text: str, prompt: Prompt, *, tool_format: str, reasoning: Reasoning = "tags"
+) -> tuple[Message, tuple[str, ...]]:
     """A whole raw reply at once: the message in it, and its flaws."""
     reading = Reading(prompt, tool_format=tool_format, reasoning=reasoning)
     reading.feed(text)

@@ -63,7 +63,7 @@ class Request:
 class Ledger(Reader):
     """One connection, as one writer or (``writer`` None) as a reader."""
 
-    # --- serve ------------------------------------------------------------------------------------------------------
+    # --- serve ---
 
     def add_turn(self, turn: Turn) -> None:
         """Write an answered turn; durable when this returns."""
@@ -99,7 +99,7 @@ class Ledger(Reader):
         row = self.row("SELECT user FROM turns WHERE session = ? ORDER BY seq LIMIT 1", session)
         return row[0] if row else None
 
-    # --- import -----------------------------------------------------------------------------------------------------
+    # --- import ---
 
     def add_recorded(self, turns: Sequence[tuple[Turn, Recorded]]) -> None:
         """Write one imported conversation, whole or not at all."""
@@ -120,7 +120,7 @@ class Ledger(Reader):
                     },
                 )
 
-    # --- collect ----------------------------------------------------------------------------------------------------
+    # --- collect ---
 
     def new_turns(self, limit: int) -> list[tuple[int, Turn]]:
         """Turns that collect has not read yet, oldest first, with their sequence numbers."""
@@ -135,6 +135,15 @@ class Ledger(Reader):
             f"SELECT t.seq, {TURN} FROM open_turns p CROSS JOIN turns t ON t.seq = p.turn_seq ORDER BY p.turn_seq"
         )
         return [(row[0], to_turn(row[1:])) for row in rows]
+
+    def settled_turns(self, since: float) -> list[tuple[int, Turn, Outcome]]:
+        """Settled turns answered at or after ``since``, oldest first: what a restart may want to recognise."""
+        rows = self.rows(
+            f"SELECT t.seq, {OUTCOME}, {TURN} FROM turns t JOIN outcomes o ON o.turn = t.id"
+            " WHERE t.at >= ? ORDER BY t.seq",
+            since,
+        )
+        return [(row[0], to_turn(row[12:]), to_outcome(row[1:12])) for row in rows]
 
     def new_endings(self, limit: int) -> list[tuple[int, Ending]]:
         """Sessions declared over since collect last looked."""
@@ -186,7 +195,7 @@ class Ledger(Reader):
             self.low.update({name: seq for name, seq in moved.items() if seq is not None})
             self.save_cursors(db)
 
-    # --- judge ------------------------------------------------------------------------------------------------------
+    # --- judge ---
 
     def unjudged(self, limit: int) -> list[Case]:
         """Outcomes without a verdict, oldest first."""
@@ -258,7 +267,7 @@ class Ledger(Reader):
             window,
         )
 
-    # --- train ------------------------------------------------------------------------------------------------------
+    # --- train ---
 
     def untrained(self, limit: int) -> list[Judged]:
         """Judged turns that were neither trained nor dropped since their newest verdict, oldest first."""
@@ -316,7 +325,7 @@ class Ledger(Reader):
         row = self.row("SELECT max(number) FROM steps")
         return self.step(row[0]) if row[0] is not None else None
 
-    # --- what a person asks -----------------------------------------------------------------------------------------
+    # --- what a person asks ---
 
     def new_requests(self, limit: int) -> list[Request]:
         """What a person asked and `done_requests` has not acknowledged."""
@@ -333,7 +342,7 @@ class Ledger(Reader):
             self.low["requests"] = seq
             self.save_cursors(db)
 
-    # --- health -----------------------------------------------------------------------------------------------------
+    # --- health ---
 
     def report(self, loop: str, *, state: str, moved: int, failures: int, error: str = "") -> None:
         """Say how a loop is doing; the newest word replaces the one before."""

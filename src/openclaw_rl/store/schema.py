@@ -1,7 +1,7 @@
 """The ledger's tables, as a list of forward migrations: entry i brings a file from schema i to schema i + 1.
 
-A released entry is never edited; a change is a new entry at the end. Facts are only ever inserted. Four tables hold
-the loops' own bookkeeping instead of facts and may be rewritten: open_turns, cursors, health, and nothing else.
+A released entry is never edited; a change is a new entry at the end. Facts are only ever inserted. Bookkeeping that may
+be rewritten is in four tables: open_turns, cursors, health, and tallies (drops by reason, so that nobody counts rows).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ MIGRATIONS: tuple[str, ...] = (
         prompt BLOB NOT NULL, reply BLOB NOT NULL,
         prompt_tokens BLOB NOT NULL, reply_tokens BLOB NOT NULL, logprobs BLOB NOT NULL);
     CREATE INDEX turns_session ON turns (session, seq) WHERE session IS NOT NULL;
+    CREATE INDEX turns_at ON turns (at);
     CREATE TABLE feedback (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, turn TEXT NOT NULL, score REAL, hint TEXT, edit TEXT,
         source TEXT NOT NULL, at REAL NOT NULL);

@@ -14,6 +14,7 @@ A custom loss is a function of the same `LossInputs`: ``my_loss(inputs) -> (scal
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -27,7 +28,6 @@ from openclaw_rl.errors import ConfigError, InvalidValue
 Entry = TypeVar("Entry")
 
 LOG_RATIO_LIMIT = 20.0
-GAP_LIMIT = 0.6931471805599453  # log 2: a ratio of trainer to engine outside [1/2, 2] is no rounding error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +115,8 @@ class LossSettings:
     """full (exact, over the vocabulary) or k3 (from the sampled token alone)"""
     kl_coef: float = 0.05
     """weight of the pull to the base; 0 switches it off"""
+    max_mismatch: float = 2.0
+    """mask a token whose ratio of trainer to engine at equal weights is outside [1/this, this]; at least 1"""
     aggregate: str = "token"
     """token (one count per part) or sample (mean within a sample, then over samples)"""
 
@@ -368,11 +370,12 @@ def topk(x: LossInputs, mask: Tensor, s: LossSettings) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method and what it needs: the most hints it looks at (None: all), and whether it uses scalar advantages."""
+    """A method and what it looks at: the most hints (None: all), scores, and whether the two weights apply to it."""
 
     parts: Callable[[LossInputs, Tensor, LossSettings], tuple[Part, ...]]
     hints: int | None
-    scalar: bool
+    scores: bool
+    weighted: bool = False
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -380,10 +383,17 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "binary": Method(binary, 0, True),
         "opd": Method(opd, 1, False),
         "distill": Method(distill, 1, False),
-        "combine": Method(combine, 1, True),
-        "topk": Method(topk, None, True),
+        "combine": Method(combine, 1, True, True),
+        "topk": Method(topk, None, True, True),
     }
 )
+
+
+def needs(s: LossSettings) -> tuple[int | None, bool]:
+    """How many hints of a sample these dials look at (None: all), and whether they look at its score."""
+    method = METHODS[s.method]
+    hints = 0 if method.weighted and s.w_opd == 0 else method.hints
+    return hints, method.scores and not (method.weighted and s.w_rl == 0)
 
 
 def _kl_full(x: LossInputs, _mask: Tensor) -> Tensor:
@@ -424,10 +434,10 @@ Aggregate: TypeAlias = Callable[[Tensor, Tensor, Tensor, int], Tensor]
 AGGREGATES: Mapping[str, Aggregate] = MappingProxyType({"token": mean_token, "sample": mean_sample})
 
 
-def fit(x: LossInputs) -> dict[str, Tensor]:
+def fit(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, Tensor]:
     """Why tokens are kept out, each reason [N] bool and disjoint from those before it; ``kept`` is the rest."""
     finite = x.current.detach().isfinite() & x.old.isfinite()
-    near = ((x.current.detach() - x.old).abs() <= GAP_LIMIT) | ~x.same_weights
+    near = ((x.current.detach() - x.old).abs() <= math.log(max_mismatch)) | ~x.same_weights
     return {
         "masked_sample": ~x.mask,
         "masked_non_finite": x.mask & ~finite,
@@ -436,12 +446,12 @@ def fit(x: LossInputs) -> dict[str, Tensor]:
     }
 
 
-def health(x: LossInputs) -> dict[str, float]:
+def health(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, float]:
     """What tells a sound batch from a broken one: the gap to the engine, effective sample size, tokens by reason.
 
     The gap is |trainer - engine| at equal weights, before the off-policy mask; NaN where no token is comparable.
     """
-    reasons = fit(x)
+    reasons = fit(x, max_mismatch)
     gap = (x.current.detach() - x.old).abs()[x.same_weights & (reasons["kept"] | reasons["masked_off_policy"])]
     weight = ratio(x.current.detach(), x.old)[reasons["kept"]]
     nothing = float("nan")
@@ -461,7 +471,7 @@ def loss(x: LossInputs, settings: LossSettings | None = None) -> tuple[Tensor, d
     Metrics: ``loss``, and for each part ``loss_NAME`` (before its weight) and ``tokens_NAME``; ``clipped``; `health`.
     """
     s = settings or LossSettings()
-    kept, metrics = fit(x)["kept"], health(x)
+    kept, metrics = fit(x, s.max_mismatch)["kept"], health(x, s.max_mismatch)
     parts = METHODS[s.method].parts(x, kept, s)
     if s.kl_coef:
         parts += (Part(name="kl", values=KLS[s.kl](x, kept), mask=kept, weight=s.kl_coef),)

@@ -48,7 +48,7 @@ def sight(end: Tensor) -> Sight:
 
 
 def _looks(end: Tensor) -> Iterator[_Look]:
-    at = torch.arange(len(end))
+    at = torch.arange(len(end), device=end.device)
     for first in range(0, len(end), _QUERIES):
         last = min(first + _QUERIES, len(end))
         keys = torch.nonzero(end[:last] > first)[:, 0]  # those that end earlier are seen by nobody from here on
@@ -60,8 +60,8 @@ def _looks(end: Tensor) -> Iterator[_Look]:
 def block_mask(end: Tensor, block: int = _BLOCK) -> Any:
     """The same as a flex-attention BlockMask, from block bounds alone: no [T, T] is ever made.
 
-    T is a multiple of ``block``. Key block b is seen by
-    query block a > b iff one of its subtrees reaches into a, and wholly iff all outlast a.
+    T is a multiple of ``block``. Query block a sees an earlier key block iff one of that block's subtrees reaches into
+    a, and sees all of it iff all of them outlast a.
     """
     from torch.nn.attention.flex_attention import BlockMask
 

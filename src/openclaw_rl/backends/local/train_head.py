@@ -72,12 +72,16 @@ class Base:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """One look at the vocabulary: log-normaliser [N], the k best ids and log-probs [N, k], KL to the base [N]."""
+    """One look at the vocabulary: log-normaliser [N], the k best ids and log-probs [N, k].
+
+    With a base also the exact KL to it [N] and the base's own log-normaliser [N], else None.
+    """
 
     norm: Tensor
     ids: Tensor
     top: Tensor
-    kl: Tensor | None
+    kl: Tensor | None = None
+    base_norm: Tensor | None = None
 
 
 @torch.no_grad()
@@ -88,15 +92,21 @@ def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: Base 
         logits = head.logits(hidden[rows]).div_(temperature[rows, None])
         norm = logits.logsumexp(-1)
         best = logits.topk(k, -1)
-        kl = None if base is None else _kl(logits.sub_(norm[:, None]), _log_base(base, rows, temperature))
-        parts.append((norm, best.indices, best.values - norm[:, None], kl))
-    norms, ids, top, kls = zip(*parts, strict=True)
-    return Scan(norm=torch.cat(norms), ids=torch.cat(ids), top=torch.cat(top), kl=torch.cat(kls) if base else None)
+        found: tuple[Tensor, ...] = (norm, best.indices, best.values - norm[:, None])
+        if base is not None:
+            reference, base_norm = _log_base(base, rows, temperature)
+            found = (*found, _kl(logits.sub_(norm[:, None]), reference), base_norm)
+        parts.append(found)
+    return Scan(**{name: torch.cat(part) for name, part in zip(_SCANNED, zip(*parts, strict=True), strict=False)})
 
 
-def _log_base(base: Base, rows: slice, temperature: Tensor) -> Tensor:
+_SCANNED = ("norm", "ids", "top", "kl", "base_norm")
+
+
+def _log_base(base: Base, rows: slice, temperature: Tensor) -> tuple[Tensor, Tensor]:
     logits = base.head.logits(base.hidden[rows]).div_(temperature[rows, None])
-    return logits.sub_(logits.logsumexp(-1, keepdim=True))
+    norm = logits.logsumexp(-1)
+    return logits.sub_(norm[:, None]), norm
 
 
 def _kl(current: Tensor, reference: Tensor) -> Tensor:
@@ -142,7 +152,7 @@ def pull_back(
         gradient = q * -given.sum(-1, keepdim=True)
         gradient.scatter_add_(1, ids[rows], given)
         if kl is not None and base is not None:
-            gap = logq.sub_(_log_base(base, rows, temperature))
+            gap = logq.sub_(_log_base(base, rows, temperature)[0])
             gap.sub_((q * gap).sum(-1, keepdim=True))
             gradient.add_(q.mul_(gap).mul_(kl[rows, None]))
         parts.append(head.back(gradient.div_(temperature[rows, None]), hidden[rows]))

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from openclaw_rl.dials import Config, Section
+from openclaw_rl.config.dials import Config, Section
 
 Kind = Literal["switch", "whole", "number", "choice", "text", "path", "secret", "list", "table", "gpus"]
 

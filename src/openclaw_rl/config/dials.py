@@ -1,6 +1,6 @@
 """The dials as one typed tree. Each is documented where it is declared, with its range and its default.
 
-    Config = run + serve + policy + store + collect + judge + train (+ lora) + gate + eval + env + gpus + cloud
+    Config = run + serve + policy + store + collect + judge + train (+ lora) + eval + env + gpus + cloud
 
 A dial that may be absent is ``None``; from a file or the environment the empty text means absent.
 `config` reads the tree from its sources; nothing here reads anything.
@@ -181,7 +181,7 @@ class PolicyDials(Section):
 class StoreDials(Section):
     """The ledger."""
 
-    sync: Sync = Field(default="normal", description="normal outlives a killed process, full also a power cut")
+    sync: Sync = Field(default="full", description="normal outlives a killed process, full also a power cut")
     busy_seconds: float = Field(default=30.0, gt=0, le=600, description="longest wait for another writing process")
 
 
@@ -244,7 +244,7 @@ class TrainDials(Section):
     method: Method = Field(default="topk", description="what is learned from a turn")
     batch_size: int = Field(default=16, ge=1, le=65536, description="samples of one step")
     max_wait: float = Field(default=600.0, ge=0, le=604_800, description="seconds until a smaller batch is trained")
-    idle_wait: float = Field(default=60.0, ge=0, le=604_800, description="seconds without a request until then")
+    idle_wait: float = Field(default=60.0, ge=0, le=604_800, description="seconds without requests until it is")
     num_rollouts_per_prompt: int = Field(default=1, ge=1, le=1024, description="times an environment plays each task")
     rollout: str | None = Field(default=None, description="custom rollout function, a plugin")
     data: Location | None = Field(default=None, description="conversations to train from instead of live ones")
@@ -300,22 +300,11 @@ class TrainDials(Section):
     save_dir: Location | None = Field(
         default=None, description="folder of versions; not set: inside the run's directory"
     )
-    save_interval: int = Field(default=1, ge=1, description="steps between checkpoints that are never deleted")
+    save_interval: int = Field(default=10, ge=1, description="steps between checkpoints that are never deleted")
     keep_versions: int = Field(default=20, ge=2, description="newest versions kept beside the live one and its parents")
     resume: str | None = Field(default=None, description="checkpoint to go on from; not set: where the ledger stands")
     lora: LoraDials = Field(default_factory=LoraDials)
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the trainer")
-
-
-class GateDials(Section):
-    """What a version must pass before it is served, and the watch after."""
-
-    mode: Literal["on", "off"] = Field(default="on", description="test a candidate before it is served; off: no test")
-    probes: int = Field(default=24, ge=0, le=10_000, description="held-out prompts each candidate answers")
-    max_drop: float = Field(default=0.05, ge=0, le=1, description="share of general ability a candidate may lose")
-    max_kl: float = Field(default=1.0, gt=0, le=1000, description="largest mean KL per token to the base, in nats")
-    watch_turns: int = Field(default=40, ge=1, le=100_000, description="turns for which a new version is watched")
-    rollback: bool = Field(default=True, description="go back by itself when a watched version does worse")
 
 
 class EvalDials(Section):
@@ -378,7 +367,6 @@ class Config(Section):
     collect: CollectDials = Field(default_factory=CollectDials)
     judge: JudgeDials = Field(default_factory=JudgeDials)
     train: TrainDials = Field(default_factory=TrainDials)
-    gate: GateDials = Field(default_factory=GateDials)
     eval: EvalDials = Field(default_factory=EvalDials)
     env: EnvDials = Field(default_factory=EnvDials)
     gpus: GpuDials = Field(default_factory=GpuDials)

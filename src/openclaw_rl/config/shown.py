@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from pydantic import SecretStr
 from pydantic_core import to_json
 
-from openclaw_rl.dials import Config
-from openclaw_rl.names import DIALS, SECTIONS, Dial
+from openclaw_rl.config.dials import Config
+from openclaw_rl.config.names import DIALS, SECTIONS, Dial
 
 _SECRET_NAME: Final = re.compile(r"(^|[_-])(api_?key|key|secret|token|password|credentials?)$", re.IGNORECASE)
 _LOGIN: Final = re.compile(r"//[^/\s]*@")

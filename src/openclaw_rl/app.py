@@ -1,0 +1,340 @@
+"""Config in, running loops out: the only place that wires.
+
+    App(config)                    every loop in this process
+    App(config, loops=("judge",))  one of them; others may run elsewhere on the same ledger
+
+Each loop has its own connection to the ledger and is its own writer there. Serving listens before the model is loaded:
+requests that come early are held, not refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl import config as dials
+from openclaw_rl import plugins
+from openclaw_rl.config import Config
+from openclaw_rl.errors import BackendDown, ConfigError, LedgerError, LedgerHeld
+from openclaw_rl.listening import Server, bind, refuse_open_door
+from openclaw_rl.ports import Generate, Judge, Loop, Policy, Stream, Trainer
+from openclaw_rl.review import transcripts
+from openclaw_rl.runner import Keeper, drain
+from openclaw_rl.store import Ledger, Writer, ask
+from openclaw_rl.train.loop import roll_back
+from openclaw_rl.types import Prompt, Sampling, Version
+
+log = logging.getLogger(__name__)
+
+LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
+
+
+def ledger_path(config: Config) -> Path:
+    """Where the run's ledger lies."""
+    return Path(config.run.dir) / "ledger.db"
+
+
+class App:
+    """The parts of one process, built but not started."""
+
+    def __init__(self, config: Config, *, loops: Sequence[Writer] = LOOPS) -> None:
+        self.config = config
+        self.names = tuple(loops)
+        self.policy = build_policy(config) if self._needs_policy() else None
+        self.trainer = build_trainer(config) if "train" in loops else None
+        self.ready = asyncio.Event()
+        self._ledgers: dict[str, Ledger] = {}
+        try:
+            for name in self.names:
+                self._ledgers[name] = Ledger(ledger_path(config), writer=name, sync=config.store.sync)
+            self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
+            self.api = self._build_api() if "serve" in loops else None
+        except BaseException:
+            self.close()
+            raise
+
+    def _needs_policy(self) -> bool:
+        return "serve" in self.names or ("judge" in self.names and self.config.judge.model == "policy")
+
+    def _build_loop(self, name: str) -> Loop:
+        builders: Mapping[str, Callable[[Ledger], Loop]] = {
+            "serve": self._serve_loop,
+            "collect": self._collect_loop,
+            "judge": self._judge_loop,
+            "train": self._train_loop,
+        }
+        return builders[name](self._ledgers[name])
+
+    def _serve_loop(self, ledger: Ledger) -> Loop:
+        from openclaw_rl.serve.loop import ServeLoop
+
+        assert self.policy is not None
+        return ServeLoop(self.policy, ledger)
+
+    def _collect_loop(self, ledger: Ledger) -> Loop:
+        from openclaw_rl.collect.loop import CollectLoop
+
+        return CollectLoop(ledger, session_idle=self.config.collect.session_idle)
+
+    def _judge_loop(self, ledger: Ledger) -> Loop:
+        from openclaw_rl.judge.loop import JudgeLoop
+
+        return JudgeLoop(ledger, build_judge(self.config, self.policy), workers=self.config.judge.workers)
+
+    def _train_loop(self, ledger: Ledger) -> Loop:
+        from openclaw_rl.train.loop import TrainLoop
+
+        assert self.trainer is not None
+        train = self.config.train
+        return TrainLoop(
+            ledger,
+            self.trainer,
+            base=self.config.policy.model,
+            directory=Path(train.save_dir or self.config.run.dir / "versions"),
+            rules=build_rules(self.config),
+            batch_size=train.batch_size,
+            max_wait=train.max_wait,
+            idle=train.idle_wait,
+        )
+
+    def _build_api(self) -> Any:
+        from openclaw_rl.serve.api import build_app
+        from openclaw_rl.serve.redact import patterns
+
+        assert self.policy is not None
+        serve = self.config.serve
+        keys = dials.api_keys(self.config)
+        refuse_open_door(serve.host, keys)
+        return build_app(
+            policy=self.policy,
+            ledger=self._ledgers["serve"],
+            keys=keys,
+            model_name=serve.model_name,
+            limits=build_limits(self.config),
+            intercept=serve.intercept,
+            redact=patterns if serve.redact else None,
+            generate=when_ready(self.ready, self._generate()),
+            cors_origins=serve.cors_origins,
+            store_optouts=serve.store_optouts,
+            optout_users=serve.no_train_users,
+            health=lambda: {"ready": self.ready.is_set()},
+        )
+
+    def _generate(self) -> Generate:
+        path = self.config.policy.generate
+        return plugins.resolve("generate", path) if path else straight
+
+    # --- running ---
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[None]:
+        """Policy and trainer ready inside, everything given back after."""
+        try:
+            if self.policy is not None:
+                await self.policy.start()
+            if self.trainer is not None:
+                await self.trainer.start()
+            if "serve" in self.loops:
+                await self.loops["serve"].tick()  # the first request is answered by the live version already
+            self.ready.set()
+            yield
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        for part in (self.trainer, self.policy):
+            if part is not None:
+                await part.stop()
+        self.close()
+
+    def close(self) -> None:
+        """Let the ledger go. Safe to call twice."""
+        for ledger in self._ledgers.values():
+            ledger.close()
+
+    async def tick(self) -> int:
+        """One tick of every loop, in the order of the line; how much moved. For tests and `--once`."""
+        return sum([await loop.tick() for loop in self.loops.values()])
+
+    async def finish(self) -> int:
+        """Tick until nothing moves any more."""
+        return await drain(list(self.loops.values()))
+
+    async def run(self, stop: asyncio.Event, *, listening: Callable[[str], None] = lambda _: None) -> None:
+        """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back."""
+        server = await self._listen(listening) if self.api is not None else None
+        try:
+            async with self.started():
+                run = self.config.run
+                async with asyncio.TaskGroup() as group:
+                    for name, loop in self.loops.items():
+                        keeper = Keeper(loop, self._ledgers[name], poll=run.poll, backoff=run.backoff)
+                        group.create_task(keeper.run(stop))
+                    await stop.wait()
+                    if server is not None:
+                        await server.end()
+                        server = None
+        finally:
+            if server is not None:
+                await server.end()
+
+    async def _listen(self, listening: Callable[[str], None]) -> Server:
+        serve = self.config.serve
+        listener = bind(serve.host, serve.port)
+        server = Server(self.api, listener, grace=self.config.run.drain)
+        await server.begin()
+        host = f"[{serve.host}]" if ":" in serve.host else serve.host
+        listening(f"http://{host}:{listener.getsockname()[1]}/v1")
+        return server
+
+
+def build_policy(config: Config) -> Policy:
+    """The policy that ``policy.backend`` names."""
+    policy = config.policy
+    offered = {
+        "model": policy.model,
+        "cache_dir": dials.cache_dir(),
+        "device": policy.device,
+        "dtype": policy.dtype,
+        "context": policy.context,
+        "max_batch": policy.max_batch,
+        "cache_tokens": policy.cache_tokens,
+        "chat_template": policy.chat_template,
+        "tool_format": policy.tool_format,
+    }
+    built: Policy = plugins.build("policy", policy.backend, offered=offered, options=policy.options)
+    return built
+
+
+def build_trainer(config: Config) -> Trainer:
+    """The trainer that ``train.backend`` names."""
+    train, policy = config.train, config.policy
+    offered = train.model_dump(exclude={"lora", "options", "backend"}) | {
+        "model": policy.model,
+        "cache_dir": dials.cache_dir(),
+        "dtype": policy.dtype,
+        "seed": config.run.seed,
+        "lora": train.lora.enabled,
+        "lora_rank": train.lora.rank,
+        "lora_alpha": train.lora.alpha,
+        "lora_dropout": train.lora.dropout,
+        "lora_targets": train.lora.targets,
+    }
+    built: Trainer = plugins.build("trainer", train.backend, offered=offered, options=train.options)
+    return built
+
+
+def build_limits(config: Config) -> Any:
+    """What one request and one key may take."""
+    from openclaw_rl.serve.asked import Limits
+
+    serve = config.serve
+    return Limits(
+        body_bytes=int(serve.max_body_mb * 2**20),
+        header_bytes=serve.max_header_kb * 2**10,
+        messages=serve.max_messages,
+        depth=serve.max_depth,
+        streams_per_key=serve.max_streams_per_key,
+        queue_per_key=serve.max_queue,
+        hold_seconds=serve.hold_seconds,
+        keepalive_seconds=serve.keepalive_seconds,
+        read_seconds=serve.body_seconds,
+        send_seconds=serve.write_seconds,
+    )
+
+
+def build_judge(config: Config, policy: Policy | None) -> Judge:
+    """The judge that ``judge.custom`` or ``judge.kind`` names."""
+    raise ConfigError("no judge yet")
+
+
+def build_rules(config: Config) -> Any:
+    """What a turn may teach, from the dials."""
+    from openclaw_rl.train.samples import Rules
+
+    train = config.train
+    return Rules(
+        scalar=train.method in ("binary", "combine", "topk") and train.w_rl > 0,
+        distil=train.method in ("opd", "distill", "combine", "topk") and train.w_opd > 0,
+        max_lag=train.max_lag,
+        max_hints=config.judge.max_hints,
+        train_truncated=train.train_truncated,
+        advantage=train.advantage,
+        normalize=train.normalize,
+        decay=train.baseline_decay,
+    )
+
+
+# --- verbs that end by themselves ---
+
+
+async def import_files(
+    config: Config, files: Sequence[Path], *, user: str, strict: bool, said: Callable[[str], None]
+) -> dict[Path, transcripts.Report]:
+    """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
+    policy = build_policy(config)
+    await policy.start()
+    try:
+        with Ledger(ledger_path(config), writer="import", sync=config.store.sync) as ledger:
+            live = ledger.live_version()
+            if live is not None:
+                await policy.load(live)
+            reports = {}
+            for path in files:
+                reports[path] = await transcripts.import_file(
+                    ledger,
+                    path,
+                    policy,
+                    user=user,
+                    strict=strict,
+                    progress=lambda report, name=path.name: said(f"{name}: {report.turns} turns"),
+                )
+            return reports
+    finally:
+        await policy.stop()
+
+
+async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float = 30.0) -> Version:
+    """Ask the running trainer to roll back and wait for it; do it here when none runs."""
+    path = ledger_path(config)
+    with Ledger(path) as reader:
+        before = reader.live_version()
+        if to is not None:
+            reader.version(to)  # raises when there is none
+    try:
+        with Ledger(path, writer="train", sync=config.store.sync) as ledger:
+            return roll_back(ledger, to=to, why=why)
+    except LedgerHeld:
+        ask(path, "rollback", {"to": to, "why": why})
+    with Ledger(path) as reader:
+        for _ in range(int(patience / 0.1)):
+            live = reader.live_version()
+            if live is not None and live != before:
+                return live
+            await asyncio.sleep(0.1)
+    raise LedgerError("the running trainer has not rolled back yet", remedy="see its log, and 'openclaw-rl status'")
+
+
+# --- the door ---
+
+
+def straight(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
+    """Ask the policy as it is."""
+    return policy.generate(prompt, sampling, version=version)
+
+
+def when_ready(ready: asyncio.Event, generate: Generate) -> Generate:
+    """Until the model is loaded, say "not yet" in the way that makes the API hold the request."""
+
+    async def not_yet() -> Stream:
+        raise BackendDown("the model is still being loaded", retry_after=0.2)
+        yield  # makes this a stream, so that it fails where a stream is first read
+
+    def waiting(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
+        return generate(policy, prompt, sampling, version=version) if ready.is_set() else not_yet()
+
+    return waiting

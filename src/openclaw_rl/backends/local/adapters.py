@@ -1,0 +1,98 @@
+"""From a version's directory to weights: an adapter is merged into a copy of the layers it touches.
+
+Layers that it does not touch are shared with the base, so a version costs the memory of what it changed, and a merged
+layer costs nothing per token.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from openclaw_rl.errors import BackendError
+
+_KEY = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
+
+
+def version_model(base: Any, directory: str) -> Any:
+    """The model of a version: ``base`` with the adapter in ``directory`` merged, or the whole model found there."""
+    path = Path(directory)
+    if (path / "adapter_config.json").is_file():
+        return _merged(base, path)
+    if (path / "config.json").is_file():
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=base.dtype, local_files_only=True, trust_remote_code=False
+        )
+        return model.to(base.device).eval().requires_grad_(False)
+    raise BackendError(
+        f"{directory}: neither adapter_config.json nor config.json is there",
+        remedy="a version's directory holds a peft adapter or a whole model; it must not be moved or deleted",
+    )
+
+
+def _merged(base: Any, path: Path) -> Any:
+    settings = json.loads((path / "adapter_config.json").read_text())
+    _supported(settings, path)
+    pairs = _pairs(path)
+    shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
+    model = copy.deepcopy(base, shared)
+    for module_name, (a, b) in pairs.items():
+        try:
+            linear = model.get_submodule(module_name)
+        except AttributeError as error:
+            raise BackendError(
+                f"{path}: the base has no layer {module_name!r}", remedy="is it of another base?"
+            ) from error
+        linear.weight = _with_delta(linear.weight, a, b, _scaling(settings, module_name, rank=a.shape[0]))
+    return model
+
+
+def _supported(settings: dict[str, Any], path: Path) -> None:
+    kind = settings.get("peft_type", "LORA")
+    odd = [name for name in ("use_dora", "fan_in_fan_out", "modules_to_save", "lora_bias") if settings.get(name)]
+    if kind != "LORA" or odd:
+        raise BackendError(
+            f"{path}: cannot merge {kind} with {odd or 'its settings'}", remedy="save a plain LoRA adapter"
+        )
+
+
+def _pairs(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """A and B of each layer."""
+    sides: dict[str, dict[str, torch.Tensor]] = {}
+    file = path / "adapter_model.safetensors"
+    if not file.is_file():
+        raise BackendError(
+            f"{file} is missing", remedy="an adapter's directory must not be changed after it is written"
+        )
+    with safe_open(file, framework="pt") as tensors:
+        for key in tensors.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
+            match = _KEY.match(key)
+            if match is None:
+                raise BackendError(
+                    f"{file}: {key!r} is no part of a plain LoRA adapter", remedy="save a plain LoRA adapter"
+                )
+            sides.setdefault(match["module"], {})[match["side"]] = tensors.get_tensor(key)
+    return {name: (pair["A"], pair["B"]) for name, pair in sides.items()}
+
+
+def _scaling(settings: dict[str, Any], module: str, *, rank: int) -> float:
+    alpha = float(settings["lora_alpha"])
+    for pattern, value in (settings.get("alpha_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            alpha = float(value)
+            break
+    return alpha / rank**0.5 if settings.get("use_rslora") else alpha / rank
+
+
+def _with_delta(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, scaling: float) -> nn.Parameter:
+    delta = b.to(weight.device, torch.float32) @ a.to(weight.device, torch.float32)
+    return nn.Parameter(weight.detach().float().add(delta, alpha=scaling).to(weight.dtype), requires_grad=False)

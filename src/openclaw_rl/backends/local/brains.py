@@ -1,0 +1,234 @@
+"""One version's weights, ready to run: a lean pass for the common shapes, the model's own pass for all others.
+
+Both give the logits of chosen tokens of a mixed batch. Which one is used is decided by comparing each with the plain
+model at start, so a shape that this engine would get wrong is refused, not served.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from openclaw_rl.backends.local.attention import NAME, Layout, Span
+from openclaw_rl.backends.local.cache import Arena
+from openclaw_rl.errors import ModelRefused
+
+LEAN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+
+
+class Brain(Protocol):
+    """Logits of the tokens ``keep`` `[K]` of a batch of ``tokens`` `[N]`, as float32 `[K, vocabulary]`."""
+
+    def __call__(self, tokens: torch.Tensor, layout: Layout, keep: torch.Tensor) -> torch.Tensor: ...
+
+
+class Whole:
+    """Any decoder of `transformers` whose attention can be replaced by name."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        model.set_attn_implementation(NAME)
+
+    def __call__(self, tokens: torch.Tensor, layout: Layout, keep: torch.Tensor) -> torch.Tensor:
+        output = self.model(
+            input_ids=tokens[None],
+            position_ids=layout.positions[None],
+            use_cache=False,
+            layout=layout,
+            logits_to_keep=keep,
+        )
+        logits: torch.Tensor = output.logits[0].float()
+        return logits
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    before: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor | None
+    norms: tuple[torch.Tensor, torch.Tensor] | None
+    out: torch.Tensor
+    out_bias: torch.Tensor | None
+    after: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    scale: float
+    window: int | None
+
+
+class Lean:
+    """Llama, Mistral, Qwen2 and Qwen3 shapes with joined projections: about half the kernels of the model's own pass.
+
+    The model's weights become views of the joined ones, so nothing is held twice.
+    """
+
+    def __init__(self, model: Any) -> None:
+        config, inner = model.config, model.model
+        self.model = model
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.dim: int = inner.layers[0].self_attn.head_dim
+        self.eps: float = config.rms_norm_eps
+        self.embedding: torch.Tensor = inner.embed_tokens.weight
+        self.head: torch.Tensor = model.lm_head.weight
+        self.norm: torch.Tensor = inner.norm.weight
+        self.rotary: Any = inner.rotary_emb
+        # Mistral keeps its window in the config alone, the others in each layer, where it may be off
+        window = config.sliding_window if config.model_type == "mistral" else None
+        self.layers = [_layer(layer, window) for layer in inner.layers]
+
+    @staticmethod
+    def fits(model: Any) -> bool:
+        """Whether the shape is one of those written out here."""
+        config = model.config
+        plain = config.hidden_act == "silu" if config.model_type in LEAN else False
+        return plain and model.lm_head.bias is None and not getattr(config, "mlp_bias", False)
+
+    def __call__(self, tokens: torch.Tensor, layout: Layout, keep: torch.Tensor) -> torch.Tensor:
+        x = functional.embedding(tokens, self.embedding)
+        cos, sin = (part[0, :, None] for part in self.rotary(x[None], layout.positions[None]))
+        size = x.shape[-1:]
+        for index, layer in enumerate(self.layers):
+            h = functional.rms_norm(x, size, layer.before, self.eps)
+            x = x + functional.linear(self._attend(index, layer, h, cos, sin, layout), layer.out, layer.out_bias)
+            h = functional.rms_norm(x, size, layer.after, self.eps)
+            gate, up = functional.linear(h, layer.gate_up).chunk(2, dim=-1)
+            x = x + functional.linear(functional.silu(gate) * up, layer.down)
+        return functional.linear(functional.rms_norm(x[keep], size, self.norm, self.eps), self.head).float()
+
+    def _attend(
+        self, index: int, layer: _Layer, h: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: Layout
+    ) -> torch.Tensor:
+        turned = self.heads + self.kv_heads
+        y = functional.linear(h, layer.qkv, layer.qkv_bias).view(len(h), -1, self.dim)
+        qk = y[:, :turned]
+        if layer.norms is not None:
+            sizes, norms = [self.heads, self.kv_heads], layer.norms
+            parts = zip(torch.split(qk, sizes, dim=1), norms, strict=True)
+            qk = torch.cat([functional.rms_norm(part, (self.dim,), weight, self.eps) for part, weight in parts], dim=1)
+        half = self.dim // 2
+        qk = qk * cos + torch.cat((-qk[..., half:], qk[..., :half]), dim=-1) * sin
+        kv = torch.stack((qk[:, self.heads :], y[:, turned:]), dim=1)
+        answer = layout.attend(index, qk[:, : self.heads], kv, scale=layer.scale, window=layer.window)
+        return answer.reshape(len(h), -1)
+
+
+def _layer(layer: Any, window: int | None) -> _Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    normed = getattr(attention, "q_norm", None) is not None
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    return _Layer(
+        before=layer.input_layernorm.weight,
+        qkv=_joined(*projections),
+        qkv_bias=torch.cat([part.bias for part in projections]) if attention.q_proj.bias is not None else None,
+        norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
+        out=attention.o_proj.weight,
+        out_bias=attention.o_proj.bias,
+        after=layer.post_attention_layernorm.weight,
+        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
+        down=mlp.down_proj.weight,
+        scale=attention.scaling,
+        window=getattr(attention, "sliding_window", window),
+    )
+
+
+def _joined(*linears: nn.Linear) -> torch.Tensor:
+    """The weights of several projections as one matrix; the projections become views of it."""
+    first = linears[0].weight
+    rows = sum(part.out_features for part in linears)
+    if _adjacent(linears):
+        return first.detach().as_strided((rows, first.shape[1]), first.stride())
+    whole = torch.cat([part.weight.detach() for part in linears])
+    at = 0
+    for part in linears:
+        part.weight = nn.Parameter(whole[at : at + part.out_features], requires_grad=False)
+        at += part.out_features
+    return whole
+
+
+def _adjacent(linears: tuple[nn.Linear, ...]) -> bool:
+    """Whether the weights already lie one behind the other, as a version does that shares them with the base."""
+    ends = [part.weight.data_ptr() + part.weight.nbytes for part in linears[:-1]]
+    starts = [part.weight.data_ptr() for part in linears[1:]]
+    stores = {part.weight.untyped_storage().data_ptr() for part in linears}
+    return ends == starts and len(stores) == 1
+
+
+def brain_of(model: Any, *, like: Brain | None = None) -> Brain:
+    """The way to run ``model``: that of ``like``, or the fastest that agrees with the plain model.
+
+    Raises ModelRefused for a model that no way can run rightly.
+    """
+    if like is not None:
+        return type(like)(model)  # type: ignore[call-arg]
+    plain = _plain(model)
+    failures: list[str] = []
+    for way in (Lean, Whole):
+        if way is Lean and not Lean.fits(model):
+            continue
+        brain = way(model)
+        gap = _gap(brain, model, plain)
+        if gap is None:
+            return brain
+        failures.append(f"{way.__name__.lower()} pass: {gap}")
+    raise ModelRefused(
+        f"the local engine cannot run models of type {model.config.model_type!r} ({'; '.join(failures)})",
+        remedy="serve it with vLLM or SGLang and name that URL, or choose a Llama-, Mistral- or Qwen-shaped model",
+    )
+
+
+_PROBE = tuple(range(3, 27))
+
+
+@torch.inference_mode()
+def _plain(model: Any) -> torch.Tensor:
+    if model.config._attn_implementation == NAME:
+        model.set_attn_implementation("sdpa")
+    tokens = torch.tensor([_PROBE], device=model.device) % model.config.vocab_size
+    logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits[0, -1].float()
+    return logits.log_softmax(-1)
+
+
+@torch.inference_mode()
+def _gap(brain: Brain, model: Any, plain: torch.Tensor) -> str | None:
+    """What is wrong with ``brain`` when it reads the probe in two chunks and a single token; None when nothing is."""
+    arena = arena_for(model, rows=256)
+    strand = arena.open(0, _PROBE, len(_PROBE))
+    assert strand is not None
+    ids = [token % model.config.vocab_size for token in _PROBE]
+    try:
+        for begin, end in ((0, 10), (10, len(ids) - 1), (len(ids) - 1, len(ids))):
+            layout = Layout(arena, [Span(strand, end - begin)])
+            keep = torch.tensor([end - begin - 1], device=model.device)
+            logits = brain(torch.tensor(ids[begin:end], device=model.device), layout, keep)
+            strand.tokens.extend(ids[begin:end])
+    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+        return f"{type(error).__name__}: {error}"  # any failure means the same here: this way does not run this model
+    gap = float((logits[0].log_softmax(-1) - plain).abs().max())
+    limit = 1e-2 if arena.data.dtype == torch.float32 else 0.5
+    return None if gap <= limit else f"log-probs differ from the plain model by {gap:.3g}"
+
+
+def row_bytes(model: Any) -> int:
+    """Bytes of cache that one token needs."""
+    layers, heads, dim = _shape(model.config)
+    return layers * 2 * heads * dim * int(model.dtype.itemsize)
+
+
+def arena_for(model: Any, *, rows: int) -> Arena:
+    """A cache of ``rows`` tokens for this model, beside its weights."""
+    layers, heads, dim = _shape(model.config)
+    page = 256 if model.device.type == "cuda" else 64
+    return Arena(
+        layers=layers, heads=heads, dim=dim, rows=max(rows, page), dtype=model.dtype, device=model.device, page=page
+    )
+
+
+def _shape(config: Any) -> tuple[int, int, int]:
+    heads = config.num_attention_heads
+    dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return config.num_hidden_layers, getattr(config, "num_key_value_heads", None) or heads, dim

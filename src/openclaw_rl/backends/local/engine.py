@@ -1,0 +1,329 @@
+"""Continuous batching: requests join and leave between two passes of the model.
+
+Each step runs one pass per version in use: one token of every running reply, and a chunk of the prompts that are still
+being read, cut so that running replies go on. Memory is bounded by the arena: a job waits until its rows are there, and
+when running replies outgrow it the youngest gives its rows up and is read again later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from openclaw_rl.backends.local.attention import Layout, Span
+from openclaw_rl.backends.local.brains import Brain, arena_for
+from openclaw_rl.backends.local.cache import WORTHWHILE, shared
+from openclaw_rl.backends.local.events import Event, Failed, Said
+from openclaw_rl.backends.local.jobs import Job, Scoring, Writing
+from openclaw_rl.backends.local.memory import release
+from openclaw_rl.backends.local.sampler import draw
+from openclaw_rl.errors import OpenClawError
+
+AHEAD = 128
+"""rows taken beyond the tokens known, so that a reply seldom has to move"""
+
+
+@dataclass(slots=True)
+class _Part:
+    """The next ``count`` tokens of one job in a pass."""
+
+    job: Job
+    count: int
+
+    @property
+    def done(self) -> int:
+        assert self.job.strand is not None
+        return len(self.job.strand)
+
+    @property
+    def last(self) -> bool:
+        """Whether the job's known tokens are all computed after this pass."""
+        return self.done + self.count == self.job.wanted
+
+
+@dataclass(slots=True)
+class Chunks:
+    """How many prompt tokens a step may read: while replies run, and while nothing else is to be done."""
+
+    shared: int
+    alone: int
+
+
+@dataclass(slots=True)
+class Counts:
+    """What happened since the start."""
+
+    steps: int = 0
+    read: int = 0
+    reused: int = 0
+    written: int = 0
+    put_back: int = 0
+
+
+@dataclass(slots=True)
+class _Queue:
+    waiting: deque[Job] = field(default_factory=deque)
+    running: list[Job] = field(default_factory=list)
+
+    def all(self) -> Iterable[Job]:
+        return (*self.waiting, *self.running)
+
+
+class Engine:
+    """Runs jobs on the versions it holds. Not for several threads: one thread calls everything."""
+
+    def __init__(
+        self,
+        base: Brain,
+        model: Any,
+        *,
+        cache_tokens: int,
+        max_batch: int,
+        chunks: Chunks | None = None,
+        wanted: Callable[[int], None] | None = None,
+    ) -> None:
+        self.device: torch.device = model.device
+        self.arena = arena_for(model, rows=cache_tokens)
+        self.max_batch = max_batch
+        cuda = self.device.type == "cuda"
+        self.chunks = chunks or (Chunks(1024, 4096) if cuda else Chunks(64, 256))
+        self.brains: dict[int, Brain] = {0: base}
+        self.live = 0
+        self.counts = Counts()
+        self._wanted = wanted
+        self._asked: set[int] = set()
+        self._queue = _Queue()
+
+    @property
+    def idle(self) -> bool:
+        """Nothing can be done until somebody calls."""
+        return not self._queue.running and not any(job.version in self.brains for job in self._queue.waiting)
+
+    def submit(self, job: Job) -> None:
+        """Take a job. If its version is not held it is asked for, and the job waits until `install` or `refuse`."""
+        self._queue.waiting.append(job)
+        if job.version not in self.brains and job.version not in self._asked and self._wanted is not None:
+            self._asked.add(job.version)
+            self._wanted(job.version)
+
+    def cancel(self, job_id: int) -> list[Event]:
+        """End a job now; a reply ends as aborted with what it has. Unknown ids are over already."""
+        for job in self._queue.all():
+            if job.id == job_id:
+                self._leave(job)
+                return [job.result("aborted")] if isinstance(job, Writing) else []
+        return []
+
+    def install(self, version: int, brain: Brain, *, live: bool) -> None:
+        """Hold a version; with ``live`` it is kept while nobody uses it."""
+        self.brains[version] = brain
+        self._asked.discard(version)
+        if live:
+            self.live = version
+        self._drop_unused()
+
+    def promote(self, version: int) -> None:
+        """Make a held version the live one."""
+        self.live = version
+        self._drop_unused()
+
+    def refuse(self, version: int, error: OpenClawError) -> list[Event]:
+        """A version that was asked for cannot be had: its jobs fail."""
+        self._asked.discard(version)
+        lost = [job for job in self._queue.waiting if job.version == version]
+        for job in lost:
+            self._leave(job)
+        return [Failed(job.id, error) for job in lost]
+
+    def stats(self) -> dict[str, int]:
+        """Figures for `health`."""
+        running = self._queue.running
+        return {
+            "running": len(running),
+            "waiting": len(self._queue.waiting),
+            "cache_rows": self.arena.rows,
+            "cache_held": self.arena.held,
+            "cache_kept": self.arena.rows - self.arena.free - self.arena.held,
+            "versions": len(self.brains),
+            "steps": self.counts.steps,
+            "tokens_read": self.counts.read,
+            "tokens_reused": self.counts.reused,
+            "tokens_written": self.counts.written,
+            "put_back": self.counts.put_back,
+        }
+
+    @torch.inference_mode()
+    def step(self) -> list[Event]:
+        """One pass for every version in use."""
+        self._admit()
+        events: list[Event] = []
+        for version in sorted({job.version for job in self._queue.running}):
+            parts = self._plan(version)
+            if parts:
+                events.extend(self._pass(version, parts))
+        self.counts.steps += 1
+        self._drop_unused()
+        return events
+
+    def _admit(self) -> None:
+        """Let waiting jobs in, oldest first; one that must wait for a shared prompt lets others pass."""
+        for job in list(self._queue.waiting):
+            if len(self._queue.running) >= self.max_batch:
+                return
+            if job.version not in self.brains or self._better_later(job):
+                continue
+            if not self._open(job):
+                return
+            self._queue.waiting.remove(job)
+            self._queue.running.append(job)
+
+    def _open(self, job: Job) -> bool:
+        reusable = job.reusable if isinstance(job, Scoring) else job.wanted - 1
+        job.strand = self.arena.open(job.version, job.tokens[:reusable], self._room(job))
+        if job.strand is None:
+            return False
+        self.counts.reused += len(job.strand)
+        return True
+
+    def _room(self, job: Job) -> int:
+        if isinstance(job, Scoring):
+            return job.wanted
+        return min(job.wanted + AHEAD, job.prompt + job.limit)
+
+    def _better_later(self, job: Job) -> bool:
+        """Whether a running job is just reading a beginning that this one shares, longer than any that is known."""
+        _, known = self.arena.match(job.version, job.tokens)
+        for other in self._queue.running:
+            if other.version == job.version and other.strand is not None and len(other.strand) < other.wanted - 1:
+                ahead = shared(other.tokens, job.tokens)
+                if ahead >= WORTHWHILE and min(ahead, other.wanted - 1) > known:
+                    return True
+        return False
+
+    def _plan(self, version: int) -> list[_Part]:
+        """The tokens of the next pass: every running reply's one, then prompts, oldest first, within the chunk."""
+        jobs = [job for job in self._queue.running if job.version == version]
+        parts = [_Part(job, 1) for job in jobs if self._left(job) == 1]
+        replies = any(isinstance(job, Writing) and self._left(job) == 1 for job in self._queue.running)
+        budget = self.chunks.shared if replies else self.chunks.alone
+        # a reply that somebody waits for is read before a score
+        reading = sorted((job for job in jobs if self._left(job) > 1), key=lambda job: isinstance(job, Scoring))
+        for job in reading:
+            if budget <= 0:
+                break
+            count = min(budget, self._left(job))
+            parts.append(_Part(job, count))
+            budget -= count
+        return [part for part in parts if self._make_room(part)]
+
+    def _left(self, job: Job) -> int:
+        assert job.strand is not None
+        return job.wanted - len(job.strand)
+
+    def _make_room(self, part: _Part) -> bool:
+        """Rows for a part, if need be those of the youngest running job; False when it was this one."""
+        while part.job.strand is not None and not self.arena.grow(part.job.strand, part.done + part.count):
+            self._put_back(self._queue.running[-1])
+        if part.job.strand is None:
+            return False
+        if part.done + part.count > part.job.strand.room - 1 and isinstance(part.job, Writing):
+            self.arena.grow(part.job.strand, self._room(part.job))
+        return True
+
+    def _put_back(self, job: Job) -> None:
+        assert job.strand is not None
+        self.arena.drop(job.strand)
+        job.strand = None
+        self._queue.running.remove(job)
+        self._queue.waiting.appendleft(job)
+        self.counts.put_back += 1
+
+    def _pass(self, version: int, parts: list[_Part]) -> list[Event]:
+        parts = [part for part in parts if part.job.strand is not None]
+        if not parts:
+            return []
+        spans = [Span(part.job.strand, part.count) for part in parts if part.job.strand is not None]
+        tokens = [token for part in parts for token in part.job.tokens[part.done : part.done + part.count]]
+        kept, owners = self._kept(parts)
+        keep = torch.tensor(kept, dtype=torch.long, device=self.device)
+        logits = self.brains[version](torch.tensor(tokens, device=self.device), Layout(self.arena, spans), keep)
+        finished = [part for part in parts if part.last]
+        for part, span in zip(parts, spans, strict=True):
+            span.strand.tokens.extend(part.job.tokens[part.done : part.done + part.count])
+        self.counts.read += len(tokens)
+        events = self._write(logits, owners)
+        return events + self._score(logits, owners, [part.job for part in finished])
+
+    def _kept(self, parts: list[_Part]) -> tuple[list[int], list[Job]]:
+        """Which tokens of the pass need logits, and whose each is."""
+        kept: list[int] = []
+        owners: list[Job] = []
+        at = 0
+        for part in parts:
+            if isinstance(part.job, Scoring):
+                first = max(part.job.reusable - part.done, 0)
+                rows = range(at + first, at + part.count)
+            else:
+                rows = range(at + part.count - 1, at + part.count) if part.last else range(0)
+            kept.extend(rows)
+            owners.extend(part.job for _ in rows)
+            at += part.count
+        return kept, owners
+
+    def _write(self, logits: torch.Tensor, owners: list[Job]) -> list[Event]:
+        rows = [(row, job) for row, job in enumerate(owners) if isinstance(job, Writing)]
+        if not rows:
+            return []
+        mine = logits if len(rows) == len(owners) else logits[[row for row, _ in rows]]
+        events: list[Event] = []
+        drawn = draw(mine, [job.drawer for _, job in rows])
+        for (_, job), result in zip(rows, drawn, strict=True):
+            delta, finish = job.take(result)
+            self.counts.written += 1
+            events.append(Said(job.id, delta))
+            if finish is not None:
+                self._leave(job)
+                events.append(job.result(finish))
+        return events
+
+    def _score(self, logits: torch.Tensor, owners: list[Job], finished: list[Job]) -> list[Event]:
+        for job in dict.fromkeys(job for job in owners if isinstance(job, Scoring)):
+            rows = [row for row, owner in enumerate(owners) if owner is job]
+            _note(job, logits[rows[0] : rows[-1] + 1])
+        done = [job for job in finished if isinstance(job, Scoring)]
+        for job in done:
+            self._leave(job)
+        return [job.result() for job in done]
+
+    def _leave(self, job: Job) -> None:
+        if job in self._queue.waiting:
+            self._queue.waiting.remove(job)
+            return
+        self._queue.running.remove(job)
+        if job.strand is not None:
+            self.arena.close(job.strand)
+            job.strand = None
+
+    def _drop_unused(self) -> None:
+        """Versions that nobody uses leave memory, except the base and the live one."""
+        used = {job.version for job in self._queue.all()} | {0, self.live}
+        for version in [version for version in self.brains if version not in used]:
+            del self.brains[version]
+            self.arena.forget(version)
+            release()
+
+
+def _note(job: Scoring, logits: torch.Tensor) -> None:
+    """Add the log-probs of the reply tokens that ``logits`` `[n, vocabulary]` predict."""
+    done = len(job.logprobs)
+    values = (logits / job.temperature).log_softmax(-1) if job.temperature != 1.0 else logits.log_softmax(-1)
+    targets = torch.tensor(job.reply[done : done + len(values)], device=values.device)
+    job.logprobs.extend(values.gather(1, targets[:, None])[:, 0].clamp(max=0.0).tolist())
+    if job.top_k:
+        best, ids = values.topk(min(job.top_k, values.shape[-1]))
+        job.top_tokens.extend(map(tuple, ids.tolist()))
+        job.top_logprobs.extend(map(tuple, best.clamp(max=0.0).tolist()))

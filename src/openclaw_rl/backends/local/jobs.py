@@ -1,0 +1,126 @@
+"""What the engine works on: a reply being written, a reply being scored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from openclaw_rl.backends.local.cache import Strand
+from openclaw_rl.backends.local.events import Finished, Scored
+from openclaw_rl.backends.local.sampler import Draw, Drawer
+from openclaw_rl.backends.local.stops import Stops, Words
+from openclaw_rl.ports import Alternative, Delta, Piece, Scores
+from openclaw_rl.types import Finish, Logprobs, Sampling, Tokens
+
+
+@dataclass(eq=False, slots=True)
+class Writing:
+    """A reply being written. ``tokens`` are the prompt and what was sampled."""
+
+    id: int
+    version: int
+    tokens: list[int]
+    prompt: int
+    limit: int
+    drawer: Drawer
+    words: Words
+    stops: Stops
+    ends: frozenset[int]
+    text_of: Callable[[int], str]
+    strand: Strand | None = None
+    logprobs: list[float] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        id: int,
+        version: int,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        *,
+        context: int,
+        ends: frozenset[int],
+        decode: Callable[[Sequence[int]], str],
+    ) -> Writing:
+        room = context - len(prompt)
+        return cls(
+            id=id,
+            version=version,
+            tokens=list(prompt),
+            prompt=len(prompt),
+            limit=min(sampling.max_tokens or room, room),
+            drawer=Drawer.of(sampling, prompt),
+            words=Words(decode),
+            stops=Stops(sampling.stop),
+            ends=ends,
+            text_of=lambda token: decode([token]),
+        )
+
+    @property
+    def wanted(self) -> int:
+        """Tokens whose values must be in the cache before the next one can be drawn."""
+        return len(self.tokens)
+
+    def take(self, drawn: Draw) -> tuple[Delta, Finish | None]:
+        """Add a drawn token: what to show for it, and how the reply ends if it does."""
+        self.tokens.append(drawn.token)
+        self.logprobs.append(drawn.tempered)
+        ended = drawn.token in self.ends
+        shown, stopped = ("", False) if ended else self.stops.push(self.words.push(drawn.token))
+        finish: Finish | None = "stop" if ended or stopped else None
+        if finish is None and len(self.logprobs) >= self.limit:
+            finish = "length"
+        if finish is not None and not stopped:
+            shown, stopped = self._rest(shown)
+            finish = "stop" if stopped else finish
+        self.text.append(shown)
+        return Delta(text=shown, pieces=(self._piece(drawn),)), finish
+
+    def result(self, finish: Finish) -> Finished:
+        """The finished reply."""
+        prompt, reply = tuple(self.tokens[: self.prompt]), tuple(self.tokens[self.prompt :])
+        return Finished(self.id, "".join(self.text), prompt, reply, tuple(self.logprobs), finish, self.version)
+
+    def _rest(self, shown: str) -> tuple[str, bool]:
+        more, stopped = self.stops.push(self.words.flush())
+        return shown + more + ("" if stopped else self.stops.flush()), stopped
+
+    def _piece(self, drawn: Draw) -> Piece:
+        top = tuple(Alternative(token=t, text=self.text_of(t), logprob=value) for t, value in drawn.top)
+        return Piece(token=drawn.token, text=self.text_of(drawn.token), logprob=drawn.raw, top=top)
+
+
+@dataclass(eq=False, slots=True)
+class Scoring:
+    """A given reply being scored. ``tokens`` are the prompt and the reply without its last, which predicts nothing."""
+
+    id: int
+    version: int
+    tokens: list[int]
+    prompt: int
+    reply: Tokens
+    temperature: float
+    top_k: int
+    strand: Strand | None = None
+    logprobs: list[float] = field(default_factory=list)
+    top_tokens: list[Tokens] = field(default_factory=list)
+    top_logprobs: list[Logprobs] = field(default_factory=list)
+
+    @property
+    def wanted(self) -> int:
+        """Tokens whose values must be in the cache before the job is done."""
+        return len(self.tokens)
+
+    @property
+    def reusable(self) -> int:
+        """Tokens that may come from the cache: the rest must be computed, for their logits."""
+        return self.prompt - 1 + len(self.logprobs)
+
+    def result(self) -> Scored:
+        """The finished score."""
+        tops, values = tuple(self.top_tokens), tuple(self.top_logprobs)
+        return Scored(self.id, Scores(logprobs=tuple(self.logprobs), top_tokens=tops, top_logprobs=values))
+
+
+Job = Writing | Scoring

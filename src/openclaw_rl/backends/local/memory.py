@@ -1,0 +1,84 @@
+"""How much memory there is, what a probe of this machine says is fastest, and giving memory back."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import gc
+import json
+import os
+import platform
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+GIB = 1 << 30
+
+
+def available(device: torch.device) -> int:
+    """Bytes that can still be taken on ``device``."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return min(int(lines["MemAvailable"].split()[0]) * 1024, _cgroup_left())
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _cgroup_left() -> int:
+    """What a container's limit leaves; a very large number where there is none."""
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
+        return max(int(text) - int(used.read_text()), 0)
+    return sys.maxsize
+
+
+def release() -> None:
+    """Give freed memory back to the system; without this a heap keeps what weights have left."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    if sys.platform == "linux" and (name := ctypes.util.find_library("c")):
+        trim = getattr(ctypes.CDLL(name), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
+
+
+def fastest_dtype(cache_dir: Path) -> torch.dtype:
+    """bfloat16 or float32, whichever is faster on this CPU: measured once per machine, kept in ``cache_dir``."""
+    file = cache_dir / "cpu.json"
+    key = f"{platform.node()} {platform.machine()} {platform.processor()} torch {torch.__version__}"
+    known: dict[str, str] = json.loads(file.read_text()) if file.is_file() else {}
+    if key not in known:
+        known[key] = "bfloat16" if _seconds(torch.bfloat16) < _seconds(torch.float32) else "float32"
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        fresh = file.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps(known))
+        fresh.replace(file)
+    return torch.bfloat16 if known[key] == "bfloat16" else torch.float32
+
+
+def _seconds(dtype: torch.dtype) -> float:
+    """The time of a small layer for one token and for sixteen, the best of three."""
+    weight = torch.ones(1536, 576, dtype=dtype)
+    inputs = [torch.ones(count, 576, dtype=dtype) for count in (1, 16)]
+    with warnings.catch_warnings(), torch.inference_mode():
+        # a CPU without fast bfloat16 says so in a warning; the figure says it too
+        warnings.simplefilter("ignore")
+        return best_of(lambda: [functional.linear(x, weight) for x in inputs], times=3)
+
+
+def best_of(action: Callable[[], object], *, times: int) -> float:
+    """Seconds of the fastest of several calls."""
+    seconds = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)

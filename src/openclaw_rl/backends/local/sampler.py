@@ -1,0 +1,150 @@
+"""From logits to tokens: each row of a batch is drawn by its own request's settings and its own chance.
+
+The number drawn for a row comes from that request's generator alone, so who else is in the batch does not change it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+
+from openclaw_rl.types import Sampling
+
+HEAD = 512
+"""top-p looks at this many of the best tokens first, and sorts the whole vocabulary only where they do not suffice"""
+
+
+@dataclass(slots=True)
+class Drawer:
+    """One request's settings, chance and past tokens."""
+
+    sampling: Sampling
+    chance: Random
+    prompt: frozenset[int]
+    said: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, sampling: Sampling, prompt: Sequence[int]) -> Drawer:
+        seen = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
+        return cls(sampling, Random(sampling.seed), seen)
+
+    @property
+    def penalised(self) -> bool:
+        ask = self.sampling
+        return ask.repetition_penalty != 1.0 or ask.presence_penalty != 0.0 or ask.frequency_penalty != 0.0
+
+    @property
+    def filtered(self) -> bool:
+        ask = self.sampling
+        return ask.top_p < 1.0 or ask.top_k > 0 or ask.min_p > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A token, its log-prob as the model gave it and after the temperature, and the best alternatives."""
+
+    token: int
+    raw: float
+    tempered: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@torch.inference_mode()
+def draw(logits: torch.Tensor, drawers: Sequence[Drawer]) -> list[Draw]:
+    """One token per row of ``logits`` `[n, vocabulary]`, float32."""
+    heats = [drawer.sampling.temperature or 1.0 for drawer in drawers]
+    hot = any(heat != 1.0 for heat in heats)
+    scaled = logits / logits.new_tensor(heats)[:, None] if hot else logits
+    raw_norm = logits.logsumexp(-1)
+    hot_norm = scaled.logsumexp(-1) if hot else raw_norm
+    tokens = _choose(_penalise(scaled, logits, drawers, heats), drawers)
+    at = tokens[:, None]
+    raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
+    tempered = (scaled.gather(1, at)[:, 0] - hot_norm).tolist()
+    tops = _tops(logits, raw_norm, drawers)
+    ids = tokens.tolist()
+    for drawer, token in zip(drawers, ids, strict=True):
+        drawer.said[token] += 1
+    return [Draw(t, min(r, 0.0), min(h, 0.0), top) for t, r, h, top in zip(ids, raw, tempered, tops, strict=True)]
+
+
+def _penalise(
+    scaled: torch.Tensor, logits: torch.Tensor, drawers: Sequence[Drawer], heats: Sequence[float]
+) -> torch.Tensor:
+    """Penalties act on the logits before the temperature; rows without any are left alone."""
+    rows = [row for row, drawer in enumerate(drawers) if drawer.penalised]
+    if not rows:
+        return scaled
+    scaled = scaled.clone()
+    for row in rows:
+        drawer, ask = drawers[row], drawers[row].sampling
+        scores = logits[row].clone()
+        if ask.repetition_penalty != 1.0 and (seen := sorted(drawer.prompt | drawer.said.keys())):
+            index = torch.tensor(seen, device=logits.device)
+            old = scores[index]
+            scores[index] = torch.where(old < 0, old * ask.repetition_penalty, old / ask.repetition_penalty)
+        if drawer.said:
+            index = torch.tensor(list(drawer.said), device=logits.device)
+            counts = logits.new_tensor(list(drawer.said.values()))
+            scores[index] -= ask.presence_penalty + ask.frequency_penalty * counts
+        scaled[row] = scores / heats[row]
+    return scaled
+
+
+def _choose(scores: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
+    tokens = scores.argmax(-1)
+    chance = [row for row, drawer in enumerate(drawers) if not drawer.sampling.greedy]
+    plain = [row for row in chance if not drawers[row].filtered]
+    if plain:
+        tokens[plain] = _pick(scores[plain].softmax(-1), [drawers[row] for row in plain])
+    for row in chance:
+        if drawers[row].filtered:
+            tokens[row] = _pick_filtered(scores[row], drawers[row])
+    return tokens
+
+
+def _pick(chances: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
+    """Where each drawer's number falls in the running sum of its row."""
+    sums = chances.double().cumsum(-1)
+    points = sums.new_tensor([[drawer.chance.random()] for drawer in drawers]) * sums[:, -1:]
+    picked = torch.searchsorted(sums, points, right=True)[:, 0].clamp_(max=chances.shape[-1] - 1)
+    # rounding can land on a token of chance zero at the very end of the row
+    impossible = chances.gather(1, picked[:, None])[:, 0] == 0
+    return torch.where(impossible, chances.argmax(-1), picked)
+
+
+def _pick_filtered(scores: torch.Tensor, drawer: Drawer) -> torch.Tensor:
+    """Among the tokens that top-k, then top-p, then min-p leave, best first."""
+    ask = drawer.sampling
+    size = scores.shape[-1]
+    chances = scores.softmax(-1)
+    head = min(size, ask.top_k or HEAD, size)
+    best, ids = chances.topk(head)
+    if not ask.top_k and head < size and _needs_more(best, ask):
+        best, ids = chances.sort(descending=True)
+    if ask.top_k:
+        best = best / best.sum()
+    kept = best * (best.cumsum(-1) - best < ask.top_p) * (best >= ask.min_p * best[0])
+    return ids[_pick(kept[None], [drawer])[0]]
+
+
+def _needs_more(best: torch.Tensor, ask: Sampling) -> bool:
+    """Whether a token behind the head could still be allowed."""
+    reached = float(best.sum()) >= ask.top_p
+    return not reached and not float(best[-1]) < ask.min_p * float(best[0])
+
+
+def _tops(logits: torch.Tensor, norm: torch.Tensor, drawers: Sequence[Drawer]) -> list[tuple[tuple[int, float], ...]]:
+    found: list[tuple[tuple[int, float], ...]] = []
+    for row, drawer in enumerate(drawers):
+        count = min(drawer.sampling.top_logprobs, logits.shape[-1])
+        if not count:
+            found.append(())
+            continue
+        values, ids = logits[row].topk(count)
+        found.append(tuple(zip(ids.tolist(), (values - norm[row]).clamp(max=0.0).tolist(), strict=True)))
+    return found

@@ -1,0 +1,330 @@
+"""From samples to the inputs of a loss: one batch, its passes through student, teacher and base, and its gradient.
+
+`N` reply tokens of all samples one after another, `S` samples, `H` hints, `K` top-k ids, `d` hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.backends.local import train_head
+from openclaw_rl.backends.local.train_forward import hidden
+from openclaw_rl.backends.local.train_head import Base, Head, Scan
+
+# The pure modules of the training loop are the only ones of it that a backend may import.
+from openclaw_rl.train.losses import LossInputs
+from openclaw_rl.train.tree import Forest, Path, plant
+from openclaw_rl.types import Sample, Tokens
+
+Loss = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
+Views = Sequence[Sequence[Tokens | None]]
+"""for each sample, the ids of each hinted prompt; None where it could not be rendered"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Net:
+    """Weights that can be asked: a Hugging Face model, its head, and the state it is put in while it is asked."""
+
+    model: Any
+    head: Head
+    tree: bool
+    context: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Samples as flat tensors; ``spans[s]`` are sample s's tokens among the N."""
+
+    tokens: Tensor
+    sample: Tensor
+    mask: Tensor
+    old: Tensor
+    same_weights: Tensor
+    temperature: Tensor
+    advantage: Tensor
+    has_advantage: Tensor
+    spans: tuple[slice, ...]
+    plain: tuple[Path, ...]
+    hinted: tuple[tuple[int, int, Path], ...]
+    """(hint, sample, path) of every teacher view"""
+    hints: int
+
+
+def collate(samples: Sequence[Sample], views: Views, *, version: int, device: torch.device, wide: torch.dtype) -> Batch:
+    """Flatten samples; a temperature of 0 counts as 1. ``version`` is the one whose weights stand now."""
+    lengths = [len(sample.reply_tokens) for sample in samples]
+    starts = [sum(lengths[:at]) for at in range(len(lengths))]
+
+    def flat(rows: Iterator[Sequence[Any]], dtype: torch.dtype) -> Tensor:
+        return torch.tensor([value for row in rows for value in row], dtype=dtype, device=device)
+
+    def each(value: Callable[[Sample], Any], dtype: torch.dtype) -> Tensor:
+        return torch.tensor([value(sample) for sample in samples], dtype=dtype, device=device)
+
+    sample = flat(([at] * length for at, length in enumerate(lengths)), torch.int64)
+    return Batch(
+        tokens=flat((one.reply_tokens for one in samples), torch.int64),
+        sample=sample,
+        mask=flat((one.mask for one in samples), torch.bool),
+        old=flat((one.logprobs for one in samples), wide),
+        same_weights=each(lambda one: one.version == version, torch.bool)[sample],
+        temperature=each(lambda one: one.temperature or 1.0, wide)[sample],
+        advantage=each(lambda one: one.advantage or 0.0, wide),
+        has_advantage=each(lambda one: one.advantage is not None, torch.bool),
+        spans=tuple(slice(start, start + length) for start, length in zip(starts, lengths, strict=True)),
+        plain=tuple(_path(one.prompt_tokens, one.reply_tokens) for one in samples),
+        hinted=tuple(
+            (h, s, _path(prompt, samples[s].reply_tokens))
+            for s, view in enumerate(views)
+            for h, prompt in enumerate(view)
+            if prompt is not None
+        ),
+        hints=max((len(view) for view in views), default=0),
+    )
+
+
+def _path(prompt: Tokens, reply: Tokens) -> Path:
+    return Path(tokens=(*prompt, *reply), reply=len(reply))
+
+
+@dataclass(slots=True)
+class Count:
+    """What was computed: packed tokens, the tokens of the same sequences one by one, forward passes."""
+
+    packed: int = 0
+    sequential: int = 0
+    passes: int = 0
+
+    def add(self, forests: Sequence[Forest], paths: Sequence[Path]) -> None:
+        self.packed += sum(forest.size for forest in forests)
+        self.sequential += sum(len(path.tokens) - 1 for path in paths)
+        self.passes += len(forests)
+
+
+@torch.no_grad()
+def states(net: Net, paths: Sequence[Path], budget: int | None, count: Count) -> list[Tensor]:
+    """For each path the hidden states [R, d] that predict its reply, without a gradient."""
+    forests = plant(paths, budget=budget, share=net.tree)
+    count.add(forests, paths)
+    found: dict[int, Tensor] = {}
+    with net.context():
+        for forest in forests:
+            out = hidden(net.model, forest, tree=net.tree)
+            for member, rows in zip(forest.members, forest.rows, strict=True):
+                found[member] = out[rows.to(out.device)]
+    return [found[at] for at in range(len(paths))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hinted:
+    """The teacher's side: hidden states [M, d] of every view's reply, and where each row belongs in [H, N]."""
+
+    hidden: Tensor
+    head: Head
+    hint: Tensor
+    token: Tensor
+    seen: Scan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """What the step compares the student with: the teacher's views and the base, each None where not asked for."""
+
+    teacher: Hinted | None
+    base: Base | None
+
+
+def ask_others(batch: Batch, teacher: Net, base: Net | None, *, k: int, budget: int | None, count: Count) -> Others:
+    """One pass through the teacher for all hinted views, and one through the base for the plain ones.
+
+    Where both are the same weights it is a single pass: plain and hinted prompts share their beginnings too.
+    """
+    views = [path for _, _, path in batch.hinted]
+    plain = list(batch.plain) if base is not None else []
+    if base is teacher:
+        found = states(teacher, [*views, *plain], budget, count)
+        for_views, for_plain = found[: len(views)], found[len(views) :]
+    else:
+        for_views = states(teacher, views, budget, count)
+        for_plain = states(base, plain, budget, count) if base is not None else []
+    return Others(
+        teacher=_hinted(batch, for_views, teacher.head, k) if views else None,
+        base=Base(hidden=torch.cat(for_plain), head=base.head) if base is not None else None,
+    )
+
+
+def _hinted(batch: Batch, found: list[Tensor], head: Head, k: int) -> Hinted:
+    device = batch.tokens.device
+    rows = [torch.arange(batch.spans[s].start, batch.spans[s].stop, device=device) for _, s, _ in batch.hinted]
+    hint = [torch.full_like(row, h) for row, (h, _, _) in zip(rows, batch.hinted, strict=True)]
+    token, hidden_states = torch.cat(rows), torch.cat(found)
+    return Hinted(
+        hidden=hidden_states,
+        head=head,
+        hint=torch.cat(hint),
+        token=token,
+        seen=train_head.scan(hidden_states, head, batch.temperature[token], k=k),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leaves:
+    """What carries the gradient between a loss and the student: log-probs at ids [N, G], and the KL [N] or None.
+
+    The columns of ``ids`` are the sampled token, Sq (K of them), and Sp of each hint (K each).
+    """
+
+    ids: Tensor
+    at: Tensor
+    kl: Tensor | None
+
+    def gradients(self, loss: Tensor) -> tuple[Tensor, Tensor | None]:
+        """d loss / d at [N, G] and d loss / d kl [N]."""
+        wanted = [self.at] if self.kl is None else [self.at, self.kl]
+        found = torch.autograd.grad(loss, wanted, allow_unused=True)
+        kl = found[1] if len(found) > 1 else None
+        return torch.zeros_like(self.at) if found[0] is None else found[0], kl
+
+
+def look(batch: Batch, student: Tensor, head: Head, others: Others, *, k: int) -> tuple[LossInputs, Leaves]:
+    """Fill a loss's inputs from the student's hidden states [N, d] at all reply tokens.
+
+    The proximal policy of the top-k sets is the student itself as it stands: there is one update for each batch.
+    """
+    seen = train_head.scan(student, head, batch.temperature, k=k, base=others.base)
+    n, width = seen.ids.shape
+    teacher_ids, teacher = _teacher_values(batch, others.teacher, seen.ids)
+    ids = torch.cat([batch.tokens[:, None], seen.ids, teacher_ids.permute(1, 0, 2).reshape(n, -1)], 1)
+    values = train_head.at(student, head, batch.temperature, seen.norm, ids)
+    at = values.clone().requires_grad_()
+    kl = None if seen.kl is None else seen.kl.clone().requires_grad_()
+    inputs = LossInputs(
+        sample=batch.sample,
+        mask=batch.mask,
+        current=at[:, 0],
+        old=batch.old,
+        same_weights=batch.same_weights,
+        advantage=batch.advantage,
+        has_advantage=batch.has_advantage,
+        student_ids=seen.ids,
+        student_old=values[:, 1 : 1 + width],
+        student_current=at[:, 1 : 1 + width],
+        teacher_ids=teacher_ids,
+        teacher_old=values[:, 1 + width :].view(n, -1, width).permute(1, 0, 2),
+        teacher_current=at[:, 1 + width :].view(n, -1, width).permute(1, 0, 2),
+        kl=kl,
+        reference=_reference(batch, others.base, seen.base_norm),
+        **teacher,
+    )
+    return inputs, Leaves(ids=ids, at=at, kl=kl)
+
+
+def _reference(batch: Batch, base: Base | None, norm: Tensor | None) -> Tensor | None:
+    if base is None or norm is None:
+        return None
+    return train_head.at(base.hidden, base.head, batch.temperature, norm, batch.tokens[:, None])[:, 0]
+
+
+def _teacher_values(batch: Batch, views: Hinted | None, student_ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """Sp [H, N, K], and the teacher's log-probs of the sampled token, at Sq and at Sp; absent ones are NaN."""
+    shape = (max(1, batch.hints), *student_ids.shape)
+    nothing = torch.full(shape, torch.nan, dtype=batch.old.dtype, device=student_ids.device)
+    ids, at_student, top = student_ids.new_zeros(shape), nothing.clone(), nothing.clone()
+    sampled, present = nothing[..., 0].clone(), torch.zeros(shape[:2], dtype=torch.bool, device=student_ids.device)
+    if views is not None:
+        where, temperature = (views.hint, views.token), batch.temperature[views.token]
+        asked = torch.cat([batch.tokens[views.token][:, None], student_ids[views.token]], 1)
+        found = train_head.at(views.hidden, views.head, temperature, views.seen.norm, asked).to(nothing.dtype)
+        sampled[where], at_student[where], present[where] = found[:, 0], found[:, 1:], True
+        ids[where], top[where] = views.seen.ids, views.seen.top.to(nothing.dtype)
+    return ids, {"teacher": sampled, "has_teacher": present, "student_teacher": at_student, "teacher_top": top}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Student:
+    """The policy in training: its net, and how it is put into training mode for a pass with gradients."""
+
+    net: Net
+    training: Callable[[], AbstractContextManager[Any]] = nullcontext
+    two_passes: bool = False
+    """look first without dropout, then run again for the gradient"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """One pass of the student over a forest, its graph alive: hidden states [n, d] of these reply tokens [n]."""
+
+    hidden: Tensor
+    token: Tensor = field(repr=False)
+
+
+def gradient(
+    batch: Batch,
+    student: Student,
+    others: Others,
+    loss: Loss,
+    stop: Callable[[LossInputs], str | None],
+    *,
+    k: int,
+    budget: int | None,
+    count: Count,
+) -> tuple[dict[str, float], str | None]:
+    """Add the batch's gradient to the student's parameters; the loss's metrics, and why it was not done or None.
+
+    A batch that fits is one pass forward and back. A larger one is looked at piece by piece first, so that the loss
+    always sees the whole batch and does not depend on how it was cut; then each piece runs again and is pulled back.
+    ``stop`` looks at the inputs before any backward pass and may give a reason to end it there.
+    """
+    forests = plant(batch.plain, budget=budget, share=student.net.tree)
+    alone = None
+    if len(forests) == 1 and not student.two_passes:
+        alone = _run(batch, student, forests[0])
+        count.add(forests, batch.plain)
+        at_tokens = torch.empty_like(alone.hidden.detach()).index_copy_(0, alone.token, alone.hidden.detach())
+    else:
+        at_tokens = torch.cat(states(student.net, batch.plain, budget, count))
+    inputs, leaves = look(batch, at_tokens, student.net.head, others, k=k)
+    why = stop(inputs)
+    if why is not None:
+        return {}, why
+    total, metrics = loss(inputs)
+    at, kl = leaves.gradients(total)
+    for forest in forests:
+        piece = alone or _run(batch, student, forest)
+        _pull(batch, student, piece, others, leaves.ids, at, kl)
+    if alone is None:
+        count.add(forests, batch.plain)
+    return dict(metrics), None
+
+
+def _run(batch: Batch, student: Student, forest: Forest) -> Pass:
+    with student.training():
+        out = hidden(student.net.model, forest, tree=student.net.tree)
+    rows = torch.cat(forest.rows).to(out.device)
+    spans = [batch.spans[member] for member in forest.members]
+    token = torch.cat([torch.arange(span.start, span.stop, device=out.device) for span in spans])
+    return Pass(hidden=out[rows], token=token)
+
+
+def _pull(
+    batch: Batch, student: Student, piece: Pass, others: Others, ids: Tensor, at: Tensor, kl: Tensor | None
+) -> None:
+    token, base = piece.token, others.base
+    local = None if base is None or kl is None else Base(hidden=base.hidden[token], head=base.head)
+    back = train_head.pull_back(
+        piece.hidden.detach(),
+        student.net.head,
+        batch.temperature[token],
+        ids[token],
+        at[token],
+        kl=None if kl is None else kl[token],
+        base=local,
+    )
+    with student.training():  # layers that are recomputed must find the model as it was
+        torch.autograd.backward(piece.hidden, back)

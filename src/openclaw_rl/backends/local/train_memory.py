@@ -1,0 +1,119 @@
+"""The memory plan: what a step will take, computed before the first one, and how many tokens go through at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from openclaw_rl.errors import ModelRefused
+
+GIB = 1024**3
+_LEAST = 512  # tokens: a plan with less room than this is no plan
+_MOST = 65_536
+_ROOMY = 8_192  # with room for so many tokens, recomputing layers would only cost time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The sizes that decide: parameters by count, layers, widths, and bytes of a number in weights and activations."""
+
+    parameters: int
+    trainable: int
+    layers: int
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    weight_bytes: int
+    trainable_bytes: int = 4
+    copies: int = 0
+    """further frozen models that are held: a base for the teacher, another teacher"""
+    ema: bool = False
+    offload: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Bytes by purpose, and the decision: tokens at once, and whether layers are recomputed in the backward pass."""
+
+    weights: int
+    training: int
+    head: int
+    per_token: int
+    available: int | None
+    tokens: int
+    recompute: bool
+
+    def __str__(self) -> str:
+        free = "unknown" if self.available is None else f"{self.available / GIB:.1f} GiB"
+        return (
+            f"weights {self.weights / GIB:.2f} GiB, gradients and optimizer {self.training / GIB:.2f} GiB, "
+            f"head {self.head / GIB:.2f} GiB, {self.per_token / 1024:.0f} KiB a token, {free} free: "
+            f"{self.tokens} tokens at once, recompute {'on' if self.recompute else 'off'}"
+        )
+
+
+def plan(shape: Shape, available: int | None, *, recompute: bool | None = None, chunk: int = 1 << 24) -> MemoryPlan:
+    """Fit a step into ``available`` bytes (None: not known); ``recompute`` None decides by the room there is.
+
+    Raises ModelRefused with the numbers when not even a short turn fits.
+    """
+    if recompute is None:
+        roomy = _plan(shape, available, False, chunk)
+        recompute = roomy.tokens < _ROOMY
+    found = _plan(shape, available, recompute, chunk)
+    if found.tokens < _LEAST:
+        raise ModelRefused(
+            f"training {shape.parameters / 1e9:.2f} billion parameters does not fit: {found}",
+            remedy="use LoRA, switch recompute or offload_optimizer on, take a smaller model, or free memory",
+        )
+    return found
+
+
+def _plan(shape: Shape, available: int | None, recompute: bool, chunk: int) -> MemoryPlan:
+    weights = shape.parameters * shape.weight_bytes * (1 + shape.copies)
+    moments = 0 if shape.offload else 2
+    training = shape.trainable * shape.trainable_bytes * (1 + moments + shape.ema)
+    head = chunk * 4 * 5  # logits, their softmax, the base's, a gradient, one in flight
+    per_token = _per_token(shape, recompute)
+    tokens = _MOST
+    if available is not None:
+        # the weights are loaded when the plan is made: what is free is free beside them
+        tokens = int((available - training - head) // per_token)
+    return MemoryPlan(
+        weights=weights,
+        training=training,
+        head=head,
+        per_token=per_token,
+        available=available,
+        tokens=min(max(tokens, 0), _MOST),
+        recompute=recompute,
+    )
+
+
+def _per_token(shape: Shape, recompute: bool) -> int:
+    """Activations that a token leaves behind: inputs of norms, projections, gates; and the attention's own."""
+    number = max(2, shape.weight_bytes)
+    layer = (14 * shape.hidden + 6 * shape.intermediate) * number
+    kept = shape.hidden * number
+    return shape.layers * kept + 2 * layer if recompute else shape.layers * layer
+
+
+def free_memory() -> int | None:
+    """Bytes of main memory that can be had, the control group's limit respected; None where nothing says."""
+    found = [value for value in (_meminfo(), _control_group()) if value is not None]
+    return min(found) if found else None
+
+
+def _meminfo() -> int | None:
+    path = Path("/proc/meminfo")
+    if not path.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
+    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
+
+
+def _control_group() -> int | None:
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if not (limit.exists() and used.exists()) or limit.read_text().strip() == "max":
+        return None
+    return max(0, int(limit.read_text()) - int(used.read_text()))

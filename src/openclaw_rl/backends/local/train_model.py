@@ -1,0 +1,238 @@
+"""The weights in training, an adapter on a base or all of it: loading, saving, and who plays teacher and base."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from typing import cast as typed
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from openclaw_rl.backends.local.train_batch import Net, Student
+from openclaw_rl.backends.local.train_forward import enable_tree
+from openclaw_rl.backends.local.train_head import Head
+from openclaw_rl.backends.local.train_publish import ADAPTER, MODEL
+from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings, attribute
+from openclaw_rl.errors import BackendError, ModelRefused
+
+Weights = dict[str, Tensor]
+_CASTS = (torch.bfloat16, torch.float16)
+
+
+class Policy:
+    """The model in training. ``tokenizer`` is the base's; ``note`` says why the token tree is not used, or is None."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        self.settings = settings
+        self.device = pick_device(settings.device)
+        self.model, self.tokenizer = self._load(settings.model)
+        self.compute = next(self.model.parameters()).dtype
+        self.note = self._see_trees(self.model)
+        self.tree = self.note is None
+        self._wrapped: Any = None
+        torch.manual_seed(settings.seed)
+        if settings.lora is None:
+            self._train_everything()
+        else:
+            self._wrapped = add_adapter(self.model, settings.lora, settings.model, mixed=self._mixed())
+        self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self._initial = None if settings.lora is None else {n: p.detach().clone() for n, p in self.parameters.items()}
+        self._base = self._separate_base()
+        self._other = self._net(self._frozen(settings.teacher_model)) if settings.teacher_model else None
+
+    def _load(self, model: str) -> tuple[Any, Any]:
+        s = self.settings
+        loaded = attribute(s.loader)(model, cache_dir=s.cache_dir, device=str(self.device), dtype=s.dtype)
+        if s.chat_template is not None:
+            loaded.tokenizer.chat_template = Path(s.chat_template).read_text()
+        return loaded.model.eval(), loaded.tokenizer
+
+    def _see_trees(self, model: Any) -> str | None:
+        return enable_tree(model) if self.settings.tree else "it is switched off"
+
+    def _train_everything(self) -> None:
+        # small steps vanish in the rounding of half precision: what is trained is kept in single
+        self.model.to(torch.float32 if self.compute in _CASTS else self.compute)
+        self.model.requires_grad_(True)
+
+    def _frozen(self, model: str) -> Any:
+        found = self._load(model)[0].requires_grad_(False)
+        self._see_trees(found)
+        return found
+
+    def _separate_base(self) -> Net | None:
+        """With an adapter, the base is the model without it; a full tune must hold a second one."""
+        s = self.settings
+        needed = s.losses.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None)
+        return self._net(self._frozen(s.model)) if s.lora is None and needed else None
+
+    # --- who is asked
+
+    def _net(self, model: Any, context: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Net:
+        layer = model.get_output_embeddings()
+        if not isinstance(layer, nn.Linear):
+            raise ModelRefused(f"the head of {self.settings.model} is {type(layer).__name__}, not a linear layer")
+        cast = self.compute if layer.weight.dtype != self.compute and self.device.type == "cuda" else None
+        head = Head(weight=typed(nn.Parameter, layer.weight), bias=layer.bias, dtype=cast)
+        return Net(model=model, head=head, tree=self.tree, context=context)
+
+    def student(self) -> Student:
+        """The policy as it stands."""
+        dropout = self.settings.lora is not None and self.settings.lora.dropout > 0
+        return Student(net=self._net(self.model, self._asked), training=self._training, two_passes=dropout)
+
+    def base(self) -> Net:
+        """The weights that nothing was learned into."""
+        return self._base or self._net(self.model, self._without_adapter)
+
+    def teacher(self, base: Net, ema: Weights | None) -> Net:
+        """The weights that see the hints."""
+        if self._other is not None:
+            return self._other
+        roles: dict[str, Callable[[], Net]] = {
+            "base": lambda: base,
+            "live": lambda: self._net(self.model, self._asked),
+            "ema": lambda: self._net(self.model, lambda: self._as(ema or {})),
+        }
+        return roles[self.settings.teacher]()
+
+    def _mixed(self) -> bool:
+        return self.device.type == "cuda" and self.compute in _CASTS
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cuda", dtype=self.compute) if self._mixed() else nullcontext()
+
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        self.model.eval()
+        with self._cast():
+            yield
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        self.model.train()
+        try:
+            with self._cast():
+                yield
+        finally:
+            self.model.eval()
+
+    @contextmanager
+    def _without_adapter(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(self._asked())
+            if self._wrapped is not None:
+                stack.enter_context(self._wrapped.disable_adapter())
+            yield
+
+    @contextmanager
+    def _as(self, weights: Weights) -> Iterator[None]:
+        """Lend the model other values of its trained parameters for a while."""
+        before = {name: p.data for name, p in self.parameters.items()}
+        try:
+            for name, value in weights.items():
+                self.parameters[name].data = value.to(self.device)
+            with self._asked():
+                yield
+        finally:
+            for name, value in before.items():
+                self.parameters[name].data = value
+
+    # --- from and to disk
+
+    @torch.no_grad()
+    def put(self, weights: Weights) -> None:
+        """Give the trained parameters these values."""
+        if missing := self.parameters.keys() - weights.keys():
+            raise BackendError(f"{len(missing)} weights are missing, {min(missing)!r} among them")
+        for name, parameter in self.parameters.items():
+            parameter.copy_(weights[name])
+
+    def weights(self) -> Weights:
+        """A copy of the trained parameters."""
+        return {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    def begin(self) -> Weights:
+        """The trained parameters as they are at version 0."""
+        if self._initial is not None:
+            return self._initial
+        fresh = self._base.model if self._base is not None else self._load(self.settings.model)[0]
+        return dict(fresh.named_parameters())
+
+    def read(self, directory: Path) -> Weights:
+        """The trained parameters that a version's directory holds."""
+        path = directory / (ADAPTER if self._wrapped is not None else MODEL)
+        if not path.exists():
+            kind = "an adapter" if self._wrapped is not None else "a full model"
+            raise BackendError(f"{directory} holds no {path.name}", remedy=f"its parent must be {kind} of this trainer")
+        found = load_file(path)
+        return {_from_peft(name): value for name, value in found.items()} if self._wrapped is not None else found
+
+    def write(self, directory: Path) -> None:
+        """Adapter in peft's format, or a whole model that can be loaded by its folder."""
+        if self._wrapped is None:
+            self._write_model(directory)
+            return
+        tensors = {_to_peft(name): p.detach().cpu().contiguous() for name, p in self.parameters.items()}
+        save_file(tensors, directory / ADAPTER, metadata={"format": "pt"})
+        self._wrapped.peft_config["default"].save_pretrained(directory)
+
+    def _write_model(self, directory: Path) -> None:
+        tensors = {name: p.detach().to("cpu", self.compute).contiguous() for name, p in self.parameters.items()}
+        save_file(tensors, directory / MODEL, metadata={"format": "pt"})
+        self.model.config.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+
+
+def add_adapter(model: Any, lora: LoraSettings, base: str, *, mixed: bool = False) -> Any:
+    """Put LoRA layers into ``model``; everything else is frozen. Returns peft's wrapper, which can switch them off.
+
+    ``mixed`` says that passes run under autocast, which casts inputs already.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=list(lora.targets) or linear_layers(model),
+        task_type="CAUSAL_LM",
+    )
+    wrapped = get_peft_model(model, config)
+    config.base_model_name_or_path = base  # peft has put there what the model says of itself
+    for module in model.modules():
+        if mixed and hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = False
+    config.inference_mode = True  # what is saved is for serving
+    return wrapped
+
+
+def linear_layers(model: Any) -> list[str]:
+    """The last names of all linear layers but the head, sorted: the same adapter everywhere, every time."""
+    head = model.get_output_embeddings()
+    found = {
+        name.rsplit(".", 1)[-1]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    return sorted(found)
+
+
+def _to_peft(name: str) -> str:
+    return "base_model.model." + name.replace(".default.", ".")
+
+
+def _from_peft(name: str) -> str:
+    stem, last = name.removeprefix("base_model.model.").rsplit(".", 1)
+    return f"{stem}.default.{last}"
+
+
+def pick_device(name: str) -> torch.device:
+    """``auto`` is a CUDA card where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)

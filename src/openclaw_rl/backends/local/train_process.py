@@ -1,0 +1,47 @@
+"""The process that trains and does nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from openclaw_rl.backends.local.train_settings import TrainSettings
+from openclaw_rl.backends.local.train_worker import Worker
+from openclaw_rl.errors import ModelRefused, OpenClawError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why the worker is about to end: what to say, what to do, and whether the model was refused."""
+
+    what: str
+    remedy: str | None = None
+    refused: bool = False
+
+
+def _failure(error: BaseException) -> Failure:
+    """An error of ours speaks for itself; of any other the end of its traceback is told."""
+    if isinstance(error, OpenClawError):
+        return Failure(what=error.what, remedy=error.remedy, refused=isinstance(error, ModelRefused))
+    return Failure(what="the training worker failed:\n" + "".join(traceback.format_exception(error)[-6:]))
+
+
+def serve(pipe: Connection, settings: TrainSettings, niceness: int) -> None:
+    """Build a worker, say how it stands, then answer orders until the pipe closes. A failure ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
+    if niceness and hasattr(os, "nice"):
+        os.nice(niceness)
+    try:
+        worker = Worker(settings)
+        pipe.send((str(worker.plan), worker.policy.note))
+        while True:
+            pipe.send(worker.step(pipe.recv()))
+    except EOFError:
+        return
+    except BaseException as error:
+        # whatever it is, the parent must hear of it: this process ends and takes any half-done state with it
+        pipe.send(_failure(error))
+        raise SystemExit(1) from error

@@ -1,0 +1,395 @@
+"""One step of training.
+
+A step begins from its parent's directory (weights, optimizer, random state) and ends in a new one, so that it can be
+interrupted anywhere and asked for again: the same arguments give the same weights.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from openclaw_rl.backends.local import train_head
+from openclaw_rl.backends.local.train_batch import Batch, Count, Loss, ask_others, collate, gradient
+from openclaw_rl.backends.local.train_memory import MemoryPlan, Shape, free_memory, plan
+from openclaw_rl.backends.local.train_model import Policy, Weights
+from openclaw_rl.backends.local.train_publish import STATE, publishing, read_manifest, write_manifest
+from openclaw_rl.backends.local.train_render import encode
+from openclaw_rl.backends.local.train_settings import TrainSettings, attribute
+from openclaw_rl.errors import BackendError
+from openclaw_rl.ports import Trained
+
+# The pure modules of the training loop are the only ones of it that a backend may import.
+from openclaw_rl.train import losses
+from openclaw_rl.train.losses import LossInputs
+from openclaw_rl.types import Prompt, Sample, Tokens, Version
+
+log = logging.getLogger(__name__)
+
+_SHARE = {"cuda": 0.85}  # of what is free; main memory is shared with whoever serves, so half of it
+_HISTORY = 32  # gradient norms that the running median looks back on
+_ENOUGH = 3  # of them before it may raise an alarm
+
+
+@dataclass(slots=True)
+class State:
+    """All of a version beside its weights: what a resumed run must find again."""
+
+    optimizer: dict[str, Any] | None = None
+    random: dict[str, torch.Tensor] = field(default_factory=dict)
+    norms: list[float] = field(default_factory=list)
+    ema: Weights | None = None
+    master: Weights | None = None
+    """trained weights in single precision, where the published ones are rounded"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a step is asked to do."""
+
+    samples: tuple[Sample, ...]
+    number: int
+    parent: Version
+    target: str
+
+
+class Skip(Exception):
+    """A reason to take no step; not an error."""
+
+
+class Worker:
+    """The trainer proper: synchronous, in one process, one step at a time."""
+
+    def __init__(self, settings: TrainSettings) -> None:
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        self.settings = settings
+        self.policy = Policy(settings)
+        self.loss, self.needs = _loss(settings)
+        self.plan = self._plan()
+        self.budget = settings.micro_tokens or self.plan.tokens
+        if self.plan.recompute:
+            self.policy.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self._at: str | None = None
+        self._state = self._first()
+
+    # --- a step
+
+    def step(self, order: Order) -> Trained:
+        """Train, publish, and say what happened; a skipped step leaves weights and optimizer as they were."""
+        began = time.monotonic()
+        known = self._done_before(order)
+        if known is not None:
+            return known
+        metrics: dict[str, float] = {"samples": float(len(order.samples)), **_lag(order)}
+        try:
+            self._load(order.parent)
+            metrics |= self._train(order)
+        except Skip as skip:
+            self._forget_gradients()
+            found = {**metrics, **(skip.args[1] if len(skip.args) > 1 else {})}
+            return Trained(adapter=None, metrics=_finite(found), seconds=time.monotonic() - began, skipped=skip.args[0])
+        metrics["seconds"] = time.monotonic() - began
+        self._publish(order, _finite(metrics))
+        return Trained(adapter=order.target, metrics=_finite(metrics), seconds=time.monotonic() - began)
+
+    def _train(self, order: Order) -> dict[str, float]:
+        self._refuse_silence(order.samples)
+        views, missing = self._views(order.samples)
+        batch = collate(order.samples, views, version=order.parent.number, device=self.policy.device, wide=self._wide())
+        _refuse_idle(batch, self.needs[1])
+        metrics = self._gradient(batch)
+        metrics |= {"teachers_missing": float(missing), **self._apply(metrics)}
+        return metrics
+
+    def _gradient(self, batch: Batch) -> dict[str, float]:
+        """The batch's gradient; when memory runs out, again with half as many tokens at once."""
+        while True:
+            try:
+                return self._try_gradient(batch)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                self._shrink(batch, str(error))
+
+    def _try_gradient(self, batch: Batch) -> dict[str, float]:
+        count, s = Count(), self.settings
+        base = self.policy.base()
+        teacher = self.policy.teacher(base, self._state.ema)
+        reference = base if s.losses.kl_coef > 0 else None
+        others = ask_others(batch, teacher, reference, k=s.k, budget=self.budget, count=count)
+        health: dict[str, float] = {}
+
+        def stop(inputs: LossInputs) -> str | None:
+            health.update(losses.health(inputs, s.losses.max_mismatch))
+            return alarm(health, gap=s.gap_alarm, ess=s.ess_alarm)
+
+        found, why = gradient(
+            batch, self.policy.student(), others, self.loss, stop, k=s.k, budget=self.budget, count=count
+        )
+        if why is not None:
+            raise Skip(why, health)
+        return {
+            **health,
+            **found,
+            "tokens_computed": float(count.packed),
+            "tokens_one_by_one": float(count.sequential),
+            "passes": float(count.passes),
+            "tree": float(self.policy.tree),
+        }
+
+    def _shrink(self, batch: Batch, error: str) -> None:
+        self._forget_gradients()
+        gc.collect()
+        if self.policy.device.type == "cuda":
+            torch.cuda.empty_cache()
+        longest = max(len(path.tokens) for path in (*batch.plain, *(path for _, _, path in batch.hinted)))
+        if self.budget <= longest:
+            raise BackendError(
+                f"out of memory with a single turn of {longest} tokens at once ({self.plan}): {error}",
+                remedy="switch recompute on, shorten the context, or train on a larger device",
+            )
+        total = sum(len(path.tokens) for path in batch.plain)
+        self.budget = max(longest, min(self.budget, total) // 2)
+        log.warning("out of memory: %d tokens at once from now on", self.budget)
+
+    def _apply(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Check the gradient's norm, clip it, update; the moving average follows."""
+        s, parameters = self.settings, list(self.policy.parameters.values())
+        norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+        why = norm_alarm(norm, self._state.norms, s.norm_alarm)
+        if why is not None:
+            raise Skip(why, {**metrics, "grad_norm": norm})
+        if s.grad_clip > 0:
+            torch.nn.utils.clip_grads_with_norm_(
+                parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device)
+            )
+        optimizer = self._optimizer()
+        optimizer.step()
+        self._forget_gradients()
+        self._state = State(
+            optimizer=_to_cpu(optimizer.state_dict()) if s.offload_optimizer else optimizer.state_dict(),
+            random=self._random(),
+            norms=[*self._state.norms, norm][-_HISTORY:],
+            ema=self._moved_average(),
+        )
+        self._at = None  # in memory now, on disk only when published
+        return {"grad_norm": norm, "lr": s.lr}
+
+    def _optimizer(self) -> torch.optim.AdamW:
+        s = self.settings
+        dials = {"lr": s.lr, "betas": (s.adam_beta1, s.adam_beta2), "eps": s.adam_eps, "weight_decay": s.weight_decay}
+        optimizer = torch.optim.AdamW(self.policy.parameters.values(), **dials)  # type: ignore[arg-type]
+        if self._state.optimizer is not None:
+            optimizer.load_state_dict(self._state.optimizer)
+            optimizer.param_groups[0].update(dials)  # today's dials, not those of the day it was saved
+        return optimizer
+
+    @torch.no_grad()
+    def _moved_average(self) -> Weights | None:
+        if self.settings.teacher != "ema":
+            return None
+        decay, old = self.settings.ema_decay, self._state.ema or {}
+        now = self.policy.weights()
+        return {name: old[name].to(value).mul_(decay).add_(value, alpha=1 - decay) for name, value in now.items()}
+
+    def _forget_gradients(self) -> None:
+        for parameter in self.policy.parameters.values():
+            parameter.grad = None
+
+    # --- what a step is made of
+
+    def _refuse_silence(self, samples: Sequence[Sample]) -> None:
+        hints, scores = self.needs
+        scored = scores and any(sample.advantage for sample in samples)
+        if not scored and not (hints != 0 and any(sample.teachers for sample in samples)):
+            raise Skip("no signal: every advantage is zero and there is no hint")
+
+    def _views(self, samples: Sequence[Sample]) -> tuple[list[list[Tokens | None]], int]:
+        """Every teacher's prompt as ids, and how many could not be rendered or do not fit."""
+        most = self.settings.max_hints if self.needs[0] is None else self.needs[0]
+        views = [[self._view(prompt, sample) for prompt in sample.teachers[:most]] for sample in samples]
+        return views, sum(view is None for row in views for view in row)
+
+    def _view(self, prompt: Prompt, sample: Sample) -> Tokens | None:
+        from jinja2.exceptions import TemplateError
+
+        try:
+            ids = encode(self.policy.tokenizer, prompt)
+        except TemplateError as error:
+            log.warning("teacher of turn %s not rendered: %s", sample.turn, error)
+            return None
+        room = getattr(self.policy.model.config, "max_position_embeddings", None)
+        return ids if room is None or len(ids) + len(sample.reply_tokens) <= room else None
+
+    def _wide(self) -> torch.dtype:
+        return torch.float64 if self.policy.compute == torch.float64 else torch.float32
+
+    def _plan(self) -> MemoryPlan:
+        model, s, device = self.policy.model, self.settings, self.policy.device
+        trained = list(self.policy.parameters.values())
+        held = (s.lora is None and s.losses.kl_coef > 0) + (s.teacher_model is not None)
+        shape = Shape(
+            parameters=sum(p.numel() for p in model.parameters()),
+            trainable=sum(p.numel() for p in trained),
+            layers=model.config.num_hidden_layers,
+            hidden=model.config.hidden_size,
+            intermediate=getattr(model.config, "intermediate_size", 4 * model.config.hidden_size),
+            vocabulary=model.config.vocab_size,
+            weight_bytes=self.policy.compute.itemsize,
+            trainable_bytes=trained[0].element_size(),
+            copies=held,
+            ema=s.teacher == "ema",
+            offload=s.offload_optimizer,
+        )
+        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+        free = int(free * _SHARE.get(device.type, 0.5)) if free is not None else None
+        return plan(shape, free, recompute=s.recompute, chunk=train_head.ELEMENTS.get(device.type, 1 << 24))
+
+    # --- versions
+
+    def _first(self) -> State:
+        torch.manual_seed(self.settings.seed)
+        return State(random=self._random(), ema=self.policy.weights() if self.settings.teacher == "ema" else None)
+
+    def _load(self, parent: Version) -> None:
+        """Stand where ``parent`` stood. What is in memory already is not read again."""
+        where = parent.adapter or ""
+        if self._at != where:
+            if parent.adapter is None:
+                self.policy.put(self.policy.begin())
+                self._state = self._first()
+            else:
+                self._state = self._read(Path(parent.adapter), parent.base)
+            self._at = where
+        torch.set_rng_state(self._state.random["cpu"])
+        if "cuda" in self._state.random and self.policy.device.type == "cuda":
+            torch.cuda.set_rng_state(self._state.random["cuda"], self.policy.device)
+
+    def _read(self, directory: Path, base: str) -> State:
+        manifest = read_manifest(directory)
+        if manifest is not None and manifest["base"] != base:
+            raise BackendError(f"{directory} was trained on {manifest['base']!r}, its version says {base!r}")
+        weights = self.policy.read(directory)
+        if not (directory / STATE).exists():
+            self.policy.put(weights)
+            return self._first()
+        state = State(**torch.load(directory / STATE, map_location="cpu", weights_only=True))
+        self.policy.put(state.master or weights)
+        if state.ema is None and self.settings.teacher == "ema":
+            state.ema = self.policy.weights()
+        return state
+
+    def _publish(self, order: Order, metrics: dict[str, float]) -> None:
+        rounded = (
+            self.settings.lora is None and self.policy.compute != next(iter(self.policy.parameters.values())).dtype
+        )
+        master = _to_cpu(self.policy.weights()) if rounded else None
+        state = {name: getattr(self._state, name) for name in ("optimizer", "random", "norms", "ema")}
+        with publishing(Path(order.target)) as directory:
+            self.policy.write(directory)
+            torch.save({**_to_cpu(state), "master": master}, directory / STATE)
+            write_manifest(directory, {**self._identity(order), "metrics": metrics})
+        self._at = order.target
+
+    def _identity(self, order: Order) -> dict[str, Any]:
+        return {
+            "kind": "full" if self.settings.lora is None else "lora",
+            "base": order.parent.base,
+            "parent": order.parent.number,
+            "parent_adapter": order.parent.adapter,
+            "step": order.number,
+            "turns": [sample.turn for sample in order.samples],
+            "config": _plain(self.settings.record()),
+        }
+
+    def _done_before(self, order: Order) -> Trained | None:
+        """What this very step gave when it was asked for earlier and its caller did not live to hear of it."""
+        target = Path(order.target)
+        manifest = read_manifest(target) if target.is_dir() else None
+        if manifest is None or any(manifest[name] != value for name, value in self._identity(order).items()):
+            return None
+        return Trained(adapter=order.target, metrics=manifest["metrics"], seconds=0.0)
+
+    def _random(self) -> dict[str, torch.Tensor]:
+        found = {"cpu": torch.get_rng_state()}
+        if self.policy.device.type == "cuda":
+            found["cuda"] = torch.cuda.get_rng_state(self.policy.device)
+        return found
+
+
+# --- decisions
+
+
+def _loss(settings: TrainSettings) -> tuple[Loss, tuple[int | None, bool]]:
+    """The loss to train with, and what it looks at: a custom one is given everything."""
+    if settings.loss is not None:
+        return attribute(settings.loss), (None, True)
+    return partial(losses.loss, settings=settings.losses), losses.needs(settings.losses)
+
+
+def alarm(health: Mapping[str, float], *, gap: float, ess: float) -> str | None:
+    """Why a batch must not be trained on, seen before its backward pass; None if nothing is wrong."""
+    if health["masked_non_finite"]:
+        return f"alarm: {health['masked_non_finite']:.0f} log-probs are not finite"
+    if health["gap_mean"] > gap:
+        return f"alarm: trainer and engine differ by {health['gap_mean']:.3f} a token (above {gap})"
+    if not health["kept"]:
+        return "no signal: every token is masked"
+    if health["ess"] < ess:
+        return f"alarm: effective sample size {health['ess']:.2f} (below {ess})"
+    return None
+
+
+def norm_alarm(norm: float, history: Sequence[float], times: float) -> str | None:
+    """Why this gradient must not be applied: not finite, or far beyond its running median."""
+    if not math.isfinite(norm):
+        return "alarm: the gradient is not finite"
+    if len(history) >= _ENOUGH and norm > times * statistics.median(history):
+        return f"alarm: gradient norm {norm:.3g} is above {times:g} times its median {statistics.median(history):.3g}"
+    return None
+
+
+def _refuse_idle(batch: Batch, scores: bool) -> None:
+    scored = scores and bool((batch.advantage[batch.has_advantage] != 0).any())
+    if not scored and not batch.hinted:
+        raise Skip("no signal: no teacher's prompt could be rendered")
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def _lag(order: Order) -> dict[str, float]:
+    lags = [order.parent.number - sample.version for sample in order.samples]
+    return {"lag_mean": sum(lags) / len(lags), "lag_max": float(max(lags))} if lags else {}
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float]:
+    """What could not be measured is absent, not a number."""
+    return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _to_cpu(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _to_cpu(one) for key, one in value.items()}
+    return [_to_cpu(one) for one in value] if isinstance(value, list) else value
+
+
+def _plain(value: Any) -> Any:
+    """As JSON will give it back: tuples are lists."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

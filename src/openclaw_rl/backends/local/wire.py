@@ -1,0 +1,166 @@
+"""What the policy and its engine process say to each other. Plain values, so that they travel between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from openclaw_rl.backends.local.events import Finished, Said, Scored
+from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
+from openclaw_rl.types import Prompt, Sampling, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that an engine process needs to start."""
+
+    model: str
+    cache_dir: str
+    device: str = "auto"
+    dtype: str = "auto"
+    context: int | None = None
+    max_batch: int = 16
+    cache_tokens: int | None = None
+    chat_template: str | None = None
+    tool_format: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    id: int
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenize:
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    id: int
+    tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Ask for a reply of one version."""
+
+    id: int
+    prompt: Prompt
+    sampling: Sampling
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    id: int
+    prompt: Tokens
+    reply: Tokens
+    version: int
+    temperature: float
+    top_k: int
+
+
+@dataclass(frozen=True, slots=True)
+class Know:
+    """Versions by number and where they lie; None is the bare base."""
+
+    adapters: Mapping[int, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a known version and make it live."""
+
+    id: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the process."""
+
+
+Request = Encode | Tokenize | Decode | Write | Score | Know | Load | Cancel | Stop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """The model is loaded."""
+
+    name: str
+    base: str
+    context: int
+    tool_format: str
+    device: str
+    dtype: str
+    cache_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A line for a person who waits."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The value of an `Encode`, `Tokenize`, `Decode` or `Load`."""
+
+    id: int
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An error that can travel. ``id`` None: the process cannot go on."""
+
+    id: int | None
+    kind: str
+    what: str
+    remedy: str | None = None
+    field: str | None = None
+    limit: int = 0
+    asked: int = 0
+
+    @classmethod
+    def of(cls, id: int | None, error: BaseException) -> Fault:
+        if isinstance(error, ContextOverflow):
+            return cls(id, "overflow", error.what, limit=error.limit, asked=error.asked)
+        if isinstance(error, RequestError):
+            return cls(id, "request", error.what, error.remedy, error.field)
+        kind = "refused" if isinstance(error, ModelRefused) else "backend"
+        if isinstance(error, OpenClawError):
+            return cls(id, kind, error.what, error.remedy)
+        return cls(id, kind, f"{type(error).__name__}: {error}")
+
+    def error(self) -> OpenClawError:
+        """The error again."""
+        if self.kind == "overflow":
+            return ContextOverflow(limit=self.limit, asked=self.asked)
+        if self.kind == "request":
+            return RequestError(self.what, field=self.field, remedy=self.remedy)
+        if self.kind == "refused":
+            return ModelRefused(self.what, remedy=self.remedy)
+        kind = BackendDown if self.kind == "down" else BackendError
+        return kind(self.what, remedy=self.remedy)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the engine did since the last news, and its figures."""
+
+    events: tuple[Said | Finished | Scored, ...]
+    stats: Mapping[str, int]
+
+
+Reply = Ready | Progress | Answer | Fault | News

@@ -1,0 +1,303 @@
+"""The engine's process: one thread listens, one runs the engine, one loads versions.
+
+It ends when its parent does, however that ends: the pipe between them breaks.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from safetensors import SafetensorError
+
+from openclaw_rl.backends.local.adapters import version_model
+from openclaw_rl.backends.local.brains import brain_of, row_bytes
+from openclaw_rl.backends.local.chat import Chat, ends_of
+from openclaw_rl.backends.local.engine import Engine
+from openclaw_rl.backends.local.events import Event, Failed
+from openclaw_rl.backends.local.jobs import Scoring, Writing
+from openclaw_rl.backends.local.memory import GIB, available
+from openclaw_rl.backends.local.models import Loaded, load
+from openclaw_rl.backends.local.wire import (
+    Answer,
+    Cancel,
+    Decode,
+    Encode,
+    Fault,
+    Know,
+    Load,
+    News,
+    Progress,
+    Ready,
+    Reply,
+    Request,
+    Score,
+    Settings,
+    Stop,
+    Tokenize,
+    Write,
+)
+from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
+
+LEAST = 1024
+"""a cache smaller than this is of no use"""
+
+Action = Callable[[Engine], list[Event]]
+
+
+def main(conn: Connection, settings: Settings) -> None:
+    """Load the model, then answer requests until told to stop or left alone."""
+    # Ctrl-C reaches the whole group of processes; the parent decides what it means
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        Worker(conn, settings).listen()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(0)
+    except OpenClawError as error:
+        conn.send(Fault.of(None, error))
+
+
+class Worker:
+    """What the process holds."""
+
+    def __init__(self, conn: Connection, settings: Settings) -> None:
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        self._conn = conn
+        self._sending = threading.Lock()
+        self._inbox: SimpleQueue[Action] = SimpleQueue()
+        self._loads: SimpleQueue[tuple[int, int | None]] = SimpleQueue()
+        self._adapters: dict[int, str | None] = {0: None}
+        self._loaded = _load(settings, lambda text: self._send(Progress(text)))
+        self._base = brain_of(self._loaded.model)
+        rows = cache_rows(self._loaded, settings)
+        self._chat = Chat(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
+        self._words = self._chat.again()
+        self._engine = Engine(
+            self._base, self._loaded.model, cache_tokens=rows, max_batch=settings.max_batch, wanted=self._want
+        )
+        self._context = min(settings.context or self._loaded.context, self._loaded.context, self._engine.arena.rows)
+
+    def listen(self) -> None:
+        """Answer requests until the pipe breaks."""
+        gc.collect()
+        gc.freeze()  # what lives as long as the process is not looked at again when a version leaves
+        for target in (self._run_engine, self._run_loads):
+            threading.Thread(target=self._guarded, args=(target,), daemon=True).start()
+        self._send(self._facts())
+        while True:
+            request: Request = self._conn.recv()
+            if isinstance(request, Stop):
+                os._exit(0)
+            try:
+                self._take(request)
+            except OpenClawError as error:
+                self._send(Fault.of(getattr(request, "id", None), error))
+
+    def _facts(self) -> Ready:
+        loaded = self._loaded
+        return Ready(
+            name=loaded.name,
+            base=loaded.base,
+            context=self._context,
+            tool_format=loaded.tool_format,
+            device=str(loaded.device),
+            dtype=str(loaded.dtype).removeprefix("torch."),
+            cache_tokens=self._engine.arena.rows,
+        )
+
+    def _take(self, request: Request) -> None:
+        match request:
+            case Encode(id, prompt):
+                self._send(Answer(id, self._chat.encode(prompt)))
+            case Tokenize(id, text):
+                self._send(Answer(id, self._chat.tokenize(text)))
+            case Decode(id, tokens):
+                self._send(Answer(id, self._chat.decode(tokens)))
+            case Know(adapters):
+                self._adapters.update(adapters)
+            case Load(id, version):
+                self._loads.put((version, id))
+            case Cancel(id):
+                self._inbox.put(lambda engine: engine.cancel(id))
+            case Write():
+                self._submit(self._writing(request))
+            case Score():
+                self._submit(self._scoring(request))
+
+    def _submit(self, job: Writing | Scoring) -> None:
+        def action(engine: Engine) -> list[Event]:
+            engine.submit(job)
+            return []
+
+        self._inbox.put(action)
+
+    def _writing(self, ask: Write) -> Writing:
+        ids = self._chat.encode(ask.prompt)
+        self._check(len(ids), ask.sampling.max_tokens or 1)
+        return Writing.of(
+            ask.id,
+            ask.version,
+            ids,
+            ask.sampling,
+            context=self._context,
+            ends=self._chat.ends,
+            decode=self._words.decode,
+        )
+
+    def _scoring(self, ask: Score) -> Scoring:
+        if not ask.prompt or not ask.reply:
+            raise RequestError("a score needs a prompt and a reply of at least one token each")
+        if max(*ask.prompt, *ask.reply, 0) >= self._loaded.model.config.vocab_size:
+            raise RequestError("a token id lies outside the model's vocabulary")
+        self._check(len(ask.prompt), len(ask.reply))
+        return Scoring(
+            id=ask.id,
+            version=ask.version,
+            tokens=[*ask.prompt, *ask.reply[:-1]],
+            prompt=len(ask.prompt),
+            reply=ask.reply,
+            temperature=ask.temperature or 1.0,
+            top_k=ask.top_k,
+        )
+
+    def _check(self, prompt: int, reply: int) -> None:
+        if prompt + reply > self._context:
+            raise ContextOverflow(limit=self._context, asked=prompt + reply)
+
+    def _want(self, version: int) -> None:
+        """The engine needs a version that it does not hold."""
+        self._loads.put((version, None))
+
+    def _run_engine(self) -> None:
+        engine = self._engine
+        while True:
+            events: list[Event] = []
+            if engine.idle:
+                events += self._inbox.get()(engine)
+            events += self._drain()
+            if not engine.idle:
+                events += engine.step()
+            self._tell(events)
+
+    def _drain(self) -> list[Event]:
+        events: list[Event] = []
+        while True:
+            try:
+                events += self._inbox.get_nowait()(self._engine)
+            except Empty:
+                return events
+
+    def _tell(self, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, Failed):
+                self._send(Fault.of(event.job, event.error))
+        good = tuple(event for event in events if not isinstance(event, Failed))
+        if good:
+            self._send(News(good, self._engine.stats()))
+
+    def _run_loads(self) -> None:
+        while True:
+            version, asker = self._loads.get()
+            try:
+                self._bring(version, asker)
+            except (OpenClawError, OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
+                self._refuse(version, asker, error)
+
+    def _bring(self, version: int, asker: int | None) -> None:
+        """Build a version beside the running ones; the engine takes it between two steps."""
+        if version not in self._adapters:
+            raise BackendError(f"no version {version}; known: {sorted(self._adapters)}")
+        adapter = self._adapters[version]
+        brain = self._engine.brains.get(version)
+        if brain is None and adapter is None:
+            brain = self._base
+        if brain is None:
+            assert adapter is not None
+            self._check_room()
+            brain = brain_of(version_model(self._loaded.model, adapter), like=self._base)
+        ready = brain
+
+        def action(engine: Engine) -> list[Event]:
+            engine.install(version, ready, live=asker is not None)
+            if asker is not None:
+                self._send(Answer(asker, version))
+            return []
+
+        self._inbox.put(action)
+
+    def _check_room(self) -> None:
+        """Refuse to load a version that might not fit beside the running ones."""
+        model, place = self._loaded.model, self._loaded.device
+        needed, left = sum(part.nbytes for part in model.model.layers.parameters()), available(place)
+        if needed > left:
+            raise BackendError(
+                f"a further version needs up to {needed / GIB:.1f} GiB, {left / GIB:.1f} GiB are available",
+                remedy="lower cache_tokens, or choose a smaller model",
+            )
+
+    def _refuse(self, version: int, asker: int | None, error: Exception) -> None:
+        fault = Fault.of(asker, error)
+        if asker is not None:
+            self._send(fault)
+        else:
+            self._inbox.put(lambda engine: engine.refuse(version, fault.error()))
+
+    def _guarded(self, target: Callable[[], None]) -> None:
+        """A thread's failure is the process's: the parent sees why, and starts another."""
+        try:
+            target()
+        except BaseException as error:  # nothing may keep a half-dead engine alive, so every cause ends the process
+            lines = traceback.format_exception(error)
+            self._send(Fault(None, "down", "".join(lines[-3:]).strip()))
+            os._exit(70)
+
+    def _send(self, reply: Reply) -> None:
+        try:
+            with self._sending:
+                self._conn.send(reply)
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(0)
+
+
+def _load(settings: Settings, progress: Callable[[str], None]) -> Loaded:
+    return load(
+        settings.model,
+        cache_dir=Path(settings.cache_dir),
+        device=settings.device,
+        dtype=settings.dtype,
+        progress=progress,
+        chat_template=settings.chat_template,
+        tool_format=settings.tool_format,
+    )
+
+
+def cache_rows(loaded: Loaded, settings: Settings) -> int:
+    """How many tokens the cache holds: as asked, or as many as a full batch can use within a share of free memory.
+
+    A copy of the weights is left free, for the next version.
+    """
+    context = min(settings.context or loaded.context, loaded.context)
+    each, left = row_bytes(loaded.model), available(loaded.device)
+    if settings.cache_tokens is not None:
+        rows = settings.cache_tokens
+        share = left
+    else:
+        copy = sum(part.nbytes for part in loaded.model.parameters())
+        share = int(max(left - copy, 0) * (0.25 if loaded.device.type == "cpu" else 0.5))
+        rows = min(settings.max_batch * context, share // each)
+    if rows * each > share or rows < min(LEAST, context):
+        raise ModelRefused(
+            f"{loaded.name}: the cache has {share / GIB:.2f} GiB, and {rows:,} tokens at {each:,} bytes each "
+            f"need {rows * each / GIB:.2f} GiB ({min(LEAST, context):,} tokens at least)",
+            remedy="lower cache_tokens or context, choose a smaller model, or close other programs",
+        )
+    return rows

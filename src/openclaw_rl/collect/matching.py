@@ -1,0 +1,223 @@
+"""Which remembered turn a history shows. Pure.
+
+A history shows a turn *exactly* when its path up to a reply is the turn's own path. Where a client dropped its oldest
+messages, pruned results, lost a broken exchange or put a summary in their place, the reply and what it answers must
+still be there, everything kept before them must come from the turn's own past, and no other turn may end alike: then
+the turn *explains* the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+
+from openclaw_rl.collect.normalise import ATOM, CALL, SAID, Reading, reply_start, run_start, skeleton
+from openclaw_rl.types import Kind
+
+WEIGHT = 24
+"""characters that the last exchange must have to be told from others by itself"""
+CROWD = 256
+"""how many turns with one reply are compared before all of them count as alike"""
+
+
+@dataclass(slots=True, eq=False)
+class Thread:
+    """A conversation in memory: its name, its turns that wait for what comes next, and how far its main line got."""
+
+    user: str
+    name: str
+    base: str | None
+    open: dict[int, Entry] = field(default_factory=dict)
+    size: int = 0
+    last: int = -1
+    index: int = -1
+    tools: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A turn in memory: no text, only its path. ``reply`` and ``run`` are offsets into it, in bytes."""
+
+    turn: str
+    seq: int
+    at: float
+    thread: Thread
+    kind: Kind
+    reason: str
+    confidence: float
+    index: int
+    path: bytes
+    reply: int
+    run: int
+    setting: bytes
+    aborted: bool
+    tools: bool
+    parent: Entry | None = None
+    evidence: tuple[str, ...] = ()
+    settled: bool = False
+    answered: bool = False
+
+    @property
+    def request(self) -> bytes:
+        """The path of what was asked."""
+        return self.path[: self.reply]
+
+    @property
+    def said(self) -> bytes:
+        """The path of the reply alone."""
+        return self.path[self.reply :]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request as it is matched: who asks, in which conversation if that is known, and what."""
+
+    user: str
+    base: str | None
+    reading: Reading
+    keys: Mapping[int, bytes]
+    """by the atom at which a reply ends: the key of the path so far"""
+
+    @classmethod
+    def of(cls, user: str, base: str | None, reading: Reading) -> Ask:
+        """One pass over the path gives the key of every reply in it."""
+        keys: dict[int, bytes] = {}
+        running, begin = _hasher(user), 0
+        for end in reading.ends:
+            running.update(reading.path[begin * ATOM : end * ATOM])
+            keys[end] = running.copy().digest()
+            begin = end
+        return cls(user, base, reading, keys)
+
+    def history(self, end: int) -> bytes:
+        """The path up to and with the reply that ends at atom ``end``."""
+        return self.reading.path[: end * ATOM]
+
+    def weight(self, end: int) -> int:
+        """How many characters the exchange has that ends at atom ``end``."""
+        path = self.history(end)
+        return sum(self.reading.sizes[run_start(path, reply_start(path)) // ATOM : end])
+
+
+@dataclass(slots=True)
+class Index:
+    """Entries by what they show: their whole path, their request, their reply."""
+
+    paths: dict[bytes, list[Entry]] = field(default_factory=dict)
+    requests: dict[bytes, list[Entry]] = field(default_factory=dict)
+    replies: dict[bytes, list[Entry]] = field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        for table, key in self._keys(entry):
+            table.setdefault(key, []).append(entry)
+
+    def remove(self, entry: Entry) -> None:
+        for table, key in self._keys(entry):
+            kept = table[key]
+            kept.remove(entry)
+            if not kept:
+                del table[key]
+
+    def showing(self, key: bytes) -> Sequence[Entry]:
+        """Turns whose prompt and reply have this key."""
+        return self.paths.get(key, ())
+
+    def asking(self, user: str, path: bytes) -> Sequence[Entry]:
+        """Turns whose prompt is this path."""
+        return self.requests.get(key_of(user, path), ())
+
+    def replying(self, user: str, said: bytes) -> Sequence[Entry]:
+        """Turns whose reply is this path."""
+        return self.replies.get(key_of(user, said), ())
+
+    def _keys(self, entry: Entry) -> Iterator[tuple[dict[bytes, list[Entry]], bytes]]:
+        user = entry.thread.user
+        yield self.requests, key_of(user, entry.request)
+        if entry.said:
+            yield self.paths, key_of(user, entry.path)
+            yield self.replies, key_of(user, entry.said)
+
+
+class Ambiguous(Exception):
+    """Several turns show equally well, and they are not interchangeable. No failure: an answer."""
+
+
+def key_of(user: str, path: bytes) -> bytes:
+    """A key for a path of one user."""
+    running = _hasher(user)
+    running.update(path)
+    return running.digest()
+
+
+def match(index: Index, ask: Ask, end: int) -> Entry | None:
+    """The turn whose reply ends at atom ``end`` of this history, None when none is known; may raise `Ambiguous`.
+
+    Conversations are joined by content only within one name, or where neither has a name.
+    """
+    history = ask.history(end)
+    reply = reply_start(history)
+    exact = [entry for entry in index.showing(ask.keys[end]) if entry.thread.base == ask.base]
+    alike = [
+        entry
+        for entry in index.replying(ask.user, history[reply:])
+        if entry.thread.base == ask.base and _last_asked(entry.path, entry.reply) == _last_asked(history, reply)
+    ]
+    if len(alike) > CROWD:
+        raise Ambiguous
+    if exact:
+        if any(entry.path != history and _left_over(history, entry.path) == 0 for entry in alike):
+            raise Ambiguous
+        return _choose(exact, ask)
+    if not alike or (ask.base is None and ask.weight(end) < WEIGHT):
+        return None
+    if len({entry.path for entry in alike}) > 1:
+        raise Ambiguous
+    return _choose(alike, ask) if explains(history, alike[0]) else None
+
+
+def explains(history: bytes, entry: Entry) -> bool:
+    """Whether ``history`` can be what a client made of the entry's past: messages lost, or a summary in their place."""
+    left = _left_over(history, entry.path)
+    if any(atom[0] in (SAID, CALL) for atom in skeleton(history)[:left]):
+        return False
+    # A history that fits into the entry's own prompt may end in an earlier reply with the same words.
+    return _left_over(history, entry.request) > 0
+
+
+def _last_asked(path: bytes, reply: int) -> bytes:
+    return path[max(0, reply - ATOM) : reply]
+
+
+def _left_over(history: bytes, path: bytes) -> int:
+    """How many atoms at the head of a history are left over when its tail is found in ``path``, in order.
+
+    Tool results do not count: clients prune old ones.
+    """
+    wanted = skeleton(history)
+    left = len(wanted)
+    for atom in reversed(skeleton(path)):
+        if left and wanted[left - 1] == atom:
+            left -= 1
+    return left
+
+
+@lru_cache(maxsize=4096)
+def _seed(user: str) -> bytes:
+    return blake2b(user.encode("utf-8", "surrogatepass")).digest()
+
+
+def _hasher(user: str) -> blake2b:
+    return blake2b(digest_size=16, key=_seed(user))
+
+
+def _choose(twins: Sequence[Entry], ask: Ask) -> Entry:
+    """One of several turns with the same path, by their setting.
+
+    Turns that are alike in that too are interchangeable; the latest that nobody answered yet is taken.
+    """
+    near = [entry for entry in twins if entry.setting == ask.reading.setting]
+    if not near and len({entry.setting for entry in twins}) > 1:
+        raise Ambiguous
+    return max(near or twins, key=lambda entry: (not entry.answered, entry.seq))

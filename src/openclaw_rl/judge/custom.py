@@ -1,0 +1,71 @@
+"""A user's own function as a judge: ``(prompt, reply, next_state) -> score``, sync or async."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import time
+from typing import Any
+
+from openclaw_rl.errors import JudgeUnavailable, PluginError
+from openclaw_rl.judge.evidence import user_hints
+from openclaw_rl.judge.hints import sift
+from openclaw_rl.ports import Case, Judge, Score
+from openclaw_rl.types import Verdict
+
+log = logging.getLogger(__name__)
+
+
+class CustomJudge:
+    """Calls ``score``; None abstains, and so does an error, with a note. Hints are the user's own words, as the rules read them."""
+
+    def __init__(self, score: Score, *, name: str = "custom") -> None:
+        self.name = name
+        self._score = score
+
+    async def judge(self, case: Case) -> Verdict:
+        """The function's score. It may raise JudgeUnavailable to be asked again later."""
+        begun = time.perf_counter()
+        score, note = await self._call(case)
+        hints = sift(user_hints(case), reply=case.turn.completion.reply.content)
+        return Verdict(
+            turn=case.turn.id,
+            score=score,
+            source="judge",
+            hints=hints.kept,
+            judge=self.name,
+            seconds=time.perf_counter() - begun,
+            note=note,
+        )
+
+    async def _call(self, case: Case) -> tuple[float | None, str]:
+        try:
+            value: Any = self._score(case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
+            if inspect.isawaitable(value):
+                value = await value
+        except JudgeUnavailable:
+            raise
+        except Exception as error:  # a user's code may raise anything; one bad case must not stop the others
+            log.warning("judge.custom_failed turn=%s judge=%s", case.turn.id, self.name, exc_info=True)
+            return None, f"{self.name} raised {type(error).__name__}"
+        if value is None:
+            return None, "abstained"
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None, f"{self.name} gave {type(value).__name__} {value!r}"[:200] + ", which is no finite number"
+        return float(value), ""
+
+
+def as_judge(thing: Any, *, name: str = "custom") -> Judge:
+    """A Judge as it is, a class of one built, a function wrapped; anything else is refused with what is missing."""
+    if inspect.isclass(thing):
+        thing = thing()
+    if callable(getattr(thing, "judge", None)) and isinstance(getattr(thing, "name", None), str):
+        judge: Judge = thing
+        return judge
+    if callable(thing):
+        return CustomJudge(thing, name=name)
+    raise PluginError(
+        f"{thing!r} is no judge",
+        remedy="give a function (prompt, reply, next_state) -> score, or an object with `name` and `async judge(case)`",
+    )

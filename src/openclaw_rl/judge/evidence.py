@@ -1,0 +1,162 @@
+"""Evidence that needs no judge: what was said outright, what a world paid, what anyone can see. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from openclaw_rl.judge import tools
+from openclaw_rl.judge.hints import kind_of, sift
+from openclaw_rl.judge.reading import read
+from openclaw_rl.judge.text import own_words, said_by_user, words
+from openclaw_rl.ports import Case
+from openclaw_rl.types import Completion, Feedback, Hint, Source, Verdict, texts
+
+_RETURN_CODE = re.compile(r"\A\s*<returncode>\s*(-?\d+)\s*</returncode>")
+_RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
+_FLAWS = {"malformed_tool_call": "a tool call that cannot be parsed"}
+_MARKS = {
+    "regenerated": "the user asked for another reply to the same request",
+    "repeated_call": "the same call with the same arguments again",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One piece of evidence. ``score`` None adds something (a hint) but decides nothing."""
+
+    source: Source
+    score: float | None
+    note: str
+
+
+def findings(case: Case) -> tuple[Finding, ...]:
+    """All evidence of a case, strongest first: explicit, environment, deterministic."""
+    return (*_explicit(case), *_environment(case), *_deterministic(case))
+
+
+def decide(case: Case, *, trusted: Collection[str] = (), max_hints: int = 3) -> Verdict | None:
+    """The verdict of the strongest evidence that decides; None where only a judge can say.
+
+    ``trusted`` names the environments whose hints count.
+    """
+    turn = case.turn.id
+    if case.outcome.kind == "side":
+        return Verdict(turn=turn, score=None, source="deterministic", note="side turn", judge="evidence")
+    for finding in findings(case):
+        if finding.score is not None:
+            hints = sift((*given_hints(case, trusted), *user_hints(case)), reply=_reply(case), max_hints=max_hints)
+            return Verdict(
+                turn=turn, score=finding.score, source=finding.source, hints=hints.kept, note=finding.note, judge="evidence"
+            )
+    return None
+
+
+def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
+    """Hints sent outright; an environment's only if its name is trusted."""
+    allowed = (
+        feedback.hint
+        for feedback in _newest_first(case)
+        if feedback.hint and (feedback.source == "explicit" or trusts(case, trusted))
+    )
+    return tuple(Hint(text=hint.strip(), kind=kind_of(hint)) for hint in allowed if hint.strip())
+
+
+def user_hints(case: Case) -> tuple[Hint, ...]:
+    """What the user's next words teach, whatever decided the score."""
+    said = said_by_user(case.outcome.next_state)
+    return read(said, request=request_of(case), reply=_reply(case)).hints if said else ()
+
+
+def may_instruct(case: Case, trusted: Collection[str] = ()) -> bool:
+    """Whether anything in the case may give a hint: the user's words, explicit feedback, or a trusted environment."""
+    explicit = any(feedback.source == "explicit" for feedback in case.feedback)
+    return explicit or bool(said_by_user(case.outcome.next_state)) or trusts(case, trusted)
+
+
+def trusts(case: Case, trusted: Collection[str]) -> bool:
+    """Whether the turn came from an environment that is trusted by name (``NAME`` or ``env:NAME`` as client)."""
+    return case.turn.client.removeprefix("env:") in trusted
+
+
+def request_of(case: Case) -> str:
+    """The user's last words before the reply; empty if there are none."""
+    asked = texts(case.turn.prompt.messages, "user")
+    return next((own for said in reversed(asked) if (own := own_words(said))), "")
+
+
+def _reply(case: Case) -> str:
+    return case.turn.completion.reply.content
+
+
+def _newest_first(case: Case) -> list[Feedback]:
+    return sorted(case.feedback, key=lambda feedback: feedback.at, reverse=True)
+
+
+def _explicit(case: Case) -> Iterator[Finding]:
+    for feedback in _newest_first(case):
+        if feedback.source != "explicit":
+            continue
+        if feedback.score is not None:
+            yield Finding(source="explicit", score=feedback.score, note=f"a score of {feedback.score:g} was given")
+        elif feedback.edit is not None:
+            same = feedback.edit.split() == _reply(case).split()
+            note = "the reply was kept as it is" if same else "the reply was edited"
+            yield Finding(source="explicit", score=1.0 if same else -1.0, note=note)
+        else:
+            yield Finding(source="explicit", score=None, note="a hint was given without a score")
+
+
+def _environment(case: Case) -> Iterator[Finding]:
+    for feedback in _newest_first(case):
+        if feedback.source == "environment" and feedback.score is not None:
+            yield Finding(source="environment", score=feedback.score, note=f"the environment paid {feedback.score:g}")
+
+
+def _deterministic(case: Case) -> Iterator[Finding]:
+    completion = case.turn.completion
+    notes = [_FLAWS[flaw] for flaw in completion.flaws if flaw in _FLAWS]
+    notes += [_MARKS[mark] for mark in case.outcome.evidence if mark in _MARKS]
+    notes += filter(None, (_failure(message.role, message.content) for message in case.outcome.next_state))
+    if completion.finish == "length":
+        notes.append("the reply was cut off by its token limit")
+    if completion.finish == "aborted":
+        notes.append("the reply was aborted")
+    if (why := degenerate(completion)) is not None:
+        notes.append(why)
+    for note in notes:
+        yield Finding(source="deterministic", score=-1.0, note=note)
+
+
+def _failure(role: str, content: str) -> str | None:
+    if role == "tool":
+        return tools.failure(content)
+    found = _RETURN_CODE.match(content)
+    return f"the command ended with exit code {found.group(1)}" if found and int(found.group(1)) != 0 else None
+
+
+def degenerate(completion: Completion) -> str | None:
+    """Why a reply is no reply at all: empty, junk, or the same thing over and over; None for any other."""
+    reply = completion.reply
+    if reply.tool_calls:
+        return None
+    text = reply.content.strip()
+    if not text:
+        return "an empty reply"
+    if len(text) <= 3 and not any(unicodedata.category(sign)[0] in "LN" or unicodedata.category(sign) == "So" for sign in text.replace("\ufffd", "")):
+        return "a single junk token"
+    if _RUN_OF_ONE.search(text) or _loops(words(text)):
+        return "the reply repeats itself"
+    return None
+
+
+def _loops(said: tuple[str, ...]) -> bool:
+    """Whether the words end in one phrase said six times or more, 24 words or more in all."""
+    for period in range(1, 25):
+        repeats = max(6, -(-24 // period))
+        tail = said[-period * repeats :]
+        if len(tail) == period * repeats and tail == tail[:period] * repeats:
+            return True
+    return False

@@ -1,0 +1,45 @@
+"""Why a turn was judged as it was: the evidence, the exact prompt, the votes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from openclaw_rl.judge.evidence import Finding, decide, findings
+from openclaw_rl.ports import Case, Judge
+from openclaw_rl.types import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything that was looked at. ``verdict`` None where the judge could not be asked; ``note`` then says why."""
+
+    judge: str
+    evidence: tuple[Finding, ...] = ()
+    prompt: str | None = None
+    prompt_version: str | None = None
+    ballots: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    note: str = ""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A judge that can show how it comes to its verdict."""
+
+    async def explain(self, case: Case) -> Explanation: ...
+
+
+async def explain(case: Case, judge: Judge, *, trusted: Collection[str] = ()) -> Explanation:
+    """The whole story of one case. The verdict is that of the evidence where it decides; the judge is shown all the same."""
+    decided = decide(case, trusted=trusted)
+    if case.outcome.kind == "side":
+        return Explanation(judge="evidence", evidence=findings(case), verdict=decided, note="side turns are not judged")
+    if isinstance(judge, Explains):
+        told = await judge.explain(case)
+    else:
+        verdict = await judge.judge(case)
+        told = Explanation(judge=judge.name, verdict=verdict, note=verdict.note)
+    note = f"decided by evidence; the judge alone: {told.note}" if decided else told.note
+    return replace(told, evidence=findings(case), verdict=decided or told.verdict, note=note)

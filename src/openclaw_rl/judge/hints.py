@@ -1,0 +1,96 @@
+"""Which hints are kept, in which order, and of which kind they are. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from openclaw_rl.judge.reading import read
+from openclaw_rl.judge.text import words
+from openclaw_rl.types import Hint, HintKind
+
+SHORTEST = 11
+LONGEST = 600
+_RUN = 5  # words in a row that a hint may not borrow from text that is not the user's
+_STATES = re.compile(
+    r"(?i)(?:the|my|our|his|her|their|its|it|this|that|these|there) (?:[\w'.-]+ ){0,6}?(?:is|are|was|were|has|have|lies|lives|means|starts|ends|costs)\b.*"
+    r"|.*\bis (?:called|named|located|spelled|in|at|on)\b.*"
+)
+_OBLIGES = re.compile(r"(?i)\b(?:should|must|always|never|need to|please|prefer|avoid|don't|do not)\b|请|不要|别|应|必须")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sifted:
+    """What was kept, shortest first, and what was refused with the reason."""
+
+    kept: tuple[Hint, ...]
+    refused: tuple[tuple[str, str], ...] = ()
+
+
+def sift(
+    hints: Iterable[Hint], *, reply: str, answer: str = "", user: str = "", others: str = "", max_hints: int = 3
+) -> Sifted:
+    """Keep what METHODS allows: 11 to 600 characters, not the reply or answer itself, no duplicate, at most ``max_hints``.
+
+    ``others`` is text of roles that may not instruct: a hint that repeats a run of its words, which ``user`` did not
+    say, is refused. Rules take the seats before facts, facts before complaints.
+    """
+    kept: list[Hint] = []
+    refused: list[tuple[str, str]] = []
+    seen: set[str] = set()
+    for hint in hints:
+        text = " ".join(hint.text.split())
+        reason = _refusal(text, reply=reply, answer=answer, user=user, others=others)
+        if reason is None and _folded(text) in seen:
+            reason = "a duplicate"
+        if reason is not None:
+            refused.append((text, reason))
+            continue
+        seen.add(_folded(text))
+        kept.append(Hint(text=text, kind=hint.kind))
+    seats = sorted(kept, key=lambda hint: (_SEAT[hint.kind], len(hint.text), hint.text))
+    refused.extend((hint.text, f"more than {max_hints} hints") for hint in seats[max_hints:])
+    return Sifted(kept=tuple(sorted(seats[:max_hints], key=lambda hint: (len(hint.text), hint.text))), refused=tuple(refused))
+
+
+_SEAT: dict[HintKind, int] = {"rule": 0, "fact": 1, "complaint": 2}
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def _refusal(text: str, *, reply: str, answer: str, user: str, others: str) -> str | None:
+    if len(text) < SHORTEST:
+        return f"shorter than {SHORTEST} characters"
+    if len(text) > LONGEST:
+        return f"longer than {LONGEST} characters"
+    if _folded(text) in (_folded(reply), _folded(answer)):
+        return "it is the reply or the answer itself"
+    if borrowed(text, user=user, others=others):
+        return "its words come from text that may not instruct"
+    return None
+
+
+def borrowed(text: str, *, user: str, others: str) -> bool:
+    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``."""
+    if not others:
+        return False
+    theirs, own = _runs(others), _runs(user)
+    return any(run in theirs and run not in own for run in _runs(text))
+
+
+def _runs(text: str) -> set[tuple[str, ...]]:
+    said = words(text)
+    return {said[at : at + _RUN] for at in range(len(said) - _RUN + 1)}
+
+
+def kind_of(text: str) -> HintKind:
+    """The kind of a hint that came without one: an order is a rule, a statement a fact, a bare complaint a complaint."""
+    found = read(text, request="", reply="").hints
+    if found:
+        return min((hint.kind for hint in found), key=lambda kind: _SEAT[kind])
+    if _OBLIGES.search(text):
+        return "rule"
+    return "fact" if _STATES.fullmatch(text.strip()) else "rule"

@@ -1,0 +1,180 @@
+"""The judge's prompt: each part of a conversation in its own delimiters, which no text inside can close."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.ports import Case
+from openclaw_rl.types import Message
+
+Count = Callable[[str], int]
+
+_SLOT = re.compile(r"\{\{(\w+)\}\}")
+_SLOTS = ("history", "request", "steps", "reply", "next_state")
+_NEEDED = ("request", "reply", "next_state")
+_SHARES = {"history": 1, "request": 2, "steps": 1, "reply": 3, "next_state": 3}
+_BRACKETS = dict.fromkeys("<＜﹤‹〈⟨❮", "&lt;") | dict.fromkeys(">＞﹥›〉⟩❯", "&gt;") | {"&": "&amp;"}
+_MARKER = re.compile(r"\[(?=\s*/?\s*[A-Z][A-Z_ ]{2,}\])", re.IGNORECASE)
+_NAME = re.compile(r"[^\w.-]+")
+
+
+def approximate(text: str) -> int:
+    """Tokens of a text where no tokenizer is at hand: one for every four bytes, rounded up."""
+    return -(-len(text.encode()) // 4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A prompt file: what the system says, what the user says, and the short hash that names this very text."""
+
+    system: str
+    user: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """A prompt ready to send."""
+
+    messages: tuple[Message, ...]
+    version: str
+
+    @property
+    def text(self) -> str:
+        """The prompt as one text, for people to read."""
+        return "\n\n".join(f"[{message.role}]\n{message.content}" for message in self.messages)
+
+
+def load(name: str, folder: Path | None = None) -> Template:
+    """The template ``name``: the user's own from ``folder`` if it is there, the built-in one otherwise."""
+    own = folder / f"{name}.md" if folder else None
+    if own is not None and own.is_file():
+        return template(own.read_text(encoding="utf-8"), where=str(own))
+    text = resources.files("openclaw_rl.judge").joinpath("prompts", f"{name}.md").read_text(encoding="utf-8")
+    return template(text, where=f"{name}.md")
+
+
+def template(text: str, *, where: str) -> Template:
+    """Split at the first line ``---`` into system and user; every slot at most once, the needed ones exactly once."""
+    system, mark, user = text.partition("\n---\n")
+    slots = _SLOT.findall(text)
+    wrong = sorted({slot for slot in slots if slot not in _SLOTS or slots.count(slot) > 1})
+    missing = [slot for slot in _NEEDED if slot not in _SLOT.findall(user)]
+    if not mark or wrong or missing:
+        raise ConfigError(
+            f"the judge's prompt {where} cannot be used (unknown or doubled: {wrong}, missing after ---: {missing})",
+            remedy=f"write the system text, a line ---, and the slots {', '.join('{{' + slot + '}}' for slot in _SLOTS)}",
+        )
+    return Template(system=system.strip(), user=user.strip(), version=hashlib.sha256(text.encode()).hexdigest()[:10])
+
+
+def escape(text: str) -> str:
+    """The text as quoted lines: no bracket, no marker and no hidden character of it is left as such."""
+    seen = "".join(sign for sign in text if not _hidden(sign))
+    seen = "".join(_BRACKETS.get(sign, sign) for sign in seen)
+    seen = _MARKER.sub("&#91;", seen)
+    return "\n".join(f"| {line}" for line in seen.splitlines() or [""])
+
+
+def _hidden(sign: str) -> bool:
+    """Characters that steer a display or a model unseen: controls, formats, private use, variation selectors."""
+    if sign in "\n\r\t\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029":
+        return False
+    return unicodedata.category(sign) in ("Cc", "Cf", "Co", "Cs", "Cn") or "\ufe00" <= sign <= "\ufe0f"
+
+
+def block(tag: str, role: str | None, name: str | None, body: str) -> str:
+    """One delimited part; ``body`` is escaped already."""
+    label = f' role="{role}"' if role else ""
+    label += f' name="{_NAME.sub("_", name)[:40]}"' if name else ""
+    return f"<{tag}{label}>\n{body}\n</{tag}>"
+
+
+def cut(text: str, budget: int, count: Count = approximate) -> str:
+    """The text whole if its escaped form fits ``budget`` tokens, else its head and tail around a note of what is gone."""
+    if count(escape(text)) <= budget:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        keep = (low + high + 1) // 2
+        low, high = (keep, high) if count(escape(_ends(text, keep))) <= budget else (low, keep - 1)
+    return _ends(text, low)
+
+
+def _ends(text: str, keep: int) -> str:
+    if keep >= len(text):
+        return text
+    head = keep - keep // 2
+    tail = text[len(text) - keep // 2 :]
+    return f"{text[:head]}\n(... {len(text) - keep} characters left out ...)\n{tail}"
+
+
+def spoken(message: Message) -> str:
+    """A message as text, its calls and pictures named."""
+    parts = [message.content] if message.content else []
+    parts += [f"(calls {call.name} with {call.arguments})" for call in message.tool_calls]
+    parts += ["(a picture)"] * len(message.images)
+    return "\n".join(parts)
+
+
+def render(case: Case, made: Template, *, budget: int = 6000, window: int = 4, count: Count = approximate) -> Rendered:
+    """The prompt for one case: history (``window`` messages), request, steps since, reply, next state, within ``budget`` tokens."""
+    parts = _parts(case, window)
+    allowed = _share(parts, budget, count)
+    filled = {slot: _blocks(slot, parts[slot], allowed[slot], count) for slot in _SLOTS}
+    user = _SLOT.sub(lambda found: filled[found.group(1)], made.user)
+    user = re.sub(r"\n{3,}", "\n\n", user).strip()
+    return Rendered(
+        messages=(Message(role="system", content=made.system), Message(role="user", content=user)), version=made.version
+    )
+
+
+def _parts(case: Case, window: int) -> dict[str, Sequence[Message]]:
+    said = [message for message in case.turn.prompt.messages if message.role != "system"]
+    at = max((index for index, message in enumerate(said) if message.role == "user"), default=-1)
+    request = said[at : at + 1] if at >= 0 else [Message(role="user", content="")]
+    before = said[:at] if at > 0 else []
+    return {
+        "history": before[len(before) - min(window, len(before)) :],
+        "request": request,
+        "steps": said[at + 1 :][-window:] if window else [],
+        "reply": [case.turn.completion.reply],
+        "next_state": case.outcome.next_state,
+    }
+
+
+def _share(parts: Mapping[str, Sequence[Message]], budget: int, count: Count) -> dict[str, int]:
+    """Divide the budget by weight; what one part does not need, the others may have."""
+    needs = {slot: sum(count(escape(spoken(message))) + 1 for message in parts[slot]) for slot in _SLOTS}
+    granted: dict[str, int] = {}
+    left, open_slots = budget, set(_SLOTS)
+    while open_slots:
+        weight = sum(_SHARES[slot] for slot in open_slots)
+        fitting = [slot for slot in open_slots if needs[slot] <= left * _SHARES[slot] // weight]
+        if not fitting:
+            return granted | {slot: left * _SHARES[slot] // weight for slot in open_slots}
+        for slot in fitting:
+            granted[slot] = needs[slot]
+            left -= needs[slot]
+            open_slots.remove(slot)
+    return granted
+
+
+def _blocks(slot: str, messages: Sequence[Message], budget: int, count: Count) -> str:
+    """The messages of a part, each in its own block; the newest are cut last."""
+    blocks: list[str] = []
+    left = budget
+    for at, message in enumerate(reversed(messages)):
+        fair = left // (len(messages) - at)
+        body = escape(cut(spoken(message), max(fair, 0), count))
+        left -= count(body)
+        role = message.role if slot in ("history", "steps", "next_state") else None
+        blocks.append(block(slot, role, message.name, body))
+    return "\n".join(reversed(blocks))

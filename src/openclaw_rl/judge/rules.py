@@ -1,0 +1,64 @@
+"""The `rules` judge, the embedded default: no model, sure or silent."""
+
+from __future__ import annotations
+
+import time
+
+from openclaw_rl.judge import tools
+from openclaw_rl.judge.evidence import request_of
+from openclaw_rl.judge.explain import Explanation
+from openclaw_rl.judge.hints import sift
+from openclaw_rl.judge.reading import Reading, read
+from openclaw_rl.judge.text import said_by_user
+from openclaw_rl.ports import Case
+from openclaw_rl.types import Verdict, texts
+
+VERSION = "rules-1"
+
+
+class RulesJudge:
+    """Reads the user's next message and the tools' results; abstains rather than guess."""
+
+    name = "rules"
+
+    def __init__(self, *, max_hints: int = 3) -> None:
+        self._max_hints = max_hints
+
+    async def judge(self, case: Case) -> Verdict:
+        """What the next state says for sure; ``score`` None otherwise."""
+        begun = time.perf_counter()
+        reading = look(case)
+        hints = sift(reading.hints, reply=case.turn.completion.reply.content, max_hints=self._max_hints)
+        return Verdict(
+            turn=case.turn.id,
+            score=reading.score,
+            source="judge",
+            votes=(reading.score,),
+            hints=hints.kept,
+            judge=self.name,
+            prompt_version=VERSION,
+            seconds=time.perf_counter() - begun,
+            note=reading.note,
+        )
+
+    async def explain(self, case: Case) -> Explanation:
+        """The rule that spoke."""
+        verdict = await self.judge(case)
+        said = f"{verdict.score!r}: {verdict.note}"
+        return Explanation(judge=self.name, prompt_version=VERSION, ballots=(said,), verdict=verdict, note=verdict.note)
+
+
+def look(case: Case) -> Reading:
+    """The user's words first; without any, what the tools' results say."""
+    said = said_by_user(case.outcome.next_state)
+    if said:
+        return read(said, request=request_of(case), reply=case.turn.completion.reply.content)
+    results = texts(case.outcome.next_state, "tool")
+    if not results:
+        return Reading(score=None, note="nothing came after the reply")
+    if (why := next(filter(None, map(tools.failure, results)), None)) is not None:
+        return Reading(score=-1, note=why)
+    reports = [report for report in map(tools.test_report, results) if report is not None]
+    if not reports:
+        return Reading(score=None, note="the tools' results say nothing for sure")
+    return Reading(score=min(reports), note="tests failed" if min(reports) < 0 else "all tests passed")

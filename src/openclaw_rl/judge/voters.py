@@ -1,0 +1,176 @@
+"""Those who are asked for a vote: an OpenAI-compatible endpoint, or the policy's own base weights."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import anyio
+import httpx2
+
+from openclaw_rl.errors import BackendError, RequestError
+from openclaw_rl.judge.prompt import Count, approximate
+from openclaw_rl.ports import Policy
+from openclaw_rl.types import Completion, Message, Prompt, Sampling
+
+_FORMATS = ("json_schema", "json_object", "none")
+_LATER = frozenset({408, 409, 425, 429})
+_LOCKED = {
+    401: "check the judge's key",
+    403: "check what the judge's key may do",
+    404: "check the judge's base URL and model name",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ballot:
+    """What came back for one vote. ``failed`` means that the voter was out of reach: ask again later."""
+
+    text: str | None
+    tokens: int = 0
+    note: str = ""
+    failed: bool = False
+
+
+class Voter(Protocol):
+    """Gives one ballot per call; never raises for what a voter can do wrong."""
+
+    model: str
+
+    async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot: ...
+
+    async def close(self) -> None: ...
+
+
+class Endpoint:
+    """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter, and learns which JSON mode it takes."""
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        model: str,
+        api_key: str | None = None,
+        temperature: float = 0.6,
+        max_tokens: int = 512,
+        timeout: float = 30.0,
+        retries: int = 2,
+        count: Count = approximate,
+        rng: random.Random | None = None,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.model = model
+        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+        self._retries = retries
+        self._count = count
+        self._rng = rng or random.Random()
+        self._sleep = sleep
+        self._format = 0
+        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._client = httpx2.AsyncClient(timeout=timeout, headers=headers, transport=transport)
+
+    async def close(self) -> None:
+        """Give the connections back. Safe to call twice."""
+        await self._client.aclose()
+
+    async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot:
+        """One vote; tries again while that can help."""
+        ballot = Ballot(text=None, failed=True, note="never asked")
+        tried = 0
+        while tried <= self._retries:
+            form = self._format
+            try:
+                response = await self._client.post(self._url, json=self._body(messages, schema, form))
+            except httpx2.TransportError as error:
+                ballot, wait = Ballot(text=None, failed=True, note=f"no answer: {type(error).__name__}"), None
+            else:
+                if response.status_code in (400, 422) and form < len(_FORMATS) - 1:
+                    self._format = max(self._format, form + 1)
+                    continue
+                ballot = self._read(response, messages)
+                if not _again(response.status_code):
+                    return ballot
+                wait = response.headers.get("retry-after")
+            tried += 1
+            if tried <= self._retries:
+                await self._sleep(self._delay(tried, wait))
+        return ballot
+
+    def _delay(self, tried: int, wait: str | None) -> float:
+        """Half to all of a pause that doubles each time; the server's own wish counts if it is longer."""
+        pause = 0.5 * 2 ** (tried - 1) * self._rng.uniform(0.5, 1.0)
+        asked = float(wait) if wait and wait.replace(".", "", 1).isdigit() else 0.0
+        return max(pause, min(asked, 30.0))
+
+    def _body(self, messages: Sequence[Message], schema: Mapping[str, Any], form: int) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "temperature": self._temperature,
+            "max_tokens": self._max_tokens,
+        }
+        if _FORMATS[form] == "json_schema":
+            wanted = {"name": "verdict", "strict": True, "schema": dict(schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        elif _FORMATS[form] == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        return body
+
+    def _read(self, response: httpx2.Response, messages: Sequence[Message]) -> Ballot:
+        status = response.status_code
+        if status != 200:
+            failed = _again(status) or status in _LOCKED
+            note = f"the endpoint answered {status}"
+            return Ballot(text=None, failed=failed, note=f"{note}: {_LOCKED[status]}" if status in _LOCKED else note)
+        try:
+            value = response.json()
+            text = value["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError):
+            return Ballot(text=None, note="the answer is no chat completion")
+        if not isinstance(text, str):
+            return Ballot(text=None, note="the answer holds no text")
+        return Ballot(text=text, tokens=self._spent(value, messages, text))
+
+    def _spent(self, value: Mapping[str, Any], messages: Sequence[Message], text: str) -> int:
+        usage = value.get("usage")
+        said = usage.get("total_tokens") if isinstance(usage, dict) else None
+        if isinstance(said, int) and said > 0:
+            return said
+        return sum(self._count(message.content) for message in messages) + self._count(text)
+
+
+def _again(status: int) -> bool:
+    return status >= 500 or status in _LATER
+
+
+class OwnBase:
+    """The policy's base weights (version 0) as a voter: no second model, no endpoint."""
+
+    def __init__(self, policy: Policy, *, temperature: float = 0.6, max_tokens: int = 512) -> None:
+        self.model = f"{policy.name}@0"
+        self._policy = policy
+        self._temperature = temperature
+        self._max_tokens = max_tokens
+
+    async def close(self) -> None:
+        """Nothing to give back: the policy belongs to others."""
+
+    async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot:
+        """One vote of the bare base."""
+        sampling = Sampling(temperature=self._temperature, max_tokens=self._max_tokens, json_schema=schema)
+        done: Completion | None = None
+        try:
+            async for piece in self._policy.generate(Prompt(messages=tuple(messages)), sampling, version=0):
+                done = piece if isinstance(piece, Completion) else done
+        except BackendError as error:
+            return Ballot(text=None, failed=True, note=f"the policy cannot answer: {error.what}")
+        except RequestError as error:
+            return Ballot(text=None, note=f"the policy refused: {error.what}")
+        if done is None:
+            return Ballot(text=None, failed=True, note="the policy ended without a completion")
+        return Ballot(text=done.reply.content, tokens=len(done.prompt_tokens) + len(done.reply_tokens))

@@ -1,0 +1,59 @@
+"""How views look in a terminal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+
+def print_status(view: Mapping[str, Any]) -> None:
+    """The state of a run on one screen."""
+    turns = view["turns"]
+    click.echo(f"ledger    {view['ledger']}  ({view['bytes'] / 1e6:.1f} MB)")
+    live = "none yet" if view["live"] is None else view["live"]
+    click.echo(f"version   {live} live, {view['versions']} in all, {view['steps']} steps")
+    flow = ("answered", "open", "settled", "judged", "trained")
+    click.echo("turns     " + ", ".join(f"{turns[name]} {name}" for name in flow))
+    for reason, count in turns["dropped"].items():
+        click.echo(f"dropped   {count:>6}  {reason}")
+    for loop in view["loops"]:
+        colour = {"running": "green", "failing": "red"}.get(loop["state"], "yellow")
+        click.echo(f"loop      {loop['loop']:<8}", nl=False)
+        click.secho(f"{loop['state']:<9}", fg=colour, nl=False)
+        click.echo(f"process {loop['pid']}, {loop['moved']} items, {loop['seconds_ago']:.0f} s ago")
+    for alarm in view["alarms"]:
+        click.secho(f"alarm     {alarm}", fg="red")
+
+
+def print_view(view: Mapping[str, Any]) -> None:
+    """Any other view as indented lines, leaving out what is absent."""
+    for line in _lines(view, ""):
+        click.echo(line)
+
+
+def _lines(value: Any, indent: str) -> list[str]:
+    found: list[str] = []
+    for name, part in value.items():
+        if part is None or part in ([], {}, ()):
+            continue
+        if isinstance(part, Mapping):
+            found += [f"{indent}{name}:", *_lines(part, indent + "  ")]
+        elif isinstance(part, list) and isinstance(part[0], Mapping):
+            found.append(f"{indent}{name}:")
+            for item in part:
+                first, *rest = _lines(item, indent + "    ")
+                found += [f"{indent}  - {first.strip()}", *rest]
+        else:
+            found.append(f"{indent}{name}: {_scalar(name, part)}")
+    return found
+
+
+def _scalar(name: str, value: Any) -> str:
+    if name == "at" and isinstance(value, float):
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value))
+    if isinstance(value, list):
+        return ", ".join(str(item) for item in value)
+    return str(value)

@@ -1,0 +1,120 @@
+"""Keeps loops going: a tick, a rest, a back-off when one fails, a clean end when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from openclaw_rl.ports import Loop
+
+log = logging.getLogger(__name__)
+
+
+class Health(Protocol):
+    """Where a loop says how it is doing."""
+
+    def report(self, loop: str, *, state: str, moved: int, failures: int, error: str = "") -> None: ...
+
+
+class Keeper:
+    """Runs one loop until told to stop; an exception is shown, waited out, and tried again."""
+
+    def __init__(
+        self, loop: Loop, health: Health, *, poll: float, backoff: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.loop = loop
+        self._health = health
+        self._poll = poll
+        self._backoff = backoff
+        self._clock = clock
+        self._moved = 0
+        self._failures = 0
+        self._error = ""
+        self._said = float("-inf")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tick until ``stop`` is set; the tick under way is finished first."""
+        await self._say("starting")
+        while not stop.is_set():
+            await _rest(stop, await self.once())
+        await self._say("stopped")
+
+    async def once(self) -> float:
+        """One tick; how long to rest after it."""
+        try:
+            moved = await self.loop.tick()
+        except Exception as error:  # whatever went wrong in one loop must not take the others down
+            return await self._failed(error)
+        if self._failures:
+            log.info("loop %s works again after %d failures", self.loop.name, self._failures)
+        changed, self._failures, self._error = self._failures > 0, 0, ""
+        self._moved += moved
+        if changed or self._clock() - self._said >= 1.0:
+            await self._say("running")
+        return 0.0 if moved else self._poll
+
+    async def _failed(self, error: Exception) -> float:
+        text = f"{type(error).__name__}: {error}"
+        if text != self._error:
+            log.exception("loop %s failed", self.loop.name)
+        self._failures, self._error = self._failures + 1, text
+        await self._say("failing")
+        return float(min(self._backoff, 0.5 * 2 ** min(self._failures, 16)))
+
+    async def _say(self, state: str) -> None:
+        self._said = self._clock()
+        try:
+            await asyncio.to_thread(
+                self._health.report,
+                self.loop.name,
+                state=state,
+                moved=self._moved,
+                failures=self._failures,
+                error=self._error,
+            )
+        except Exception:  # not being able to say how one is doing is no reason to stop
+            log.warning("loop %s could not report its health", self.loop.name, exc_info=True)
+
+
+async def _rest(stop: asyncio.Event, seconds: float) -> None:
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+async def drain(loops: Sequence[Loop], *, rounds: int = 10_000) -> int:
+    """Tick loops in order until none of them moves anything: what `--once` and the tests do."""
+    total = 0
+    for _ in range(rounds):
+        moved = sum([await loop.tick() for loop in loops])
+        total += moved
+        if not moved:
+            break
+    return total
+
+
+@contextlib.contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set ``stop`` on the first SIGINT or SIGTERM; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        stop.set()
+        for one in signals:
+            loop.remove_signal_handler(one)
+
+    for one in signals:
+        loop.add_signal_handler(one, first)
+    try:
+        yield
+    finally:
+        for one in signals:
+            loop.remove_signal_handler(one)

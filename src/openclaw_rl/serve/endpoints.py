@@ -1,0 +1,179 @@
+"""The endpoints: each takes an exchange from its first byte to its last, and answers every failure in its own shape."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from starlette.types import Receive, Scope, Send
+
+from openclaw_rl.errors import BackendDown, RequestError
+from openclaw_rl.serve.asked import Asked, Began, Caller, Ended, Wire
+from openclaw_rl.serve.doors import Crowd, Headers, headers_of
+from openclaw_rl.serve.faults import Fault, explain
+from openclaw_rl.serve.fields import At, parse_json
+from openclaw_rl.serve.server import Route, Server
+from openclaw_rl.serve.sse import CallerGone, Exchange
+from openclaw_rl.types import Json, new_id
+
+log = logging.getLogger(__name__)
+
+_LARGE = 2**18
+_GONE = 499
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One request that was let in."""
+
+    exchange: Exchange
+    headers: Headers
+    user: str
+
+
+Handle = Callable[[Visit], Awaitable[None]]
+
+
+class Endpoint:
+    """An ASGI app around one handler: lets the caller in, counts, and explains what goes wrong."""
+
+    def __init__(
+        self, server: Server, name: str, handle: Handle, shape: Callable[[Fault], Json], *, guarded: bool = True
+    ) -> None:
+        self._server = server
+        self._name = name
+        self._handle = handle
+        self._shape = shape
+        self._guarded = guarded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = Exchange(scope, receive, send, self._server.limits)
+        exchange.headers["x-request-id"] = new_id()
+        try:
+            headers = headers_of(scope["headers"], self._server.limits.header_bytes)
+            user = self._server.admit(headers) if self._guarded else ""
+            _check_size(headers, self._server.limits.body_bytes)
+            await self._handle(Visit(exchange, headers, user))
+        except CallerGone:
+            exchange.status = _GONE
+            log.info("caller gone request=%s wire=%s", exchange.headers["x-request-id"], self._name)
+        except Exception as error:  # the last door: whatever happened, the caller gets an answer and no traceback
+            await self._fail(exchange, error)
+        finally:
+            self._server.metrics.requests.labels(self._name, str(exchange.status)).inc()
+
+    async def _fail(self, exchange: Exchange, error: Exception) -> None:
+        fault = told(error, exchange, self._name)
+        if exchange.started:
+            return  # the head is out and the stream has said what it could
+        if fault.retry_after is not None:
+            exchange.headers["retry-after"] = str(max(1, math.ceil(fault.retry_after)))
+        if fault.status == 401:
+            exchange.headers["www-authenticate"] = "Bearer"
+        if fault.status in (408, 413):
+            exchange.headers["connection"] = "close"
+        await exchange.reply_json(fault.status, self._shape(fault))
+
+
+def told(error: Exception, exchange: Exchange, name: str) -> Fault:
+    """The fault behind an error. The log gets its place; its words, which may quote a conversation, only at debug."""
+    fault = explain(error)
+    request = exchange.headers["x-request-id"]
+    if fault.status >= 500 and not isinstance(error, BackendDown):
+        where = "".join(traceback.format_tb(error.__traceback__))
+        log.error("request failed request=%s wire=%s error=%s\n%s", request, name, type(error).__name__, where)
+    else:
+        log.info("request refused request=%s wire=%s status=%d", request, name, fault.status)
+    log.debug("request failed request=%s: %s", request, error)
+    return fault
+
+
+def _check_size(headers: Headers, limit: int) -> None:
+    size = headers.get("content-length", "0")
+    if size.isdecimal() and int(size[:20]) > limit:
+        raise RequestError(f"the body is larger than {limit} bytes", status=413)
+
+
+async def read_body(exchange: Exchange) -> At:
+    """The body as an object; a large one is parsed on a thread, so that nobody else waits for it."""
+    raw = await exchange.body()
+    depth = exchange.limits.depth
+    if len(raw) > _LARGE:
+        return await asyncio.to_thread(parse_json, raw, depth=depth)
+    return parse_json(raw, depth=depth)
+
+
+class Answering:
+    """Answers in one wire format, streamed or whole."""
+
+    def __init__(self, server: Server, wire: Wire) -> None:
+        self._server = server
+        self._wire = wire
+
+    async def __call__(self, visit: Visit) -> None:
+        exchange, server = visit.exchange, self._server
+        asked = self._wire.parse(await read_body(exchange), server.limits)
+        route = server.route(asked.model)
+        asked = fitted(replace(asked, model=asked.model or server.model_name), server.policy.context)
+        caller = await server.caller(visit.headers, asked, visit.user, route)
+        asked = await server.go_on(asked, visit.user)
+        crowd = server.crowd(visit.user)
+        crowd.check()
+        turns = [new_id() for _ in range(asked.n)]
+        exchange.headers["x-openclaw-rl-turn"] = turns[0]
+        if asked.stream:
+            await exchange.attend(self._stream(exchange, asked, caller, turns, route, crowd), alive=True)
+        else:
+            answers = await exchange.attend(self._whole(asked, caller, turns, route, crowd), alive=False)
+            exchange.headers["x-openclaw-rl-version"] = str(answers[0].turn.completion.version)
+            await exchange.reply_json(200, self._wire.plain(asked, answers))
+
+    async def _whole(self, asked: Asked, caller: Caller, turns: list[str], route: Route, crowd: Crowd) -> list[Ended]:
+        async with crowd, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
+            ends = {choice: event async for choice, event in events if isinstance(event, Ended)}
+        return [ends[choice] for choice in range(len(turns))]
+
+    async def _stream(
+        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, crowd: Crowd
+    ) -> None:
+        """Writes events as they come. Once the head is out, a failure is told inside the stream."""
+        render = self._wire.stream(asked, turn=turns[0], created=self._server.answerer.clock())
+        try:
+            async with crowd, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
+                async for choice, event in events:
+                    if isinstance(event, Began):
+                        exchange.headers["x-openclaw-rl-version"] = str(event.version)
+                    await exchange.write(render.event(choice, event))
+            await exchange.close(render.close())
+        except Exception as error:
+            if exchange.started and not isinstance(error, CallerGone):
+                await exchange.close(render.fault(told(error, exchange, self._wire.name)))
+                return
+            raise
+
+
+def fitted(asked: Asked, context: int) -> Asked:
+    """A limit as large as the whole context means: as many tokens as fit."""
+    limit = asked.sampling.max_tokens
+    if limit is None or limit < context:
+        return asked
+    return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
+
+
+class Counting:
+    """Counts the tokens of a prompt without answering it."""
+
+    def __init__(self, server: Server, wire: Wire) -> None:
+        self._server = server
+        self._wire = wire
+
+    async def __call__(self, visit: Visit) -> None:
+        asked = self._wire.parse(await read_body(visit.exchange), self._server.limits)
+        self._server.route(asked.model)
+        tokens = await self._server.policy.encode(asked.prompt)
+        await visit.exchange.reply_json(200, {"input_tokens": len(tokens)})

@@ -1,0 +1,73 @@
+"""POST /v1/feedback and /v1/sessions/{id}/end: what a person or an environment says of a turn outright."""
+
+from __future__ import annotations
+
+from openclaw_rl.errors import InvalidValue, RequestError
+from openclaw_rl.serve.caller import session_name
+from openclaw_rl.serve.endpoints import Visit, read_body
+from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.redact import redact_feedback
+from openclaw_rl.serve.server import Server
+from openclaw_rl.types import Feedback, Turn
+
+_HUGE = 1e9
+
+
+class FeedbackGiven:
+    """Takes a thumb, a score, a comment or an edited reply for a turn of the caller's own."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def __call__(self, visit: Visit) -> None:
+        body = await read_body(visit.exchange)
+        turn = await self._server.turn(_turn_id(body), visit.user)
+        feedback = parse_feedback(body, turn, at=self._server.answerer.clock())
+        answerer = self._server.answerer
+        kept = redact_feedback(feedback, answerer.redact) if answerer.redact else feedback
+        await answerer.write(lambda: answerer.book.add_feedback(kept))
+        told = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
+        await visit.exchange.reply_json(200, told)
+
+
+def _turn_id(body: At) -> str:
+    for name in ("turn", "turn_id", "response_id", "id"):
+        if not body.key(name).absent:
+            return body.key(name).name()
+    raise body.key("turn").fault("is missing: give the id of a turn or response")
+
+
+def parse_feedback(body: At, turn: Turn, *, at: float) -> Feedback:
+    """What a body says of a turn; a thumb is a score of 1 or -1."""
+    thumb = body.key("thumb").one_of("up", "down")
+    score = body.key("score").number(-_HUGE, _HUGE)
+    if thumb and score is not None:
+        raise body.key("thumb").fault("say a thumb or a score, not both")
+    if thumb:
+        score = 1.0 if thumb == "up" else -1.0
+    environment = body.key("source").one_of("explicit", "environment") == "environment"
+    try:
+        return Feedback(
+            turn=turn.id,
+            score=score,
+            hint=body.key("comment").text() or body.key("hint").text() or None,
+            edit=body.key("edit").text() or body.key("edited_reply").text() or None,
+            source="environment" if environment else "explicit",
+            at=at,
+        )
+    except InvalidValue as error:
+        raise RequestError(str(error), field=error.field) from error
+
+
+class SessionEnded:
+    """Says that nothing more will come of a session."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def __call__(self, visit: Visit) -> None:
+        named = session_name(visit.exchange.scope["path_params"]["id"], "id")
+        session = await self._server.known_session(named, visit.user)
+        answerer = self._server.answerer
+        await answerer.write(lambda: answerer.book.add_ending(session, visit.user))
+        await visit.exchange.reply_json(200, {"object": "session.ended", "session": session})

@@ -1,0 +1,233 @@
+"""What the endpoints of one server share: who calls, for which session, which version, and how a turn is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+from openclaw_rl.errors import NotInLedger, RequestError
+from openclaw_rl.ports import Policy
+from openclaw_rl.serve.answer import Answerer
+from openclaw_rl.serve.asked import Asked, Caller, Event, Limits
+from openclaw_rl.serve.caller import Marks, read_marks
+from openclaw_rl.serve.doors import Crowd, Headers, Keys, Recent, refuse_foreign_page
+from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.redact import REDACTED, redact_session
+from openclaw_rl.serve.responses import continued, turn_of
+from openclaw_rl.types import Turn
+
+_REMEMBERED = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Where a model id leads."""
+
+    version: int | None = None
+    side: bool = False
+
+
+class Server:
+    """The state of one server: small, bounded, and rebuilt by starting again."""
+
+    def __init__(
+        self,
+        answerer: Answerer,
+        *,
+        keys: Keys,
+        model_name: str,
+        any_model: bool,
+        store_optouts: bool,
+        optout_users: Collection[str],
+        cors_origins: Collection[str],
+    ) -> None:
+        self.answerer = answerer
+        self.keys = keys
+        self.model_name = model_name
+        self._any_model = any_model
+        self._store_optouts = store_optouts
+        self._optout_users = frozenset(optout_users)
+        self._cors_origins = frozenset(cors_origins)
+        self._crowds: dict[str, Crowd] = {}
+        self._owners = Recent(_REMEMBERED)
+        self._optout_sessions = Recent(_REMEMBERED)
+
+    @property
+    def policy(self) -> Policy:
+        return self.answerer.policy
+
+    @property
+    def limits(self) -> Limits:
+        return self.answerer.limits
+
+    @property
+    def metrics(self) -> Metrics:
+        return self.answerer.metrics
+
+    def admit(self, headers: Headers) -> str:
+        """The user behind a request, or NotAllowed."""
+        if self.keys.open:
+            refuse_foreign_page(headers, self._cors_origins)
+        return self.keys.user(headers)
+
+    def crowd(self, user: str) -> Crowd:
+        return self._crowds.setdefault(user, Crowd(self.limits, self.metrics))
+
+    def route(self, model: str) -> Route:
+        """The version and kind that a model id asks for; 404 for an id that leads nowhere."""
+        name = self.model_name
+        if model in ("", name):
+            return Route()
+        if model == f"{name}-side":
+            return Route(side=True)
+        numbered = re.fullmatch(re.escape(name) + r"@(\d{1,9})", model)
+        if numbered:
+            return Route(version=int(numbered[1]))
+        if self._any_model and not model.startswith(f"{name}@"):
+            return Route()
+        known = f"{name}, {name}-side, {name}@VERSION"
+        raise RequestError(f"no model is called {model[:100]!r}; known: {known}", field="model", status=404)
+
+    async def caller(self, headers: Headers, asked: Asked, user: str, route: Route) -> Caller:
+        """Everything about the turn that is not in its prompt; refuses another user's session."""
+        marks = read_marks(headers)
+        session = await self._session(marks, asked, user)
+        if session and not marks.train_session:
+            self._optout_sessions.put(session, user)
+        trainable = marks.train and user not in self._optout_users
+        trainable = trainable and not (session and self._optout_sessions.get(session))
+        return Caller(
+            user=user,
+            session=session,
+            group=marks.group,
+            client=marks.client,
+            declared="side" if route.side else marks.declared,
+            done=marks.done,
+            trainable=trainable,
+            stored=trainable or self._store_optouts,
+        )
+
+    async def _session(self, marks: Marks, asked: Asked, user: str) -> str | None:
+        said = marks.session or asked.session
+        if said is not None:
+            return await self.own_session(said, user)
+        if asked.guessed_session is None:
+            return None
+        guessed = self.kept_name(asked.guessed_session)
+        return guessed if await self._owner(guessed, user) == user else None  # a guess is no reason to refuse
+
+    def kept_name(self, session: str) -> str:
+        redact = self.answerer.redact
+        return redact_session(session, redact) if redact else session
+
+    async def own_session(self, session: str, user: str) -> str:
+        """The session's name as it is kept; 403 if another user opened it."""
+        session = self.kept_name(session)
+        if await self._owner(session, user) != user:
+            raise RequestError("this session belongs to another key", field="session", status=403)
+        return session
+
+    async def _owner(self, session: str, user: str) -> str:
+        """Who opened the session; ``user``, from now on, if nobody did."""
+        owner = self._owners.get(session)
+        if owner is None:
+            found = await self.answerer.write(lambda: self.answerer.book.session_owner(session))
+            owner = self._owners.get(session) or found or user  # somebody may have come in while we looked
+            self._owners.put(session, owner)
+        return owner
+
+    async def known_session(self, session: str, user: str) -> str:
+        """A session of this user that has turns; 404 if there is none."""
+        kept = self.kept_name(session)
+        owner = self._owners.get(kept) or await self.answerer.write(lambda: self.answerer.book.session_owner(kept))
+        if owner is None:
+            raise RequestError("no such session", field="id", status=404)
+        return await self.own_session(session, user)
+
+    async def turn(self, response_id: str, user: str) -> Turn:
+        """The turn behind a response id, if it is this user's."""
+        turn_id = turn_of(response_id)
+        missing = RequestError(f"there is no turn {turn_id} of yours", field="turn", status=404)
+        try:
+            turn = await self.answerer.write(lambda: self.answerer.book.turn(turn_id))
+        except NotInLedger as error:
+            raise missing from error
+        if turn.user != user:
+            raise missing
+        return turn
+
+    async def go_on(self, asked: Asked, user: str) -> Asked:
+        """The request with the conversation of an earlier response before it, if it names one."""
+        if asked.after is None:
+            return asked
+        turn = await self.turn(asked.after, user)
+        if REDACTED in turn.completion.flaws:
+            what = "this response was redacted when it was kept, so it cannot be gone on from"
+            raise RequestError(what, field="previous_response_id", remedy="send the whole conversation as input")
+        return replace(asked, prompt=continued(asked.prompt, turn.prompt, turn.completion.reply))
+
+    async def events(
+        self, asked: Asked, caller: Caller, turns: Sequence[str], version: int | None
+    ) -> AsyncGenerator[tuple[int, Event], None]:
+        """The events of all replies asked for, each with the number of its reply."""
+        streams = [
+            self.answerer.answer(asked, caller, turn=turn, version=version, choice=choice)
+            for choice, turn in enumerate(turns)
+        ]
+        if len(streams) == 1:
+            async with aclosing(streams[0]) as only:
+                async for event in only:
+                    yield 0, event
+            return
+        async with aclosing(merged(streams)) as both:
+            async for choice, event in both:
+                yield choice, event
+
+
+async def merged(streams: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerator[tuple[int, Event], None]:
+    """Several streams as one, in the order of arrival. If one fails, the others are stopped."""
+    queue: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue(maxsize=64)
+
+    async def pour(choice: int, stream: AsyncGenerator[Event, None]) -> None:
+        async with aclosing(stream):
+            async for event in stream:
+                await queue.put((choice, event))
+        await queue.put((choice, None))
+
+    tasks = [asyncio.ensure_future(pour(choice, stream)) for choice, stream in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            choice, event = await _next_of(queue, tasks)
+            if event is None:
+                left -= 1
+            else:
+                yield choice, event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next_of(
+    queue: asyncio.Queue[tuple[int, Event | None]], tasks: Sequence[asyncio.Future[None]]
+) -> tuple[int, Event | None]:
+    """The next event; raises what a failed stream raised."""
+    if queue.empty():
+        getting = asyncio.ensure_future(queue.get())
+        try:
+            while not getting.done():
+                for task in tasks:
+                    if task.done():
+                        task.result()
+                running: list[asyncio.Future[Any]] = [task for task in tasks if not task.done()]
+                await asyncio.wait([getting, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not getting.done():
+                getting.cancel()
+        return getting.result()
+    return queue.get_nowait()

@@ -1,0 +1,150 @@
+"""One HTTP exchange at the edge: reads the body within limits, writes a response or a stream of events.
+
+A stream that is silent gets a comment now and then. A caller that is gone, or accepts nothing, stops the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Coroutine, Mapping
+from typing import Any, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.asked import Limits
+from openclaw_rl.types import Json
+
+T = TypeVar("T")
+
+KEEP_ALIVE = b": keep-alive\n\n"
+
+
+class CallerGone(Exception):
+    """The caller hung up, or did not take what was sent."""
+
+
+def dumps(value: Json) -> str:
+    """JSON on one line, as it goes over the wire."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def event(data: str, name: str | None = None) -> bytes:
+    """One server-sent event; ``data`` is JSON and so has no line break."""
+    return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode()
+
+
+class Exchange:
+    """A request and its response, of which the head is sent with the first bytes."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
+        self.scope = scope
+        self.limits = limits
+        self.started = False
+        self.finished = False
+        self.status = 0
+        self.headers: dict[str, str] = {}
+        self._receive = receive
+        self._send = send
+        self._sending_since: float | None = None
+        self._last_sent = time.monotonic()
+
+    async def body(self) -> bytes:
+        """The whole body, refused as soon as it is too large or too slow."""
+        try:
+            async with asyncio.timeout(self.limits.read_seconds):
+                return await self._read()
+        except TimeoutError as error:
+            raise RequestError("the request came too slowly", status=408) from error
+
+    async def _read(self) -> bytes:
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise CallerGone
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self.limits.body_bytes:
+                raise RequestError(f"the body is larger than {self.limits.body_bytes} bytes", status=413)
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    async def attend(self, work: Coroutine[Any, Any, T], *, alive: bool) -> T:
+        """Does ``work`` while listening for the caller to leave; ``alive``: fill silence with comments."""
+        task = asyncio.ensure_future(work)
+        listening = asyncio.ensure_future(self._receive())
+        try:
+            while not task.done():
+                await asyncio.wait({task, listening}, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED)
+                if not task.done() and (listening.done() or self._stuck()):
+                    raise CallerGone
+                if alive and not task.done():
+                    await self._keep_alive()
+            return task.result()
+        finally:
+            listening.cancel()
+            await _ended(task)
+
+    def _pause(self) -> float:
+        return min(self.limits.keepalive_seconds, self.limits.send_seconds)
+
+    def _stuck(self) -> bool:
+        since = self._sending_since
+        return since is not None and time.monotonic() - since > self.limits.send_seconds
+
+    async def _keep_alive(self) -> None:
+        quiet = time.monotonic() - self._last_sent
+        if self._sending_since is None and quiet >= self.limits.keepalive_seconds * 0.9:
+            await self.write(KEEP_ALIVE)
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.started = True
+        self.status = status
+        raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def write(self, data: bytes) -> None:
+        """More of an event stream; begins it if need be."""
+        if not data:
+            return
+        self._sending_since = self._last_sent = time.monotonic()
+        try:
+            if not self.started:
+                head = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+                await self._start(200, {**head, "x-accel-buffering": "no", **self.headers})
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except OSError as error:
+            raise CallerGone from error
+        finally:
+            self._sending_since = None
+
+    async def close(self, data: bytes) -> None:
+        """The last bytes of the event stream."""
+        await self.write(data)
+        self.finished = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def reply(self, status: int, body: bytes, media: str = "application/json") -> None:
+        """A whole response at once."""
+        head = {"content-type": media, "content-length": str(len(body)), **self.headers}
+        await self._start(status, head)
+        self.finished = True
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def reply_json(self, status: int, value: Json) -> None:
+        await self.reply(status, dumps(value).encode())
+
+
+async def _ended(task: asyncio.Future[T]) -> None:
+    """Stops ``task`` and waits until it has cleaned up; its own outcome is told elsewhere."""
+    if task.done():
+        return
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,147 @@
+"""The house: arrows run down only, there is no circle, only config reads the environment, heavy things come late."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "openclaw_rl"
+FILES = sorted(ROOT.rglob("*.py"))
+
+NOUNS = {"types", "errors"}
+GROUND = NOUNS | {"ports"}
+
+ALLOWED: dict[str, set[str]] = {
+    # floor 1
+    "errors": set(),
+    "types": {"errors"},
+    # floor 2
+    "ports": {"types"},
+    "codec": {"types"},
+    "config": {"errors"},
+    "plugins": {"ports", "errors"},
+    "store": GROUND | {"codec"},
+    # floor 3
+    "serve": GROUND | {"codec"},
+    "collect": GROUND,
+    "judge": GROUND,
+    "train": GROUND,
+    "review": GROUND | {"codec", "store"},
+    "backends": GROUND,
+    "envs": GROUND,
+    # floor 4
+    "runner": {"ports"},
+    "listening": {"errors"},
+    "app": GROUND | {"config", "plugins", "store", "runner", "listening", "serve", "collect", "judge", "train", "review"},
+    "doctor": {"app", "config", "listening", "store", "errors"},
+    # floor 5
+    "printing": set(),
+    "cli": {"app", "config", "doctor", "errors", "plugins", "printing", "review", "runner", "store", "judge"},
+    "__main__": {"cli"},
+    "__init__": GROUND | {"store", "config", "plugins"},
+}
+
+PURE_ARITHMETIC = {"train.losses", "train.tree"}
+"""pure modules that the local trainer may use: the arithmetic of a step has one home, whoever computes it"""
+
+
+def room(file: Path) -> str:
+    return file.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def arrows(file: Path) -> Iterator[tuple[str, int]]:
+    """Every module of this package that a file imports, wherever in the file, with its line."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            inside = node.module == "openclaw_rl"
+            names = [f"{node.module}.{alias.name}" for alias in node.names] if inside else [node.module]
+        elif isinstance(node, ast.ImportFrom):
+            pytest.fail(f"{file}:{node.lineno}: relative import; say where it comes from")
+        else:
+            continue
+        for name in names:
+            if name.startswith("openclaw_rl."):
+                yield name.removeprefix("openclaw_rl."), node.lineno
+
+
+def test_every_room_has_its_row_in_the_table() -> None:
+    assert {room(file) for file in FILES} <= set(ALLOWED)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_arrows_run_down_only(file: Path) -> None:
+    here = room(file)
+    for target, line in arrows(file):
+        there = target.partition(".")[0]
+        fine = there == here or there in ALLOWED[here] or (here == "backends" and target in PURE_ARITHMETIC)
+        assert fine, f"{file.relative_to(ROOT)}:{line} imports {target}; {here} may see {sorted(ALLOWED[here])}"
+
+
+def test_there_is_no_circle_between_rooms() -> None:
+    seen: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in seen:
+            for below in ALLOWED.get(name, ()):
+                walk(below, (*path, name))
+            seen.add(name)
+
+    for name in ALLOWED:
+        walk(name, ())
+
+
+def module(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_there_is_no_circle_between_modules() -> None:
+    known = {module(file) for file in FILES}
+    graph = {module(file): {t for t, _ in arrows(file) if t in known and t != module(file)} for file in FILES}
+
+    def walk(name: str, path: tuple[str, ...], done: set[str]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for below in graph[name]:
+                walk(below, (*path, name), done)
+            done.add(name)
+
+    done: set[str] = set()
+    for name in graph:
+        walk(name, (), done)
+
+
+@pytest.mark.parametrize("file", [f for f in FILES if room(f) != "config"], ids=lambda file: str(file.relative_to(ROOT)))
+def test_only_config_reads_the_environment(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in ("environ", "getenv", "environb"), f"{file}:{node.lineno}"
+
+
+def test_the_light_core_pulls_in_no_heavy_package() -> None:
+    rooms = "openclaw_rl, openclaw_rl.app, openclaw_rl.cli, openclaw_rl.doctor, openclaw_rl.train.loop, openclaw_rl.train.samples"
+    code = f"import sys, {rooms}, openclaw_rl.backends.fake, openclaw_rl.judge.loop, openclaw_rl.collect.loop, openclaw_rl.serve.api\n"
+    code += "print(sorted({'torch', 'transformers', 'peft', 'numpy', 'vllm', 'ray'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_loads_neither_the_server_nor_the_ledger() -> None:
+    code = "import sys, openclaw_rl.cli; print(sorted(m for m in sys.modules if m in ('uvicorn', 'starlette', 'sqlite3', 'httpx2', 'rich')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_answers_in_under_half_a_second_of_work() -> None:
+    began = sum(os.times()[2:4])
+    subprocess.run([sys.executable, "-m", "openclaw_rl", "--help"], capture_output=True, check=True)
+    spent = sum(os.times()[2:4]) - began
+    assert spent < 0.5, f"{spent:.2f} s of CPU"

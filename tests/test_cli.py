@@ -1,0 +1,246 @@
+"""The verbs a person types, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
+from stories import judged, settled, turned
+
+FAKES = ("--set", "policy.backend=fake", "--set", "policy.model=fake", "--set", "train.backend=fake", "--set", "judge.kind=rules")
+
+
+def run(*words: str, cwd: Path | None = None, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENCLAW", "MODEL_PATH"))}
+    done = subprocess.run([sys.executable, "-m", "openclaw_rl", *words], capture_output=True, text=True, cwd=cwd, env={**clean, **environ}, timeout=120)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    return done
+
+
+def read(*words: str, **more: Any) -> Any:
+    return json.loads(run(*words, "--json", **more).stdout)
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> tuple[Path, str]:
+    """A run with one trained turn and one dropped; its directory and the trained turn."""
+    path = tmp_path / "ledger.db"
+    serve, collect, judge, train = (Ledger(path, writer=w, sync="normal") for w in ("serve", "collect", "judge", "train"))
+    turn, other = turned("Tell me"), turned("Title?")
+    for one in (turn, other):
+        serve.add_turn(one)
+    serve.add_feedback(Feedback(turn=turn.id, score=-1.0))
+    collect.settle([settled(turn), settled(other, kind="side", index=1)], [], turns_read=2)
+    judge.add_verdicts([judged(turn, -1.0, source="explicit", hints=(Hint(text="Be brief, please."),)), judged(other, None)])
+    train.add_version(Version(number=0, parent=None, base="fake", state="live"))
+    train.add_step(Step(number=1, turns=(turn.id,), metrics={"loss": 0.5}, seconds=1.5), Version(number=1, parent=0, base="fake", adapter=str(tmp_path / "v1"), step=1))
+    train.set_state(1, "live", "promoted: newest step")
+    train.add_drops([Drop(turn=other.id, stage="train", reason="side turn")])
+    for ledger in (serve, collect, judge, train):
+        ledger.close()
+    return tmp_path, turn.id
+
+
+def test_help_names_every_verb() -> None:
+    text = run("--help").stdout
+    for verb in "up init config serve collect judge train status show import export rollback plugins doctor".split():
+        assert f"\n  {verb} " in text, verb
+        assert run(verb, "--help").stdout.startswith("Usage: openclaw-rl")
+
+
+def test_show_turn_gives_the_promised_fields(told: tuple[Path, str]) -> None:
+    root, turn = told
+    shown = read("show", "turn", turn, "--rl-buffer-dir", str(root))
+    promised = {"id", "session", "user", "kind", "kind_reason", "next_state", "verdict", "dropped", "version", "step"}
+    assert promised <= shown.keys()
+    assert set(shown["verdict"]) >= {"score", "source", "votes", "hints", "note"}
+    assert shown["verdict"]["hints"] == [{"text": "Be brief, please.", "kind": "rule"}]
+    assert (shown["id"], shown["session"], shown["kind"], shown["step"]) == (turn, "s", "main", 1)
+    assert read("show", "turn", f"resp_{turn}", "--rl-buffer-dir", str(root))["id"] == turn
+    assert "Be brief, please." in run("show", "turn", turn, "--rl-buffer-dir", str(root)).stdout
+
+
+def test_session_step_version_and_status_are_shown(told: tuple[Path, str]) -> None:
+    root, turn = told
+    where = ("--rl-buffer-dir", str(root))
+    assert [t["id"] for t in read("show", "session", "s", *where)["turns"]][0] == turn
+    step = read("show", "step", "1", *where)
+    assert (step["turns"], step["metrics"], step["version"]) == ([turn], {"loss": 0.5}, 1)
+    version = read("show", "version", "1", *where)
+    assert (version["state"], version["parent"], [h["state"] for h in version["history"]]) == ("live", 0, ["candidate", "live"])
+    status = read("status", *where)
+    assert (status["live"], status["turns"]["trained"], status["turns"]["dropped"]) == (1, 1, {"side turn": 1})
+    assert "1 trained" in run("status", *where).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("show", "turn", "nope"), 3, "there is no turn 'nope' in the ledger"),
+        (("show", "version", "9"), 3, "there is no version '9'"),
+        (("show", "session", "nope"), 3, "no session 'nope'"),
+        (("rollback", "9"), 3, "there is no version '9'"),
+        (("status", "--set", "serve.prot=1"), 2, "serve.port"),
+        (("up", "--port", "99999"), 2, "serve.port = 99999 (flag --port): must be a whole number from 0 to 65535"),
+        (("up", "--set", "policy.backend=fkae"), 2, "no policy called 'fkae' (did you mean 'fake'?)"),
+        (("up", *FAKES, "--host", "0.0.0.0"), 2, "reachable from outside and there is no key; set OPENCLAW_API_KEY"),
+        (("frobnicate",), 2, "No such command"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_exit_code(told: tuple[Path, str], words: tuple[str, ...], code: int, said: str) -> None:
+    where = () if words == ("frobnicate",) else ("--rl-buffer-dir", str(told[0]))
+    done = run(*words, *where, code=code)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_that_is_not_there_says_how_to_begin(tmp_path: Path) -> None:
+    done = run("status", "--rl-buffer-dir", str(tmp_path / "none"), code=3)
+    assert "there is no ledger" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+def test_init_writes_a_file_that_loads_and_never_over_another(tmp_path: Path) -> None:
+    run("init", cwd=tmp_path)
+    assert "openclaw-rl.toml is there already" in run("init", cwd=tmp_path, code=2).stderr
+    assert read("config", cwd=tmp_path)["sources"]["serve.port"] == "default"
+
+
+def test_config_names_the_source_of_each_value_and_shows_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "openclaw-rl.toml").write_text("[train]\nlr = 0.25\n")
+    shown = read("config", "--port", "4000", cwd=tmp_path, OPENCLAW_API_KEY="sk-secret-42", MAJORITY_VOTE_N="5")
+    assert shown["sources"]["serve.port"] == "flag --port"
+    assert shown["sources"]["train.lr"] == "file openclaw-rl.toml"
+    assert shown["sources"]["judge.votes"] == "environment MAJORITY_VOTE_N"
+    plain = run("config", cwd=tmp_path, OPENCLAW_API_KEY="sk-secret-42")
+    assert "sk-secret-42" not in json.dumps(shown) + plain.stdout + plain.stderr
+
+
+def test_import_and_export_go_round(tmp_path: Path) -> None:
+    talk = {"session_id": "s1", "turns": [{"type": "main", "prompt": "Hi", "response": "Hello", "next_state": "Thanks!", "trainable": True}]}
+    file = tmp_path / "talk.jsonl"
+    file.write_text(json.dumps(talk) + "\nnot json\n")
+    where = ("--rl-buffer-dir", str(tmp_path / "run"))
+    done = run("import", str(file), *where, *FAKES, code=1)
+    assert "1 conversations, 1 turns taken, 1 refused" in done.stdout
+    assert f"refused {file}:2: not JSON" in done.stderr
+    out = run("export", *where)
+    assert [json.loads(line) for line in out.stdout.splitlines()] == [talk]
+    run("collect", "--once", *where, *FAKES)
+    run("judge", "--once", *where, *FAKES)
+    [row] = [json.loads(line) for line in run("export", "--training", *where).stdout.splitlines()]
+    assert row["score"] == 1.0
+
+
+def test_rollback_makes_a_new_version_also_when_nothing_runs(told: tuple[Path, str]) -> None:
+    where = ("--rl-buffer-dir", str(told[0]))
+    assert "version 2 is live: rollback from 1 to 0" in run("rollback", *where, "--why", "worse").stdout
+    assert read("show", "version", "1", *where)["state"] == "rolled back"
+
+
+def test_plugins_lists_every_kind() -> None:
+    rows = read("plugins")
+    assert {"fake", "local"} <= {row["name"] for row in rows if row["kind"] == "policy"}
+    text = run("plugins").stdout
+    for kind in ("policy", "trainer", "judge", "env", "rollout", "generate", "loss"):
+        assert f"{kind}\n" in text
+
+
+def test_doctor_finds_a_taken_port_and_a_damaged_ledger_and_says_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "ledger.db").write_bytes(b"not a ledger" * 50)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        done = run("doctor", "--json", "--rl-buffer-dir", str(tmp_path), "--port", port, *FAKES, code=1)
+    found = {row["check"]: row for row in json.loads(done.stdout)}
+    assert set(found) == {"python", "memory", "disk", "torch", "model", "port", "keys", "ledger", "engines"}
+    assert (found["port"]["state"], found["port"]["remedy"]) == ("trouble", "choose another with --port")
+    assert found["ledger"]["state"] == "trouble"
+    assert "move the file away" in found["ledger"]["remedy"]
+
+
+class Running:
+    """`openclaw-rl` with loops, until it is told to end."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-m", "openclaw_rl", *words], stderr=subprocess.PIPE, text=True)
+
+    def until(self, word: str) -> str:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if word in line:
+                return line
+        raise AssertionError(f"ended with {self.process.wait()} before saying {word!r}")
+
+    def end(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        _, rest = self.process.communicate(timeout=60)
+        return self.process.returncode, rest
+
+
+def post(url: str, body: Any) -> Any:
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+@pytest.mark.slow
+def test_four_processes_share_one_ledger_and_a_second_server_is_refused(tmp_path: Path) -> None:
+    where = ("--rl-buffer-dir", str(tmp_path), *FAKES, "--set", "train.batch_size=1", "--set", "run.poll=0.02")
+    server = Running("serve", "--port", "0", *where)
+    url = server.until("listening on").split()[-1]
+    others = [Running(loop, *where) for loop in ("collect", "judge", "train")]
+    for other in others:
+        other.until("run directory")
+    refused = run("serve", "--port", "0", *where, code=4)
+    assert f"process {server.process.pid} on" in refused.stderr
+
+    first = post(f"{url}/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "Tell me about tea"}]})
+    said = first["choices"][0]["message"]["content"]
+    wish = [{"role": "user", "content": "Tell me about tea"}, {"role": "assistant", "content": said}]
+    post(f"{url}/chat/completions", {"model": "fake", "messages": [*wish, {"role": "user", "content": "Please keep it under 30 words."}]})
+    for _ in range(600):
+        again = post(f"{url}/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "And rain?"}]})
+        if again["system_fingerprint"] != "openclaw-rl-v0":
+            break
+    assert again["system_fingerprint"] == "openclaw-rl-v1"
+    states = {row["loop"]: row["state"] for row in read("status", "--rl-buffer-dir", str(tmp_path))["loops"]}
+    assert states == dict.fromkeys(("serve", "collect", "judge", "train"), "running")
+    assert "version 2 is live" in run("rollback", "--rl-buffer-dir", str(tmp_path)).stdout
+    for process in (*others, server):
+        code, text = process.end()
+        assert code == 0, text
+        assert "ended cleanly" in text
+
+
+@pytest.mark.slow
+def test_a_stream_under_way_finishes_when_the_system_is_told_to_end(tmp_path: Path) -> None:
+    slow = ("--set", "policy.options.tokens_per_second=40", "--set", "policy.options.reply=one two three four five six seven")
+    server = Running("up", "--port", "0", "--rl-buffer-dir", str(tmp_path), *FAKES, *slow)
+    url = server.until("listening on").split()[-1]
+    body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "count"}]}
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        first = answer.readline().decode()
+        code_text = server.process.send_signal(signal.SIGTERM)
+        raw = first + answer.read().decode()
+    assert code_text is None
+    events = [json.loads(line[6:]) for line in raw.splitlines() if line.startswith("data: {")]
+    said = "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"])
+    assert said == "one two three four five six seven"
+    assert raw.rstrip().endswith("data: [DONE]")
+    server.process.communicate(timeout=60)
+    assert server.process.returncode == 0
+    with Ledger(tmp_path / "ledger.db") as ledger:
+        assert ledger.turn(events[0]["id"]).completion.finish == "stop"

@@ -1,0 +1,151 @@
+"""One conversation walks the whole line: a request, a correction, a thumb, a side call, version 1 served."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from openclaw_rl.app import App, ledger_path
+from openclaw_rl.config import load
+from openclaw_rl.review import views
+from openclaw_rl.store import Ledger
+
+pytestmark = pytest.mark.anyio
+
+
+class Walk:
+    """The app on fakes, a client that talks to it over ASGI, and the ledger to look into. Nothing sleeps."""
+
+    def __init__(self, app: App, client: httpx2.AsyncClient, reader: Ledger) -> None:
+        self.app, self.client, self.reader = app, client, reader
+
+    async def ask(self, *contents: str, **more: Any) -> dict[str, Any]:
+        roles = ("user", "assistant")
+        body = {"model": "fake", "messages": [{"role": roles[i % 2], "content": c} for i, c in enumerate(contents)]}
+        done = await self.client.post("/v1/chat/completions", json=body, **more)
+        assert done.status_code == 200, done.text
+        answer: dict[str, Any] = done.json()
+        return answer
+
+    def show(self, turn: str) -> dict[str, Any]:
+        return views.turn(self.reader, turn)
+
+
+@asynccontextmanager
+async def walking(root: Path, *sets: str) -> AsyncIterator[Walk]:
+    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.batch_size=2"]
+    dials += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
+    app = App(load(environ={}, sets=[*dials, *sets]).config)
+    transport = httpx2.ASGITransport(app=app.api)
+    async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        with Ledger(ledger_path(app.config)) as reader:
+            yield Walk(app, client, reader)
+
+
+def text(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def test_one_conversation_walks_from_a_request_to_version_one_and_back(tmp_path: Path) -> None:
+    began = time.perf_counter()
+    async with walking(tmp_path) as walk:
+        first = await walk.ask("Tell me about tea")
+        assert text(first) == "You said: Tell me about tea"
+        title = await walk.ask("Write a title for this chat", headers={"X-Turn-Type": "side"})
+        wish = "Too long. Please keep it under 30 words."
+        second = await walk.ask("Tell me about tea", text(first), wish)
+        thumb = await walk.client.post("/v1/feedback", json={"turn": second["id"], "thumb": "up"})
+        assert thumb.status_code == 200, thumb.text
+        third = await walk.ask("Tell me about tea", text(first), wish, text(second), "Now about coffee")
+        await walk.app.finish()
+
+        corrected = walk.show(first["id"])
+        assert (corrected["kind"], corrected["version"], corrected["step"]) == ("main", 0, 1)
+        assert [m["content"] for m in corrected["next_state"]] == [wish]
+        assert corrected["verdict"]["score"] == -1
+        assert corrected["verdict"]["source"] == "judge"
+        [hint] = corrected["verdict"]["hints"]
+        assert hint["kind"] == "rule"
+        assert "under 30 words" in hint["text"]
+
+        praised = walk.show(second["id"])
+        assert (praised["verdict"]["score"], praised["verdict"]["source"]) == (1.0, "explicit")
+        assert praised["step"] == 1
+        assert corrected["session"] == praised["session"] == walk.show(third["id"])["session"]
+
+        side = walk.show(title["id"])
+        assert (side["kind"], side["step"], side["dropped"]["reason"]) == ("side", None, "side turn")
+        assert walk.show(third["id"])["verdict"] is None, "nothing has come after it yet"
+
+        learned = await walk.ask("Tell me about rain")
+        assert "under 30 words" in text(learned), "version 1 knows the rule without being told"
+        assert learned["system_fingerprint"] == "openclaw-rl-v1"
+        assert walk.show(learned["id"])["version"] == 1
+        version = views.version(walk.reader, 1)
+        assert (version["state"], version["parent"], version["step"]) == ("live", 0, 1)
+        assert set(version["turns"]) == {first["id"], second["id"]}
+        status = views.status(walk.reader)
+        assert (status["live"], status["turns"]["answered"], status["turns"]["trained"]) == (1, 5, 2)
+    assert time.perf_counter() - began < 2.0
+
+
+async def test_the_turn_is_durable_before_the_last_event_of_its_stream(tmp_path: Path) -> None:
+    async with walking(tmp_path) as walk:
+        body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+        async with walk.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            async for line in answer.aiter_lines():
+                if line == "data: [DONE]":
+                    break
+                if line.startswith("data: "):
+                    turn = json.loads(line.removeprefix("data: "))["id"]
+        assert walk.reader.turn(turn).completion.reply.content == "You said: hi"
+
+
+async def test_a_restart_goes_on_where_it_stood(tmp_path: Path) -> None:
+    wish = "Too long. Please keep it under 30 words."
+    async with walking(tmp_path, "train.batch_size=1") as walk:
+        first = await walk.ask("Tell me about tea")
+        await walk.app.tick()
+    async with walking(tmp_path, "train.batch_size=1") as walk:
+        await walk.ask("Tell me about tea", text(first), wish)
+        await walk.app.finish()
+        assert walk.show(first["id"])["step"] == 1
+    async with walking(tmp_path) as walk:
+        again = await walk.ask("Tell me about rain")
+        assert again["system_fingerprint"] == "openclaw-rl-v1", "the live version is loaded before the first answer"
+
+
+async def test_requests_before_the_model_is_ready_are_held_not_refused(tmp_path: Path) -> None:
+    import asyncio
+
+    async with walking(tmp_path) as walk:
+        walk.app.ready.clear()
+        early = asyncio.create_task(walk.ask("Are you there?"))
+        await asyncio.sleep(0.01)
+        assert not early.done()
+        assert (await walk.client.get("/readyz")).status_code == 503
+        walk.app.ready.set()
+        assert text(await early) == "You said: Are you there?"
+
+
+async def test_a_custom_judge_and_a_custom_generate_take_part(tmp_path: Path) -> None:
+    examples = Path(__file__).parents[1] / "examples"
+    sets = (
+        f"judge.custom={examples}/custom_judge.py:score",
+        f"policy.generate={examples}/custom_generate.py:with_house_rule",
+        "train.batch_size=1",
+    )
+    async with walking(tmp_path, *sets) as walk:
+        first = await walk.ask("Tell me about tea")
+        await walk.ask("Tell me about tea", text(first), "shorter!")
+        await walk.app.finish()
+        shown = walk.show(first["id"])
+        assert (shown["verdict"]["score"], shown["step"]) == (-1.0, 1)
+        ids = walk.reader.turn(first["id"]).completion.prompt_tokens
+        assert bytes(i for i in ids if i < 256).startswith(b"House rule: answer in plain words.")

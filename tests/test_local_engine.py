@@ -1,0 +1,537 @@
+"""The engine: what it writes equals what `transformers` writes, whoever else is in the batch."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+
+from openclaw_rl.backends.local.adapters import version_model
+from openclaw_rl.backends.local.brains import Lean, Whole, brain_of
+from openclaw_rl.backends.local.cache import Arena, shared
+from openclaw_rl.backends.local.engine import Chunks, Engine
+from openclaw_rl.backends.local.events import Event, Failed, Finished, Said, Scored
+from openclaw_rl.backends.local.jobs import Scoring, Writing
+from openclaw_rl.backends.local.sampler import Drawer, draw
+from openclaw_rl.backends.local.stops import Stops, Words
+from openclaw_rl.errors import BackendError, ModelRefused
+from openclaw_rl.types import Sampling
+
+VOCABULARY = 320
+CONTEXT = 512
+SHAPE = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "eos_token_id": 2,
+    "bos_token_id": 1,
+    "pad_token_id": 0,
+    "initializer_range": 0.3,
+}
+CONFIGS = {
+    "llama": LlamaConfig(**SHAPE, tie_word_embeddings=True),
+    "qwen2": Qwen2Config(**SHAPE),
+    "qwen3": Qwen3Config(**SHAPE, head_dim=16),
+    "mistral": MistralConfig(**SHAPE, head_dim=16, sliding_window=24),
+    "phi3": Phi3Config(**SHAPE),
+}
+KINDS = sorted(CONFIGS)
+
+
+def tiny(kind: str) -> Any:
+    """A small random model, the same on each call."""
+    torch.manual_seed(KINDS.index(kind))
+    return AutoModelForCausalLM.from_config(CONFIGS[kind], dtype=torch.float32).eval().requires_grad_(False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[str, Any]:
+    return {kind: tiny(kind) for kind in KINDS}
+
+
+def prompts(count: int, *, seed: int = 0) -> list[list[int]]:
+    """Prompts of 1 to 90 tokens."""
+    chance = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 90, (count,), generator=chance).tolist()
+    return [torch.randint(3, VOCABULARY, (length,), generator=chance).tolist() for length in lengths]
+
+
+def letters(tokens: Sequence[int]) -> str:
+    """A vocabulary where each token is one letter."""
+    return "".join(chr(0x4E00 + token) for token in tokens)
+
+
+GREEDY = Sampling(temperature=0.0, max_tokens=12)
+
+
+def writing(
+    id: int, prompt: Sequence[int], sampling: Sampling = GREEDY, *, version: int = 0, ends: Iterable[int] = (2,)
+) -> Writing:
+    return Writing.of(id, version, prompt, sampling, context=CONTEXT, ends=frozenset(ends), decode=letters)
+
+
+def engine(model: Any, *, rows: int = 4096, batch: int = 16, chunks: Chunks | None = None) -> Engine:
+    return Engine(brain_of(model), model, cache_tokens=rows, max_batch=batch, chunks=chunks or Chunks(16, 48))
+
+
+def run(machine: Engine) -> dict[int, Finished]:
+    """Step until nothing is left."""
+    done: dict[int, Finished] = {}
+    while not machine.idle:
+        done.update({event.job: event for event in machine.step() if isinstance(event, Finished)})
+    return done
+
+
+def plain(model: Any, prompt: Sequence[int], count: int) -> tuple[int, ...]:
+    """What `transformers` writes, alone."""
+    model.set_attn_implementation("sdpa")
+    ids = torch.tensor([list(prompt)])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False)
+    return tuple(out[0, len(prompt) :].tolist())
+
+
+def forward(model: Any, tokens: Sequence[int]) -> torch.Tensor:
+    model.set_attn_implementation("sdpa")
+    logits: torch.Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_alone_equals_transformers(models: dict[str, Any], kind: str) -> None:
+    asked = prompts(4)
+    expected = [plain(models[kind], prompt, 12) for prompt in asked]
+    machine = engine(models[kind])
+    for index, prompt in enumerate(asked):
+        machine.submit(writing(index, prompt))
+        assert run(machine)[index].tokens == expected[index]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_greedy_in_a_crowd_with_joins_and_cancellations_equals_transformers(models: dict[str, Any], kind: str) -> None:
+    asked = prompts(10, seed=1)
+    expected = [plain(models[kind], prompt, 12) for prompt in asked]
+    machine = engine(models[kind], batch=6)
+    events: list[Event] = []
+    for index, prompt in enumerate(asked):
+        machine.submit(writing(index, prompt))
+        events += machine.step()
+        if index == 5:
+            events += machine.cancel(4)
+    while not machine.idle:
+        events += machine.step()
+    done = {event.job: event for event in events if isinstance(event, Finished)}
+    assert done[4].finish == "aborted"
+    assert done[4].tokens == expected[4][: len(done[4].tokens)]
+    assert [done[index].tokens for index in range(10) if index != 4] == [*expected[:4], *expected[5:]]
+
+
+def test_fifty_prompts_equal_transformers(models: dict[str, Any]) -> None:
+    asked = prompts(50, seed=2)
+    expected = [plain(models["llama"], prompt, 8) for prompt in asked]
+    machine = engine(models["llama"])
+    for index, prompt in enumerate(asked):
+        machine.submit(writing(index, prompt, Sampling(temperature=0.0, max_tokens=8)))
+    done = run(machine)
+    assert [done[index].tokens for index in range(50)] == expected
+
+
+def test_shapes_known_by_heart_take_the_lean_pass_and_others_the_models_own(models: dict[str, Any]) -> None:
+    assert isinstance(brain_of(models["qwen3"]), Lean)
+    assert isinstance(brain_of(models["phi3"]), Whole)
+
+
+def test_a_model_that_the_engine_would_run_wrongly_is_refused() -> None:
+    model = tiny("phi3")
+    inner = model.model.forward
+    calls = iter(range(100))
+    # a model whose answer depends on something the engine cannot see
+    model.model.forward = lambda *args, **kwargs: _tilted(inner(*args, **kwargs), next(calls))
+    with pytest.raises(ModelRefused, match=r"phi3.*log-probs differ"):
+        brain_of(model)
+
+
+def _tilted(output: Any, call: int) -> Any:
+    output.last_hidden_state = output.last_hidden_state.roll(call, dims=-1)
+    return output
+
+
+def test_logprobs_equal_a_plain_pass_raw_and_after_the_temperature(models: dict[str, Any]) -> None:
+    prompt = prompts(1, seed=3)[0]
+    machine = engine(models["qwen2"])
+    machine.submit(
+        writing(
+            0, prompt, Sampling(temperature=0.5, max_tokens=20, seed=1, top_p=0.9, presence_penalty=0.5, top_logprobs=3)
+        )
+    )
+    events = []
+    while not machine.idle:
+        events += machine.step()
+    done = next(event for event in events if isinstance(event, Finished))
+    pieces = [piece for event in events if isinstance(event, Said) for piece in event.delta.pieces]
+    logits = forward(models["qwen2"], [*prompt, *done.tokens])[len(prompt) - 1 : -1]
+    chosen = torch.tensor(done.tokens)[:, None]
+    tempered = (logits / 0.5).log_softmax(-1).gather(1, chosen)[:, 0]
+    raw = logits.log_softmax(-1)
+    assert done.logprobs == pytest.approx(tempered.tolist(), abs=1e-4)
+    assert [piece.logprob for piece in pieces] == pytest.approx(raw.gather(1, chosen)[:, 0].tolist(), abs=1e-4)
+    assert [piece.token for piece in pieces] == list(done.tokens)
+    best = raw[0].topk(3)
+    assert [choice.token for choice in pieces[0].top] == best.indices.tolist()
+    assert [choice.logprob for choice in pieces[0].top] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_a_seed_gives_the_same_reply_whoever_else_is_there(models: dict[str, Any]) -> None:
+    prompt = prompts(1, seed=4)[0]
+    ask = Sampling(temperature=1.0, max_tokens=15, seed=7)
+    alone = engine(models["llama"])
+    alone.submit(writing(0, prompt, ask))
+    crowd = engine(models["llama"])
+    for index, other in enumerate(prompts(6, seed=5), start=1):
+        crowd.submit(writing(index, other, Sampling(temperature=1.0, max_tokens=15)))
+    crowd.submit(writing(0, prompt, ask))
+    other_seed = engine(models["llama"])
+    other_seed.submit(writing(0, prompt, Sampling(temperature=1.0, max_tokens=15, seed=8)))
+    first = run(alone)[0].tokens
+    assert run(crowd)[0].tokens == first
+    assert run(other_seed)[0].tokens != first
+
+
+def test_a_stop_token_is_kept_in_the_tokens_and_not_shown(models: dict[str, Any]) -> None:
+    prompt = prompts(1)[0]
+    whole = plain(models["llama"], prompt, 6)
+    machine = engine(models["llama"])
+    machine.submit(writing(0, prompt, ends=(whole[3],)))
+    done = run(machine)[0]
+    assert done.finish == "stop"
+    cut = whole.index(whole[3]) + 1
+    assert done.tokens == whole[:cut]
+    assert done.text == letters(whole[: cut - 1])
+
+
+def test_a_stop_string_across_tokens_ends_the_reply_before_it(models: dict[str, Any]) -> None:
+    prompt = prompts(1)[0]
+    whole = plain(models["llama"], prompt, 6)
+    text = letters(whole)
+    machine = engine(models["llama"])
+    machine.submit(writing(0, prompt, Sampling(temperature=0.0, max_tokens=6, stop=("never", text[2:4]))))
+    events = [*machine.step()]
+    while not machine.idle:
+        events += machine.step()
+    done = next(event for event in events if isinstance(event, Finished))
+    at = text.index(text[2:4])
+    assert (done.finish, done.text) == ("stop", text[:at])
+    assert done.tokens == whole[: at + 2]
+    assert "".join(event.delta.text for event in events if isinstance(event, Said)) == done.text
+
+
+def test_the_limit_ends_a_reply_as_length(models: dict[str, Any]) -> None:
+    machine = engine(models["llama"])
+    machine.submit(writing(0, [5, 6, 7], Sampling(temperature=0.0, max_tokens=3), ends=()))
+    done = run(machine)[0]
+    assert (done.finish, len(done.tokens)) == ("length", 3)
+
+
+def test_the_next_turn_reads_only_what_is_new(models: dict[str, Any]) -> None:
+    prompt = list(range(10, 110))
+    machine = engine(models["qwen3"])
+    machine.submit(writing(0, prompt, ends=()))
+    first = run(machine)[0]
+    read = machine.counts.read
+    following = [*prompt, *first.tokens, 30, 31, 32]
+    machine.submit(writing(1, following, ends=()))
+    second = run(machine)[1]
+    # 100 + 12 - 1 tokens are known (the last was drawn, never read); 4 new ones and 11 of the reply are read
+    assert machine.counts.reused == 111
+    assert machine.counts.read - read == 4 + 11
+    assert second.tokens == plain(models["qwen3"], following, 12)
+
+
+def test_requests_that_share_a_prompt_read_it_once(models: dict[str, Any]) -> None:
+    prompt = list(range(10, 210))
+    machine = engine(models["llama"])
+    for index in range(3):
+        machine.submit(writing(index, [*prompt, 20 + index]))
+    done = run(machine)
+    assert [done[index].tokens for index in range(3)] == [
+        plain(models["llama"], [*prompt, 20 + index], 12) for index in range(3)
+    ]
+    assert machine.counts.reused == 400
+
+
+def test_another_version_never_takes_the_values_of_this_one(models: dict[str, Any]) -> None:
+    prompt = list(range(10, 110))
+    machine = engine(models["llama"])
+    other = tiny("llama")
+    other.lm_head.weight.mul_(1.0)
+    for parameter in other.model.layers.parameters():
+        parameter.add_(0.02)
+    machine.install(1, Lean(other), live=True)
+    machine.submit(writing(0, prompt))
+    base = run(machine)[0]
+    machine.submit(writing(1, prompt, version=1))
+    changed = run(machine)[1]
+    assert machine.counts.reused == 0
+    assert base.tokens == plain(models["llama"], prompt, 12)
+    assert changed.tokens == plain(other, prompt, 12)
+    assert (base.version, changed.version) == (0, 1)
+
+
+def test_versions_run_side_by_side_and_leave_when_nobody_needs_them(models: dict[str, Any]) -> None:
+    asked = prompts(6, seed=6)
+    others = {}
+    machine = engine(models["llama"])
+    for version in (1, 2):
+        others[version] = tiny("llama")
+        for parameter in others[version].model.layers.parameters():
+            parameter.add_(0.01 * version)
+        machine.install(version, Lean(others[version]), live=True)
+        machine.submit(writing(version * 10, asked[version], version=version))
+    assert sorted(machine.brains) == [0, 1, 2]
+    for index in (0, 3):
+        machine.submit(writing(index, asked[index]))
+    done = run(machine)
+    assert sorted(machine.brains) == [0, 2]
+    assert done[10].tokens == plain(others[1], asked[1], 12)
+    assert done[20].tokens == plain(others[2], asked[2], 12)
+    assert done[3].tokens == plain(models["llama"], asked[3], 12)
+
+
+def test_a_version_that_cannot_be_had_fails_its_requests_only(models: dict[str, Any]) -> None:
+    wanted: list[int] = []
+    machine = Engine(brain_of(models["llama"]), models["llama"], cache_tokens=1024, max_batch=4, wanted=wanted.append)
+    machine.submit(writing(0, [5, 6], version=9))
+    machine.submit(writing(1, [5, 6]))
+    assert wanted == [9]
+    assert list(run(machine)) == [1]
+    events = machine.refuse(9, BackendError("gone"))
+    assert [event.job for event in events if isinstance(event, Failed)] == [0]
+
+
+def test_replies_that_outgrow_the_memory_are_put_back_and_still_right(models: dict[str, Any]) -> None:
+    asked = [prompt[:60] for prompt in prompts(5, seed=7)]
+    ask = Sampling(temperature=0.0, max_tokens=200)
+    machine = engine(models["llama"], rows=640)
+    for index, prompt in enumerate(asked):
+        machine.submit(writing(index, prompt, ask, ends=()))
+    done = run(machine)
+    assert machine.counts.put_back > 0
+    model = models["llama"]
+    for index, prompt in enumerate(asked):
+        logits = forward(model, [*prompt, *done[index].tokens])[len(prompt) - 1 : -1]
+        assert len(done[index].tokens) == 200
+        assert tuple(logits.argmax(-1).tolist()) == done[index].tokens
+
+
+def test_a_long_prompt_does_not_stop_running_replies(models: dict[str, Any]) -> None:
+    machine = engine(models["llama"], chunks=Chunks(8, 48))
+    machine.submit(writing(0, [5, 6, 7], Sampling(temperature=0.0, max_tokens=60), ends=()))
+    machine.step()
+    machine.submit(writing(1, list(range(10, 210))))
+    said = [sum(isinstance(event, Said) and event.job == 0 for event in machine.step()) for _ in range(20)]
+    assert said == [1] * 20
+    assert machine.counts.read == 3 + 20 * (1 + 8)
+
+
+def test_scores_equal_a_plain_pass_and_share_their_prompt(models: dict[str, Any]) -> None:
+    prompt, reply = list(range(10, 90)), (40, 41, 42, 43, 2)
+    machine = engine(models["qwen2"])
+    machine.submit(scoring(0, prompt, reply, temperature=0.7, top_k=4))
+    machine.submit(scoring(1, prompt, (7,), temperature=1.0, top_k=0))
+    found = {}
+    while not machine.idle:
+        found.update({event.job: event.scores for event in machine.step() if isinstance(event, Scored)})
+    logits = forward(models["qwen2"], [*prompt, *reply])[len(prompt) - 1 : -1]
+    expected = (logits / 0.7).log_softmax(-1)
+    best = expected.topk(4)
+    assert found[0].logprobs == pytest.approx(expected.gather(1, torch.tensor(reply)[:, None])[:, 0].tolist(), abs=1e-4)
+    assert found[0].top_tokens == tuple(map(tuple, best.indices.tolist()))
+    assert found[0].top_logprobs[4] == pytest.approx(best.values[4].tolist(), abs=1e-4)
+    assert found[1].logprobs == pytest.approx([float(logits[0].log_softmax(-1)[7])], abs=1e-4)
+    assert found[1].top_tokens == ()
+    assert machine.counts.reused == 79
+
+
+def scoring(id: int, prompt: list[int], reply: tuple[int, ...], *, temperature: float, top_k: int) -> Scoring:
+    tokens = [*prompt, *reply[:-1]]
+    return Scoring(
+        id=id, version=0, tokens=tokens, prompt=len(prompt), reply=reply, temperature=temperature, top_k=top_k
+    )
+
+
+def test_an_adapter_merges_to_the_same_weights_as_peft(models: dict[str, Any], tmp_path: Path) -> None:
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    torch.manual_seed(0)
+    trained = get_peft_model(
+        tiny("qwen3"), LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    )
+    trained.save_pretrained(tmp_path)
+    ours = version_model(models["qwen3"], str(tmp_path))
+    theirs = PeftModel.from_pretrained(tiny("qwen3"), tmp_path).merge_and_unload()
+    tokens = list(range(10, 60))
+    assert torch.allclose(forward(ours, tokens), forward(theirs, tokens), atol=1e-5)
+    assert not torch.allclose(forward(ours, tokens), forward(models["qwen3"], tokens), atol=1e-2)
+    assert ours.model.embed_tokens.weight is models["qwen3"].model.embed_tokens.weight
+    brain = brain_of(ours, like=brain_of(models["qwen3"]))
+    machine = engine(models["qwen3"])
+    machine.install(3, brain, live=True)
+    machine.submit(writing(0, tokens, version=3))
+    assert run(machine)[0].tokens == plain(theirs, tokens, 12)
+
+
+def test_a_directory_without_weights_is_no_version(models: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="neither adapter_config"):
+        version_model(models["llama"], str(tmp_path))
+
+
+# --- the arena -------------------------------------------------------------------------------------------------------
+
+
+def arena(rows: int = 256) -> Arena:
+    return Arena(layers=1, heads=1, dim=2, rows=rows, dtype=torch.float32, device=torch.device("cpu"), page=64)
+
+
+def test_shared_counts_the_common_beginning() -> None:
+    assert shared(array("q", [1, 2, 3]), [1, 2, 4, 5]) == 2
+    assert shared(array("q", [1, 2]), [1, 2, 3]) == 2
+    assert shared(array("q"), [1]) == 0
+
+
+def test_the_least_recent_idle_strand_makes_way() -> None:
+    room = arena()
+    strands = []
+    for first in (100, 200, 300, 400):
+        strand = room.open(0, [], 64)
+        assert strand is not None
+        strand.tokens.extend(range(first, first + 20))
+        strands.append(strand)
+    assert room.open(0, [], 64) is None
+    room.close(strands[2])
+    room.close(strands[1])
+    assert room.open(0, [1], 64) is not None
+    assert strands[2] not in room.strands
+    assert strands[1] in room.strands
+
+
+def test_scattered_free_rows_are_brought_together_with_their_values() -> None:
+    room = arena()
+    strands = [room.open(0, [], 64) for _ in range(4)]
+    for index, strand in enumerate(strands):
+        assert strand is not None
+        strand.tokens.extend([index] * 3)
+        room.data[:, strand.start : strand.start + 3] = float(index)
+    first, kept, third, last = strands
+    assert first is not None
+    assert third is not None
+    assert kept is not None
+    assert last is not None
+    room.drop(first)
+    room.drop(third)
+    wide = room.open(0, [], 128)
+    assert wide is not None
+    assert wide.room == 128
+    assert room.data[0, kept.start : kept.start + 3].unique().tolist() == [1.0]
+    assert room.data[0, last.start : last.start + 3].unique().tolist() == [3.0]
+
+
+# --- drawing ---------------------------------------------------------------------------------------------------------
+
+
+def drawn(logits: list[float], count: int = 400, **ask: Any) -> set[int]:
+    """Which tokens come up in many draws."""
+    drawer = Drawer.of(Sampling(seed=1, **ask), [0])
+    table = torch.tensor([[math.log(max(value, 1e-30)) for value in logits]])
+    found = set()
+    for _ in range(count):
+        found.add(draw(table, [drawer])[0].token)
+        drawer.said.clear()
+    return found
+
+
+def test_filters_keep_the_tokens_they_promise() -> None:
+    chances = [0.5, 0.3, 0.15, 0.05]
+    assert drawn(chances) == {0, 1, 2, 3}
+    assert drawn(chances, top_k=2) == {0, 1}
+    assert drawn(chances, top_p=0.75) == {0, 1}
+    assert drawn(chances, top_p=0.81) == {0, 1, 2}
+    assert drawn(chances, min_p=0.25) == {0, 1, 2}
+    # of the two that top-k leaves, the first alone has 0.625 of the mass
+    assert drawn(chances, top_k=2, top_p=0.6) == {0}
+    assert drawn(chances, temperature=0.0) == {0}
+    assert drawn(chances, top_k=1) == {0}
+
+
+def test_top_p_beyond_the_head_sorts_the_whole_vocabulary() -> None:
+    flat = [1 / 2000] * 2000
+    assert max(drawn(flat, top_p=0.999, count=300)) > 1000
+
+
+def test_draws_follow_the_chances() -> None:
+    drawer = Drawer.of(Sampling(seed=3), [])
+    table = torch.tensor([[0.7, 0.2, 0.1]]).log()
+    tokens = [draw(table, [drawer])[0].token for _ in range(2000)]
+    assert [tokens.count(token) / 2000 for token in range(3)] == pytest.approx([0.7, 0.2, 0.1], abs=0.04)
+
+
+def test_penalties_act_as_documented_and_leave_the_recorded_logprob_alone() -> None:
+    logits = torch.tensor([[2.0, 1.9, -1.0]])
+    norm = math.log(math.exp(2.0) + math.exp(1.9) + math.exp(-1.0))
+    repeated = Drawer.of(Sampling(temperature=0.0, repetition_penalty=1.2), [0])
+    # 2.0 / 1.2 = 1.67 is below 1.9
+    first = draw(logits, [repeated])[0]
+    assert first.token == 1
+    assert first.raw == pytest.approx(1.9 - norm, abs=1e-6)
+    often = Drawer.of(Sampling(temperature=0.0, frequency_penalty=0.06), [0])
+    # token 0 leads by 0.1: after two times it has lost 0.12
+    assert [draw(logits, [often])[0].token for _ in range(4)] == [0, 0, 1, 0]
+    once = Drawer.of(Sampling(temperature=0.0, presence_penalty=0.2), [0])
+    assert [draw(logits, [once])[0].token for _ in range(3)] == [0, 1, 0]
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def raw_bytes(tokens: Sequence[int]) -> str:
+    return bytes(tokens).decode("utf-8", errors="replace")
+
+
+def test_half_a_character_waits_for_its_other_half() -> None:
+    words = Words(raw_bytes)
+    shown = [words.push(byte) for byte in "a€😀b".encode()]
+    assert shown == ["a", "", "", "€", "", "", "", "😀", "b"]
+    assert words.flush() == ""
+
+
+def test_bytes_that_are_no_text_are_shown_in_the_end() -> None:
+    words = Words(raw_bytes)
+    assert words.push(0xE2) == ""
+    assert words.flush() == "\ufffd"
+    endless = Words(raw_bytes)
+    assert "".join(endless.push(0xFF) for _ in range(8)) == "\ufffd" * 8
+
+
+def test_stop_strings_are_found_across_pieces_and_false_beginnings_released() -> None:
+    stops = Stops(("</end>", "END"))
+    assert stops.push("hello <") == ("hello ", False)
+    assert stops.push("/e") == ("", False)
+    assert stops.push("x") == ("</ex", False)
+    assert stops.push(" E") == (" ", False)
+    assert stops.push("ND more") == ("", True)
+    rest = Stops(("abc",))
+    assert rest.push("xab") == ("x", False)
+    assert rest.flush() == "ab"

@@ -1,0 +1,744 @@
+"""The local trainer: a tree equals its turns, a step is exact, and what goes wrong is told."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from openclaw_rl.backends.local import train_batch, train_forward, train_publish
+from openclaw_rl.backends.local.train_batch import (
+    Batch,
+    Count,
+    Net,
+    Student,
+    ask_others,
+    collate,
+    gradient,
+    look,
+    states,
+)
+from openclaw_rl.backends.local.train_head import Head
+from openclaw_rl.backends.local.train_memory import Shape, plan
+from openclaw_rl.backends.local.train_worker import Order, Worker, norm_alarm
+from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
+from openclaw_rl.ports import Trained, Trainer
+from openclaw_rl.train import losses
+from openclaw_rl.train.losses import LossInputs, LossSettings
+from openclaw_rl.train.tree import Path as TokenPath
+from openclaw_rl.train.tree import plant
+from openclaw_rl.types import Message, Prompt, Sample, Version
+
+VOCABULARY = 61
+SHAPES = ("llama", "qwen2", "qwen3")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- tiny models
+
+
+def tiny(shape: str, *, seed: int = 0, **more: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(
+        shape,
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        tie_word_embeddings=shape == "llama",
+        **({"head_dim": 8} if shape == "qwen3" else {}),
+        **more,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    for name, parameter in model.named_parameters():
+        if "norm" not in name:  # wide enough for attention to matter
+            nn.init.normal_(parameter, std=0.25)
+    return model.eval()
+
+
+def exact(model: Any) -> Any:
+    """In double precision throughout: the stock norms round to single on their way."""
+    model.double()
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if type(child).__name__.endswith("RMSNorm"):
+                norm = nn.RMSNorm(child.weight.shape[0], eps=child.variance_epsilon, dtype=torch.float64)
+                norm.weight = child.weight
+                setattr(module, name, norm)
+    return model
+
+
+WORDS = ["<unk>", "<s>", "</s>", "system", "user", "assistant", "\n", *(f"w{i}" for i in range(VOCABULARY - 7))]
+TEMPLATE = (
+    "{% for m in messages %}{{ '<s> ' + m.role + ' ' + m.content + ' </s> ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s> assistant' }}{% endif %}"
+)
+
+
+def save_tiny(folder: Path, shape: str = "llama") -> str:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", chat_template=TEMPLATE)
+    tokenizer.save_pretrained(folder)
+    tiny(shape).save_pretrained(folder)
+    return str(folder)
+
+
+@dataclass
+class Loaded:
+    model: Any
+    tokenizer: Any
+
+
+def load(model: str, *, cache_dir: str | None, device: str, dtype: str) -> Loaded:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    kind = {"auto": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+    return Loaded(
+        AutoModelForCausalLM.from_pretrained(model, dtype=kind).to(device), AutoTokenizer.from_pretrained(model)
+    )
+
+
+def load_nothing(model: str, *, cache_dir: str | None, device: str, dtype: str) -> Loaded:
+    raise RuntimeError("the disk is on fire")
+
+
+def half_the_ratio(inputs: LossInputs) -> tuple[Tensor, dict[str, float]]:
+    return -0.5 * (inputs.current - inputs.old).exp().mean(), {"mine": 1.0}
+
+
+def dies_of_thirteen(inputs: LossInputs) -> tuple[Tensor, dict[str, float]]:
+    if 13.0 in inputs.advantage:
+        os._exit(3)
+    return half_the_ratio(inputs)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+# --- a tree equals its turns
+
+
+ASK = Prompt(messages=(Message(role="user", content="w1 w2"),))
+
+
+def sample(prompt: Sequence[int], reply: Sequence[int], **change: Any) -> Sample:
+    given = {
+        "turn": f"t{prompt}{reply}",
+        "user": "u",
+        "prompt": ASK,
+        "prompt_tokens": tuple(prompt),
+        "reply_tokens": tuple(reply),
+        "logprobs": (-3.0,) * len(reply),
+        "mask": (True,) * len(reply),
+        "advantage": 1.0,
+        "teachers": (),
+        "temperature": 1.0,
+        "version": 0,
+    }
+    return Sample(**(given | change))
+
+
+def some_batch(make: random.Random) -> tuple[list[Sample], list[list[tuple[int, ...] | None]]]:
+    """A session of a few turns, siblings, an unrelated sample; hinted prompts that share their beginning; some missing."""
+
+    def words(low: int, high: int) -> list[int]:
+        return [make.randrange(VOCABULARY) for _ in range(make.randint(low, high))]
+
+    history, pairs = words(2, 6), []
+    for _ in range(make.randint(2, 4)):
+        reply = words(1, 5)
+        pairs.append((list(history), reply))
+        if make.random() < 0.4:
+            pairs.append((list(history), [*reply[:1], *words(1, 2)]))
+        history += [*reply, *words(1, 3)]
+    pairs.append((words(1, 3), words(1, 3)))
+    samples, views = [], []
+    for prompt, reply in pairs:
+        samples.append(
+            sample(
+                prompt,
+                reply,
+                logprobs=tuple(-make.uniform(2.0, 5.0) for _ in reply),
+                mask=tuple(make.random() < 0.9 for _ in reply),
+                advantage=(score := make.choice([None, 1.0, -0.5])),
+                teachers=(ASK,) if score is None else (),
+                temperature=make.choice([0.0, 0.7, 1.3]),
+            )
+        )
+        hinted = [(*prompt[:-1], *words(1, 3), prompt[-1]) for _ in range(make.randint(0, 3))]
+        views.append([None if make.random() < 0.2 else view for view in hinted])
+    return samples, views
+
+
+def log_softmax(model: Any, prompt: Sequence[int], one: Sample) -> Tensor:
+    """[R, V] by plain Hugging Face logits, one sequence."""
+    logits = model(input_ids=torch.tensor([[*prompt, *one.reply_tokens]])).logits[0, len(prompt) - 1 : -1]
+    return (logits / (one.temperature or 1.0)).log_softmax(-1)
+
+
+def one_by_one(model: Any, base: Any, samples: list[Sample], views: list[Any], k: int) -> LossInputs:
+    """What the trainer computes at once, turn by turn over whole vocabularies."""
+    hints = max(1, *(len(view) for view in views))
+    current = torch.cat([log_softmax(model, one.prompt_tokens, one) for one in samples])
+    teacher = torch.zeros(hints, *current.shape, dtype=torch.float64)
+    has = torch.zeros(hints, len(current), dtype=torch.bool)
+    start = 0
+    for one, view in zip(samples, views, strict=True):
+        rows = slice(start, start + len(one.reply_tokens))
+        start = rows.stop
+        for h, prompt in enumerate(view):
+            if prompt is not None:
+                teacher[h, rows], has[h, rows] = log_softmax(base, prompt, one).detach(), True
+    found = losses.from_vocabulary(
+        tokens=torch.tensor([token for one in samples for token in one.reply_tokens]),
+        current=current,
+        old=current.detach(),
+        teacher=teacher,
+        reference=torch.cat([log_softmax(base, one.prompt_tokens, one) for one in samples]).detach(),
+        sample=torch.tensor([at for at, one in enumerate(samples) for _ in one.reply_tokens]),
+        advantage=torch.tensor([one.advantage or 0.0 for one in samples], dtype=torch.float64),
+        has_advantage=torch.tensor([one.advantage is not None for one in samples]),
+        mask=torch.tensor([kept for one in samples for kept in one.mask]),
+        has_teacher=has,
+        k=k,
+    )
+    return replace(found, old=torch.tensor([lp for one in samples for lp in one.logprobs], dtype=torch.float64))
+
+
+def net(model: Any, tree: bool = True) -> Net:
+    layer = model.get_output_embeddings()
+    return Net(model=model, head=Head(weight=layer.weight, bias=layer.bias, chunk=3), tree=tree)
+
+
+def by_tree(
+    model: Any, base: Any, batch: Batch, loss: LossSettings, *, k: int, budget: int | None, tree: bool = True
+) -> tuple[LossInputs, dict[str, float], Count]:
+    """The trainer's road, and its inputs once more for a look at them."""
+    count = Count()
+    teacher = net(base, tree)
+    others = ask_others(batch, teacher, teacher, k=k, budget=budget, count=count)
+    student = Student(net=net(model, tree))
+    metrics, why = gradient(
+        batch, student, others, lambda x: losses.loss(x, loss), lambda _: None, k=k, budget=budget, count=count
+    )
+    assert why is None
+    at_tokens = torch.cat(states(student.net, batch.plain, budget, Count()))
+    return look(batch, at_tokens, student.net.head, others, k=k)[0], metrics, count
+
+
+def compare(got: LossInputs, wanted: LossInputs) -> None:
+    for name in ("current", "student_old", "kl", "reference", "mask", "student_ids", "has_teacher", "advantage"):
+        torch.testing.assert_close(getattr(got, name), getattr(wanted, name), rtol=0, atol=1e-9, msg=name)
+    for name in ("teacher", "student_teacher", "teacher_ids", "teacher_top", "teacher_old"):
+        there = wanted.has_teacher
+        torch.testing.assert_close(getattr(got, name)[there], getattr(wanted, name)[there], rtol=0, atol=1e-9, msg=name)
+
+
+PAIRS: dict[str, tuple[Any, Any, Any]] = {}
+
+
+def pair(shape: str) -> tuple[Any, Any, Any]:
+    """A student that sees trees, the same weights with plain attention, and a base that sees trees."""
+    if shape not in PAIRS:
+        student, plain, base = exact(tiny(shape)), exact(tiny(shape)), exact(tiny(shape, seed=1))
+        assert train_forward.enable_tree(student) is None
+        assert train_forward.enable_tree(base) is None
+        PAIRS[shape] = student, plain, base
+    return PAIRS[shape]
+
+
+def plain_base(shape: str) -> Any:
+    return PAIRS.setdefault(f"{shape} plain", (exact(tiny(shape, seed=1)),) * 3)[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6), budget=st.sampled_from([None, 12, 40]), k=st.sampled_from([1, 4, 99]))
+def test_a_tree_gives_the_log_probs_sets_and_gradients_of_its_turns(
+    shape: str, seed: int, budget: int | None, k: int
+) -> None:
+    make = random.Random(seed)
+    samples, views = some_batch(make)
+    student, plain, base = pair(shape)
+    loss = LossSettings(
+        hint_selection=make.choice(list(losses.HINTS)),
+        subset=make.choice(list(losses.SUBSETS)),
+        kl=make.choice(["full", "k3"]),
+        aggregate=make.choice(["token", "sample"]),
+    )
+    student.zero_grad()
+    plain.zero_grad()
+    batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float64)
+    got, metrics, _ = by_tree(student, base, batch, loss, k=k, budget=budget)
+    wanted = one_by_one(plain, plain_base(shape), samples, views, k)
+    total, _ = losses.loss(wanted, loss)
+    total.backward()
+    compare(got, wanted)
+    assert metrics["loss"] == pytest.approx(float(total.detach()), abs=1e-9)
+    for (name, mine), (_, theirs) in zip(student.named_parameters(), plain.named_parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-9, msg=name)
+
+
+def test_recomputed_layers_and_many_query_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(train_forward, "_QUERIES", 4)
+    samples, views = some_batch(random.Random(5))
+    student, plain, base = (exact(tiny("qwen3", seed=s)) for s in (0, 0, 1))
+    assert train_forward.enable_tree(student) is None
+    assert train_forward.enable_tree(base) is None
+    student.gradient_checkpointing_enable({"use_reentrant": False})
+    student.train()
+    batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float64)
+    by_tree(student, base, batch, LossSettings(), k=4, budget=None)
+    losses.loss(one_by_one(plain, plain_base("qwen3"), samples, views, 4), LossSettings())[0].backward()
+    for mine, theirs in zip(student.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-9)
+
+
+def test_a_session_is_computed_once_and_not_once_per_turn() -> None:
+    prompts = [list(range(1, 11 + 10 * turn)) for turn in range(4)]  # 10, 20, 30, 40 ids, each extending the last
+    samples = [sample(prompt, [50, 51]) for prompt in prompts]
+    count = Count()
+    student, _, _ = pair("llama")
+    states(
+        net(student),
+        collate(samples, [[]] * 4, version=0, device=torch.device("cpu"), wide=torch.float64).plain,
+        None,
+        count,
+    )
+    assert count.sequential == 11 + 21 + 31 + 41
+    assert count.packed == 40 + 4  # the longest prompt, and the first reply token of each turn
+
+
+def test_the_block_mask_of_the_fast_kernel_says_what_the_tree_says() -> None:
+    make = random.Random(3)
+    stem = [make.randrange(9) for _ in range(40)]
+    paths = [
+        TokenPath(tokens=(*stem[: make.randrange(1, 40)], *(make.randrange(9) for _ in range(12))), reply=3)
+        for _ in range(9)
+    ]
+    (forest,) = plant(paths)
+    size = -(-forest.size // 8) * 8
+    end = torch.cat([forest.end, torch.arange(forest.size + 1, size + 1)])
+    mask = train_forward.block_mask(end, block=8)
+    at = torch.arange(size)
+    sees = (at[None] <= at[:, None]) & (at[:, None] < end[None])
+    blocks = sees.view(size // 8, 8, size // 8, 8).permute(0, 2, 1, 3).flatten(2)
+    dense = {
+        "any": torch.zeros(size // 8, size // 8, dtype=torch.bool),
+        "all": torch.zeros(size // 8, size // 8, dtype=torch.bool),
+    }
+    for row in range(size // 8):
+        dense["any"][row, mask.kv_indices[0, 0, row, : mask.kv_num_blocks[0, 0, row]].long()] = True
+        dense["all"][row, mask.full_kv_indices[0, 0, row, : mask.full_kv_num_blocks[0, 0, row]].long()] = True
+    assert torch.equal(dense["all"], blocks.all(-1))
+    assert torch.equal(dense["any"], blocks.any(-1) & ~blocks.all(-1))
+    assert torch.equal(mask.mask_mod(None, None, at[:, None], at[None]), sees)
+
+
+def test_a_model_that_cannot_see_a_tree_says_so_and_runs_turn_by_turn() -> None:
+    windowed = exact(tiny("qwen2", sliding_window=4, use_sliding_window=True, max_window_layers=0))
+    assert "sliding_attention" in str(train_forward.enable_tree(windowed))
+    samples, views = some_batch(random.Random(8))
+    batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float64)
+    got, _, count = by_tree(windowed, windowed, batch, LossSettings(), k=4, budget=None, tree=False)
+    assert count.packed == count.sequential
+    compare(got, one_by_one(windowed, windowed, samples, views, 4))
+
+
+# --- steps
+
+
+def order(
+    samples: Sequence[Sample], target: Path, *, number: int = 1, parent: Version | None = None, base: str = "tiny"
+) -> Order:
+    return Order(
+        samples=tuple(samples),
+        number=number,
+        parent=parent or Version(number=0, parent=None, base=base),
+        target=str(target),
+    )
+
+
+def version(number: int, adapter: str | None) -> Version:
+    return Version(number=number, parent=number - 1, base="tiny", adapter=adapter)
+
+
+def worker(folder: str, **change: Any) -> Worker:
+    given = {
+        "model": folder,
+        "loader": f"{__name__}:load",
+        "seed": 7,
+        "threads": 1,
+        "gap_alarm": 99.0,
+        "ess_alarm": 0.0,
+    }
+    return Worker(LocalTrainer(**(given | change)).settings)
+
+
+HINT = ASK.hinted("w9 w9 w8")
+
+
+def lesson(advantage: float | None = 1.0, teachers: tuple[Prompt, ...] = (HINT,)) -> list[Sample]:
+    ids = (1, 4, 8, 9, 2, 1, 5)  # <s> user w1 w2 </s> <s> assistant
+    replies = [(20, 21, 2), (22, 23, 24, 2), (20, 30, 2)]
+    return [
+        sample(
+            ids, reply, advantage=advantage, teachers=teachers, logprobs=(-4.0,) * len(reply), turn=f"t{at}", version=9
+        )
+        for at, reply in enumerate(replies)
+    ]
+
+
+def same_files(a: str | None, b: str | None, name: str = train_publish.ADAPTER) -> bool:
+    assert a is not None
+    assert b is not None
+    return (Path(a) / name).read_bytes() == (Path(b) / name).read_bytes()
+
+
+@pytest.mark.parametrize("use_lora", [True, False])
+@pytest.mark.parametrize("method", ["topk", "opd"])
+def test_steps_on_a_fixed_batch_reduce_its_loss(folder: str, tmp_path: Path, use_lora: bool, method: str) -> None:
+    trainer = worker(folder, use_lora=use_lora, method=method, lr=2e-3, kl_coef=0.0)
+    parent, seen = Version(number=0, parent=None, base="tiny"), []
+    for number in range(1, 6):
+        done = trainer.step(order(lesson(), tmp_path / f"v{number}", number=number, parent=parent))
+        seen.append(done.metrics["loss"])
+        parent = version(number, done.adapter)
+    assert seen[-1] < seen[0] - 0.05
+    assert done.metrics["tokens_computed"] < done.metrics["tokens_one_by_one"]
+
+
+def test_an_adapter_leaves_the_base_bit_for_bit_and_a_full_tune_moves_it(folder: str, tmp_path: Path) -> None:
+    lora = worker(folder)
+    before = {n: p.detach().clone() for n, p in lora.policy.model.named_parameters() if "lora" not in n}
+    lora.step(order(lesson(), tmp_path / "lora"))
+    after = dict(lora.policy.model.named_parameters())
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+    assert any(bool(p.detach().any()) for n, p in after.items() if "lora_B" in n)
+    full = worker(folder, use_lora=False, lr=1e-3)
+    full.step(order(lesson(), tmp_path / "full"))
+    moved = load_file(tmp_path / "full" / train_publish.MODEL)
+    assert not torch.equal(moved["model.layers.0.self_attn.q_proj.weight"], before_of(folder))
+
+
+def before_of(folder: str) -> Tensor:
+    return load_file(Path(folder) / "model.safetensors")["model.layers.0.self_attn.q_proj.weight"]
+
+
+def test_a_published_adapter_is_read_by_peft_and_speaks_as_the_trainer_does(folder: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    trainer = worker(folder, lr=1e-2)
+    trainer.step(order(lesson(), tmp_path / "v1"))
+    served = PeftModel.from_pretrained(
+        load(folder, cache_dir=None, device="cpu", dtype="auto").model, str(tmp_path / "v1")
+    ).eval()
+    ids = torch.tensor([[1, 4, 8, 9, 2, 1, 5]])
+    (forest,) = plant([TokenPath(tokens=(*ids[0].tolist(), 0), reply=1)])
+    mine = trainer.policy.model.lm_head(train_forward.hidden(trainer.policy.model, forest, tree=True))
+    torch.testing.assert_close(served(input_ids=ids).logits[0], mine, rtol=0, atol=1e-5)
+
+
+def test_a_full_tune_is_published_as_a_model_that_loads_by_its_folder(folder: str, tmp_path: Path) -> None:
+    trainer = worker(folder, use_lora=False, lr=1e-3)
+    trainer.step(order(lesson(), tmp_path / "v1"))
+    again = load(str(tmp_path / "v1"), cache_dir=None, device="cpu", dtype="auto")
+    for (name, a), (_, b) in zip(again.model.named_parameters(), trainer.policy.model.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert again.tokenizer.chat_template == TEMPLATE
+
+
+@pytest.mark.parametrize(
+    "dials",
+    [
+        {},
+        {"lora_dropout": 0.3},
+        {"teacher": "ema", "ema_decay": 0.5},
+        {"use_lora": False, "lr": 1e-3},
+        {"use_lora": False, "lr": 1e-3, "dtype": "bfloat16"},
+    ],
+    ids=lambda dials: "-".join(map(str, dials)) or "lora",
+)
+def test_a_run_that_was_interrupted_ends_with_the_same_weights(
+    folder: str, tmp_path: Path, dials: dict[str, Any]
+) -> None:
+    def run(trainers: list[Worker], where: str) -> str | None:
+        parent = Version(number=0, parent=None, base="tiny")
+        for number, trainer in enumerate(trainers, 1):
+            done = trainer.step(order(lesson(), tmp_path / where / f"v{number}", number=number, parent=parent))
+            parent = version(number, done.adapter)
+        return parent.adapter
+
+    name = train_publish.ADAPTER if dials.get("use_lora", True) else train_publish.MODEL
+    steady = worker(folder, **dials)
+    whole = run([steady] * 3, "whole")
+    assert same_files(run([worker(folder, **dials), worker(folder, **dials), steady], "broken"), whole, name)
+    # asked again, from an earlier parent than the one in memory
+    parent = version(1, str(tmp_path / "whole" / "v1"))
+    repeated = steady.step(order(lesson(), tmp_path / "repeated", number=2, parent=parent))
+    assert same_files(repeated.adapter, str(tmp_path / "whole" / "v2"), name)
+
+
+def test_a_step_that_was_published_but_never_reported_is_reported_and_not_done_twice(
+    folder: str, tmp_path: Path
+) -> None:
+    first = worker(folder).step(order(lesson(), tmp_path / "v1"))
+    stamp = (tmp_path / "v1" / train_publish.ADAPTER).stat().st_mtime_ns
+    again = worker(folder).step(order(lesson(), tmp_path / "v1"))
+    assert again.metrics == first.metrics
+    assert (tmp_path / "v1" / train_publish.ADAPTER).stat().st_mtime_ns == stamp
+    other = worker(folder).step(order(lesson()[:2], tmp_path / "v1"))  # another batch: what lies there is a leftover
+    assert other.metrics["samples"] == 2
+
+
+def test_the_manifest_tells_where_a_version_comes_from(folder: str, tmp_path: Path) -> None:
+    worker(folder, method="opd").step(order(lesson(), tmp_path / "v4", number=4))
+    manifest = json.loads((tmp_path / "v4" / "manifest.json").read_text())
+    assert (manifest["parent"], manifest["base"], manifest["step"], manifest["kind"]) == (0, "tiny", 4, "lora")
+    assert manifest["turns"] == ["t0", "t1", "t2"]
+    assert manifest["config"]["losses"]["method"] == "opd"
+    assert math.isfinite(manifest["metrics"]["grad_norm"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["v4"]
+
+
+# --- skips and alarms
+
+
+def unchanged(trainer: Worker, weights: dict[str, Tensor], state: Any) -> bool:
+    return all(torch.equal(weights[n], p) for n, p in trainer.policy.parameters.items()) and trainer._state is state
+
+
+@pytest.mark.parametrize(
+    ("dials", "samples", "reason"),
+    [
+        ({}, lesson(advantage=0.0, teachers=()), "every advantage is zero"),
+        ({"method": "opd"}, lesson(teachers=()), "there is no hint"),
+        ({"w_opd": 0.0}, lesson(advantage=0.0), "every advantage is zero"),
+        ({"gap_alarm": 0.05}, [replace(one, version=1) for one in lesson()], "trainer and engine differ"),
+        ({"ess_alarm": 1.0}, lesson(), "effective sample size"),
+        ({}, [replace(one, mask=(False,) * len(one.mask)) for one in lesson()], "every token is masked"),
+    ],
+    ids=["equal-rewards", "no-hint", "weight-zero", "gap", "ess", "masked"],
+)
+def test_a_skipped_step_says_why_and_leaves_weights_and_optimizer_bit_for_bit(
+    folder: str, tmp_path: Path, dials: dict[str, Any], samples: list[Sample], reason: str
+) -> None:
+    trainer = worker(folder, **dials)
+    # a first step that is taken, so that there is an optimizer to leave alone
+    trainer.settings = replace(trainer.settings, gap_alarm=99.0, ess_alarm=0.0)
+    first = trainer.step(order(lesson(), tmp_path / "v1"))
+    trainer.settings = worker(folder, **dials).settings
+    weights, state = trainer.policy.weights(), trainer._state
+    done = trainer.step(order(samples, tmp_path / "v2", number=2, parent=version(1, first.adapter)))
+    assert done.adapter is None
+    assert reason in str(done.skipped)
+    assert unchanged(trainer, weights, state)
+    assert not (tmp_path / "v2").exists()
+
+
+def test_a_gradient_that_is_not_finite_or_far_beyond_its_median_raises_an_alarm() -> None:
+    assert norm_alarm(5.0, [1.0, 2.0, 3.0], 10.0) is None
+    assert norm_alarm(19.9, [1.0, 2.0, 3.0], 10.0) is None
+    assert "above 10 times its median 2" in str(norm_alarm(20.1, [1.0, 2.0, 3.0], 10.0))
+    assert norm_alarm(1e9, [1.0, 1.0], 10.0) is None  # two steps are no history
+    assert "not finite" in str(norm_alarm(math.nan, [], 10.0))
+
+
+def test_broken_weights_skip_the_step(folder: str, tmp_path: Path) -> None:
+    trainer = worker(folder)
+    with torch.no_grad():
+        trainer.policy.model.get_output_embeddings().weight[3] = math.nan
+    done = trainer.step(order(lesson(), tmp_path / "v1"))
+    assert "not finite" in str(done.skipped)
+
+
+def test_the_gap_of_an_on_policy_batch_is_rounding_alone(folder: str, tmp_path: Path) -> None:
+    model = load(folder, cache_dir=None, device="cpu", dtype="auto").model
+    samples = []
+    for one in lesson():
+        scores = log_softmax(model, one.prompt_tokens, one).gather(-1, torch.tensor(one.reply_tokens)[:, None])[:, 0]
+        samples.append(replace(one, logprobs=tuple(scores.tolist()), version=0))
+    done = worker(folder, gap_alarm=0.05, ess_alarm=0.3).step(order(samples, tmp_path / "v1"))
+    assert done.skipped is None
+    assert done.metrics["gap_mean"] < 1e-5
+    assert done.metrics["ess"] == pytest.approx(1.0)
+    assert (done.metrics["lag_mean"], done.metrics["masked_off_policy"]) == (0.0, 0.0)
+
+
+# --- teachers and custom losses
+
+
+def test_a_teacher_whose_prompt_does_not_fit_is_missing_and_counted(folder: str, tmp_path: Path) -> None:
+    long = ASK.hinted("w1 " * 600)
+    done = worker(folder).step(order(lesson(teachers=(HINT, long)), tmp_path / "v1"))
+    assert done.metrics["teachers_missing"] == 3
+    alone = worker(folder, method="opd").step(order(lesson(advantage=None, teachers=(long,)), tmp_path / "v2"))
+    assert "no teacher's prompt" in str(alone.skipped)
+
+
+@pytest.mark.parametrize("teacher", ["base", "live", "ema"])
+def test_the_teacher_is_the_base_the_live_weights_or_their_average(folder: str, tmp_path: Path, teacher: str) -> None:
+    trainer = worker(folder, teacher=teacher, ema_decay=0.0, method="opd", lr=2e-2, kl_coef=0.0, clip=0.0)
+    first = trainer.step(order(lesson(), tmp_path / "v1"))
+    # after one step live and average (decay 0: the same) have moved away from the base
+    second = trainer.step(order(lesson(), tmp_path / "v2", number=2, parent=version(1, first.adapter)))
+    losses_of[teacher] = second.metrics["loss"]
+    if len(losses_of) == 3:
+        assert losses_of["live"] == pytest.approx(losses_of["ema"], abs=1e-6)
+        assert abs(losses_of["live"] - losses_of["base"]) > 1e-3
+
+
+losses_of: dict[str, float] = {}
+
+
+def test_a_custom_loss_is_a_function_of_the_same_inputs(folder: str, tmp_path: Path) -> None:
+    done = worker(folder, loss=f"{__name__}:half_the_ratio").step(order(lesson(), tmp_path / "v1"))
+    assert done.metrics["mine"] == 1.0
+    assert done.adapter is not None
+
+
+def test_pieces_of_a_batch_add_up_to_the_whole(folder: str, tmp_path: Path) -> None:
+    whole = worker(folder, kl_coef=0.3).step(order(lesson(), tmp_path / "whole"))
+    cut = worker(folder, kl_coef=0.3, micro_tokens=9).step(order(lesson(), tmp_path / "cut"))
+    assert cut.metrics["passes"] > whole.metrics["passes"]
+    assert cut.metrics["loss"] == pytest.approx(whole.metrics["loss"], abs=1e-5)
+    assert cut.metrics["grad_norm"] == pytest.approx(whole.metrics["grad_norm"], rel=1e-4)
+
+
+def test_running_out_of_memory_halves_the_tokens_at_once_until_it_fits(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = train_forward.hidden
+
+    def small_device(model: Any, forest: Any, *, tree: bool) -> Tensor:
+        if forest.size > room:
+            raise torch.OutOfMemoryError(f"{forest.size} tokens")
+        return real(model, forest, tree=tree)
+
+    monkeypatch.setattr(train_batch, "hidden", small_device)
+    room = 13
+    done = worker(folder).step(order(lesson(), tmp_path / "v1"))
+    monkeypatch.setattr(train_batch, "hidden", real)
+    assert same_loss(done, worker(folder).step(order(lesson(), tmp_path / "v2")))
+    monkeypatch.setattr(train_batch, "hidden", small_device)
+    room = 3
+    with pytest.raises(BackendError, match="out of memory with a single turn of 14 tokens"):
+        worker(folder).step(order(lesson(), tmp_path / "v3"))
+
+
+def same_loss(a: Trained, b: Trained) -> bool:
+    return a.metrics["loss"] == pytest.approx(b.metrics["loss"], abs=1e-5)
+
+
+# --- the memory plan, the directory, the settings
+
+
+SMALL = Shape(
+    parameters=1000,
+    trainable=100,
+    layers=2,
+    hidden=8,
+    intermediate=16,
+    vocabulary=50,
+    weight_bytes=4,
+    trainable_bytes=4,
+)
+
+
+def test_the_plan_counts_what_a_token_leaves_behind() -> None:
+    # a layer leaves (14 * 8 + 6 * 16) * 4 = 832 bytes, two of them 1,664; training 100 * 4 * 3 = 1,200; head 10 * 4 * 5
+    found = plan(SMALL, 1_200 + 200 + 1_664 * 1000, recompute=False, chunk=10)
+    assert (found.per_token, found.training, found.head, found.tokens) == (1_664, 1_200, 200, 1000)
+    # recomputed: 2 layers * 8 * 4 kept, and two layers' worth alive
+    assert plan(SMALL, 10**7, recompute=True, chunk=10).per_token == 64 + 2 * 832
+    assert plan(SMALL, None).recompute is False
+
+
+def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ModelRefused, match=r"does not fit: weights .* tokens at once.*use LoRA"):
+        plan(SMALL, 10_000, chunk=10)
+
+
+def test_a_version_that_could_not_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    def write() -> None:
+        with train_publish.publishing(tmp_path / "v1") as directory:
+            (directory / "half").write_text("x")
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dial_that_leads_nowhere_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ConfigError, match="no teacher called 'oracle'; known: base, live, ema"):
+        LocalTrainer(model="x", teacher="oracle")
+    with pytest.raises(ConfigError, match="no subset called 'both'"):
+        LocalTrainer(model="x", subset="both")
+
+
+# --- the process
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts_another(
+    folder: str, tmp_path: Path
+) -> None:
+    dials: dict[str, Any] = {"loss": f"{__name__}:dies_of_thirteen", "gap_alarm": 99.0}
+    trainer = LocalTrainer(model=folder, loader=f"{__name__}:load", seed=7, threads=1, ess_alarm=0.0, **dials)
+    assert isinstance(trainer, Trainer)
+    base = Version(number=0, parent=None, base="tiny")
+    try:
+        with pytest.raises(BackendError, match=r"died \(exit code 3\); the next step starts a new one"):
+            await trainer.step(lesson(advantage=13.0), number=1, parent=base, target=str(tmp_path / "v1"))
+        assert not (tmp_path / "v1").exists()
+        done = await trainer.step(lesson(), number=1, parent=base, target=str(tmp_path / "v1"))
+        assert trainer.process_id is not None
+        assert os.getpriority(os.PRIO_PROCESS, trainer.process_id) == os.getpriority(os.PRIO_PROCESS, 0) + 10
+    finally:
+        await trainer.stop()
+        await trainer.stop()
+    assert trainer.process_id is None
+    here = worker(folder, **dials).step(order(lesson(), tmp_path / "here"))
+    assert same_files(done.adapter, here.adapter)
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -> None:
+    trainer = LocalTrainer(model=folder, loader=f"{__name__}:load_nothing")
+    with pytest.raises(BackendError, match="the disk is on fire"):
+        await trainer.start()
+    assert trainer.process_id is None

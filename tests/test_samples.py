@@ -1,0 +1,148 @@
+"""What a judged turn teaches, worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openclaw_rl.train.samples import Batch, Rules, assemble, ready, sift
+from openclaw_rl.types import Drop, Hint, Sample, Sampling
+from stories import judged, replied, settled, turned
+
+RULE = Hint(text="Keep it under 30 words.")
+FACT = Hint(text="The file is called b.txt.", kind="fact")
+
+
+def sifted(score: float | None = 1.0, *, hints: tuple[Hint, ...] = (), rules: Rules | None = None, live: int = 0, outcome: dict[str, Any] | None = None, source: str = "judge", turn: dict[str, Any] | None = None, **completion: Any) -> Sample | Drop:
+    one = turned(completion=replied(**completion), **(turn or {}))
+    return sift(one, settled(one, **(outcome or {})), judged(one, score, hints=hints, source=source), live=live, rules=rules or Rules())
+
+
+def reason(found: Sample | Drop) -> str:
+    assert isinstance(found, Drop), found
+    return found.reason
+
+
+@pytest.mark.parametrize(
+    ("why", "case"),
+    [
+        ("side turn", {"outcome": {"kind": "side", "kind_reason": "title"}}),
+        ("no signal", {"score": None}),
+        ("no signal", {"score": 0.0}),
+        ("no signal", {"score": None, "hints": (FACT,)}),
+        ("no signal", {"score": None, "hints": (Hint(text="wrong, again!", kind="complaint"),)}),
+        ("stale", {"version": 1, "live": 6}),
+        ("cut off", {"finish": "length"}),
+        ("aborted", {"finish": "aborted"}),
+        ("empty reply", {"reply_tokens": (), "logprobs": ()}),
+        ("greedy", {"sampling": Sampling(temperature=0.0)}),
+        ("opted out", {"turn": {"trainable": False}}),
+    ],
+)
+def test_a_turn_that_cannot_train_is_dropped_with_its_reason(why: str, case: dict[str, Any]) -> None:
+    assert reason(sifted(**case)) == why
+
+
+def test_four_versions_of_lag_are_fresh_enough() -> None:
+    assert isinstance(sifted(version=2, live=6), Sample)
+
+
+def test_a_cut_off_reply_trains_when_asked_for() -> None:
+    assert isinstance(sifted(finish="length", rules=Rules(train_truncated=True)), Sample)
+
+
+def test_a_greedy_reply_still_learns_from_its_hint_but_not_from_its_score() -> None:
+    found = sifted(1.0, hints=(RULE,), sampling=Sampling(temperature=0.0))
+    assert isinstance(found, Sample)
+    assert found.advantage is None
+    assert len(found.teachers) == 1
+
+
+def test_only_rules_become_teachers_and_at_most_as_many_as_allowed() -> None:
+    more = tuple(Hint(text=f"Rule number {n}, keep to it.") for n in range(4))
+    found = sifted(-1.0, hints=(FACT, RULE, *more), rules=Rules(max_hints=3))
+    assert isinstance(found, Sample)
+    said = [view.messages[-1].content for view in found.teachers]
+    assert said == [f"hello\n\n{text}" for text in (RULE.text, more[0].text, more[1].text)]
+
+
+def test_a_branch_without_weight_gives_no_signal() -> None:
+    assert reason(sifted(1.0, rules=Rules(scalar=False))) == "no signal"
+    assert reason(sifted(None, hints=(RULE,), rules=Rules(distil=False))) == "no signal"
+
+
+def test_a_worlds_reward_of_zero_is_a_number() -> None:
+    found = sifted(0.0, source="environment")
+    assert isinstance(found, Sample)
+    assert found.advantage == 0.0
+
+
+def test_the_sample_carries_the_very_tokens_that_were_sampled() -> None:
+    found = sifted(prompt_tokens=(5, 6), reply_tokens=(7, 8), logprobs=(-0.5, -0.25), sampling=Sampling(temperature=0.7))
+    assert isinstance(found, Sample)
+    assert (found.prompt_tokens, found.reply_tokens, found.logprobs) == ((5, 6), (7, 8), (-0.5, -0.25))
+    assert found.temperature == 0.7
+
+
+def scored(*scores: float | None, user: str = "ann", groups: tuple[str | None, ...] = ()) -> list[Sample]:
+    made = []
+    for i, score in enumerate(scores):
+        group = groups[i] if groups else None
+        found = sifted(score, hints=(RULE,), turn={"user": user, "group": group})
+        assert isinstance(found, Sample)
+        made.append(found)
+    return made
+
+
+def advantages(batch: Batch) -> list[float | None]:
+    return [None if s.advantage is None else round(s.advantage, 6) for s in batch.samples]
+
+
+def test_the_baseline_is_read_before_it_is_updated() -> None:
+    batch = assemble(scored(1.0, 1.0, -1.0), baselines={}, rules=Rules())
+    assert advantages(batch) == [1.0, 0.95, -1.0975]
+    assert batch.baselines["ann"] == pytest.approx(0.95 * (0.95 * 0.05 + 0.05) - 0.05)
+
+
+def test_each_user_has_a_baseline_of_their_own_and_it_goes_on_from_where_it_was() -> None:
+    batch = assemble([*scored(1.0), *scored(1.0, user="bob")], baselines={"bob": 0.5}, rules=Rules())
+    assert advantages(batch) == [1.0, 0.5]
+    assert batch.baselines["bob"] == pytest.approx(0.525)
+
+
+def test_a_turn_without_a_score_leaves_the_baseline_alone() -> None:
+    batch = assemble(scored(None, 1.0), baselines={"ann": 0.2}, rules=Rules())
+    assert advantages(batch) == [None, 0.8]
+
+
+def test_raw_advantages_are_the_scores() -> None:
+    assert advantages(assemble(scored(1.0, -1.0), baselines={"ann": 0.9}, rules=Rules(advantage="raw"))) == [1.0, -1.0]
+
+
+def test_a_group_is_measured_against_its_own_mean_and_spread() -> None:
+    samples = scored(1.0, 0.5, -1.0, 1.0, groups=("a", "a", "b", "b"))
+    plain = assemble(samples, baselines={}, rules=Rules(advantage="group"))
+    assert advantages(plain) == [0.25, -0.25, -1.0, 1.0]
+    even = assemble(samples, baselines={}, rules=Rules(advantage="group", normalize=True))
+    assert advantages(even) == [1.0, -1.0, -1.0, 1.0]
+
+
+def test_a_group_that_is_all_alike_teaches_nothing_and_divides_by_nothing() -> None:
+    batch = assemble(scored(1.0, 1.0, groups=("a", "a")), baselines={}, rules=Rules(advantage="group", normalize=True))
+    assert advantages(batch) == [0.0, 0.0]
+
+
+def test_a_batch_is_silent_only_without_any_advantage_and_any_hint() -> None:
+    quiet = sifted(0.0, source="environment")
+    assert isinstance(quiet, Sample)
+    rules = Rules(advantage="raw")
+    assert assemble([quiet], baselines={}, rules=rules).silent
+    assert not assemble([quiet, *scored(None)], baselines={}, rules=rules).silent
+
+
+@pytest.mark.parametrize(
+    ("waiting", "oldest", "last_turn", "expected"),
+    [(0, None, 0.0, False), (4, 999.0, 999.0, True), (3, 999.0, 999.0, False), (1, 400.0, 999.0, True), (1, 999.0, 880.0, True), (1, 999.0, 881.0, False)],
+)
+def test_a_batch_is_ready_when_full_or_old_or_when_nobody_talks(waiting: int, oldest: float | None, last_turn: float, expected: bool) -> None:
+    assert ready(waiting, oldest=oldest, last_turn=last_turn, now=1000.0, batch_size=4, max_wait=600.0, idle=120.0) is expected

@@ -1,0 +1,221 @@
+"""What becomes of a turn when things go wrong, and what is said of it afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from serving import Notebook, Scripted, World, events, serving
+
+from openclaw_rl.errors import LedgerError
+from openclaw_rl.serve import Limits, ServeLoop, patterns
+from openclaw_rl.types import Feedback, Version
+
+ASK = {"messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with serving() as world:
+        yield world
+
+
+def test_a_caller_that_hangs_up_a_stream_stops_generation_and_the_turn_is_kept_as_aborted() -> None:
+    policy = Scripted("Hello there.")
+    policy.stall_after = 5
+    with serving(policy) as world:
+        with world.client() as client, client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as got:
+            said = ""
+            for line in got.iter_lines():
+                if line.startswith("data: "):
+                    said += json.loads(line[6:])["choices"][0]["delta"].get("content") or ""
+                if said == "Hello":
+                    break
+        assert policy.closed.wait(10)
+        world.notebook.wait_for_turns(1)
+        completion = world.notebook.last.completion
+    assert (completion.finish, completion.reply.content, completion.version) == ("aborted", "Hello", 3)
+    assert completion.reply_tokens == tuple(map(ord, "Hello"))
+    assert completion.logprobs == (-1 / 2, -1 / 3, -1 / 4, -1 / 5, -1 / 6)
+    assert completion.prompt_tokens == tuple(map(ord, "userhi"))
+    assert completion.flaws == ("raw_logprobs",)
+
+
+def test_a_caller_that_hangs_up_while_it_waits_for_a_whole_answer_stops_generation_too() -> None:
+    policy = Scripted("Hello there.")
+    policy.stall_after = 3
+    with serving(policy) as world:
+        import socket
+
+        host, port = world.url.removeprefix("http://").split(":")
+        body = json.dumps(ASK).encode()
+        with socket.create_connection((host, int(port))) as line:
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            line.sendall(head.encode() + body)
+            while not policy.asked:
+                pass
+        world.notebook.wait_for_turns(1)
+        assert policy.closed.wait(10)
+    assert world.notebook.last.completion.finish == "aborted"
+    assert world.notebook.last.completion.reply.content == "Hel"
+
+
+def test_while_the_backend_restarts_requests_are_held_and_none_fails(world: World) -> None:
+    for stream in (False, True):
+        world.policy.down = 3
+        assert world.chat(stream=stream).status_code == 200
+    assert len(world.policy.asked) == 8
+    assert "openclaw_rl_requests_held_total 2.0" in world.get("/metrics").text
+
+
+def test_a_held_stream_is_kept_alive_by_comments() -> None:
+    policy = Scripted("Hello")
+    policy.down = 60
+    with serving(policy, limits=Limits(keepalive_seconds=0.02, hold_seconds=20)) as world:
+        text = world.chat(stream=True).text
+    assert text.startswith(": keep-alive\n\n")
+    assert [d["choices"][0]["delta"].get("content") for _, d in events(text) if d != "[DONE]"][1:6] == list("Hello")
+
+
+def test_held_beyond_the_limit_is_503_with_a_time_to_come_back() -> None:
+    policy = Scripted()
+    policy.down = 10**6
+    with serving(policy, limits=Limits(hold_seconds=0.05)) as world:
+        for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
+            refused = world.post(path, {**ASK, "input": "hi"})
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["type"] == "overloaded_error"
+    assert world.notebook.turns == {}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_a_backend_that_dies_in_the_middle_of_a_stream_ends_it_with_an_error_and_the_turn_is_aborted(path: str) -> None:
+    policy = Scripted("Hello there.")
+    policy.break_after = 4
+    with serving(policy) as world:
+        found = events(world.post(path, {**ASK, "input": "hi", "stream": True}).text)
+    told = [data for _, data in found if data != "[DONE]"][-1]
+    assert "engine died" in json.dumps(told)
+    assert (world.notebook.last.completion.finish, world.notebook.last.completion.reply.content) == ("aborted", "Hell")
+
+
+def test_a_ledger_that_fails_costs_the_record_and_not_the_reply(world: World) -> None:
+    world.notebook.fails = LedgerError("disk full")
+    assert world.chat().status_code == 200
+    assert "openclaw_rl_turns_lost_total 1.0" in world.get("/metrics").text
+
+
+def test_feedback_reaches_the_turn_by_the_id_of_any_format(world: World) -> None:
+    ids = [
+        world.chat().json()["id"],
+        world.post("/v1/responses", {"input": "hi"}).json()["id"],
+        world.post("/v1/messages", ASK).json()["id"],
+    ]
+    turns = list(world.notebook.turns)
+    assert [ids[0], ids[1].removeprefix("resp_"), ids[2].removeprefix("msg_")] == turns
+    bodies = [
+        {"turn": ids[0], "thumb": "up", "comment": "nice"},
+        {"response_id": ids[1], "score": -0.5, "edit": "Hi."},
+        {"id": ids[2], "score": 7, "source": "environment"},
+    ]
+    assert [world.post("/v1/feedback", body).status_code for body in bodies] == [200, 200, 200]
+    told = world.notebook.feedback
+    assert [(f.turn, f.score, f.hint, f.edit, f.source) for f in told] == [
+        (turns[0], 1.0, "nice", None, "explicit"),
+        (turns[1], -0.5, None, "Hi.", "explicit"),
+        (turns[2], 7.0, None, None, "environment"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"turn": "nothere", "thumb": "up"}, 404, "turn"),
+        ({"turn": "../x", "thumb": "up"}, 404, "turn"),
+        ({"thumb": "up"}, 400, "turn"),
+        ({"thumb": "sideways"}, 400, "thumb"),
+        ({}, 400, "score"),
+        ({"score": 2}, 400, "score"),
+        ({"thumb": "up", "score": 1}, 400, "thumb"),
+    ],
+)
+def test_feedback_that_says_nothing_sensible_is_refused(
+    world: World, body: dict[str, object], status: int, param: str
+) -> None:
+    known = {"turn": world.chat().json()["id"]} if status == 400 and param != "turn" else {}
+    refused = world.post("/v1/feedback", {**known, **body})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
+    assert world.notebook.feedback == []
+
+
+def test_a_turn_of_somebody_else_cannot_be_judged() -> None:
+    with serving(keys={"a": "ann", "b": "bob"}) as world:
+        turn = world.chat(headers={"x-api-key": "a"}).json()["id"]
+        assert world.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="b").status_code == 404
+        assert world.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="a").status_code == 200
+
+
+def test_the_patterns_find_what_should_not_be_kept_and_leave_the_rest() -> None:
+    text = (
+        "Write to ann.b+c@mail.example.org or +41 44 123 45 67, (415) 555-0123, 415-555-0123; "
+        "card 4111 1111 1111 1111, not 4111 1111 1111 1112; key sk-abcdefghijklmnop1234; "
+        "version 1.2.3, 2026-11-15, port 30000, 192.168.1.100"
+    )
+    assert patterns(text) == (
+        "Write to [e-mail] or [phone], [phone], [phone]; "
+        "card [card], not 4111 1111 1111 1112; key [key]; "
+        "version 1.2.3, 2026-11-15, port 30000, 192.168.1.100"
+    )
+
+
+def test_a_redacted_turn_is_kept_without_its_tokens_and_never_trained() -> None:
+    with serving(Scripted("Mail bob@x.example."), redact=patterns) as world:
+        reply = world.chat("I am ann@x.example", headers={"x-session-id": "ann@x.example"}).json()
+        assert reply["choices"][0]["message"]["content"] == "Mail bob@x.example."
+        world.post("/v1/feedback", {"turn": reply["id"], "comment": "ask ann@x.example"})
+        turn = world.notebook.last
+        world.policy.reply = "Fine."
+        world.chat("nothing to hide")
+    assert turn.prompt.messages[0].content == "I am [e-mail]"
+    assert turn.completion.reply.content == "Mail [e-mail]."
+    assert (turn.completion.prompt_tokens, turn.completion.reply_tokens, turn.completion.logprobs) == ((0,), (), ())
+    assert (turn.trainable, turn.completion.flaws) == (False, ("redacted",))
+    assert turn.session is not None
+    assert turn.session.startswith("redacted-")
+    assert world.notebook.feedback[0].hint == "ask [e-mail]"
+    assert world.notebook.last.trainable is True
+    assert len(world.notebook.last.completion.reply_tokens) == 6
+
+
+def test_arguments_of_a_call_are_redacted_and_stay_json() -> None:
+    reply = '<tool_call>{"name": "f", "arguments": {"to": "a@b.example", "card": 4111111111111111}}</tool_call>'
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    with serving(Scripted(reply), redact=patterns) as world:
+        world.chat(tools=tools)
+    call = world.notebook.last.completion.reply.tool_calls[0]
+    assert json.loads(call.arguments) == {"to": "[e-mail]", "card": "[card]"}
+
+
+@pytest.mark.anyio
+async def test_the_loop_takes_up_a_new_version_once() -> None:
+    policy, notebook = Scripted(), Notebook()
+    loop = ServeLoop(policy, notebook)
+    assert await loop.tick() == 0
+    notebook.live = Version(number=4, parent=3, base="scripted", adapter="a4", state="live")
+    assert [await loop.tick(), await loop.tick()] == [1, 0]
+    assert (policy.loaded, policy.live, loop.name) == ([4], 4, "serve")
+
+
+def test_a_request_in_flight_ends_on_its_version_and_the_next_takes_the_new_one(world: World) -> None:
+    world.policy.stall_after = None
+    first = world.chat(stream=True)
+    world.policy._live = 4
+    second = world.chat(stream=True)
+    assert (first.headers["x-openclaw-rl-version"], second.headers["x-openclaw-rl-version"]) == ("3", "4")
+    assert [turn.completion.version for turn in world.notebook.turns.values()] == [3, 4]
+
+
+def test_feedback_is_built_from_the_noun_itself() -> None:
+    assert Feedback(turn="t", score=0.0).source == "explicit"

@@ -1,0 +1,160 @@
+"""Verdicts become steps, steps become versions, each turn once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from openclaw_rl.backends.fake import FakeTrainer, read_rules
+from openclaw_rl.errors import LedgerError, NotInLedger
+from openclaw_rl.ports import Trained
+from openclaw_rl.store import Ledger, ask
+from openclaw_rl.train.loop import TrainLoop, roll_back
+from openclaw_rl.train.samples import Rules
+from openclaw_rl.types import Hint, Sample, Version
+from stories import judged, settled, turned
+
+pytestmark = pytest.mark.anyio
+
+
+class Story:
+    """A ledger with every writer at hand, and a clock that stands still."""
+
+    def __init__(self, root: Path, trainer: object | None = None) -> None:
+        self.root = root
+        self.now = 1000.0
+        self.serve, self.collect, self.judge, self.train = (
+            Ledger(root / "ledger.db", writer=writer, sync="normal") for writer in ("serve", "collect", "judge", "train")
+        )
+        self.loop = self.begin(trainer or FakeTrainer())
+
+    def begin(self, trainer: object, base: str = "fake") -> TrainLoop:
+        return TrainLoop(self.train, trainer, base=base, directory=self.root / "versions", rules=Rules(), batch_size=2, max_wait=600.0, idle=60.0, clock=lambda: self.now)  # type: ignore[arg-type]
+
+    def said(self, score: float | None, hint: str | None = None) -> str:
+        turn = turned(at=self.now)
+        self.serve.add_turn(turn)
+        self.collect.settle([settled(turn, at=self.now)], [], turns_read=self.serve.newest("turns"))
+        hints = (Hint(text=hint),) if hint else ()
+        self.judge.add_verdicts([judged(turn, score, hints=hints, at=self.now)])
+        return turn.id
+
+
+async def test_a_full_batch_becomes_a_version_that_is_live(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    assert await story.loop.tick() == 0
+    first = story.said(-1.0, "Be brief, please.")
+    assert await story.loop.tick() == 0
+    second = story.said(1.0)
+    assert await story.loop.tick() == 2
+    assert story.train.step(1).turns == tuple(sorted((first, second)))
+    live = story.train.live_version()
+    assert (live.number, live.parent, live.step) == (1, 0, 1)
+    assert read_rules(live.adapter) == ("Be brief, please.",)
+    assert await story.loop.tick() == 0
+
+
+async def test_a_user_who_stops_talking_still_gets_what_was_learned(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.said(-1.0, "Be brief, please.")
+    assert await story.loop.tick() == 0
+    story.now += 61
+    assert await story.loop.tick() == 1
+    assert story.train.live_version().number == 1
+
+
+async def test_a_turn_without_signal_is_dropped_with_a_reason_and_counted(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    turn = story.said(None)
+    assert await story.loop.tick() == 1
+    assert story.train.dropped(turn).reason == "no signal"
+    assert story.train.drop_counts() == {"no signal": 1}
+    assert await story.loop.tick() == 0
+
+
+async def test_baselines_go_on_after_a_restart(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    story.said(1.0), story.said(1.0)
+    await story.loop.tick()
+    assert story.train.step(1).baselines["ann"] == pytest.approx(0.0975)
+    loop = story.begin(FakeTrainer())
+    story.said(1.0), story.said(1.0)
+    await loop.tick()
+    assert story.train.step(2).baselines["ann"] == pytest.approx(0.0975 * 0.95**2 + 0.0975)
+
+
+class Failing:
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        Path(target).mkdir(parents=True)
+        raise RuntimeError("out of memory")
+
+
+async def test_a_step_that_fails_uses_up_no_turn_and_is_tried_again(tmp_path: Path) -> None:
+    story = Story(tmp_path, Failing())
+    story.said(1.0), story.said(-1.0)
+    with pytest.raises(RuntimeError):
+        await story.loop.tick()
+    assert story.train.last_step() is None
+    assert await story.begin(FakeTrainer()).tick() == 2
+    assert story.train.live_version().number == 1
+
+
+class Alarmed(Failing):
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        return Trained(adapter=None, metrics={"gap": 0.2}, seconds=0.1, skipped="gap mean 0.2 > 0.05")
+
+
+async def test_a_skipped_step_is_written_with_its_reason_and_makes_no_version(tmp_path: Path) -> None:
+    story = Story(tmp_path, Alarmed())
+    story.said(1.0), story.said(-1.0)
+    assert await story.loop.tick() == 2
+    assert story.train.step(1).skipped == "gap mean 0.2 > 0.05"
+    assert [v.number for v in story.train.versions()] == [0]
+
+
+async def test_a_candidate_that_a_crash_left_undecided_is_promoted_at_the_next_start(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    await story.loop.tick()
+    story.train.add_version(Version(number=1, parent=0, base="fake", adapter=str(tmp_path / "a"), step=None))
+    assert story.train.live_version().number == 0
+    await story.begin(FakeTrainer()).tick()
+    assert story.train.live_version().number == 1
+
+
+async def test_a_run_of_other_weights_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    await story.loop.tick()
+    with pytest.raises(LedgerError, match="trained on 'fake', not on 'qwen'; set policy.model back"):
+        await story.begin(FakeTrainer(), base="qwen").tick()
+
+
+async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goes_further_back(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for rule in ("Rule one, please.", "Rule two, please."):
+        story.said(-1.0, rule), story.said(-1.0, rule)
+        await story.loop.tick()
+    one, two = story.train.version(1), story.train.version(2)
+    ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    assert await story.loop.tick() == 1
+    live = story.train.live_version()
+    assert (live.number, live.adapter, live.note) == (3, one.adapter, "rollback from 2 to 1: too terse")
+    assert story.train.version(2).state == "rolled back"
+    assert story.train.version(2).adapter == two.adapter
+    assert roll_back(story.train, to=None, why="further").adapter is None
+    with pytest.raises(NotInLedger, match="bare base is live"):
+        roll_back(story.train, to=None, why="further")
+    assert roll_back(story.train, to=2, why="it was good after all").adapter == two.adapter
+
+
+async def test_a_request_that_cannot_be_met_does_not_block_the_next(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    await story.loop.tick()
+    ask(tmp_path / "ledger.db", "rollback", {"to": 99})
+    ask(tmp_path / "ledger.db", "rollback", {"to": 0})
+    assert await story.loop.tick() == 2
+    assert story.train.live_version().number == 1
+    assert await story.loop.tick() == 0
