@@ -37,13 +37,21 @@ class Scripted:
         self.down = 0  # so many calls find the backend down
         self.stall_after: int | None = None  # say so many tokens, then nothing for ever
         self.break_after: int | None = None  # say so many tokens, then fail
-        self.wait: asyncio.Event | None = None
+        self.pause_after: int | None = None  # say so many tokens, then wait for `go_on`
+        self.began = threading.Event()
         self.closed = threading.Event()
+        self._go_on = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._live = 3
 
     @property
     def live(self) -> int:
         return self._live
+
+    def go_on(self) -> None:
+        """From any thread: say the rest."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._go_on.set)
 
     async def start(self) -> None: ...
 
@@ -51,6 +59,8 @@ class Scripted:
 
     async def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
         self.asked.append((prompt, sampling, version))
+        self._loop = asyncio.get_running_loop()
+        self.began.set()
         if self.down > 0:
             self.down -= 1
             raise BackendDown("the engine restarts", retry_after=0.001)
@@ -75,6 +85,8 @@ class Scripted:
         for at, char in enumerate(drawn):
             if at == self.stall_after:
                 await asyncio.Event().wait()
+            if at == self.pause_after:
+                await self._go_on.wait()
             if at == self.break_after:
                 raise BackendDown("the engine died")
             yield Delta(text=char if at < len(said) else "", pieces=(piece(char, at, sampling.top_logprobs),))
@@ -165,24 +177,25 @@ class World:
         self.notebook = notebook
         self.url = url
         self.app = app
+        self._client = self.client()
 
     def client(self, **headers: str) -> httpx2.Client:
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=30)
+        return httpx2.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
+
+    def close(self) -> None:
+        self._client.close()
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
-        with self.client() as client:
-            names = {name.replace("_", "-"): value for name, value in headers.items()}
-            content = body if isinstance(body, bytes) else json.dumps(body).encode()
-            return client.post(path, content=content, headers={"content-type": "application/json", **names})
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self._client.post(path, content=content, headers={"content-type": "application/json", **names})
 
     def get(self, path: str, **headers: str) -> httpx2.Response:
-        with self.client() as client:
-            return client.get(path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        return self._client.get(path, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
     def chat(self, text: str = "hi", *, headers: dict[str, str] | None = None, **more: Any) -> httpx2.Response:
         body = {"model": "toy", "messages": [{"role": "user", "content": text}], **more}
-        with self.client() as client:
-            return client.post("/v1/chat/completions", json=body, headers=headers or {})
+        return self._client.post("/v1/chat/completions", json=body, headers=headers or {})
 
 
 @contextlib.contextmanager
@@ -192,7 +205,11 @@ def serving(policy: Scripted | None = None, **options: Any) -> Iterator[World]:
     notebook = options.pop("ledger", None) or Notebook()
     app = build_app(policy=policy, ledger=notebook, **{"limits": Limits(hold_seconds=5.0), **options})
     with listening(app) as url:
-        yield World(policy, notebook, url, app)
+        world = World(policy, notebook, url, app)
+        try:
+            yield world
+        finally:
+            world.close()
 
 
 @contextlib.contextmanager

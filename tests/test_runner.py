@@ -29,7 +29,8 @@ class Book:
     def __init__(self) -> None:
         self.said: list[tuple[str, str, int, int, str]] = []
 
-    def report(self, loop: str, *, state: str, moved: int, failures: int, error: str = "") -> None:
+    def report(self, loop: str, *, state: str, moved: int, failures: int, error: str = "", detail: Any = None) -> None:
+        self.detail = detail
         self.said.append((loop, state, moved, failures, error))
 
 
@@ -88,3 +89,13 @@ async def test_one_failing_loop_leaves_the_others_running_until_all_are_told_to_
 
 async def test_draining_ticks_until_nothing_moves() -> None:
     assert await drain([Scripted("a", 2, 0, 1), Scripted("b", 0, 3)]) == 6
+
+
+async def test_a_loop_that_has_more_to_say_is_heard() -> None:
+    class Talkative(Scripted):
+        async def status(self) -> dict[str, Any]:
+            return {"waiting": 3}
+
+    book = Book()
+    await kept(Talkative("judge", 1), book).once()
+    assert book.detail == {"waiting": 3}

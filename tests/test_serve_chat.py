@@ -129,8 +129,17 @@ def test_everything_a_client_may_say_reaches_the_policy(world: World) -> None:
             "model": "toy",
             "messages": [
                 {"role": "developer", "content": "be brief"},
-                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]},
-                {"role": "assistant", "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "a"},
+                        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}},
+                    ],
+                },
+                {
+                    "role": "assistant",
+                    "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}],
+                },
                 {"role": "tool", "tool_call_id": "c1", "content": "blue", "unknown": None},
                 {"role": "assistant", "content": None, "reasoning_content": "ok"},
             ],
@@ -156,7 +165,9 @@ def test_everything_a_client_may_say_reaches_the_policy(world: World) -> None:
         Message(role="tool", content="blue", tool_call_id="c1"),
         Message(role="assistant", reasoning="ok"),
     )
-    assert prompt.tools == (Tool(name="look", description="look at it", parameters={"type": "object", "properties": {}}),)
+    assert prompt.tools == (
+        Tool(name="look", description="look at it", parameters={"type": "object", "properties": {}}),
+    )
     assert (prompt.tool_choice, prompt.template) == ("name:look", {"enable_thinking": False})
     assert sampling == Sampling(
         max_tokens=9, stop=("\n", "END"), temperature=0.5, top_p=0.9, seed=11, json_schema={"type": "array"}
@@ -177,7 +188,11 @@ def test_log_probs_cover_every_sampled_token(world: World) -> None:
     assert content[1]["logprob"] == pytest.approx(-1 / 3)
     assert [other["token"] for other in content[0]["top_logprobs"]] == ["a", "b"]
     streamed = chunks(world.chat(logprobs=True, stream=True).text)
-    told = [entry["token"] for chunk in streamed for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
+    told = [
+        entry["token"]
+        for chunk in streamed
+        for entry in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]
+    ]
     assert told == list("Hello there.")
 
 

@@ -12,7 +12,10 @@ from serving import Scripted, World, events, serving
 from openclaw_rl.types import Message, Tool, ToolCall
 
 CALL = '<think>where?</think>I look.\n<tool_call>{"name": "look", "arguments": {"at": "sky", "n": 2}}</tool_call>'
-TOOLS = [{"name": "look", "description": "d", "input_schema": {"type": "object"}}, {"type": "web_search_20260209", "name": "web"}]
+TOOLS = [
+    {"name": "look", "description": "d", "input_schema": {"type": "object"}},
+    {"type": "web_search_20260209", "name": "web"},
+]
 ASK = {"model": "toy", "max_tokens": 1000, "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -34,12 +37,15 @@ def test_the_sdk_gets_a_message_whose_id_leads_to_the_turn(world: World) -> None
 
 
 def test_the_sdk_puts_a_stream_with_thought_text_and_call_together() -> None:
-    with serving(Scripted(CALL)) as world, sdk(world).messages.stream(
-        model="toy",
-        max_tokens=200,
-        messages=[{"role": "user", "content": "?"}],
-        tools=TOOLS,  # type: ignore[arg-type]
-    ) as stream:
+    with (
+        serving(Scripted(CALL)) as world,
+        sdk(world).messages.stream(
+            model="toy",
+            max_tokens=200,
+            messages=[{"role": "user", "content": "?"}],
+            tools=TOOLS,  # type: ignore[arg-type]
+        ) as stream,
+    ):
         text = "".join(stream.text_stream)
         message = stream.get_final_message()
     assert text == "I look."
@@ -86,7 +92,12 @@ def test_what_claude_code_sends_is_understood(world: World) -> None:
                 "role": "user",
                 "content": [
                     {"type": "tool_result", "tool_use_id": "t1", "content": "blue"},
-                    {"type": "tool_result", "tool_use_id": "t2", "content": [{"type": "text", "text": "no"}], "is_error": True},
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t2",
+                        "content": [{"type": "text", "text": "no"}],
+                        "is_error": True,
+                    },
                     {"type": "text", "text": "and?"},
                 ],
             },
@@ -98,7 +109,9 @@ def test_what_claude_code_sends_is_understood(world: World) -> None:
         "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
         "metadata": {"user_id": "user_1_account__session_0a1b2c3d-0000-4000-8000-000000000000"},
     }
-    response = world.post("/v1/messages?beta=true", body, anthropic_version="2023-06-01", user_agent="claude-cli/2.1.325 (external, cli)")
+    response = world.post(
+        "/v1/messages?beta=true", body, anthropic_version="2023-06-01", user_agent="claude-cli/2.1.325 (external, cli)"
+    )
     assert response.status_code == 200, response.text
     prompt = world.policy.asked[0][0]
     assert prompt.messages == (
@@ -109,7 +122,10 @@ def test_what_claude_code_sends_is_understood(world: World) -> None:
             role="assistant",
             content="I look.",
             reasoning="hm",
-            tool_calls=(ToolCall(id="t1", name="look", arguments='{"a":1}'), ToolCall(id="t2", name="look", arguments="{}")),
+            tool_calls=(
+                ToolCall(id="t1", name="look", arguments='{"a":1}'),
+                ToolCall(id="t2", name="look", arguments="{}"),
+            ),
         ),
         Message(role="tool", content="blue", tool_call_id="t1"),
         Message(role="tool", content="Error: no", tool_call_id="t2"),
@@ -131,9 +147,15 @@ def test_the_session_header_of_claude_code_names_the_session(world: World) -> No
 
 @pytest.mark.parametrize(
     ("more", "reason", "sequence"),
-    [({"max_tokens": 5}, "max_tokens", None), ({"stop_sequences": ["the", "zz"]}, "stop_sequence", "the"), ({}, "end_turn", None)],
+    [
+        ({"max_tokens": 5}, "max_tokens", None),
+        ({"stop_sequences": ["the", "zz"]}, "stop_sequence", "the"),
+        ({}, "end_turn", None),
+    ],
 )
-def test_the_stop_reason_says_why_it_ended(world: World, more: dict[str, object], reason: str, sequence: str | None) -> None:
+def test_the_stop_reason_says_why_it_ended(
+    world: World, more: dict[str, object], reason: str, sequence: str | None
+) -> None:
     plain = world.post("/v1/messages", {**ASK, **more}).json()
     assert (plain["stop_reason"], plain["stop_sequence"]) == (reason, sequence)
     streamed = dict(events(world.post("/v1/messages", {**ASK, **more, "stream": True}).text))

@@ -100,7 +100,12 @@ def test_items_become_messages_and_neighbours_that_belong_together_become_one(wo
     items = [
         {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "rules"}]},
         {"role": "user", "content": "go"},
-        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}], "encrypted_content": None},
+        {
+            "type": "reasoning",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "hm"}],
+            "encrypted_content": None,
+        },
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
         {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
         {"type": "function_call", "call_id": "c2", "name": "look", "arguments": '{"a":1}'},
@@ -115,7 +120,10 @@ def test_items_become_messages_and_neighbours_that_belong_together_become_one(wo
             role="assistant",
             content="I look.",
             reasoning="hm",
-            tool_calls=(ToolCall(id="c1", name="look", arguments="{}"), ToolCall(id="c2", name="look", arguments='{"a":1}')),
+            tool_calls=(
+                ToolCall(id="c1", name="look", arguments="{}"),
+                ToolCall(id="c2", name="look", arguments='{"a":1}'),
+            ),
         ),
         Message(role="tool", content="blue", tool_call_id="c1"),
         Message(role="tool", content="red", tool_call_id="c2"),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from serving import Notebook, Scripted, World, events, serving
 
 from openclaw_rl.errors import LedgerError
 from openclaw_rl.serve import Limits, ServeLoop, patterns
-from openclaw_rl.types import Feedback, Version
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Version
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -25,7 +29,10 @@ def test_a_caller_that_hangs_up_a_stream_stops_generation_and_the_turn_is_kept_a
     policy = Scripted("Hello there.")
     policy.stall_after = 5
     with serving(policy) as world:
-        with world.client() as client, client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as got:
+        with (
+            world.client() as client,
+            client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as got,
+        ):
             said = ""
             for line in got.iter_lines():
                 if line.startswith("data: "):
@@ -46,15 +53,12 @@ def test_a_caller_that_hangs_up_while_it_waits_for_a_whole_answer_stops_generati
     policy = Scripted("Hello there.")
     policy.stall_after = 3
     with serving(policy) as world:
-        import socket
-
         host, port = world.url.removeprefix("http://").split(":")
         body = json.dumps(ASK).encode()
         with socket.create_connection((host, int(port))) as line:
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             line.sendall(head.encode() + body)
-            while not policy.asked:
-                pass
+            assert policy.began.wait(10)
         world.notebook.wait_for_turns(1)
         assert policy.closed.wait(10)
     assert world.notebook.last.completion.finish == "aborted"
@@ -208,14 +212,83 @@ async def test_the_loop_takes_up_a_new_version_once() -> None:
     assert (policy.loaded, policy.live, loop.name) == ([4], 4, "serve")
 
 
-def test_a_request_in_flight_ends_on_its_version_and_the_next_takes_the_new_one(world: World) -> None:
-    world.policy.stall_after = None
-    first = world.chat(stream=True)
-    world.policy._live = 4
-    second = world.chat(stream=True)
+def test_a_request_in_flight_ends_on_its_version_and_the_next_takes_the_new_one() -> None:
+    policy = Scripted("Hello there.")
+    policy.pause_after = 5
+    opened = ("POST", "/v1/chat/completions")
+    with (
+        serving(policy) as world,
+        world.client() as client,
+        client.stream(*opened, json={**ASK, "stream": True}) as first,
+    ):
+        lines = first.iter_lines()
+        assert next(lines).startswith("data: ")
+        policy.pause_after, policy._live = None, 4
+        second = world.chat(stream=True)
+        policy.go_on()
+        rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert (first.headers["x-openclaw-rl-version"], second.headers["x-openclaw-rl-version"]) == ("3", "4")
-    assert [turn.completion.version for turn in world.notebook.turns.values()] == [3, 4]
+    assert {chunk["system_fingerprint"] for chunk in rest} == {"openclaw-rl-v3"}
+    assert sorted(turn.completion.version for turn in world.notebook.turns.values()) == [3, 4]
+    assert {turn.completion.reply.content for turn in world.notebook.turns.values()} == {"Hello there."}
 
 
-def test_feedback_is_built_from_the_noun_itself() -> None:
-    assert Feedback(turn="t", score=0.0).source == "explicit"
+def test_versions_may_change_under_load_and_every_reply_names_exactly_one() -> None:
+    with serving(Scripted("Hello there.")) as world, ThreadPoolExecutor(4) as pool:
+
+        def ask(number: int) -> tuple[str, set[str], str]:
+            if number % 10 == 0:
+                world.policy._live += 1
+            with world.client() as client:
+                got = client.post("/v1/chat/completions", json={**ASK, "stream": True})
+            chunks = [data for _, data in events(got.text) if data != "[DONE]"]
+            text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+            return got.headers["x-openclaw-rl-version"], {chunk["system_fingerprint"] for chunk in chunks}, text
+
+        found = list(pool.map(ask, range(100)))
+    assert all(prints == {f"openclaw-rl-v{version}"} and text == "Hello there." for version, prints, text in found)
+    kept = sorted(turn.completion.version for turn in world.notebook.turns.values())
+    assert kept == sorted(int(version) for version, _, _ in found)
+    assert len(set(kept)) == 10
+
+
+def test_a_caller_that_accepts_nothing_is_let_go() -> None:
+    policy = Scripted("x" * 40_000)
+    with serving(policy, limits=Limits(send_seconds=0.1, keepalive_seconds=0.1)) as world:
+        host, port = world.url.removeprefix("http://").split(":")
+        body = json.dumps({**ASK, "stream": True}).encode()
+        with socket.socket() as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            line.connect((host, int(port)))
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+            line.sendall(head.encode() + body)
+            world.notebook.wait_for_turns(1)
+    assert world.notebook.last.completion.finish == "aborted"
+    assert len(world.notebook.last.completion.reply_tokens) < 40_000
+
+
+def test_a_redactor_that_fails_keeps_nothing_and_the_reply_still_comes() -> None:
+    def broken(text: str) -> str:
+        raise RuntimeError(text)
+
+    with serving(redact=broken) as world:
+        assert world.chat().status_code == 200
+        assert "openclaw_rl_turns_lost_total 1.0" in world.get("/metrics").text
+    assert world.notebook.turns == {}
+
+
+def test_the_real_ledger_keeps_what_is_served(ledger_path: Path) -> None:
+    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger) as world:
+        told = world.chat(headers={"x-session-id": "s"}).json()
+        world.post("/v1/feedback", {"turn": told["id"], "thumb": "down", "comment": "shorter, please"})
+        world.post("/v1/sessions/s/end", {})
+        assert ledger.turn(told["id"]).completion.reply.content == "Hello there."
+        assert (ledger.session_owner("s"), ledger.feedback(told["id"])[0].score) == ("local", -1.0)
+        gone_on = world.post("/v1/responses", {"input": "more", "previous_response_id": f"resp_{told['id']}"})
+        assert gone_on.status_code == 200
+        assert world.post("/v1/feedback", {"turn": "0" * 26, "thumb": "up"}).status_code == 404
+
+
+def test_a_private_key_is_found_whole() -> None:
+    text = "a -----BEGIN RSA PRIVATE KEY-----\nMIIE\nxyz=\n-----END RSA PRIVATE KEY----- b"
+    assert patterns(text) == "a [key] b"

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openclaw_rl import codec
 from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
-from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store import WRITERS, Ledger, ask
 from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.types import Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
 from stories import asked, judged, replied, says, settled, turned
@@ -288,6 +288,23 @@ def test_a_run_that_was_moved_still_finds_its_adapters(tmp_path: Path) -> None:
     with Ledger(new / "ledger.db") as reader:
         assert reader.version(1).adapter == str(new / "versions" / "1")
         assert reader.version(2).adapter == "/elsewhere/2"
+
+
+def test_many_processes_may_begin_a_ledger_at_once(ledger_path: Path) -> None:
+    code = (
+        "import sys, time; from openclaw_rl.store import Ledger; print('ready', flush=True); sys.stdin.readline();"
+        "Ledger(sys.argv[1], writer=sys.argv[2]).close(); print('done')"
+    )
+    command = [sys.executable, "-c", code, str(ledger_path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    others = [subprocess.Popen([*command, writer], **pipes) for writer in WRITERS]
+    for other in others:
+        assert other.stdout.readline() == "ready\n"
+    for other in others:
+        other.stdin.write("go\n")
+        other.stdin.flush()
+    assert [other.communicate()[0] for other in others] == ["done\n"] * len(WRITERS)
+    assert sorted(p.name for p in ledger_path.parent.iterdir() if p.suffix != ".lock") == ["ledger.db"]
 
 
 def test_readers_see_what_is_committed_while_a_writer_writes(ledger_path: Path) -> None:

@@ -87,6 +87,8 @@ def test_envelopes_are_taken_off_a_users_words() -> None:
     text = "[Sun 2026-11-15 00:06 UTC] hello\nthere\n\nRuntime: agent=main | session=agent:main:k | sessionId=u1 | x=1"
     assert clean(text) == "hello\nthere"
     assert clean("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>> a\nb <<<END_OPENCLAW_INTERNAL_CONTEXT>>>") == ""
+    assert clean("a <system-reminder>x</system-reminder>b<system-reminder>y</system-reminder>") == "a b"
+    assert clean("what is <system-reminder>?") == "what is <system-reminder>?"
     assert clean("one\n[Mon 2026-11-16 10:00 UTC] two") == "one\ntwo"
     assert clean("[2026-11-15 00:06:01] boom\n[2026-11-15 00:06:02] bang") == "boom\n[2026-11-15 00:06:02] bang"
     assert clean("[note] keep this, and [2] that") == "[note] keep this, and [2] that"
@@ -167,7 +169,9 @@ def test_a_retry_whose_prompt_shows_the_same_words_is_not_judged_by_its_own_prom
 def test_the_abandoned_reply_was_regenerated() -> None:
     before = [user("hi"), bot("hello"), user("a poem")]
     story = Story()
-    story.add(turn("t1", [user("hi")], "hello"), turn("t2", before, "bad poem", at=1.0), turn("t3", before, "good", at=8.0))
+    story.add(
+        turn("t1", [user("hi")], "hello"), turn("t2", before, "bad poem", at=1.0), turn("t3", before, "good", at=8.0)
+    )
     story.add(turn("t4", [*before, bot("good"), user("thanks")], "welcome", at=9.0))
     assert (story.outcomes["t2"].ended, story.outcomes["t2"].evidence) == ("superseded", ("regenerated",))
     assert story.outcomes["t2"].next_state == ()
@@ -324,7 +328,11 @@ def test_a_heartbeat_is_neither_an_answer_nor_a_loss() -> None:
     talk = [user("hi"), bot("hello")]
     story = Story()
     story.add(turn("t1", talk[:1], "hello"), turn("t2", [*talk, beat], "HEARTBEAT_OK", at=1.0))
-    assert (story.outcomes["t2"].kind, story.outcomes["t2"].ended, story.outcomes["t2"].parent) == ("side", "side", "t1")
+    assert (story.outcomes["t2"].kind, story.outcomes["t2"].ended, story.outcomes["t2"].parent) == (
+        "side",
+        "side",
+        "t1",
+    )
     assert "t1" not in story.outcomes
     story.add(turn("t3", [*talk, beat, bot("HEARTBEAT_OK"), user("how are you")], "fine", at=2.0))
     assert story.said("t1") == [("user", "how are you")]
@@ -362,7 +370,7 @@ def test_memory_is_bounded_by_time_and_by_number() -> None:
     assert (len(story.threads), story.threads.open, len(story.outcomes)) == (0, 0, 250)
     kept = vars(story.threads)
     assert [name for name in ("_entries", "_threads", "_bases", "_due", "_old") if kept[name]] == []
-    assert not (kept["_index"].paths or kept["_index"].requests or kept["_index"].replies)
+    assert (kept["_index"].paths, kept["_index"].requests, kept["_index"].tails) == ({}, {}, {})
 
 
 def test_a_repeated_call_is_marked() -> None:
@@ -378,7 +386,20 @@ def test_a_repeated_call_is_marked() -> None:
 WORDS = ("hi", "ok", "go on", "why?", "thanks a lot for this", "please look into the other folder too")
 REPLIES = ("ok", "yes", "done", "I have looked into it and found nothing", "that is a rather long answer of mine")
 TOOLS = (Tool(name="read"), Tool(name="exec"))
-CHANGES = ("say", "say", "say", "regenerate", "retry", "edit", "compact", "drop", "lose", "reset", "heartbeat", "rewrite")
+CHANGES = (
+    "say",
+    "say",
+    "say",
+    "regenerate",
+    "retry",
+    "edit",
+    "compact",
+    "drop",
+    "lose",
+    "reset",
+    "heartbeat",
+    "rewrite",
+)
 
 
 @dataclass(frozen=True)
@@ -390,8 +411,10 @@ class Said:
     calls: tuple[tuple[str, int], ...] = ()
     turn: str | None = None
 
-    def key(self) -> tuple[Any, ...]:
-        return (self.role, self.text, self.calls)
+    def shown(self) -> list[tuple[Any, ...]]:
+        """What can be told of it over the wire: where one user message ends and the next begins can not."""
+        lines = self.text.split("\n") if self.role == "user" else [self.text]
+        return [(self.role, line, self.calls) for line in lines]
 
 
 @dataclass
@@ -422,6 +445,7 @@ class World:
         self.talks, self.rng, self.unique = talks, rng, unique
         self.story = Story(idle=1e9)
         self.truth: dict[str, Truth] = {}
+        self.turns: list[Turn] = []
         self.settled = 0
         self.matched = 0
         self.count = 0
@@ -448,10 +472,11 @@ class World:
             talk=which,
             parent=talk.history[last].turn if last >= 0 else None,
             next_state=tuple((said.role, said.text) for said in talk.history[last + 1 :]),
-            key=(talk.persona, talk.tools, tuple(said.key() for said in talk.history), reply.key()),
+            key=(talk.persona, talk.tools, tuple(key for said in talk.history for key in said.shown()), *reply.shown()),
             side=side,
         )
-        self.story.add(self._turn(talk, id, reply))
+        self.turns.append(self._turn(talk, id, reply))
+        self.story.add(self.turns[-1])
         talk.history.append(reply)
         self._check(id)
 
@@ -459,7 +484,9 @@ class World:
         text = f"reply number {self.count} to all of that" if self.unique else self.rng.choice(REPLIES)
         calls: tuple[tuple[str, int], ...] = ()
         if talk.tools and not side and self.rng.random() < 0.3:
-            calls = tuple((self.rng.choice(("read", "exec")), self.rng.randrange(3)) for _ in range(self.rng.randint(1, 3)))
+            calls = tuple(
+                (self.rng.choice(("read", "exec")), self.rng.randrange(3)) for _ in range(self.rng.randint(1, 3))
+            )
         return Said("assistant", text if not calls or self.rng.random() < 0.5 or self.unique else "", calls, id)
 
     # What a client or a person does.
@@ -641,7 +668,9 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(CHANGES)), min_siz
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=STEPS, unique=st.booleans())
-def test_a_reply_is_matched_to_its_true_parent_or_to_none(seed: int, steps: list[tuple[int, str]], unique: bool) -> None:
+def test_a_reply_is_matched_to_its_true_parent_or_to_none(
+    seed: int, steps: list[tuple[int, str]], unique: bool
+) -> None:
     play(seed, steps, unique=unique)
 
 

@@ -158,3 +158,20 @@ async def test_a_request_that_cannot_be_met_does_not_block_the_next(tmp_path: Pa
     assert await story.loop.tick() == 2
     assert story.train.live_version().number == 1
     assert await story.loop.tick() == 0
+
+
+async def test_three_alarms_in_a_row_pause_training_until_a_person_resumes_it(tmp_path: Path) -> None:
+    story = Story(tmp_path, Alarmed())
+    for _ in range(4):
+        story.said(1.0), story.said(-1.0)
+    assert await story.loop.tick() + await story.loop.tick() + await story.loop.tick() == 6
+    assert await story.loop.tick() == 1, "the pause itself is taken note of"
+    assert await story.loop.tick() == 0
+    assert story.train.paused() == "3 alarms in a row, the last: gap mean 0.2 > 0.05"
+    [alarm] = (await story.loop.status())["alarms"]
+    assert "training is paused: 3 alarms" in alarm["what"]
+    assert await story.begin(FakeTrainer()).tick() == 0, "a restart does not forget it"
+    ask(tmp_path / "ledger.db", "resume", {})
+    loop = story.begin(FakeTrainer())
+    assert await loop.tick() == 3
+    assert story.train.live_version().number == 1

@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl import codec, plugins
 from openclaw_rl import config as dials
-from openclaw_rl import plugins
 from openclaw_rl.config import Config
-from openclaw_rl.errors import BackendDown, ConfigError, LedgerError, LedgerHeld
+from openclaw_rl.errors import BackendDown, LedgerError, LedgerHeld
 from openclaw_rl.listening import Server, bind, refuse_open_door
 from openclaw_rl.ports import Generate, Judge, Loop, Policy, Stream, Trainer
 from openclaw_rl.review import transcripts
@@ -78,12 +78,20 @@ class App:
     def _collect_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.collect.loop import CollectLoop
 
-        return CollectLoop(ledger, session_idle=self.config.collect.session_idle)
+        return CollectLoop(ledger, session_idle=self.config.collect.session_idle, capacity=self.config.collect.capacity)
 
     def _judge_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop
 
-        return JudgeLoop(ledger, build_judge(self.config, self.policy), workers=self.config.judge.workers)
+        judge = self.config.judge
+        return JudgeLoop(
+            ledger,
+            build_judge(self.config, self.policy),
+            workers=judge.workers,
+            trusted=judge.trusted_envs,
+            limits=hint_limits(self.config),
+            window=judge.health_window,
+        )
 
     def _train_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.train.loop import TrainLoop
@@ -99,6 +107,7 @@ class App:
             batch_size=train.batch_size,
             max_wait=train.max_wait,
             idle=train.idle_wait,
+            pause_after=train.pause_after,
         )
 
     def _build_api(self) -> Any:
@@ -121,6 +130,7 @@ class App:
             cors_origins=serve.cors_origins,
             store_optouts=serve.store_optouts,
             optout_users=serve.no_train_users,
+            defaults=default_sampling(self.config),
             health=lambda: {"ready": self.ready.is_set()},
         )
 
@@ -203,8 +213,8 @@ def build_policy(config: Config) -> Policy:
         "context": policy.context,
         "max_batch": policy.max_batch,
         "cache_tokens": policy.cache_tokens,
-        "chat_template": policy.chat_template,
-        "tool_format": policy.tool_format,
+        "chat_template": str(policy.chat_template) if policy.chat_template else None,
+        "tool_format": None if policy.tool_format == "auto" else policy.tool_format,
     }
     built: Policy = plugins.build("policy", policy.backend, offered=offered, options=policy.options)
     return built
@@ -217,6 +227,8 @@ def build_trainer(config: Config) -> Trainer:
         "model": policy.model,
         "cache_dir": dials.cache_dir(),
         "dtype": policy.dtype,
+        "chat_template": policy.chat_template,
+        "max_hints": config.judge.max_hints,
         "seed": config.run.seed,
         "lora": train.lora.enabled,
         "lora_rank": train.lora.rank,
@@ -247,9 +259,47 @@ def build_limits(config: Config) -> Any:
     )
 
 
+def default_sampling(config: Config) -> Sampling:
+    """How replies are drawn where a request does not say."""
+    policy = config.policy
+    return Sampling(temperature=policy.temperature, top_p=policy.top_p, max_tokens=policy.max_tokens)
+
+
 def build_judge(config: Config, policy: Policy | None) -> Judge:
     """The judge that ``judge.custom`` or ``judge.kind`` names."""
-    raise ConfigError("no judge yet")
+    from openclaw_rl.judge.auto import AutoJudge
+    from openclaw_rl.judge.custom import as_judge
+
+    judge = config.judge
+    if judge.custom:
+        mine = plugins.resolve("judge", judge.custom)
+        return (
+            _named_judge(config, judge.custom, policy) if isinstance(mine, type) else as_judge(mine, name=judge.custom)
+        )
+    if judge.kind == "auto":
+        asks_model = judge.model == "policy" or (judge.base_url and judge.model)
+        return AutoJudge(llm=_named_judge(config, "llm", policy) if asks_model else None)
+    return _named_judge(config, judge.kind, policy)
+
+
+def _named_judge(config: Config, name: str, policy: Policy | None) -> Judge:
+    judge = config.judge
+    offered = judge.model_dump(exclude={"kind", "custom", "options", "model"}) | {
+        "model": judge.model or "",
+        "policy": policy if judge.model == "policy" else None,
+        "api_key": dials.environment(judge.api_key_env) if judge.api_key_env else None,
+        "limits": hint_limits(config),
+    }
+    built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
+    return built
+
+
+def hint_limits(config: Config) -> Any:
+    """What makes a hint worth keeping."""
+    from openclaw_rl.judge.hints import Limits
+
+    judge = config.judge
+    return Limits(shortest=judge.hint_min, longest=judge.hint_max, most=judge.max_hints)
 
 
 def build_rules(config: Config) -> Any:
@@ -296,6 +346,24 @@ async def import_files(
             return reports
     finally:
         await policy.stop()
+
+
+async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
+    """How the judge comes to its verdict on a turn: it is asked anew and nothing is written."""
+    from openclaw_rl.judge.explain import explain
+
+    with Ledger(ledger_path(config)) as ledger:
+        case = ledger.case(turn)
+    policy = build_policy(config) if config.judge.model == "policy" else None
+    if policy is not None:
+        await policy.start()
+    try:
+        told = await explain(case, build_judge(config, policy), trusted=config.judge.trusted_envs)
+    finally:
+        if policy is not None:
+            await policy.stop()
+    plain: dict[str, Any] = codec.plain(told)
+    return plain
 
 
 async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float = 30.0) -> Version:

@@ -38,12 +38,10 @@ EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
 def main() -> None:
     """The command ``openclaw-rl``."""
     try:
-        cli(prog_name="openclaw-rl", standalone_mode=False)
+        sys.exit(cli(prog_name="openclaw-rl", standalone_mode=False))  # an exit code, or None
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except click.exceptions.Exit as done:
-        sys.exit(done.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
@@ -160,10 +158,22 @@ def collect(resolved: Resolved, once: bool) -> None:
 
 @cli.command()
 @_once
+@click.option(
+    "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
+)
+@as_json
 @dials
-def judge(resolved: Resolved, once: bool) -> None:
+def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
     """Run only the loop that judges replies by what followed them."""
-    _run(resolved, "judge", once=once)
+    if explain is None:
+        _run(resolved, "judge", once=once)
+        return
+    from openclaw_rl.app import explain_verdict
+    from openclaw_rl.printing import print_view
+    from openclaw_rl.review.views import turn_id
+
+    view = asyncio.run(explain_verdict(resolved.config, turn_id(explain)))
+    _print(view) if json_out else print_view(view)
 
 
 @cli.command()
@@ -368,6 +378,29 @@ def rollback(resolved: Resolved, to: int | None, why: str) -> None:
 
     done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
     click.echo(f"version {done.number} is live: {done.note}")
+
+
+@cli.command()
+@click.option("--why", default="asked for", show_default=True, help="The reason, for the ledger.")
+@sources
+def pause(resolved: Resolved, why: str) -> None:
+    """Stop training until 'resume'; serving, collecting and judging go on."""
+    _ask(resolved, "pause", {"why": why})
+
+
+@cli.command()
+@sources
+def resume(resolved: Resolved) -> None:
+    """Go on training after 'pause', or after alarms have paused it."""
+    _ask(resolved, "resume", {})
+
+
+def _ask(resolved: Resolved, verb: str, argument: dict[str, str]) -> None:
+    from openclaw_rl.app import ledger_path
+    from openclaw_rl.store import ask
+
+    ask(ledger_path(resolved.config), verb, argument)
+    click.echo(f"{verb}: written down; a running trainer takes it up at its next tick")
 
 
 @cli.command()

@@ -7,8 +7,8 @@ import contextlib
 import logging
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from openclaw_rl.ports import Loop
 
@@ -18,7 +18,23 @@ log = logging.getLogger(__name__)
 class Health(Protocol):
     """Where a loop says how it is doing."""
 
-    def report(self, loop: str, *, state: str, moved: int, failures: int, error: str = "") -> None: ...
+    def report(
+        self,
+        loop: str,
+        *,
+        state: str,
+        moved: int,
+        failures: int,
+        error: str = "",
+        detail: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """A loop that has more to say about itself; ``alarms`` among it are shown to people."""
+
+    async def status(self) -> Mapping[str, Any]: ...
 
 
 class Keeper:
@@ -69,6 +85,7 @@ class Keeper:
     async def _say(self, state: str) -> None:
         self._said = self._clock()
         try:
+            detail = await self.loop.status() if isinstance(self.loop, Telling) else {}
             await asyncio.to_thread(
                 self._health.report,
                 self.loop.name,
@@ -76,6 +93,7 @@ class Keeper:
                 moved=self._moved,
                 failures=self._failures,
                 error=self._error,
+                detail=detail,
             )
         except Exception:  # not being able to say how one is doing is no reason to stop
             log.warning("loop %s could not report its health", self.loop.name, exc_info=True)

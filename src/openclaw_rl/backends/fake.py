@@ -45,7 +45,7 @@ class FakePolicy:
         self,
         *,
         name: str = "fake",
-        context: int = 65536,
+        context: int | None = None,
         answer: Answer = echo,
         reply: str | None = None,
         tokens_per_second: float | None = None,
@@ -53,7 +53,7 @@ class FakePolicy:
     ) -> None:
         self.name = name
         self.base = "fake"
-        self.context = context
+        self.context = context or 65536
         self._answer: Answer = answer if reply is None else lambda _prompt, _rules: reply
         self._pause = chunk / tokens_per_second if tokens_per_second else None
         self._chunk = chunk

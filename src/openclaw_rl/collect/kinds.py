@@ -20,7 +20,7 @@ class Around:
     """What is known of the thread that a turn stands in.
 
     ``parent`` is the kind of the turn it follows, None where it follows none that is known; ``reason`` is that turn's.
-    ``tools`` says that main turns of this thread have tools.
+    ``tools`` says that the main turn before it had tools.
     """
 
     parent: Kind | None = None
@@ -69,11 +69,11 @@ _TITLE = re.compile(
     re.IGNORECASE,
 )
 _SUMMARY = re.compile(
-    r"context summari[sz]ation assistant|context checkpoint compaction"
-    r"|(?:create|write|provide|produce|give) (?:an? |the )?(?:[\w, -]{0,30} )?(?:summary|recap) of "
-    r"(?:the|this|our) (?:conversation|chat|session|dialog|thread)"
-    r"|(?:summari[sz]e|recap|compact) (?:the|this|our) (?:conversation|chat|session|dialog|thread)"
-    r"|detailed prompt for continuing our conversation",
+    r"context summari[sz]ation assistant|context checkpoint compaction|detailed prompt for continuing our conversation"
+    # only as an order: a system prompt may well mention that somebody summarises
+    r"|(?:^|[.!?:>]\s+|\n\s*|task is to )(?:please |now )?(?:"
+    r"(?:create|write|provide|produce|give) (?:an? |the )?(?:[\w, -]{0,30} )?(?:summary|recap) of "
+    r"|(?:summari[sz]e|recap|compact) )(?:the|this|our) (?:conversation|chat|session|dialog|thread)",
     re.IGNORECASE,
 )
 _HEARTBEAT = re.compile(r"follow the heartbeat monitor|read heartbeat\.md", re.IGNORECASE)

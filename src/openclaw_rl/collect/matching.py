@@ -33,7 +33,6 @@ class Thread:
     size: int = 0
     last: int = -1
     index: int = -1
-    tools: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -103,11 +102,11 @@ class Ask:
 
 @dataclass(slots=True)
 class Index:
-    """Entries by what they show: their whole path, their request, their reply."""
+    """Entries by what they show: their whole path, their request, their tail (the reply and the atom before it)."""
 
     paths: dict[bytes, list[Entry]] = field(default_factory=dict)
     requests: dict[bytes, list[Entry]] = field(default_factory=dict)
-    replies: dict[bytes, list[Entry]] = field(default_factory=dict)
+    tails: dict[bytes, list[Entry]] = field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
         for table, key in self._keys(entry):
@@ -128,16 +127,16 @@ class Index:
         """Turns whose prompt is this path."""
         return self.requests.get(key_of(user, path), ())
 
-    def replying(self, user: str, said: bytes) -> Sequence[Entry]:
-        """Turns whose reply is this path."""
-        return self.replies.get(key_of(user, said), ())
+    def ending(self, user: str, tail: bytes) -> Sequence[Entry]:
+        """Turns with this tail."""
+        return self.tails.get(key_of(user, tail), ())
 
     def _keys(self, entry: Entry) -> Iterator[tuple[dict[bytes, list[Entry]], bytes]]:
         user = entry.thread.user
         yield self.requests, key_of(user, entry.request)
         if entry.said:
             yield self.paths, key_of(user, entry.path)
-            yield self.replies, key_of(user, entry.said)
+            yield self.tails, key_of(user, tail_of(entry.path, entry.reply))
 
 
 class Ambiguous(Exception):
@@ -157,17 +156,14 @@ def match(index: Index, ask: Ask, end: int) -> Entry | None:
     Conversations are joined by content only within one name, or where neither has a name.
     """
     history = ask.history(end)
-    reply = reply_start(history)
+    tail = tail_of(history, reply_start(history))
     exact = [entry for entry in index.showing(ask.keys[end]) if entry.thread.base == ask.base]
-    alike = [
-        entry
-        for entry in index.replying(ask.user, history[reply:])
-        if entry.thread.base == ask.base and _last_asked(entry.path, entry.reply) == _last_asked(history, reply)
-    ]
-    if len(alike) > CROWD:
+    alike = [entry for entry in index.ending(ask.user, tail) if entry.thread.base == ask.base]
+    others = [entry for entry in alike if entry.path != history]
+    if len(others) > CROWD:
         raise Ambiguous
     if exact:
-        if any(entry.path != history and _left_over(history, entry.path) == 0 for entry in alike):
+        if any(_left_over(history, entry.path) == 0 for entry in others):
             raise Ambiguous
         return _choose(exact, ask)
     if not alike or (ask.base is None and ask.weight(end) < WEIGHT):
@@ -186,8 +182,9 @@ def explains(history: bytes, entry: Entry) -> bool:
     return _left_over(history, entry.request) > 0
 
 
-def _last_asked(path: bytes, reply: int) -> bytes:
-    return path[max(0, reply - ATOM) : reply]
+def tail_of(path: bytes, reply: int) -> bytes:
+    """The reply that begins at ``reply`` and the last thing said before it."""
+    return path[max(0, reply - ATOM) :]
 
 
 def _left_over(history: bytes, path: bytes) -> int:

@@ -27,10 +27,9 @@ _CLOCK = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[A-Za-z0-9+:/_-]
 _STAMP = re.compile(rf"^\[{_DAY} {_CLOCK}\] ?", re.MULTILINE)
 _ANY_STAMP = re.compile(rf"\[(?:[^\[\]\n]{{1,80}} )?{_CLOCK}\] ?")
 _RUNTIME = re.compile(r"(?:^|\n\n?)Runtime: agent=[^\n]* \| [^\n]*(?=\n|\Z)")
-_BLOCKS = re.compile(
-    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)"
-    r"|<system-reminder>.*?(?:</system-reminder>|\Z)",
-    re.DOTALL,
+_BLOCKS = (
+    ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),
+    ("<system-reminder>", "</system-reminder>"),
 )
 _THINK = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _THINK_OPENED_BY_TEMPLATE = re.compile(r"\A(?:(?!<think>).)*?</think>", re.DOTALL)
@@ -48,7 +47,7 @@ class Runtime:
 class Reading:
     """A prompt as a path. ``owners[n]`` is the message that atom n came from, ``sizes[n]`` how many characters it had.
 
-    ``ends`` are the atom counts at which a reply ends, shallowest first. ``setting`` is a digest of the tools and of the
+    ``ends`` are the atom counts at which a reply ends, shallowest first. ``setting`` is a digest of the tools and the
     system prompts without their digits, fit to break a tie and no more.
     """
 
@@ -66,8 +65,9 @@ def fold(text: str) -> str:
 
 def clean(text: str) -> str:
     """A user's text without the envelopes that clients put around it: time stamps, Runtime lines, injected blocks."""
-    if "<" in text:
-        text = _BLOCKS.sub("", text)
+    for begin, end in _BLOCKS:
+        if begin in text:
+            text = _without(text, begin, end)
     if "Runtime: agent=" in text:
         text = _RUNTIME.sub("", text)
     if "[" in text:
@@ -181,6 +181,15 @@ def skeleton(path: bytes) -> list[bytes]:
 
 
 _NO_DIGITS = {ord(digit): None for digit in "0123456789"}
+
+
+def _without(text: str, begin: str, end: str) -> str:
+    """The text without its blocks; one that is never closed is somebody's words."""
+    kept, at = [], 0
+    while (start := text.find(begin, at)) >= 0 and (stop := text.find(end, start)) >= 0:
+        kept.append(text[at:start])
+        at = stop + len(end)
+    return "".join((*kept, text[at:]))
 
 
 def _lines(text: str) -> list[str]:

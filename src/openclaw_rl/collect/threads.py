@@ -52,6 +52,8 @@ ENDINGS = {
 
 REGENERATED_AFTER = 1.0
 """seconds between two equal requests from which on the second is a person's wish, not a parallel call"""
+REGENERATED_WITHIN = 300.0
+"""seconds within which a request without a past, asked again in one session, is a wish for another reply"""
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _EPOCH = re.compile(rf"({_UUID}):(\d+)", re.IGNORECASE)
@@ -213,7 +215,7 @@ class Threads:
         self, seq: int, turn: Turn, reading: Reading, link: Link, thread: Thread, known: Outcome | None
     ) -> Entry:
         path = reading.path + reply_path(turn.completion.reply)
-        ruling = kinds.rule(turn, _around(link, thread))
+        ruling = kinds.rule(turn, _around(link))
         reply = reply_start(path) if len(path) > len(reading.path) else len(path)
         return Entry(
             turn=turn.id,
@@ -271,10 +273,9 @@ class Threads:
         """End the turns that a new epoch or a summary left behind."""
         summary = kinds.compacted(turn.prompt.messages)
         why = "compacted" if summary else "superseded"
-        left = [thread for thread in self._earlier(entry.thread) if thread.open]
-        if link.thread is None and summary and entry.index > 0:
-            left.append(entry.thread)
-        waiting = [e for thread in left for e in list(thread.open.values()) if e is not entry and e.seq < entry.seq]
+        waiting = [e for thread in self._earlier(entry.thread) for e in thread.open.values() if e.seq < entry.seq]
+        if link.thread is None and summary:  # of several talks under one name it is the latest that was cut short
+            waiting += [e for e in entry.thread.open.values() if e is not entry and e.kind == "main"][-1:]
         return [outcome for e in waiting for outcome in self._close(e, why, turn.at)]
 
     def _earlier(self, thread: Thread) -> Iterable[Thread]:
@@ -300,7 +301,7 @@ class Threads:
             return False
         return any(
             later.thread is entry.thread
-            and later.at - entry.at >= REGENERATED_AFTER
+            and REGENERATED_AFTER <= later.at - entry.at <= (REGENERATED_WITHIN if entry.run == 0 else self.idle)
             and later.seq > entry.seq
             and later.kind == "main"
             and later.said != entry.said
@@ -344,7 +345,6 @@ class Threads:
         if entry.kind == "main":
             thread.last = max(thread.last, entry.seq)
             thread.index = max(thread.index, entry.index)
-            thread.tools = thread.tools or entry.tools
         heapq.heappush(self._due, (entry.at, entry.seq, entry))
         heapq.heappush(self._old, (entry.at, entry.seq, entry))
 
@@ -383,15 +383,12 @@ class Threads:
                 del self._bases[thread.user, thread.base]
 
 
-def _around(link: Link, thread: Thread) -> kinds.Around:
-    if link.side is not None:
-        return kinds.Around(parent="side", reason=link.side, tools=thread.tools)
+def _around(link: Link) -> kinds.Around:
     parent = link.entry if link.direct else None
-    return kinds.Around(
-        parent=parent.kind if parent else None,
-        reason=parent.reason if parent else "",
-        tools=parent.tools if parent else thread.tools and thread.base is not None,
-    )
+    tools = parent is not None and parent.tools
+    if link.side is not None:
+        return kinds.Around(parent="side", reason=link.side, tools=tools)
+    return kinds.Around(parent="main" if parent else None, reason=parent.reason if parent else "", tools=tools)
 
 
 def _by_machine(messages: Sequence[Message], before: int) -> bool:

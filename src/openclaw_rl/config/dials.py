@@ -28,7 +28,6 @@ ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "none"]
 Sync = Literal["normal", "full"]
 Browser = Literal["playwright", "selenium"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-Tracker = Literal["tensorboard", "trackio", "wandb"]
 
 
 def _location(path: Path) -> Path:
@@ -75,7 +74,7 @@ class Section(BaseModel):
         field = cls.model_fields[info.field_name or ""]
         if isinstance(value, str) and value == "" and field.default is None:
             return None
-        if isinstance(value, bool) and field.annotation is not bool:
+        if isinstance(value, bool) and field.annotation not in (bool, bool | None):
             raise PydanticCustomError("wrong_kind", "a switch is no number")
         return value
 
@@ -92,7 +91,6 @@ class RunDials(Section):
         default=0, ge=0, lt=2**63, description="seed of all that is drawn by chance in training and review"
     )
     log_level: LogLevel = Field(default="info", description="least severe line shown; only debug shows conversations")
-    trackers: tuple[Tracker, ...] = Field(default=(), description="also send metrics to tensorboard, trackio or wandb")
     poll: float = Field(default=0.2, gt=0, le=60, description="seconds an idle loop waits before it looks again")
     backoff: float = Field(
         default=60.0, gt=0, le=3600, description="most seconds a failing loop waits before its next try"
@@ -117,7 +115,6 @@ class ServeDials(Section):
     )
     no_train_users: tuple[str, ...] = Field(default=(), description="users whose turns are never trained on")
     redact: bool = Field(default=True, description="mask e-mail, phone, card and key patterns before anything is kept")
-    redactor: str | None = Field(default=None, description="plugin in place of the shipped patterns: text in, text out")
     store_optouts: bool = Field(
         default=True, description="keep turns whose client switched training off; off: no trace"
     )
@@ -132,7 +129,6 @@ class ServeDials(Section):
         default=256, ge=1, le=100_000, description="requests of one key at once; more: 429"
     )
     hold_seconds: float = Field(default=120.0, ge=0, le=3600, description="longest hold while the policy restarts")
-    header_seconds: float = Field(default=10.0, gt=0, le=600, description="time a client has to send its headers")
     body_seconds: float = Field(default=60.0, gt=0, le=3600, description="time a client has to send its body")
     write_seconds: float = Field(default=60.0, gt=0, le=3600, description="time a client may leave its reply unread")
     keepalive_seconds: float = Field(default=10.0, gt=0, le=600, description="gap between comments on a silent stream")
@@ -142,13 +138,12 @@ class ServeDials(Section):
 class PolicyDials(Section):
     """The policy: the weights that answer and what runs them."""
 
-    backend: str = Field(default="local", min_length=1, description="local, vllm, sglang, fake or a plugin")
+    backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
     model: str = Field(
         default="embedded", min_length=1, description="embedded, a Hugging Face id, a folder, a GGUF file"
     )
     device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
     dtype: Dtype = Field(default="auto", description="number format; auto: the fastest that is good here")
-    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of generation; not set: all")
     context: int | None = Field(
         default=None, ge=256, description="most tokens of prompt and reply; not set: the model's own"
     )
@@ -162,18 +157,9 @@ class PolicyDials(Section):
         default="auto", description="how the model writes tool calls; auto: read from its chat template"
     )
     max_batch: int = Field(default=64, ge=1, le=4096, description="most replies generated together")
-    prefill_chunk: int = Field(
-        default=512, ge=16, description="prompt tokens read between two steps of running replies"
-    )
     cache_tokens: int | None = Field(
         default=None, ge=256, description="tokens the cache holds; not set: by free memory"
     )
-    max_versions: int = Field(default=3, ge=2, le=64, description="versions held in memory at once")
-    start_seconds: float = Field(
-        default=600.0, gt=0, le=7200, description="longest wait for model or engine to be ready"
-    )
-    url: Address | None = Field(default=None, description="address of a running engine (vllm, sglang)")
-    api_key_env: Variable | None = Field(default=None, description="environment variable that holds the engine's key")
     generate: str | None = Field(default=None, description="custom generate function, a plugin")
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the backend")
 
@@ -182,15 +168,13 @@ class StoreDials(Section):
     """The ledger."""
 
     sync: Sync = Field(default="full", description="normal outlives a killed process, full also a power cut")
-    busy_seconds: float = Field(default=30.0, gt=0, le=600, description="longest wait for another writing process")
 
 
 class CollectDials(Section):
     """Loop 2, turns to outcomes."""
 
     session_idle: float = Field(default=1800.0, gt=0, le=604_800, description="seconds of silence that end a session")
-    infer: bool = Field(default=True, description="tell main from side turns by content when the client says nothing")
-    max_threads: int = Field(default=10_000, ge=1, description="open threads kept in memory; idle ones leave first")
+    capacity: int = Field(default=50_000, ge=1, description="turns kept in memory; the oldest leave first")
     starve_turns: int = Field(default=20, ge=1, le=100_000, description="alarm after so many turns with none trainable")
 
 
@@ -240,7 +224,7 @@ class LoraDials(Section):
 class TrainDials(Section):
     """Loop 4, verdicts to versions."""
 
-    backend: str = Field(default="local", min_length=1, description="local, ray, tinker, fake or a plugin")
+    backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
     method: Method = Field(default="topk", description="what is learned from a turn")
     batch_size: int = Field(default=16, ge=1, le=65536, description="samples of one step")
     max_wait: float = Field(default=600.0, ge=0, le=604_800, description="seconds until a smaller batch is trained")
@@ -289,19 +273,21 @@ class TrainDials(Section):
     micro_tokens: int | None = Field(
         default=None, ge=64, description="tokens of a forward pass; not set: as memory allows"
     )
-    recompute: bool = Field(default=True, description="gradient checkpointing: less memory, more arithmetic")
+    recompute: bool | None = Field(
+        default=None,
+        description="gradient checkpointing, less memory for more arithmetic; not set: when memory asks for it",
+    )
     offload_optimizer: bool = Field(default=False, description="keep optimizer state in main memory")
     device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the trainer; not set: all")
     gap_alarm: float = Field(default=0.05, gt=0, le=100, description="skip a step with a mean log-prob gap above")
     ess_alarm: float = Field(default=0.3, ge=0, le=1, description="skip a step with an effective sample size below")
+    pause_after: int = Field(default=3, ge=1, le=1000, description="alarms in a row that pause training, never serving")
     norm_alarm: float = Field(default=10.0, gt=1, le=1e6, description="skip a step with so many times the median norm")
-    pause_after: int = Field(default=3, ge=1, le=1000, description="skipped steps in a row that pause training")
     save_dir: Location | None = Field(
         default=None, description="folder of versions; not set: inside the run's directory"
     )
     save_interval: int = Field(default=10, ge=1, description="steps between checkpoints that are never deleted")
-    keep_versions: int = Field(default=20, ge=2, description="newest versions kept beside the live one and its parents")
     resume: str | None = Field(default=None, description="checkpoint to go on from; not set: where the ledger stands")
     lora: LoraDials = Field(default_factory=LoraDials)
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the trainer")
@@ -311,22 +297,17 @@ class EvalDials(Section):
     """Evaluation of a version, a folder or an address."""
 
     tasks: tuple[EvalTask, ...] = Field(default=("conversation", "coding", "tool-use"), description="task sets to run")
-    samples: int = Field(default=1, ge=1, le=1000, description="replies per task")
 
 
 class EnvDials(Section):
     """Environments: clients that are worlds."""
 
-    type: str | None = Field(default=None, description="terminal, gui, swe, toolcall or a plugin")
+    type: str | None = Field(default=None, description="the environment that plays, a plugin")
     max_steps: int = Field(default=20, ge=1, le=100_000, description="most replies in one episode")
     parallel: int = Field(default=4, ge=1, le=4096, description="episodes at once")
-    max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
-    step_seconds: float = Field(default=60.0, gt=0, le=86_400, description="seconds one action may take")
-    tasks: Location | None = Field(default=None, description="file of tasks; not set: the environment's own")
     screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
     tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")
     swe_bench_path: Location | None = Field(default=None, description="folder with the repositories of swe")
-    options: Options = Field(default_factory=dict, repr=False, description="free table handed to the environment")
 
 
 class GpuDials(Section):
@@ -352,9 +333,6 @@ class CloudDials(Section):
 
     tinker_api_key: SecretStr | None = Field(default=None, description="key of Tinker; best given as TINKER_API_KEY")
     tinker_endpoint: Address | None = Field(default=None, description="address of Tinker; not set: its own")
-    ray_address: str | None = Field(
-        default=None, description="Ray cluster: auto, ray://host:port; not set: a local one"
-    )
 
 
 class Config(Section):

@@ -18,7 +18,7 @@ _MARKED = re.compile(r"\[HINT_START\](.*?)\[HINT_END\]", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One vote: its value, the hint it says yes to, and the reason given. ``vote`` None is no answer; ``note`` says why."""
+    """One vote: its value, the hint it says yes to, the reason given. ``vote`` None is no answer; ``note`` says why."""
 
     vote: int | None
     hint: Hint | None = None

@@ -10,7 +10,7 @@ State = Literal["closed", "open", "half open"]
 
 
 class Breaker:
-    """Counts failures in a row. Open for ``pause`` seconds, twice as long each time it fails again, ``longest`` at most.
+    """Counts failures in a row. Open for ``pause`` seconds, twice as long each time it fails again, up to ``longest``.
 
     After the pause one caller is let through; its result closes the breaker or opens it again.
     """

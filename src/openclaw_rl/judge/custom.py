@@ -8,6 +8,8 @@ import math
 import time
 from typing import Any
 
+import anyio.to_thread
+
 from openclaw_rl.errors import JudgeUnavailable, PluginError
 from openclaw_rl.judge.evidence import user_hints
 from openclaw_rl.judge.hints import sift
@@ -18,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class CustomJudge:
-    """Calls ``score``; None abstains, and so does an error, with a note. Hints are the user's own words, as the rules read them."""
+    """Calls ``score``; None abstains, and so does an error, with a note. Hints are the user's own words."""
 
     def __init__(self, score: Score, *, name: str = "custom") -> None:
         self.name = name
@@ -41,9 +43,7 @@ class CustomJudge:
 
     async def _call(self, case: Case) -> tuple[float | None, str]:
         try:
-            value: Any = self._score(case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
-            if inspect.isawaitable(value):
-                value = await value
+            value = await self._value(case)
         except JudgeUnavailable:
             raise
         except Exception as error:  # a user's code may raise anything; one bad case must not stop the others
@@ -54,6 +54,14 @@ class CustomJudge:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             return None, f"{self.name} gave {type(value).__name__} {value!r}"[:200] + ", which is no finite number"
         return float(value), ""
+
+    async def _value(self, case: Case) -> Any:
+        """A plain function runs in a thread, so that a slow one holds up nobody."""
+        asked = (case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
+        if inspect.iscoroutinefunction(self._score):
+            return await self._score(*asked)
+        value = await anyio.to_thread.run_sync(self._score, *asked)
+        return await value if inspect.isawaitable(value) else value
 
 
 def as_judge(thing: Any, *, name: str = "custom") -> Judge:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.hints import kind_of, sift
+from openclaw_rl.judge.hints import KEEP, Limits, kind_of, sift
 from openclaw_rl.judge.reading import read
 from openclaw_rl.judge.text import own_words, said_by_user, words
 from openclaw_rl.ports import Case
@@ -37,7 +37,7 @@ def findings(case: Case) -> tuple[Finding, ...]:
     return (*_explicit(case), *_environment(case), *_deterministic(case))
 
 
-def decide(case: Case, *, trusted: Collection[str] = (), max_hints: int = 3) -> Verdict | None:
+def decide(case: Case, *, trusted: Collection[str] = (), limits: Limits = KEEP) -> Verdict | None:
     """The verdict of the strongest evidence that decides; None where only a judge can say.
 
     ``trusted`` names the environments whose hints count.
@@ -47,9 +47,14 @@ def decide(case: Case, *, trusted: Collection[str] = (), max_hints: int = 3) -> 
         return Verdict(turn=turn, score=None, source="deterministic", note="side turn", judge="evidence")
     for finding in findings(case):
         if finding.score is not None:
-            hints = sift((*given_hints(case, trusted), *user_hints(case)), reply=_reply(case), max_hints=max_hints)
+            hints = sift((*given_hints(case, trusted), *user_hints(case)), reply=_reply(case), limits=limits)
             return Verdict(
-                turn=turn, score=finding.score, source=finding.source, hints=hints.kept, note=finding.note, judge="evidence"
+                turn=turn,
+                score=finding.score,
+                source=finding.source,
+                hints=hints.kept,
+                note=finding.note,
+                judge="evidence",
             )
     return None
 
@@ -145,7 +150,10 @@ def degenerate(completion: Completion) -> str | None:
     text = reply.content.strip()
     if not text:
         return "an empty reply"
-    if len(text) <= 3 and not any(unicodedata.category(sign)[0] in "LN" or unicodedata.category(sign) == "So" for sign in text.replace("\ufffd", "")):
+    if len(text) <= 3 and not any(
+        unicodedata.category(sign)[0] in "LN" or unicodedata.category(sign) == "So"
+        for sign in text.replace("\ufffd", "")
+    ):
         return "a single junk token"
     if _RUN_OF_ONE.search(text) or _loops(words(text)):
         return "the reply repeats itself"

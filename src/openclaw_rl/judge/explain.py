@@ -32,7 +32,7 @@ class Explains(Protocol):
 
 
 async def explain(case: Case, judge: Judge, *, trusted: Collection[str] = ()) -> Explanation:
-    """The whole story of one case. The verdict is that of the evidence where it decides; the judge is shown all the same."""
+    """The whole story of one case. The evidence's verdict stands where it decides; the judge is shown all the same."""
     decided = decide(case, trusted=trusted)
     if case.outcome.kind == "side":
         return Explanation(judge="evidence", evidence=findings(case), verdict=decided, note="side turns are not judged")

@@ -10,14 +10,27 @@ from openclaw_rl.judge.reading import read
 from openclaw_rl.judge.text import words
 from openclaw_rl.types import Hint, HintKind
 
-SHORTEST = 11
-LONGEST = 600
 _RUN = 5  # words in a row that a hint may not borrow from text that is not the user's
 _STATES = re.compile(
-    r"(?i)(?:the|my|our|his|her|their|its|it|this|that|these|there) (?:[\w'.-]+ ){0,6}?(?:is|are|was|were|has|have|lies|lives|means|starts|ends|costs)\b.*"
+    r"(?i)(?:the|my|our|his|her|their|its|it|this|that|these|there) (?:[\w'.-]+ ){0,6}?"
+    r"(?:is|are|was|were|has|have|lies|lives|means|starts|ends|costs)\b.*"
     r"|.*\bis (?:called|named|located|spelled|in|at|on)\b.*"
 )
-_OBLIGES = re.compile(r"(?i)\b(?:should|must|always|never|need to|please|prefer|avoid|don't|do not)\b|请|不要|别|应|必须")
+_OBLIGES = re.compile(
+    r"(?i)\b(?:should|must|always|never|need to|please|prefer|avoid|don't|do not)\b|请|不要|别|应|必须"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long a hint may be, in characters, and how many of one turn are kept."""
+
+    shortest: int = 11
+    longest: int = 600
+    most: int = 3
+
+
+KEEP = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,9 +42,9 @@ class Sifted:
 
 
 def sift(
-    hints: Iterable[Hint], *, reply: str, answer: str = "", user: str = "", others: str = "", max_hints: int = 3
+    hints: Iterable[Hint], *, reply: str, answer: str = "", user: str = "", others: str = "", limits: Limits = KEEP
 ) -> Sifted:
-    """Keep what METHODS allows: 11 to 600 characters, not the reply or answer itself, no duplicate, at most ``max_hints``.
+    """Keep what may be kept: of the right length, not the reply or answer itself, no duplicate, not too many.
 
     ``others`` is text of roles that may not instruct: a hint that repeats a run of its words, which ``user`` did not
     say, is refused. Rules take the seats before facts, facts before complaints.
@@ -41,7 +54,7 @@ def sift(
     seen: set[str] = set()
     for hint in hints:
         text = " ".join(hint.text.split())
-        reason = _refusal(text, reply=reply, answer=answer, user=user, others=others)
+        reason = _refusal(text, reply=reply, answer=answer, user=user, others=others, limits=limits)
         if reason is None and _folded(text) in seen:
             reason = "a duplicate"
         if reason is not None:
@@ -50,8 +63,10 @@ def sift(
         seen.add(_folded(text))
         kept.append(Hint(text=text, kind=hint.kind))
     seats = sorted(kept, key=lambda hint: (_SEAT[hint.kind], len(hint.text), hint.text))
-    refused.extend((hint.text, f"more than {max_hints} hints") for hint in seats[max_hints:])
-    return Sifted(kept=tuple(sorted(seats[:max_hints], key=lambda hint: (len(hint.text), hint.text))), refused=tuple(refused))
+    refused.extend((hint.text, f"more than {limits.most} hints") for hint in seats[limits.most :])
+    return Sifted(
+        kept=tuple(sorted(seats[: limits.most], key=lambda hint: (len(hint.text), hint.text))), refused=tuple(refused)
+    )
 
 
 _SEAT: dict[HintKind, int] = {"rule": 0, "fact": 1, "complaint": 2}
@@ -61,11 +76,11 @@ def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _refusal(text: str, *, reply: str, answer: str, user: str, others: str) -> str | None:
-    if len(text) < SHORTEST:
-        return f"shorter than {SHORTEST} characters"
-    if len(text) > LONGEST:
-        return f"longer than {LONGEST} characters"
+def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limits: Limits) -> str | None:
+    if len(text) < limits.shortest:
+        return f"shorter than {limits.shortest} characters"
+    if len(text) > limits.longest:
+        return f"longer than {limits.longest} characters"
     if _folded(text) in (_folded(reply), _folded(answer)):
         return "it is the reply or the answer itself"
     if borrowed(text, user=user, others=others):
@@ -87,7 +102,7 @@ def _runs(text: str) -> set[tuple[str, ...]]:
 
 
 def kind_of(text: str) -> HintKind:
-    """The kind of a hint that came without one: an order is a rule, a statement a fact, a bare complaint a complaint."""
+    """The kind of a hint that came without one: an order is a rule, a statement a fact, displeasure a complaint."""
     found = read(text, request="", reply="").hints
     if found:
         return min((hint.kind for hint in found), key=lambda kind: _SEAT[kind])

@@ -190,7 +190,9 @@ _SOLO = _any(
     "crap",
     "inaccurate",
 )
-_NEWS = _any("bad", "terrible", "awful", "horrible", "ridiculous", "frustrating", "annoying", "stupid", "disappointing", "worse")
+_NEWS = _any(
+    "bad", "terrible", "awful", "horrible", "ridiculous", "frustrating", "annoying", "stupid", "disappointing", "worse"
+)
 
 COMPLAINTS = _clause(
     rf"{_LEAD}{_VERY}{_SOLO}(?: {_THING})?{_TAIL}",
@@ -200,18 +202,19 @@ COMPLAINTS = _clause(
     rf"{_LEAD}(?:{_IT} )?(?:is |was |are |were |'s |isn't |that's |this |it's )?(?:still )?not (?:even )?(?:{_VERY})?(?:what i (?:asked|wanted|meant|needed|said|had in mind)|right|correct|true|helpful|useful|good|good enough|close|accurate|an answer|a summary|it|working)(?: for)?{_TAIL}",
     rf"{_LEAD}{_IT} (?:isn't|wasn't|aren't|ain't) (?:even )?{_VERY}(?:what i (?:asked|wanted|meant|needed|said)|right|correct|true|helpful|useful|good|good enough|close|accurate|working|{_THING})(?: for)?{_TAIL}",
     rf"{_LEAD}(?:now )?(?:{_IT} )(?:now |just |still |also )?{_BROKE}(?: (?:on|for|in|with) [\w' .-]{{1,40}})?{_TAIL}",
-    rf"{_LEAD}(?:still )?{_any(*_BROKE[3:-1].split('|')[:6])}(?: (?:on|for|in|with) [\w' .-]{{1,40}})?{_TAIL}",
+    rf"{_LEAD}(?:still )?{_any(*_BROKE[3:-1].split('|')[:6])}(?: on my (?:\w+ )?(?:box|machine|computer|end|system|phone|laptop|server|mac))?{_TAIL}",
     rf"{_LEAD}{_IT} (?:broke|ruined|deleted|messed up) .{{1,50}}",
     rf"{_LEAD}{_IT} (?:made it|makes it|is even|got) worse",
     rf"{_LEAD}(?:it'?s? )?(?:is )?still (?:broken|wrong|failing|crashing|crashes|fails|not working|not right|not fixed|doesn't work|don't understand|the same(?: error)?|confused)(?: with .{{1,40}})?{_TAIL}",
     rf"{_LEAD}(?:i get |i'm getting |i still get |it's |still )?the same (?:error|problem|issue|bug|mistake){_TAIL}",
     rf"{_LEAD}same (?:error|problem|issue|bug|mistake|thing){_TAIL}",
-    rf"{_LEAD}(?:no|nope|nah|lol no|no no|no way)(?: (?:no|nope|lol|man|bro))*",
+    rf"{_LEAD}(?:no|nope|nah|lol no|no no)(?: (?:no|nope|lol|man|bro))*",
     rf"{_LEAD}(?:you|you've|you have|did you|you just|you even|you also|you clearly|you completely) (?:even |just |again |already |completely |totally |clearly )*(?:misunderstood|misread|forgot|missed|ignored|skipped|omitted|messed|screwed|broke|ruined|failed|lied|made (?:that|this|it|things|something) up|hallucinated|got (?:it|this|that) wrong|lost me|contradicted)\b.{{0,60}}",
     rf"{_LEAD}you (?:edited|changed|used|picked|turned|opened|deleted|chose|did|sent|fixed|gave me|read)(?: \w+)? the wrong .{{1,40}}",
     rf"{_LEAD}you (?:didn't|did not|haven't|don't|never) (?:even |really |actually )?(?:answer|read|listen|understand|change|do|follow|include|mention|check|fix|address|use|give|add|get)\b.{{0,60}}",
     rf"{_LEAD}you (?:used|wrote|gave|said|added|started|ended|put|did)\b.{{1,40}} again",
     rf"{_LEAD}you already (?:said|told me|gave me) (?:that|this|it).{{0,20}}",
+    rf"{_LEAD}you got (?:the|my|that|this|it|his|her) .{{1,30}} wrong",
     rf"{_LEAD}you should have .{{1,50}}",
     rf"{_LEAD}did you even (?:read|look|try|check|listen).{{0,40}}",
     rf"{_LEAD}did you (?:read|look at) (?:it|this|that|the (?:code|article|file|text|question)|my (?:question|message|request))",
@@ -236,29 +239,29 @@ COMPLAINTS = _clause(
     rf"{_LEAD}(?:please )?(?:start|do it|begin) (?:over|all over|from scratch)(?: please)?",
     rf"{_LEAD}(?:what a |a )?(?:complete |total |huge |such a )?waste of (?:my )?time",
     rf"{_LEAD}thanks for (?:nothing|wasting my time)",
-    rf"{_LEAD}(?:are you (?:kidding|joking|serious|for real)(?: me)?|you(?:'re| are| must be) (?:kidding|joking)(?: me)?)",
+    rf"{_LEAD}(?:are you (?:kidding|joking)(?: me)?|you(?:'re| are| must be) (?:kidding|joking)(?: me)?)",
     rf"{_LEAD}(?:stop|quit) (?:making (?:things|stuff|this|it) up|lying|hallucinating|inventing things)",
     rf"{_LEAD}there(?:'s| is) no such .{{1,30}}",
     rf"{_LEAD}(?:that's|that is|it's|it is|this is) not in the .{{1,30}}",
     rf"{_LEAD}(?:the )?(?:article|text|file|docs?|document|book|code|question|page) (?:says|said|states) the opposite",
     rf"{_LEAD}(?:check|recheck|double check|double-check) your (?:math|maths|calculation|calculations|facts|work|answer|spelling|sources){_TAIL}",
-    rf"{_LEAD}(?:ugh+|smh|ffs|wtf|bro what|seriously|oh come on|come on|jesus|argh+|sigh|facepalm|yikes)",
+    rf"{_LEAD}(?:ugh+|smh|ffs|wtf|bro what|oh come on|come on|jesus|argh+|sigh|facepalm|yikes)",
     r"again with the \w+",
     r"(?:0|1|2|3)(?:\.\d)?/10",
     r"auto ?complete would do better",
 )
 
-_THANK = r"(?:thank you|thanks|cheers|gracias|merci|danke|many thanks|big thanks|thank you thank you|much appreciated|appreciated|i appreciate (?:it|this|that|your help)|bless you)"
-_SO = r"(?: (?:so|very) much| a lot| a ton| a million| again| mate| man| bro| buddy| friend| dear| everyone| really| indeed| guys| for (?:the|your|all the|all your|this|that|all this|explaining|clarifying|not adding)(?: [\w]+){0,3}| this| that| it| good night| guys)*"
+_THANK = r"(?:thank you|thanks|cheers|gracias|merci|danke|many thanks|big thanks|thank you thank you|much appreciated|appreciated|i appreciate (?:it|this|that|your help|the \w+)|bless you)"
+_SO = r"(?: (?:so|very) much| a lot| a bunch| beaucoup| bye| goodbye| a ton| a million| again| mate| man| bro| buddy| friend| dear| everyone| really| indeed| guys| for (?:the|your|all the|all your|this|that|all this|explaining|clarifying|not adding)(?: [\w]+){0,3}| this| that| it| good night| guys)*"
 _ACK = r"(?:ok|great|good|perfect|cool|nice|awesome|got it|alright|right|correct|yes|yep|yeah|understood|ahh?|excellent|super|lovely|sweet|brilliant|amazing|wow|haha|oh|many|fine|wonderful)"
 
 PRAISE = _clause(
     rf"(?:{_ACK} )*{_THANK}{_SO}(?: now)?",
     rf"(?:(?:ok|yes|yeah|yep|wow|oh wow|haha|ahh?|and|hey|omg|this time|now) )*(?:(?:{_IT}){_IS} )?{_VERY}(?:{_GOOD}|(?<=\S )right)(?: {_THING})?(?: (?:now|so far|indeed|to me|this time|man|mate|thing|start again|then|!|to know|of you|for me))*",
-    rf"(?:(?:ok|yes|yeah|yep|wow|ahh?) )*(?:you (?:rock|nailed it|got it|did it|did great|are (?:right|correct|amazing|the best|great|awesome)|'re (?:right|correct|amazing|the best|great|awesome|a lifesaver|a star|a legend|a genius|a hero))|you're (?:right|correct|amazing|the best|great|awesome|a lifesaver|a star|a legend|a hero)|nailed it|well done|good job|great job|nice job|great work|good work|nice work|nice one|good one|kudos|bravo|lifesaver|legend)(?: (?:mate|man|buddy|everyone|again|!))*",
+    r"(?:(?:ok|yes|yeah|yep|wow|ahh?) )*(?:you (?:rock|nailed it|got it|did it|did great|are (?:right|correct|amazing|the best|great|awesome)|'re (?:right|correct|amazing|the best|great|awesome|a lifesaver|a star|a legend|a genius|a hero))|you're (?:right|correct|amazing|the best|great|awesome|a lifesaver|a star|a legend|a hero)|nailed it|well done|good job|great job|nice job|great work|good work|nice work|nice one|good one|kudos|bravo|lifesaver|legend)(?: (?:mate|man|buddy|everyone|again|!))*",
     rf"(?:(?:ok|yes|yeah|yep|great|wow|cool|and|perfect) )*(?:{_IT}|everything|yep that|yes that|all)? ?(?:works?|worked|is working|are working)(?: (?:now|great|fine|well|perfectly|beautifully|like a charm|for me|flawlessly|a treat|again|nicely|as expected))*",
     rf"(?:(?:ok|yes|yeah|yep|great|wow|cool|and) )*{_IT} (?:really |totally |finally |just )*(?:did it|did the trick|fixed it|solved it|helped|helps|helped me|helped a lot|helps a lot|makes sense|made sense|worked|was it|answers my question|is what i (?:needed|wanted)|does the job|hits the spot|saved me|saved my (?:day|life))(?: (?:now|a lot|a ton|so much|to me|me a lot|perfectly))*",
-    r"(?:ok |yes |yeah |ahh? |oh )*(?:(?:problem )?(?:solved|fixed)|all (?:the )?tests (?:pass|are passing|are green|passed)(?: now)?|all good|all set|lgtm|looks good|looks great|sounds good|sounds great|looking good|makes sense|makes sense now|very helpful|that's it|that's the one|exactly|precisely|exactly right|exactly this|exactly like that|yes exactly|couldn't be better|no complaints|not bad at all)(?: (?:to me|now|this time))*",
+    r"(?:ok |yes |yeah |ahh? |oh )*(?:(?:problem )?(?:solved|fixed)|all (?:the )?tests (?:pass|are passing|are green|passed)(?: now)?|all good|all set|lgtm|looks good|looks great|sounds good|sounds great|looking good|makes sense|makes sense now|very helpful|that's it|that's the one|exactly|precisely|exactly right|exactly this|exactly like that|that's exactly it|good bot|yes exactly|couldn't be better|no complaints|not bad at all)(?: (?:to me|now|this time))*",
     r"(?:ok |yes |ahh? |oh |now )*(?:now )?i (?:really |absolutely |just |finally |totally )*(?:love|like|adore|get|understand|appreciate) (?:it|this|that|these|your (?:answer|help|style)|how .{1,30})(?: (?:now|so much|a lot|very much))*",
     r"(?:ok |yes |great |perfect )*(?:sent it|sending it(?: now)?|merging|merged|shipped|shipping it|book it|i'll take it|we'll take it|we'll go with (?:it|this|that)|i'll use (?:it|this|that))",
     r"(?:ok |great |good |alright |cool )*(?:moving on|on to the next(?: one)?|next (?:one|question|topic|up)(?: please)?)",
@@ -271,12 +274,14 @@ DANGER = re.compile(
     r"\b(?:not|no|never|\w+n't|but|however|though|although|except|still|wrong|incorrect|bad|fail\w*|broke\w*|crash\w*|errors?|worse"
     r"|instead|you should|should (?:have|be)|could have|would have|another|again|too|nothing|obvious|sarcas\w*|rather|almost|nearly|shorter|longer|simpler|less|fewer"
     r"|miss\w*|forgot\w*|ignored|deleted|delete|worst|annoying|hate|remove|change|fix|redo|rewrite|unfortunately|sadly|wish|yeah right|sure thing"
-    r"|/s|captain|genius|oh great|googled?|original|advance|if you could|would be|only problem|one thing|one more thing|issue|problem|confus\w*"
+    r"|/s|captain|genius|oh great|googled?|original|advance|if you could|would be|only problem|one thing|one more thing|i'm (?:fine|good|ok|well)|issue|problem|confus\w*"
     r"|next time|from now on|in future|you (?:also )?\w+ed|anyways?|guess|whatever)\b|🙄|😒|😠|😡|🤦|👎|💩|\.\.\.|…"
 )
 """Words that forbid reading a message as praise, wherever they stand outside the praise itself."""
 
-IRONY = re.compile(r"\b(?:useless|nothing|terrible|wrong|wasting|lack|broken|mess|error|delay|trouble|confus\w*|incorrect|bad)\b")
+IRONY = re.compile(
+    r"\b(?:useless|nothing|terrible|wrong|wasting|lack|broken|mess|error|delay|trouble|confus\w*|incorrect|bad)\b"
+)
 """Words that turn thanks into their opposite."""
 
 TASK = re.compile(

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import httpx2
 
 from openclaw_rl.errors import ConfigError, JudgeUnavailable
@@ -19,7 +20,7 @@ from openclaw_rl.judge.answer import Answer, parse, schema
 from openclaw_rl.judge.breaker import Breaker
 from openclaw_rl.judge.evidence import request_of, user_hints
 from openclaw_rl.judge.explain import Explanation
-from openclaw_rl.judge.hints import sift
+from openclaw_rl.judge.hints import KEEP, Limits, sift
 from openclaw_rl.judge.prompt import Count, Rendered, approximate, load, render, spoken
 from openclaw_rl.judge.text import said_by_user
 from openclaw_rl.judge.voters import Ballot, Endpoint, OwnBase, Voter
@@ -83,9 +84,9 @@ class DailyTokens:
 class LlmJudge:
     """`votes` answers of one model per case, in parallel within ``workers``, by the vote rule.
 
-    A vote that fails is no answer. Too few answers because the model is out of reach: JudgeUnavailable, and the case waits.
-    Unreadable answers alone: it waits too, until the model answers other cases or ``patience`` seconds are over; then it
-    is an abstention with a note. Nothing is ever scored 0 for want of an answer.
+    A vote that fails is no answer. Too few answers because the model is out of reach: JudgeUnavailable, the case waits.
+    Unreadable answers alone: it waits too, until the model answers other cases or ``patience`` seconds are over; then
+    it is an abstention with a note. Nothing is ever scored 0 for want of an answer.
     """
 
     name = "llm"
@@ -107,12 +108,14 @@ class LlmJudge:
         retries: int = 2,
         prompts_dir: Path | None = None,
         daily_tokens: int | None = None,
-        window_tokens: int = 6000,
-        window_messages: int = 4,
-        max_hints: int = 3,
+        evidence_tokens: int = 3000,
+        history: int = 6,
+        limits: Limits = KEEP,
+        cache: bool = True,
         patience: float = 600.0,
         count: Count = approximate,
-        breaker: Breaker | None = None,
+        breaker_failures: int = 5,
+        breaker_seconds: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         rng: random.Random | None = None,
@@ -142,14 +145,16 @@ class LlmJudge:
                 transport=transport,
             )
         self.voter = voter
-        self.breaker = breaker or Breaker(clock=clock)
+        pause = min(1.0, breaker_seconds)
+        self.breaker = Breaker(failures=breaker_failures, pause=pause, longest=breaker_seconds, clock=clock)
         self.tokens = DailyTokens(daily_tokens, wall=wall)
         self._votes, self._threshold = votes, threshold
         self._quorum = majority(votes) if quorum is None else quorum
         self._slots = anyio.Semaphore(workers)
         self._deadline = deadline
         self._patience, self._clock, self._count = patience, clock, count
-        self._budget, self._window, self._max_hints = window_tokens, window_messages, max_hints
+        self._budget, self._history, self._limits = evidence_tokens, history, limits
+        self._keeps = _CACHED if cache else 0
         self._turn, self._score = load("turn", prompts_dir), load("score", prompts_dir)
         self._setting = f"{voter.model}\0{votes}\0{temperature}"
         self._cache: OrderedDict[str, Poll] = OrderedDict()
@@ -193,10 +198,10 @@ class LlmJudge:
             said_by_user(case.outcome.next_state)
         )
         made = self._turn if hints else self._score
-        return render(case, made, budget=self._budget, window=self._window, count=self._count), hints
+        return render(case, made, budget=self._budget, window=self._history, count=self._count), hints
 
     async def _poll(self, case: Case) -> Poll:
-        asked, hints = self.ask_of(case)
+        asked, hints = await anyio.to_thread.run_sync(self.ask_of, case)
         key = self._key(asked)
         if (known := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
@@ -259,7 +264,7 @@ class LlmJudge:
             self.breaker.release()
         self._puzzles.pop(key, None)
         self._cache[key] = poll
-        if len(self._cache) > _CACHED:
+        while len(self._cache) > self._keeps:
             self._cache.popitem(last=False)
 
     def _fail(self, note: str) -> None:
@@ -284,7 +289,7 @@ class LlmJudge:
             reply=case.turn.completion.reply.content,
             user=f"{request_of(case)}\n{user}",
             others=_others(case),
-            max_hints=self._max_hints,
+            limits=self._limits,
         )
         failed = sorted({answer.note for answer in poll.answers if answer.vote is None})
         return Verdict(

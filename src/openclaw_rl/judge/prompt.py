@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,8 +18,12 @@ Count = Callable[[str], int]
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _SLOTS = ("history", "request", "steps", "reply", "next_state")
 _NEEDED = ("request", "reply", "next_state")
-_SHARES = {"history": 1, "request": 2, "steps": 1, "reply": 3, "next_state": 3}
-_BRACKETS = dict.fromkeys("<＜﹤‹〈⟨❮", "&lt;") | dict.fromkeys(">＞﹥›〉⟩❯", "&gt;") | {"&": "&amp;"}
+_BRACKETS = str.maketrans(dict.fromkeys("<＜﹤‹〈⟨❮", "&lt;") | dict.fromkeys(">＞﹥›〉⟩❯", "&gt;") | {"&": "&amp;"})
+_HIDDEN = re.compile(  # what steers a display or a model unseen: controls, formats, tags, private use, surrogates
+    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u08e2\u180e\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff\ue000-\uf8ff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\U000f0000-\U0010ffff]"
+)
 _MARKER = re.compile(r"\[(?=\s*/?\s*[A-Z][A-Z_ ]{2,}\])", re.IGNORECASE)
 _NAME = re.compile(r"[^\w.-]+")
 
@@ -68,26 +71,18 @@ def template(text: str, *, where: str) -> Template:
     wrong = sorted({slot for slot in slots if slot not in _SLOTS or slots.count(slot) > 1})
     missing = [slot for slot in _NEEDED if slot not in _SLOT.findall(user)]
     if not mark or wrong or missing:
+        slots_text = ", ".join(f"{{{{{slot}}}}}" for slot in _SLOTS)
         raise ConfigError(
             f"the judge's prompt {where} cannot be used (unknown or doubled: {wrong}, missing after ---: {missing})",
-            remedy=f"write the system text, a line ---, and the slots {', '.join('{{' + slot + '}}' for slot in _SLOTS)}",
+            remedy=f"write the system text, a line ---, then the slots {slots_text}",
         )
     return Template(system=system.strip(), user=user.strip(), version=hashlib.sha256(text.encode()).hexdigest()[:10])
 
 
 def escape(text: str) -> str:
     """The text as quoted lines: no bracket, no marker and no hidden character of it is left as such."""
-    seen = "".join(sign for sign in text if not _hidden(sign))
-    seen = "".join(_BRACKETS.get(sign, sign) for sign in seen)
-    seen = _MARKER.sub("&#91;", seen)
+    seen = _MARKER.sub("&#91;", _HIDDEN.sub("", text).translate(_BRACKETS))
     return "\n".join(f"| {line}" for line in seen.splitlines() or [""])
-
-
-def _hidden(sign: str) -> bool:
-    """Characters that steer a display or a model unseen: controls, formats, private use, variation selectors."""
-    if sign in "\n\r\t\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029":
-        return False
-    return unicodedata.category(sign) in ("Cc", "Cf", "Co", "Cs", "Cn") or "\ufe00" <= sign <= "\ufe0f"
 
 
 def block(tag: str, role: str | None, name: str | None, body: str) -> str:
@@ -98,11 +93,11 @@ def block(tag: str, role: str | None, name: str | None, body: str) -> str:
 
 
 def cut(text: str, budget: int, count: Count = approximate) -> str:
-    """The text whole if its escaped form fits ``budget`` tokens, else its head and tail around a note of what is gone."""
+    """The text whole if its escaped form fits ``budget`` tokens, else its head and tail and how much is gone."""
     if count(escape(text)) <= budget:
         return text
-    low, high = 0, len(text)
-    while low < high:
+    low, high = 0, min(len(text), 12 * max(budget, 0))
+    while high - low > high // 64:  # near enough: each try counts the tokens anew
         keep = (low + high + 1) // 2
         low, high = (keep, high) if count(escape(_ends(text, keep))) <= budget else (low, keep - 1)
     return _ends(text, low)
@@ -124,11 +119,13 @@ def spoken(message: Message) -> str:
     return "\n".join(parts)
 
 
-def render(case: Case, made: Template, *, budget: int = 6000, window: int = 4, count: Count = approximate) -> Rendered:
-    """The prompt for one case: history (``window`` messages), request, steps since, reply, next state, within ``budget`` tokens."""
+def render(case: Case, made: Template, *, budget: int = 3000, window: int = 6, count: Count = approximate) -> Rendered:
+    """The prompt for one case, each part cut to ``budget`` tokens.
+
+    History is the last ``window`` messages before the request, steps the last since it.
+    """
     parts = _parts(case, window)
-    allowed = _share(parts, budget, count)
-    filled = {slot: _blocks(slot, parts[slot], allowed[slot], count) for slot in _SLOTS}
+    filled = {slot: _blocks(slot, parts[slot], budget, count) for slot in _SLOTS}
     user = _SLOT.sub(lambda found: filled[found.group(1)], made.user)
     user = re.sub(r"\n{3,}", "\n\n", user).strip()
     return Rendered(
@@ -148,23 +145,6 @@ def _parts(case: Case, window: int) -> dict[str, Sequence[Message]]:
         "reply": [case.turn.completion.reply],
         "next_state": case.outcome.next_state,
     }
-
-
-def _share(parts: Mapping[str, Sequence[Message]], budget: int, count: Count) -> dict[str, int]:
-    """Divide the budget by weight; what one part does not need, the others may have."""
-    needs = {slot: sum(count(escape(spoken(message))) + 1 for message in parts[slot]) for slot in _SLOTS}
-    granted: dict[str, int] = {}
-    left, open_slots = budget, set(_SLOTS)
-    while open_slots:
-        weight = sum(_SHARES[slot] for slot in open_slots)
-        fitting = [slot for slot in open_slots if needs[slot] <= left * _SHARES[slot] // weight]
-        if not fitting:
-            return granted | {slot: left * _SHARES[slot] // weight for slot in open_slots}
-        for slot in fitting:
-            granted[slot] = needs[slot]
-            left -= needs[slot]
-            open_slots.remove(slot)
-    return granted
 
 
 def _blocks(slot: str, messages: Sequence[Message], budget: int, count: Count) -> str:

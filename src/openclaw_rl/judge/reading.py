@@ -1,4 +1,5 @@
 """Reading a user's next message: praise, complaint, wish, fact, or nothing that can be told for sure. Pure."""
+# ruff: noqa: E501, SIM905  (a shape is read in one line, a list of words as a text)
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from openclaw_rl.types import Hint, HintKind
 Mark = Literal["praise", "complaint", "wish", "fact", "task", "question", "other"]
 
 _LONG = 6  # sentences: beyond this a message is mostly matter, and only its ends speak of the reply
+_CLAUSE = 240  # characters: a longer clause is matter, not a judgement
 _TAIL = 160  # characters at the end of a reply in which a question waits for an answer
 _OFFER = re.compile(r"(?i)would you like|do you want me|shall i|should i|anything else|let me know|want me to")
 _LATER = re.compile(r"(?:(?:and|also|but|so) )?(?:next time|from now on|in (?:the )?future|going forward|please)")
@@ -24,7 +26,13 @@ _OF_THE_REPLY = re.compile(r"(?:this|that|it|you|your|i don't|i can't)\b")
 _APPLAUSE = re.compile(r"[👍❤♥🙏🎉💯😍🥰👏🙌😊🤩💖]")
 _BOO = re.compile(r"[👎💩🤦😡😠]")
 _ODD = re.compile(r"[🙄😒🤡]|\s/s\b")
-_STEER = re.compile(r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ing)|reward|judge|votes?|upvote|verdict|grade)\b|打分|评分|评价|奖励", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[a-z]\w*[^<>]*>", re.IGNORECASE)
+_REDO = re.compile(r"(?:please )?(?:redo|rewrite|fix|undo|revert)(?: (?:it|this|that))?(?: please)?")
+_OF_ONESELF = re.compile(r"(?:i|i'm|i've|we|we're|my|never|not yet|maybe)\b")
+_STEER = re.compile(
+    r"\b(?:scor(?:e|es|ed|ing)|rat(?:e|es|ed|ing)|reward|judge|votes?|upvote|verdict|grade)\b|打分|评分|评价|奖励",
+    re.IGNORECASE,
+)
 _STOP = frozenset(
     "a an the of to in on at for by with and or but is are was were be do does did how what which who when where why i you we my me your it this that "
     "can could would should will please now then so again properly correctly really actually instead just some any about into from as not no have has had get tell give show there".split()
@@ -66,12 +74,12 @@ class _Marked:
 
 def read(message: str, *, request: str, reply: str) -> Reading:
     """What ``message`` says of ``reply``, which answered ``request``. Sure or silent."""
-    own = own_words(message)
+    own = own_words(_bounded(message, 16_000))
     if not own:
         return Reading(score=None, note="the message holds nothing of the user's own")
     if own.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
-    told = _ends(sentences(own))
+    told = _ends(sentences(_bounded(own, 4_000)))
     marks = [[_mark(clause, sentence) for clause in _joined(sentence)] for sentence in told]
     flat = [one for row in marks for one in row]
     asks = _asks(reply)
@@ -90,6 +98,11 @@ def _traceback(reply: str) -> Reading:
     return Reading(score=-1, note="the user answers with a traceback")
 
 
+def _bounded(text: str, most: int) -> str:
+    """Head and tail of a monstrous text: no person's opinion is lost in its middle."""
+    return text if len(text) <= most else f"{text[: most // 2]}\n{text[-most // 2 :]}"
+
+
 def _ends(told: tuple[Sentence, ...]) -> tuple[Sentence, ...]:
     return told if len(told) <= _LONG else (*told[:2], *told[-2:])
 
@@ -104,7 +117,9 @@ def _joined(sentence: Sentence) -> tuple[Clause, ...]:
 
 
 def _mark(clause: Clause, sentence: Sentence) -> _Marked:
-    """What one clause is, taken by itself."""
+    """What one clause is, taken by itself; no opinion is as long as a page."""
+    if len(clause.folded) > _CLAUSE:
+        return _Marked(clause=clause, mark="other")
     if is_chinese(clause.text):
         return _mark_zh(clause)
     folded = clause.folded
@@ -115,6 +130,8 @@ def _mark(clause: Clause, sentence: Sentence) -> _Marked:
     praised = en.PRAISE.fullmatch(folded) and not (" for " in folded and en.IRONY.search(folded))
     if praised and not (sentence.asks and clause is sentence.clauses[-1]):
         return _Marked(clause=clause, mark="praise")
+    if _REDO.fullmatch(folded) and clause is not sentence.clauses[-1]:
+        return _Marked(clause=clause, mark="task")
     if en.COMPLAINTS.fullmatch(folded):
         return _Marked(clause=clause, mark="complaint")
     if sentence.asks and en.QUESTION.fullmatch(folded):
@@ -126,13 +143,20 @@ def _mark(clause: Clause, sentence: Sentence) -> _Marked:
 def _mark_zh(clause: Clause) -> _Marked:
     text = re.sub(r"^(?:但是|不过|可是|然而|但)", "", clause.text.strip())
     if zh.TOO.fullmatch(text):
-        found = next((order for word, order in sorted(zh.OPPOSITE.items(), key=lambda item: -len(item[0])) if word in text), None)
-        return _Marked(clause=clause, mark="wish", vague=True, order=found or f"请不要这么{re.sub('.*(?:太|有点|有些)', '', text).rstrip('了。！!')}")
+        found = next(
+            (order for word, order in sorted(zh.OPPOSITE.items(), key=lambda item: -len(item[0])) if word in text), None
+        )
+        return _Marked(
+            clause=clause,
+            mark="wish",
+            vague=True,
+            order=found or f"请不要这么{re.sub('.*(?:太|有点|有些)', '', text).rstrip('了。！!')}",
+        )
     if zh.PRAISE.fullmatch(text):
         return _Marked(clause=clause, mark="praise")
     if zh.TASK.fullmatch(text):
         return _Marked(clause=clause, mark="task")
-    if zh.WISHES.fullmatch(text) and not _STEER.search(text):
+    if zh.WISHES.fullmatch(text) and not _STEER.search(text) and not re.search("什么|哪|谁|怎么", text):
         return _Marked(clause=clause, mark="wish", order=text)
     if zh.COMPLAINTS.fullmatch(text):
         return _Marked(clause=clause, mark="complaint")
@@ -141,9 +165,7 @@ def _mark_zh(clause: Clause) -> _Marked:
     return _Marked(clause=clause, mark="fact" if zh.FACT.fullmatch(text) else "other")
 
 
-def _decide(
-    own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, request: str, asked: bool
-) -> Reading:
+def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, request: str, asked: bool) -> Reading:
     marks = {one.mark for one in flat}
     answers = _is_answer(own, flat, asked=asked)
     complains = "complaint" in marks and not answers
@@ -195,7 +217,8 @@ def _is_answer(own: str, flat: Sequence[_Marked], *, asked: bool) -> bool:
         return True
     said_no = [one for one in flat if one.mark == "complaint"]
     only_no = all(_ANSWERS.match(one.clause.folded) for one in said_no)
-    return only_no and (asked or folded in ("no", "不", "不是"))
+    of_oneself = any(one.mark == "other" and _OF_ONESELF.match(one.clause.folded) for one in flat)
+    return only_no and (asked or of_oneself or folded in ("no", "不", "不是"))
 
 
 def _complaint(flat: Sequence[_Marked]) -> tuple[Hint, ...]:
@@ -205,7 +228,7 @@ def _complaint(flat: Sequence[_Marked]) -> tuple[Hint, ...]:
 
 def _praises(own: str, flat: Sequence[_Marked]) -> bool:
     """Praise somewhere, and not a word of doubt outside it."""
-    if _BOO.search(own) or _ODD.search(own):
+    if _BOO.search(own) or _ODD.search(own) or _MARKUP.search(own) or _STEER.search(own):
         return False
     rest = [one.clause for one in flat if one.mark != "praise"]
     if len(rest) == len(flat):
@@ -249,11 +272,13 @@ def _instruction(orders: Sequence[str]) -> str:
     if is_chinese(first):
         return zh.instruction("，".join((first, *rest)))
     said = re.sub(r"(?i)^(?:(?:ok|and|also|but|so|then|hey|though|however|maybe|well|almost|good)[, ]+)+", "", first)
-    said = re.sub(r"(?i)^(?:can|could|would|will) you (?:please |maybe |also )?", "please ", said).rstrip("?")
-    said = re.sub(r"(?i)\b(?:pls|plz)\b", "please", said)
+    said = re.sub(r"(?i)^(?:can|could|would|will) (?:you|u) (?:please |maybe |also )?", "please ", said).rstrip("?")
+    said = re.sub(r"(?i)\bdont\b", "don't", re.sub(r"(?i)\b(?:pls|plz)\b", "please", said))
     said = ", ".join((said, *(re.sub(r"(?i)^please ", "", order[:1].lower() + order[1:]) for order in rest)))
     if re.search(r"(?i)\bplease$", said) and not re.match(r"(?i)please", said):
         said = "please " + said[:1].lower() + said[1 : -len("please")].rstrip(" ,")
+    if re.fullmatch(r"(?i)please .+ please", said):
+        said = said[: -len("please")].rstrip(" ,")
     if not _READS_AS_ORDER.match(said):
         said = f"please {said[:1].lower()}{said[1:]}"
     said = " ".join(said.split())

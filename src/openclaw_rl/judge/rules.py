@@ -7,7 +7,7 @@ import time
 from openclaw_rl.judge import tools
 from openclaw_rl.judge.evidence import request_of
 from openclaw_rl.judge.explain import Explanation
-from openclaw_rl.judge.hints import sift
+from openclaw_rl.judge.hints import KEEP, Limits, sift
 from openclaw_rl.judge.reading import Reading, read
 from openclaw_rl.judge.text import said_by_user
 from openclaw_rl.ports import Case
@@ -21,14 +21,14 @@ class RulesJudge:
 
     name = "rules"
 
-    def __init__(self, *, max_hints: int = 3) -> None:
-        self._max_hints = max_hints
+    def __init__(self, *, limits: Limits = KEEP) -> None:
+        self._limits = limits
 
     async def judge(self, case: Case) -> Verdict:
         """What the next state says for sure; ``score`` None otherwise."""
         begun = time.perf_counter()
         reading = look(case)
-        hints = sift(reading.hints, reply=case.turn.completion.reply.content, max_hints=self._max_hints)
+        hints = sift(reading.hints, reply=case.turn.completion.reply.content, limits=self._limits)
         return Verdict(
             turn=case.turn.id,
             score=reading.score,

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from openclaw_rl.types import Message
 
 _STAMP = re.compile(r"\A\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]\n]*\]\s*")
-_INTERNAL = re.compile(
-    r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)", re.DOTALL
-)
+_INTERNAL = re.compile(r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)", re.DOTALL)
 _RUNTIME = re.compile(r"\n\nRuntime: agent=.*\Z", re.DOTALL)
 _MACHINE = re.compile(r"\A(?:A background task completed\.|Follow the heartbeat monitor|System: )")
 _FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
 _TAGGED = re.compile(
-    r"<(tool_response|tool_result|document|system-reminder|webpage|context)\b[^>]*>.*?(?:</\1>|\Z)", re.DOTALL
+    r"<(tool_response|tool_result|document|system-reminder|webpage|context|returncode|output|stdout|stderr|observation)"
+    r"\b[^>]*>.*?(?:</\1>|\Z)",
+    re.DOTALL,
 )
 _QUOTE_LINE = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
 _QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]*”|「[^」\n]*」|『[^』\n]*』|«[^»\n]*»|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w)")
@@ -74,7 +74,7 @@ class Sentence:
 
 
 def own_words(text: str) -> str:
-    """What the person wrote: no time stamp, no machine's context, no code, no quoted lines. Empty if nothing is left."""
+    """What the person wrote: no time stamp, no machine's context, no code, no quoted lines; perhaps nothing."""
     text = _INTERNAL.sub("", text)
     text = _RUNTIME.sub("", text)
     text = _STAMP.sub("", text.strip())
@@ -112,7 +112,9 @@ def sentences(text: str) -> tuple[Sentence, ...]:
             continue
         whole = masked[start:end]
         found.append(
-            Sentence(text=text[start:end].strip(), folded=_blank(whole), clauses=clauses, asks=whole.strip()[-1:] in "?？")
+            Sentence(
+                text=text[start:end].strip(), folded=_blank(whole), clauses=clauses, asks=whole.strip()[-1:] in "?？"
+            )
         )
     return tuple(found)
 

@@ -45,7 +45,7 @@ class Voter(Protocol):
 
 
 class Endpoint:
-    """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter, and learns which JSON mode it takes."""
+    """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter; learns its JSON mode."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Endpoint:
 
     def _delay(self, tried: int, wait: str | None) -> float:
         """Half to all of a pause that doubles each time; the server's own wish counts if it is longer."""
-        pause = 0.5 * 2 ** (tried - 1) * self._rng.uniform(0.5, 1.0)
+        pause = 0.5 * (1 << (tried - 1)) * self._rng.uniform(0.5, 1.0)
         asked = float(wait) if wait and wait.replace(".", "", 1).isdigit() else 0.0
         return max(pause, min(asked, 30.0))
 

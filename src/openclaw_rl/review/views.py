@@ -57,6 +57,8 @@ def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View
         for loop in loops
         if loop["state"] == "failing"
     ]
+    for loop in loops:
+        found += [f"{alarm['what']}; {alarm['remedy']}" for alarm in loop["detail"].get("alarms", ())]
     settled, dropped = counts["outcomes"], sum(drops.values())
     if settled >= 20 and counts["trained"] == 0 and dropped >= settled:
         reason, n = max(drops.items(), key=lambda item: item[1])

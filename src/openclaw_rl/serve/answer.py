@@ -6,13 +6,13 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, cast
 
-from openclaw_rl.errors import BackendDown, BackendError, LedgerError
+from openclaw_rl.errors import BackendDown, BackendError, OpenClawError
 from openclaw_rl.ports import Delta, Generate, Piece, Policy, Stream
 from openclaw_rl.serve.asked import Asked, Began, Book, Caller, Ended, Event, Limits, Said
 from openclaw_rl.serve.metrics import Metrics
@@ -70,12 +70,11 @@ class Answerer:
         asked = _for_choice(asked, choice)
         heard = _Heard(Reading(asked.prompt, tool_format=self.policy.tool_format, reasoning=self.reasoning))
         started = time.perf_counter()
-        count = asyncio.ensure_future(self.policy.encode(asked.prompt)) if asked.count_prompt else None
         try:
             item, stream = await self._open(asked, heard, version)
             async with aclosing(stream):
                 self.metrics.first.observe(time.perf_counter() - started)
-                yield Began(turn, heard.version, len(await count) if count else None)
+                yield Began(turn, heard.version, await self._count(asked))
                 while isinstance(item, Delta):
                     said = _hear(asked, heard, item)
                     if said is not None:
@@ -90,29 +89,46 @@ class Answerer:
             if heard.begun and not heard.whole:
                 await self._abort(asked, caller, turn, heard)
             raise
-        finally:
-            if count is not None:
-                count.cancel()
 
     async def _open(self, asked: Asked, heard: _Heard, version: int | None) -> tuple[Delta | Completion, _Closable]:
-        """The first thing the policy says. While the backend is down the request is held, up to the limit."""
-        deadline = time.monotonic() + self.limits.hold_seconds
-        held = False
-        while True:
+        """The first thing the policy says, and the stream that goes on from there."""
+
+        async def attempt() -> tuple[Delta | Completion, _Closable]:
             heard.version = self.policy.live if version is None else version
             stream = _closable(self._stream(asked, heard.version))
             try:
                 return await _next(stream), stream
-            except BackendDown as down:
+            except BaseException:
                 await stream.aclose()
+                raise
+
+        return await self.held(attempt)
+
+    async def held(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """What ``attempt`` gives. While the backend is down it is held and tried again, up to the limit."""
+        deadline = time.monotonic() + self.limits.hold_seconds
+        first = True
+        while True:
+            try:
+                return await attempt()
+            except BackendDown as down:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise
-                if not held:
-                    held = True
+                if first:
                     self.metrics.held.inc()
                     log.warning("backend down, request held for up to %.0f s: %s", left, down.what)
+                first = False
                 await asyncio.sleep(min(max(down.retry_after, 0.001), left, 2.0))
+
+    async def _count(self, asked: Asked) -> int | None:
+        """The prompt's tokens, for a format that names them before the reply."""
+        if not asked.count_prompt:
+            return None
+        try:
+            return len(await self.policy.encode(asked.prompt))
+        except OpenClawError:
+            return None  # the end of the reply counts again, from the tokens themselves
 
     def _stream(self, asked: Asked, version: int) -> Stream:
         if self.generate is not None:
@@ -142,16 +158,17 @@ class Answerer:
         )
 
     async def _keep(self, turn: Turn, caller: Caller) -> None:
-        """Durable when it returns. A ledger that fails costs the record, not the reply: that is counted and logged."""
+        """Durable when it returns. If it cannot be kept, that costs the record and not the reply."""
         done = turn.completion
         self.metrics.turns.labels(done.finish).inc()
         if not (self.intercept and caller.stored):
             return
         try:
             await self.write(lambda: self.book.add_turn(redact_turn(turn, self.redact) if self.redact else turn))
-        except LedgerError as error:
+        except Exception as error:  # a ledger without room, a redactor of the user's own: told, counted, survived
             self.metrics.lost.inc()
-            log.error("turn lost id=%s: the ledger did not take it: %s", turn.id, error)
+            log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
+            log.debug("turn lost id=%s: %s", turn.id, error)
             return
         log.info(
             "turn id=%s user=%s session=%s version=%d finish=%s prompt_tokens=%d reply_tokens=%d",

@@ -24,7 +24,7 @@ from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.faults import Fault, openai_fault
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.parts import CallArgs, CallStart, Part, Text, Thought
-from openclaw_rl.serve.sse import dumps, event
+from openclaw_rl.serve.sse import dumps, event, quoted
 from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
 
 ROLES: dict[str, Role] = {
@@ -249,6 +249,7 @@ class ChatStream:
         self._fields = {"id": turn, "object": "chat.completion.chunk", "created": created, "model": asked.model}
         self._heads: dict[int, str] = {}
         self._begun: set[int] = set()
+        self._frames: dict[int, tuple[str, str]] = {}
         self._waiting: dict[int, list[Piece]] = {}
         self._ends: dict[int, Ended] = {}
         self._usage = ',"usage":null' if asked.include_usage else ""
@@ -270,9 +271,12 @@ class ChatStream:
         return event(f'{self._heads[choice]},"choices":[{{{body}}}]{self._usage}}}')
 
     def _said(self, choice: int, parts: Sequence[Part], pieces: Sequence[Piece]) -> bytes:
+        frame = self._frames.get(choice)
+        if frame and len(parts) == 1 and not pieces and isinstance(parts[0], Text) and choice not in self._waiting:
+            return f"{frame[0]}{quoted(parts[0].text)}{frame[1]}".encode()
         waiting = [*self._waiting.pop(choice, ()), *pieces]
         chunks = [] if choice in self._begun else [self._chunk(choice, '{"role":"assistant","content":""}')]
-        self._begun.add(choice)
+        self._begin(choice)
         for part in parts:
             delta = _delta(part)
             if delta:
@@ -281,6 +285,13 @@ class ChatStream:
         if waiting:
             self._waiting[choice] = waiting
         return b"".join(chunks)
+
+    def _begin(self, choice: int) -> None:
+        """From now on a bare text, which most tokens are, only needs to be put between two constants."""
+        if choice not in self._begun:
+            self._begun.add(choice)
+            before, after = self._chunk(choice, '{"content":\0}').decode().split("\0")
+            self._frames[choice] = (before, after)
 
     def _ended(self, choice: int, ended: Ended) -> bytes:
         self._ends[choice] = ended
@@ -307,9 +318,9 @@ class ChatStream:
 def _delta(part: Part) -> str:
     match part:
         case Text(text):
-            return f'{{"content":{dumps(text)}}}'
+            return f'{{"content":{quoted(text)}}}'
         case Thought(text):
-            return f'{{"reasoning_content":{dumps(text)}}}'
+            return f'{{"reasoning_content":{quoted(text)}}}'
         case CallStart(index, call, name):
             function = {"name": name, "arguments": ""}
             return dumps({"tool_calls": [{"index": index, "id": call, "type": "function", "function": function}]})

@@ -119,7 +119,9 @@ class Answering:
         exchange, server = visit.exchange, self._server
         asked = self._wire.parse(await read_body(exchange), server.limits)
         route = server.route(asked.model)
-        asked = fitted(replace(asked, model=asked.model or server.model_name), server.policy.context)
+        if not asked.model:
+            asked = replace(asked, model=server.model_name)
+        asked = fitted(asked, server.policy.context)
         caller = await server.caller(visit.headers, asked, visit.user, route)
         asked = await server.go_on(asked, visit.user)
         crowd = server.crowd(visit.user)
@@ -175,5 +177,6 @@ class Counting:
     async def __call__(self, visit: Visit) -> None:
         asked = self._wire.parse(await read_body(visit.exchange), self._server.limits)
         self._server.route(asked.model)
-        tokens = await self._server.policy.encode(asked.prompt)
+        policy = self._server.policy
+        tokens = await self._server.answerer.held(lambda: policy.encode(asked.prompt))
         await visit.exchange.reply_json(200, {"input_tokens": len(tokens)})

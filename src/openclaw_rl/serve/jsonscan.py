@@ -11,6 +11,7 @@ _WORDS = ("true", "false", "null")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _NUMBER_BEGUN = re.compile(r"-?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:(?<=[0-9])[eE][+-]?[0-9]*)?)?")
 _DEEPEST = 64
+_LONGEST = 400
 
 
 class Broken(Exception):
@@ -145,6 +146,8 @@ class Scan:
             self.state = State.AFTER
             return char if char in _SPACE else self._next(char)
         self._literal += char
+        if len(self._literal) > _LONGEST:
+            raise Broken("a number without end")
         if not any(word.startswith(self._literal) for word in _WORDS) and not _NUMBER_BEGUN.fullmatch(self._literal):
             raise Broken(f"no value: {self._literal!r}")
         return char

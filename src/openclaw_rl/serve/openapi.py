@@ -235,7 +235,7 @@ def _content(schema: str) -> Schema:
 def _answers(schema: str, error: str, *, stream: bool = False) -> Schema:
     good = _content(schema)
     if stream:
-        good["text/event-stream"] = {"schema": TEXT}
+        good["text/event-stream"] = {"schema": record(("data",), data=TEXT, event=TEXT)}
     faults = {status: {"description": what, "content": _content(error)} for status, what in _FAULTS.items()}
     return {"200": {"description": "the answer", "content": good}, **faults}
 

@@ -66,9 +66,10 @@ class Assembly:
         self._whole: list[int] = []
 
     def add(self, part: Part) -> None:
+        if type(part) is Text:  # most are
+            self._said.append(part.text)
+            return
         match part:
-            case Text(text):
-                self._said.append(text)
             case Thought(text):
                 self._thought.append(text)
             case CallStart(index):

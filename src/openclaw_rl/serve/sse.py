@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope, Send
@@ -26,9 +26,14 @@ class CallerGone(Exception):
     """The caller hung up, or did not take what was sent."""
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
+quoted: Callable[[str], str] = json.encoder.encode_basestring
+"""a text as JSON; what every token of a stream goes through"""
+
+
 def dumps(value: Json) -> str:
     """JSON on one line, as it goes over the wire."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _ENCODER.encode(value)
 
 
 def event(data: str, name: str | None = None) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,8 @@ from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
 Writer = Literal["serve", "import", "collect", "judge", "train"]
 Sync = Literal["full", "normal"]
 WRITERS: tuple[Writer, ...] = get_args(Writer)
+DERIVED: tuple[Writer, ...] = ("collect", "judge")
+"""writers whose rows follow from other rows: a power cut may cost their newest, which are then decided again"""
 
 
 class LedgerFile:
@@ -39,12 +43,9 @@ class LedgerFile:
         self.lock = threading.RLock()
         self.low: dict[str, int] = {}  # the loop's low-water marks, by table
         self._heard: dict[str, int] = {}  # the newest feedback that the reader of a case has seen, by turn
-        if writer is None:
-            check_header(self.path, newest=len(migrations))
-        else:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.exists() and self.path.stat().st_size:
-                check_header(self.path, newest=len(migrations))
+        if writer is not None and not self.path.exists():
+            _create(self.path, migrations)
+        check_header(self.path, newest=len(migrations))
         self._writer_lock = WriterLock(self.path, writer) if writer else None
         try:
             self.db = self._connect(sync, migrations)
@@ -54,18 +55,11 @@ class LedgerFile:
             raise
 
     def _connect(self, sync: Sync, migrations: Sequence[str]) -> sqlite3.Connection:
-        mode = "ro" if self.writer is None else "rwc"
-        db = sqlite3.connect(
-            f"{self.path.resolve().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=30.0,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        db = _open(self.path, mode="ro" if self.writer is None else "rw")
         try:
             if self.writer is not None:
                 _migrate(db, migrations)
-                db.execute(f"PRAGMA synchronous = {sync}")
+                db.execute(f"PRAGMA synchronous = {'normal' if self.writer in DERIVED else sync}")
             elif db.execute("PRAGMA user_version").fetchone()[0] < len(migrations):
                 raise LedgerError(
                     f"{self.path} has an older layout than this release reads",
@@ -167,6 +161,26 @@ def transaction(db: sqlite3.Connection) -> Iterator[None]:
         db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
+
+
+def _open(path: Path, *, mode: str) -> sqlite3.Connection:
+    uri = f"{path.resolve().as_uri()}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
+
+
+def _create(path: Path, migrations: Sequence[str]) -> None:
+    """Make an empty ledger under another name and put it in place whole; if another process was first, use theirs."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+    draft.unlink(missing_ok=True)
+    db = _open(draft, mode="rwc")
+    try:
+        _migrate(db, migrations)
+    finally:
+        db.close()
+    with contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+    draft.unlink()
 
 
 def _migrate(db: sqlite3.Connection, migrations: Sequence[str]) -> None:

@@ -336,6 +336,11 @@ class Ledger(Reader):
         )
         return [Request(seq=seq, verb=verb, argument=json.loads(text), at=at) for seq, verb, text, at in rows]
 
+    def pause(self, why: str) -> None:
+        """Stop training until a person resumes it."""
+        with self.writing("train") as db:
+            insert(db, "requests", {"verb": "pause", "argument": json.dumps({"why": why}), "at": time.time()})
+
     def done_requests(self, seq: int) -> None:
         """All requests up to ``seq`` are carried out."""
         with self.writing("train") as db:
@@ -344,14 +349,24 @@ class Ledger(Reader):
 
     # --- health ---
 
-    def report(self, loop: str, *, state: str, moved: int, failures: int, error: str = "") -> None:
+    def report(
+        self,
+        loop: str,
+        *,
+        state: str,
+        moved: int,
+        failures: int,
+        error: str = "",
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
         """Say how a loop is doing; the newest word replaces the one before."""
         if self.writer is None:
             raise LedgerError("a reader has no health to report")
+        said = json.dumps(dict(detail or {}))
         with self.lock, transaction(self.db):
             self.db.execute(
-                "INSERT OR REPLACE INTO health VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (loop, os.getpid(), socket.gethostname(), state, time.time(), moved, failures, error),
+                "INSERT OR REPLACE INTO health VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (loop, os.getpid(), socket.gethostname(), state, time.time(), moved, failures, error, said),
             )
 
 

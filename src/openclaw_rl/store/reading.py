@@ -137,6 +137,13 @@ class Reader(LedgerFile):
         row = self.row("SELECT at FROM turns ORDER BY seq DESC LIMIT 1")
         return row[0] if row else None
 
+    def paused(self) -> str | None:
+        """Why training is paused, None if it is not: the newest word of a person or of the alarms."""
+        row = self.row(
+            "SELECT verb, argument FROM requests WHERE verb IN ('pause', 'resume') ORDER BY seq DESC LIMIT 1"
+        )
+        return str(json.loads(row[1]).get("why", "asked for")) if row and row[0] == "pause" else None
+
     def drop_counts(self) -> dict[str, int]:
         """How many turns were dropped, by reason."""
         return dict(self.rows("SELECT reason, sum(n) FROM tallies GROUP BY reason ORDER BY 2 DESC"))
@@ -148,6 +155,6 @@ class Reader(LedgerFile):
 
     def health(self) -> list[dict[str, Any]]:
         """The newest word of each loop."""
-        names = ("loop", "pid", "host", "state", "at", "moved", "failures", "error")
+        names = ("loop", "pid", "host", "state", "at", "moved", "failures", "error", "detail")
         rows = self.rows(f"SELECT {', '.join(names)} FROM health ORDER BY loop")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+        return [dict(zip(names, (*row[:-1], json.loads(row[-1])), strict=True)) for row in rows]

@@ -69,6 +69,6 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE cursors (name TEXT PRIMARY KEY, seq INTEGER NOT NULL) WITHOUT ROWID;
     CREATE TABLE health (
         loop TEXT PRIMARY KEY, pid INTEGER NOT NULL, host TEXT NOT NULL, state TEXT NOT NULL, at REAL NOT NULL,
-        moved INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT NOT NULL) WITHOUT ROWID;
+        moved INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT NOT NULL, detail TEXT NOT NULL) WITHOUT ROWID;
     """,
 )

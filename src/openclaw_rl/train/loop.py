@@ -57,6 +57,8 @@ class TrainLedger(Protocol):
     def newest(self, table: Any) -> int: ...
     def new_requests(self, limit: int) -> Sequence[Asked]: ...
     def done_requests(self, seq: int) -> None: ...
+    def pause(self, why: str) -> None: ...
+    def paused(self) -> str | None: ...
 
 
 class TrainLoop:
@@ -75,6 +77,7 @@ class TrainLoop:
         batch_size: int = 16,
         max_wait: float = 600.0,
         idle: float = 120.0,
+        pause_after: int = 3,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
@@ -85,7 +88,9 @@ class TrainLoop:
         self._batch_size = batch_size
         self._max_wait = max_wait
         self._idle = idle
+        self._pause_after = pause_after
         self._clock = clock
+        self._alarms = 0
         self._waiting: list[tuple[Sample, float]] = []
         self._seen = -1
         self._started = False
@@ -95,6 +100,8 @@ class TrainLoop:
             await asyncio.to_thread(self._begin)
             self._started = True
         moved = await asyncio.to_thread(self._carry_out_requests)
+        if await asyncio.to_thread(self._ledger.paused):
+            return moved
         moved += await asyncio.to_thread(self._sift)
         last_turn = await asyncio.to_thread(self._ledger.last_turn_at)
         if ready(
@@ -138,6 +145,9 @@ class TrainLoop:
     def _carry_out(self, request: Asked) -> None:
         if request.verb == "rollback":
             roll_back(self._ledger, to=request.argument.get("to"), why=str(request.argument.get("why", "asked for")))
+        elif request.verb in ("pause", "resume"):  # the word itself is the state: see `paused`
+            self._alarms = 0
+            log.info("training: %s", request.verb)
         else:
             log.warning("request %d: no such verb %r", request.seq, request.verb)
 
@@ -198,8 +208,10 @@ class TrainLoop:
         )
         if trained.adapter is None:
             self._ledger.add_step(step, None)
-            log.info("step %d skipped: %s", number, trained.skipped)
+            log.warning("step %d skipped: %s", number, trained.skipped)
+            self._alarmed(batch, trained)
             return
+        self._alarms = 0
         version = Version(
             number=self._next_version(),
             parent=parent.number,
@@ -210,6 +222,19 @@ class TrainLoop:
         )
         self._ledger.add_step(step, version)
         self._promote(version)
+
+    def _alarmed(self, batch: Batch, trained: Trained) -> None:
+        """A step that an alarm skipped; so many in a row pause training."""
+        self._alarms += not batch.silent
+        if self._alarms >= self._pause_after:
+            self._ledger.pause(f"{self._alarms} alarms in a row, the last: {trained.skipped}")
+
+    async def status(self) -> Mapping[str, Any]:
+        """What `status` shows: how many samples wait, and why training is paused, if it is."""
+        why = await asyncio.to_thread(self._ledger.paused)
+        remedy = "mend the cause, then 'openclaw-rl resume'"
+        alarms = [{"what": f"training is paused: {why}", "remedy": remedy}] if why else []
+        return {"waiting": len(self._waiting), "paused": why, "alarms": alarms}
 
     def _promote(self, version: Version) -> None:
         self._ledger.set_state(version.number, "live", "promoted: newest step")

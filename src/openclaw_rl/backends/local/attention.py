@@ -1,14 +1,16 @@
 """Attention of a mixed batch: every token attends to its own sequence, whose past lies in the arena.
 
 One pass of the model sees the tokens of all sequences in a row, `[N]`: one of each running stream, and chunks of
-prompts that are still being read. A `Layout` says which belongs where.
+prompts that are still being read. A `Layout` says which belongs where. On a CPU each sequence is answered by itself,
+from where its past lies; on a GPU the single tokens are answered together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
@@ -17,6 +19,8 @@ from transformers import AttentionInterface
 from openclaw_rl.backends.local.cache import Arena, Strand
 
 NAME = "openclaw"
+STRIDE = 64
+"""pasts that are answered together are read in whole multiples of this"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +31,57 @@ class Span:
     count: int
 
 
+class Places(Protocol):
+    """Where the `[N]` tokens of one pass stand."""
+
+    positions: torch.Tensor
+
+    def attend(
+        self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
+    ) -> torch.Tensor:
+        """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
+        ...
+
+
+class Singles:
+    """One token of each of `[n]` sequences, answered together from copies of their pasts, ``length`` rows each."""
+
+    def __init__(self, arena: Arena, starts: torch.Tensor, positions: torch.Tensor, length: int) -> None:
+        self.arena = arena
+        self.positions = positions
+        self.rows = starts + positions
+        self._steps = torch.arange(length, device=positions.device)
+        self._past = (starts[:, None] + torch.minimum(self._steps, positions[:, None])).flatten()
+        self._masks: dict[int, torch.Tensor] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
+    ) -> torch.Tensor:
+        data = self.arena.data[layer]
+        data.index_copy_(0, self.rows, kv)
+        return self.answer(data, query, scale, window)
+
+    def answer(self, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+        """What each token sees, once its own keys and values are stored."""
+        past = data.index_select(0, self._past).view(len(query), -1, *data.shape[1:])
+        keys, values = past[:, :, 0].transpose(1, 2), past[:, :, 1].transpose(1, 2)
+        # one query per head: the heads of a group stand in for query positions, so that no key is repeated
+        grouped = query.reshape(len(query), data.shape[2], -1, query.shape[-1])
+        mask = self._mask(window or 0)
+        answer = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
+        return answer.view_as(query)
+
+    def _mask(self, window: int) -> torch.Tensor:
+        if window not in self._masks:
+            own = self.positions[:, None]
+            seen = self._steps <= own
+            seen = seen & (self._steps > own - window) if window else seen
+            self._masks[window] = seen[:, None, None]
+        return self._masks[window]
+
+
 class Layout:
-    """Where the `[N]` tokens of one pass stand: their positions and their rows in the arena."""
+    """Any mix of single tokens and chunks."""
 
     def __init__(self, arena: Arena, spans: Sequence[Span]) -> None:
         self.arena = arena
@@ -40,10 +93,18 @@ class Layout:
         self.positions = torch.tensor(positions, device=device)
         self.rows = self.positions + torch.tensor(starts, device=device)
         self._ends = [past + span.count for past, span in zip(pasts, spans, strict=True)]
-        self._paged = device.type == "cuda" and arena.data.dtype in (torch.bfloat16, torch.float16)
         self._masks: dict[tuple[int, int], torch.Tensor] = {}
-        if self._paged:
-            self._table()
+        self._together = self._gather() if device.type == "cuda" else None
+
+    @property
+    def single(self) -> bool:
+        """Whether there are only single tokens."""
+        return all(span.count == 1 for span in self.spans)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, the new ones included."""
+        return max(self._ends)
 
     def attend(
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
@@ -51,30 +112,49 @@ class Layout:
         """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
         data = self.arena.data[layer]
         data.index_copy_(0, self.rows, kv)
-        return self._flash(data, query, scale, window) if self._paged else self._one_by_one(data, query, scale, window)
-
-    def _one_by_one(self, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
         out = torch.empty_like(query)
-        groups = query.shape[1] // data.shape[2]
+        if self._together is not None:
+            where, singles = self._together
+            out[where] = singles.answer(data, query[where], scale, window)
         at = 0
-        for index, (span, end) in enumerate(zip(self.spans, self._ends, strict=True)):
-            past = data[span.strand.start : span.strand.start + end]
-            if span.count == 1:
-                past = past[-window:] if window else past
-                keys, values = past[:, 0].transpose(0, 1)[None], past[:, 1].transpose(0, 1)[None]
-                # one query per head: the heads of a group stand in for query positions, so that no key is repeated
-                grouped = query[at].view(1, -1, groups, query.shape[2])
-                out[at] = functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).view_as(query[at])
-            else:
-                keys, values = past[:, 0].transpose(0, 1)[None], past[:, 1].transpose(0, 1)[None]
-                chunk = query[at : at + span.count].transpose(0, 1)[None]
-                mask = None if end == span.count and not window else self._mask(index, window or 0)
-                answer = functional.scaled_dot_product_attention(
-                    chunk, keys, values, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
-                )
-                out[at : at + span.count] = answer[0].transpose(0, 1)
+        for index, span in enumerate(self.spans):
+            if span.count > 1:
+                out[at : at + span.count] = self._chunk(index, data, query[at : at + span.count], scale, window)
+            elif self._together is None:
+                out[at] = self._one(index, data, query[at], scale, window)
             at += span.count
         return out
+
+    def _one(
+        self, index: int, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
+        past = self._past(index, data)
+        past = past[-window:] if window else past
+        keys, values = past[:, 0].transpose(0, 1)[None], past[:, 1].transpose(0, 1)[None]
+        # as in `Singles`: the heads of a group stand in for query positions
+        grouped = query.view(1, data.shape[2], -1, query.shape[-1])
+        return functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).view_as(query)
+
+    def _chunk(
+        self, index: int, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
+        past = self._past(index, data)
+        keys, values = past[:, 0].transpose(0, 1)[None], past[:, 1].transpose(0, 1)[None]
+        mask = None if len(past) == len(query) and not window else self._mask(index, window or 0)
+        answer = functional.scaled_dot_product_attention(
+            query.transpose(0, 1)[None],
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scale,
+            enable_gqa=query.shape[1] != data.shape[2],
+        )
+        return answer[0].transpose(0, 1)
+
+    def _past(self, index: int, data: torch.Tensor) -> torch.Tensor:
+        start = self.spans[index].strand.start
+        return data[start : start + self._ends[index]]
 
     def _mask(self, index: int, window: int) -> torch.Tensor:
         """Which past tokens each token of a chunk may see `[count, end]`; built once for all layers."""
@@ -86,39 +166,18 @@ class Layout:
             self._masks[index, window] = seen & (other > own - window) if window else seen
         return self._masks[index, window]
 
-    def _table(self) -> None:
-        """The same rows in the words of the paged kernel: pages of each strand, lengths, borders."""
-        page, device = self.arena.page, self.arena.data.device
+    def _gather(self) -> tuple[torch.Tensor, Singles] | None:
+        """The single tokens, to be answered together."""
         counts = [span.count for span in self.spans]
-        width = max(-(-end // page) for end in self._ends)
-        last = self.arena.rows // page - 1
-        pages = [[min(span.strand.start // page + i, last) for i in range(width)] for span in self.spans]
-        self._pages = torch.tensor(pages, dtype=torch.int32, device=device)
-        self._used = torch.tensor(self._ends, dtype=torch.int32, device=device)
-        self._borders = functional.pad(
-            torch.tensor(counts, dtype=torch.int32, device=device).cumsum(0, dtype=torch.int32), (1, 0)
-        )
-        self._longest = (max(counts), max(self._ends))
-
-    def _flash(self, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
-        from torch.nn.attention.varlen import varlen_attn
-
-        pool = data.view(-1, self.arena.page, *data.shape[1:])
-        answer = varlen_attn(
-            query.contiguous(),
-            pool[:, :, 0],
-            pool[:, :, 1],
-            self._borders,
-            None,
-            *self._longest,
-            scale=scale,
-            window_size=(window - 1, 0) if window else (-1, 0),
-            enable_gqa=True,
-            seqused_k=self._used,
-            block_table=self._pages,
-        )
-        assert isinstance(answer, torch.Tensor)
-        return answer
+        firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
+        found = [index for index, count in enumerate(counts) if count == 1]
+        if not found:
+            return None
+        device = self.arena.data.device
+        where = torch.tensor([firsts[index] for index in found], device=device)
+        starts = torch.tensor([self.spans[index].strand.start for index in found], device=device)
+        length = -(-max(self._ends[index] for index in found) // STRIDE) * STRIDE
+        return where, Singles(self.arena, starts, self.positions[where], length)
 
 
 def _attention(
@@ -128,7 +187,7 @@ def _attention(
     value: torch.Tensor,
     _mask: torch.Tensor | None,
     *,
-    layout: Layout,
+    layout: Places,
     scaling: float,
     sliding_window: int | None = None,
     **_rest: Any,

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from openclaw_rl.backends.local.attention import NAME, Layout, Span
+from openclaw_rl.backends.local.attention import NAME, Layout, Places, Span
 from openclaw_rl.backends.local.cache import Arena
 from openclaw_rl.errors import ModelRefused
 
@@ -23,7 +23,7 @@ LEAN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 class Brain(Protocol):
     """Logits of the tokens ``keep`` `[K]` of a batch of ``tokens`` `[N]`, as float32 `[K, vocabulary]`."""
 
-    def __call__(self, tokens: torch.Tensor, layout: Layout, keep: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, tokens: torch.Tensor, layout: Any, keep: torch.Tensor) -> torch.Tensor: ...
 
 
 class Whole:
@@ -33,7 +33,7 @@ class Whole:
         self.model = model
         model.set_attn_implementation(NAME)
 
-    def __call__(self, tokens: torch.Tensor, layout: Layout, keep: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: Places, keep: torch.Tensor) -> torch.Tensor:
         output = self.model(
             input_ids=tokens[None],
             position_ids=layout.positions[None],
@@ -88,7 +88,7 @@ class Lean:
         plain = config.hidden_act == "silu" if config.model_type in LEAN else False
         return plain and model.lm_head.bias is None and not getattr(config, "mlp_bias", False)
 
-    def __call__(self, tokens: torch.Tensor, layout: Layout, keep: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: Places, keep: torch.Tensor) -> torch.Tensor:
         x = functional.embedding(tokens, self.embedding)
         cos, sin = (part[0, :, None] for part in self.rotary(x[None], layout.positions[None]))
         size = x.shape[-1:]
@@ -101,7 +101,7 @@ class Lean:
         return functional.linear(functional.rms_norm(x[keep], size, self.norm, self.eps), self.head).float()
 
     def _attend(
-        self, index: int, layer: _Layer, h: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: Layout
+        self, index: int, layer: _Layer, h: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: Places
     ) -> torch.Tensor:
         turned = self.heads + self.kv_heads
         y = functional.linear(h, layer.qkv, layer.qkv_bias).view(len(h), -1, self.dim)
@@ -222,7 +222,7 @@ def row_bytes(model: Any) -> int:
 def arena_for(model: Any, *, rows: int) -> Arena:
     """A cache of ``rows`` tokens for this model, beside its weights."""
     layers, heads, dim = _shape(model.config)
-    page = 256 if model.device.type == "cuda" else 64
+    page = 64
     return Arena(
         layers=layers, heads=heads, dim=dim, rows=max(rows, page), dtype=model.dtype, device=model.device, page=page
     )

@@ -49,7 +49,8 @@ class Arena:
     ) -> None:
         self.page = page
         self.rows = max(rows // page, 1) * page
-        self.data = torch.empty((layers, self.rows, 2, heads, dim), dtype=dtype, device=device)
+        # one spare page, which is never given out: padding writes there
+        self.data = torch.zeros((layers, self.rows + page, 2, heads, dim), dtype=dtype, device=device)
         self.strands: list[Strand] = []
         self._clock = 0
 

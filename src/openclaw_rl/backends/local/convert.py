@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ def _convert(file: Path, target: Path, progress: Callable[[str], None]) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
         )
-    except (ValueError, OSError, KeyError, NotImplementedError) as error:
+    except (ValueError, OSError, KeyError, NotImplementedError, struct.error) as error:
         raise ModelRefused(
             f"{file} cannot be converted: {error}",
             remedy="give the original model by its Hugging Face id or folder instead",

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from openclaw_rl.backends.local.attention import Layout, Span
-from openclaw_rl.backends.local.brains import Brain, arena_for
+from openclaw_rl.backends.local.brains import Brain, Lean, arena_for
 from openclaw_rl.backends.local.cache import WORTHWHILE, shared
 from openclaw_rl.backends.local.events import Event, Failed, Said
+from openclaw_rl.backends.local.graphs import Recorded
 from openclaw_rl.backends.local.jobs import Job, Scoring, Writing
 from openclaw_rl.backends.local.memory import release
 from openclaw_rl.backends.local.sampler import draw
@@ -91,7 +92,7 @@ class Engine:
         self.max_batch = max_batch
         cuda = self.device.type == "cuda"
         self.chunks = chunks or (Chunks(1024, 4096) if cuda else Chunks(64, 256))
-        self.brains: dict[int, Brain] = {0: base}
+        self.brains: dict[int, Brain] = {0: self._quick(base)}
         self.live = 0
         self.counts = Counts()
         self._wanted = wanted
@@ -120,11 +121,17 @@ class Engine:
 
     def install(self, version: int, brain: Brain, *, live: bool) -> None:
         """Hold a version; with ``live`` it is kept while nobody uses it."""
-        self.brains[version] = brain
+        self.brains[version] = self._quick(brain)
         self._asked.discard(version)
         if live:
             self.live = version
         self._drop_unused()
+
+    def _quick(self, brain: Brain) -> Brain:
+        """On a GPU a lean pass is recorded; the kernels of a small batch take less time than their launches."""
+        if self.device.type == "cuda" and isinstance(brain, Lean):
+            return Recorded(brain, self.arena)
+        return brain
 
     def promote(self, version: int) -> None:
         """Make a held version the live one."""

@@ -196,9 +196,7 @@ class LocalPolicy:
         if self._link is not None:
             self._link.send(Know({number: adapter}))
 
-    async def _generate(
-        self, prompt: Prompt, sampling: Sampling, version: int | None
-    ) -> _Bits:
+    async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None) -> _Bits:
         number = self._number(version)
         for attempt in range(TRIES):
             shown = False
@@ -214,9 +212,7 @@ class LocalPolicy:
             finally:
                 await stream.aclose()
 
-    async def _attempt(
-        self, prompt: Prompt, sampling: Sampling, number: int
-    ) -> _Bits:
+    async def _attempt(self, prompt: Prompt, sampling: Sampling, number: int) -> _Bits:
         await self._ready()
         assert self._link is not None
         id, link = next(self._ids), self._link

@@ -16,8 +16,6 @@ from torch import Tensor
 from openclaw_rl.backends.local import train_head
 from openclaw_rl.backends.local.train_forward import hidden
 from openclaw_rl.backends.local.train_head import Base, Head, Scan
-
-# The pure modules of the training loop are the only ones of it that a backend may import.
 from openclaw_rl.train.losses import LossInputs
 from openclaw_rl.train.tree import Forest, Path, plant
 from openclaw_rl.types import Sample, Tokens

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# The two pure modules of the training loop are the only ones that a backend may import.
+# Beside its own package, ports, types and errors, a local trainer's module may import the two pure modules of the
+# training loop, `train.losses` and `train.tree`: they compute and touch nothing.
 from openclaw_rl.train.tree import Forest, Path, plant
 
 ATTENTION = "openclaw_tree"
@@ -89,8 +90,11 @@ def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _flex() -> Any:
+    import torch._dynamo
     from torch.nn.attention.flex_attention import flex_attention
 
+    # beyond this many shapes it would silently run unfused, with a mask of [T, T]
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
     return torch.compile(flex_attention, dynamic=False)
 
 
@@ -107,6 +111,7 @@ def _attend(
     """query [1, heads, T, D], key and value [1, kv heads, T, D] -> [1, T, heads, D]."""
     if token_tree is None:
         raise RuntimeError("the tree attention was called without its tree; this model drops keyword arguments")
+    query, key = query.to(value.dtype), key.to(value.dtype)  # norms in single precision leave them wider
     grouped = query.shape[1] != key.shape[1]
     if token_tree.block_mask is not None:
         mask = token_tree.block_mask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -12,12 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from openclaw_rl.backends.local.models import pick_device
 from openclaw_rl.backends.local.train_batch import Net, Student
 from openclaw_rl.backends.local.train_forward import enable_tree
 from openclaw_rl.backends.local.train_head import Head
 from openclaw_rl.backends.local.train_publish import ADAPTER, MODEL
 from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings, attribute
 from openclaw_rl.errors import BackendError, ModelRefused
+
+log = logging.getLogger(__name__)
 
 Weights = dict[str, Tensor]
 _CASTS = (torch.bfloat16, torch.float16)
@@ -46,9 +50,14 @@ class Policy:
 
     def _load(self, model: str) -> tuple[Any, Any]:
         s = self.settings
-        loaded = attribute(s.loader)(model, cache_dir=s.cache_dir, device=str(self.device), dtype=s.dtype)
-        if s.chat_template is not None:
-            loaded.tokenizer.chat_template = Path(s.chat_template).read_text()
+        loaded = attribute(s.loader)(
+            model,
+            cache_dir=Path(s.cache_dir),
+            device=str(self.device),
+            dtype=s.dtype,
+            progress=log.info,
+            chat_template=s.chat_template,
+        )
         return loaded.model.eval(), loaded.tokenizer
 
     def _see_trees(self, model: Any) -> str | None:
@@ -229,10 +238,3 @@ def _to_peft(name: str) -> str:
 def _from_peft(name: str) -> str:
     stem, last = name.removeprefix("base_model.model.").rsplit(".", 1)
     return f"{stem}.default.{last}"
-
-
-def pick_device(name: str) -> torch.device:
-    """``auto`` is a CUDA card where there is one, else the CPU."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)

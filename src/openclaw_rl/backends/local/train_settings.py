@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import ConfigError, PluginError
-
-# The pure modules of the training loop are the only ones of it that a backend may import.
 from openclaw_rl.train.losses import LossSettings
 
 TEACHERS = ("base", "live", "ema")
@@ -33,7 +31,7 @@ class TrainSettings:
 
     model: str
     loader: str
-    cache_dir: str | None
+    cache_dir: str
     chat_template: str | None
     device: str
     dtype: str

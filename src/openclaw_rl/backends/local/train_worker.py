@@ -20,18 +20,15 @@ from typing import Any
 import torch
 
 from openclaw_rl.backends.local import train_head
+from openclaw_rl.backends.local.chat import Chat
 from openclaw_rl.backends.local.train_batch import Batch, Count, Loss, ask_others, collate, gradient
 from openclaw_rl.backends.local.train_memory import MemoryPlan, Shape, free_memory, plan
 from openclaw_rl.backends.local.train_model import Policy, Weights
 from openclaw_rl.backends.local.train_publish import STATE, publishing, read_manifest, write_manifest
-from openclaw_rl.backends.local.train_render import encode
 from openclaw_rl.backends.local.train_settings import TrainSettings, attribute
-from openclaw_rl.errors import BackendError
+from openclaw_rl.errors import BackendError, RequestError
 from openclaw_rl.ports import Trained
-
-# The pure modules of the training loop are the only ones of it that a backend may import.
-from openclaw_rl.train import losses
-from openclaw_rl.train.losses import LossInputs
+from openclaw_rl.train.losses import LossInputs, health, loss, needs
 from openclaw_rl.types import Prompt, Sample, Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -75,6 +72,7 @@ class Worker:
             torch.set_num_threads(settings.threads)
         self.settings = settings
         self.policy = Policy(settings)
+        self._chat = Chat(self.policy.tokenizer)
         self.loss, self.needs = _loss(settings)
         self.plan = self._plan()
         self.budget = settings.micro_tokens or self.plan.tokens
@@ -128,19 +126,19 @@ class Worker:
         teacher = self.policy.teacher(base, self._state.ema)
         reference = base if s.losses.kl_coef > 0 else None
         others = ask_others(batch, teacher, reference, k=s.k, budget=self.budget, count=count)
-        health: dict[str, float] = {}
+        vitals: dict[str, float] = {}
 
         def stop(inputs: LossInputs) -> str | None:
-            health.update(losses.health(inputs, s.losses.max_mismatch))
-            return alarm(health, gap=s.gap_alarm, ess=s.ess_alarm)
+            vitals.update(health(inputs, s.losses.max_mismatch))
+            return alarm(vitals, gap=s.gap_alarm, ess=s.ess_alarm)
 
         found, why = gradient(
             batch, self.policy.student(), others, self.loss, stop, k=s.k, budget=self.budget, count=count
         )
         if why is not None:
-            raise Skip(why, health)
+            raise Skip(why, vitals)
         return {
-            **health,
+            **vitals,
             **found,
             "tokens_computed": float(count.packed),
             "tokens_one_by_one": float(count.sequential),
@@ -222,11 +220,9 @@ class Worker:
         return views, sum(view is None for row in views for view in row)
 
     def _view(self, prompt: Prompt, sample: Sample) -> Tokens | None:
-        from jinja2.exceptions import TemplateError
-
         try:
-            ids = encode(self.policy.tokenizer, prompt)
-        except TemplateError as error:
+            ids = self._chat.encode(prompt)
+        except RequestError as error:
             log.warning("teacher of turn %s not rendered: %s", sample.turn, error)
             return None
         room = getattr(self.policy.model.config, "max_position_embeddings", None)
@@ -335,19 +331,19 @@ def _loss(settings: TrainSettings) -> tuple[Loss, tuple[int | None, bool]]:
     """The loss to train with, and what it looks at: a custom one is given everything."""
     if settings.loss is not None:
         return attribute(settings.loss), (None, True)
-    return partial(losses.loss, settings=settings.losses), losses.needs(settings.losses)
+    return partial(loss, settings=settings.losses), needs(settings.losses)
 
 
-def alarm(health: Mapping[str, float], *, gap: float, ess: float) -> str | None:
+def alarm(vitals: Mapping[str, float], *, gap: float, ess: float) -> str | None:
     """Why a batch must not be trained on, seen before its backward pass; None if nothing is wrong."""
-    if health["masked_non_finite"]:
-        return f"alarm: {health['masked_non_finite']:.0f} log-probs are not finite"
-    if health["gap_mean"] > gap:
-        return f"alarm: trainer and engine differ by {health['gap_mean']:.3f} a token (above {gap})"
-    if not health["kept"]:
+    if vitals["masked_non_finite"]:
+        return f"alarm: {vitals['masked_non_finite']:.0f} log-probs are not finite"
+    if vitals["gap_mean"] > gap:
+        return f"alarm: trainer and engine differ by {vitals['gap_mean']:.3f} a token (above {gap})"
+    if not vitals["kept"]:
         return "no signal: every token is masked"
-    if health["ess"] < ess:
-        return f"alarm: effective sample size {health['ess']:.2f} (below {ess})"
+    if vitals["ess"] < ess:
+        return f"alarm: effective sample size {vitals['ess']:.2f} (below {ess})"
     return None
 
 

@@ -7,6 +7,7 @@ import multiprocessing
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -36,9 +37,9 @@ class LocalTrainer:
         self,
         *,
         model: str,
-        cache_dir: str | None = None,
+        cache_dir: str | Path,
         loader: str = "openclaw_rl.backends.local.models:load",
-        chat_template: str | None = None,
+        chat_template: str | Path | None = None,
         device: str = "auto",
         dtype: str = "auto",
         threads: int | None = None,
@@ -68,7 +69,7 @@ class LocalTrainer:
         teacher: str = "base",
         teacher_model: str | None = None,
         ema_decay: float = 0.99,
-        use_lora: bool = True,
+        lora: bool = True,
         lora_rank: int = 16,
         lora_alpha: float = 32.0,
         lora_dropout: float = 0.0,
@@ -83,15 +84,15 @@ class LocalTrainer:
     ) -> None:
         """Dials as in the configuration; ``lr`` None is 5e-4 for an adapter and a tenth of it for a full tune.
 
-        ``loader`` is ``module:function``, called in the worker as ``load(model, cache_dir=, device=, dtype=)``; what it
-        returns has ``model`` and ``tokenizer``. ``loss`` is ``module:function`` or ``file.py:function``.
+        ``loader`` is ``module:function`` with the signature of `models.load`, called in the worker; what it returns has
+        ``model`` and ``tokenizer``. ``loss`` is ``module:function`` or ``file.py:function``.
         """
-        lora = LoraSettings(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, targets=tuple(lora_targets))
+        adapter = LoraSettings(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, targets=tuple(lora_targets))
         self.settings = TrainSettings(
             model=model,
             loader=loader,
-            cache_dir=cache_dir,
-            chat_template=chat_template,
+            cache_dir=str(cache_dir),
+            chat_template=None if chat_template is None else str(chat_template),
             device=device,
             dtype=dtype,
             threads=threads,
@@ -113,7 +114,7 @@ class LocalTrainer:
             loss=loss,
             k=k,
             max_hints=max_hints,
-            lr=lr if lr is not None else 5e-4 if use_lora else 5e-5,
+            lr=lr if lr is not None else 5e-4 if lora else 5e-5,
             weight_decay=weight_decay,
             adam_beta1=adam_beta1,
             adam_beta2=adam_beta2,
@@ -129,7 +130,7 @@ class LocalTrainer:
             gap_alarm=gap_alarm,
             ess_alarm=ess_alarm,
             norm_alarm=norm_alarm,
-            lora=lora if use_lora else None,
+            lora=adapter if lora else None,
         )
         self._niceness = niceness
         self._process: SpawnProcess | None = None

@@ -219,7 +219,7 @@ class Worker:
         adapter = self._adapters[version]
         brain = self._engine.brains.get(version)
         if brain is None and adapter is None:
-            brain = self._base
+            brain = self._engine.brains[0]
         if brain is None:
             assert adapter is not None
             self._check_room()

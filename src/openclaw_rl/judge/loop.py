@@ -1,0 +1,263 @@
+"""Loop 3: outcomes in, verdicts out. Evidence is never held up by a judge that cannot be reached."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Protocol, TypeAlias
+
+import anyio
+import anyio.to_thread
+
+from openclaw_rl.errors import JudgeUnavailable
+from openclaw_rl.judge import health
+from openclaw_rl.judge.auto import AutoJudge
+from openclaw_rl.judge.breaker import Breaker
+from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
+from openclaw_rl.judge.hints import KEEP, Limits, sift
+from openclaw_rl.judge.llm import LlmJudge
+from openclaw_rl.ports import Case, Judge
+from openclaw_rl.types import Drop, Json, Verdict
+
+log = logging.getLogger(__name__)
+
+Job: TypeAlias = Callable[[], Awaitable[None]]
+
+
+class Ledger(Protocol):
+    """What this loop needs of the ledger. All methods may be called from a worker thread."""
+
+    def unjudged(self, limit: int) -> list[Case]: ...
+
+    def late_feedback(self, limit: int) -> list[Case]: ...
+
+    def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None: ...
+
+    def scores(self, window: int) -> Sequence[tuple[str, float | None, str]]: ...
+
+
+class JudgeLoop:
+    """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when done.
+
+    A case whose judge is unavailable stays on the ledger's list; it is asked again through a breaker whose pause
+    doubles up to half a minute, one case first, then all.
+    """
+
+    name = "judge"
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        judge: Judge,
+        *,
+        workers: int = 4,
+        batch: int = 32,
+        scan: int = 1024,
+        trusted: Collection[str] = (),
+        limits: Limits = KEEP,
+        step_votes: bool = False,
+        calibrate: bool = True,
+        window: int = 256,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
+        self._ledger = ledger
+        self._judge = judge
+        self._slots = anyio.Semaphore(workers)
+        self._batch, self._scan = batch, scan
+        self._trusted, self._limits = frozenset(trusted), limits
+        self._step_votes, self._calibrate = step_votes, calibrate
+        self._window = window
+        self._clock, self._wall, self._sleep = clock, wall, sleep
+        self._breaker = Breaker(failures=1, pause=1.0, longest=30.0, clock=clock)
+        self._waiting: set[str] = set()
+        self._rest_until = float("-inf")
+        self._pairs: deque[health.Pair] = deque(maxlen=512)
+        self._overtaken: set[str] = set()
+        self._newest: dict[str, Case] = {}
+        self._written = 0
+        self._in_hand = 0
+
+    async def tick(self) -> int:
+        """Settle up to a batch of cases; how many verdicts were written."""
+        read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
+        cases = await self._read()
+        found = await self._by_evidence(cases, read_at)
+        jobs: list[Job] = [partial(self._settle, case, read_at) for case in self._choose(cases)]
+        if self._calibrate:
+            jobs += [
+                partial(self._compare, case, verdict.score or 0.0)
+                for case, verdict in found
+                if verdict.source == "explicit" and case.outcome.next_state
+            ]
+        written = len(found)
+        if jobs:
+            written += await self._by_judge(jobs)
+        return written
+
+    async def _read(self) -> list[Case]:
+        """New cases and those with late feedback, each once."""
+        late = await anyio.to_thread.run_sync(self._ledger.late_feedback, self._batch)
+        fresh = [] if self._clock() < self._rest_until else await self._fresh()
+        return list({case.turn.id: case for case in (*fresh, *late)}.values())
+
+    async def _fresh(self) -> list[Case]:
+        """The oldest cases without a verdict, seeing past those that wait; not too often while many wait."""
+        limit = min(self._batch + len(self._waiting) + self._in_hand, max(self._scan, self._batch))
+        cases = await anyio.to_thread.run_sync(self._ledger.unjudged, limit)
+        self._waiting &= {case.turn.id for case in cases}
+        idle = bool(self._waiting) and all(case.turn.id in self._waiting for case in cases)
+        self._rest_until = self._clock() + min(5.0, 0.005 * len(self._waiting)) if idle else float("-inf")
+        return cases
+
+    def _decided(self, case: Case) -> Verdict | None:
+        verdict = decide(case, trusted=self._trusted, limits=self._limits)
+        if verdict is not None and verdict.source == "environment" and self._step_votes:
+            return None
+        return verdict
+
+    async def _by_evidence(self, cases: Iterable[Case], read_at: float) -> list[tuple[Case, Verdict]]:
+        found = [(case, verdict) for case in cases if (verdict := self._decided(case)) is not None]
+        if found:
+            await self._write([_dated(case, verdict, read_at) for case, verdict in found])
+            self._waiting -= {case.turn.id for case, _ in found}
+        return found
+
+    def _choose(self, cases: Sequence[Case]) -> list[Case]:
+        """Cases for the judge: the new ones, and those that wait as far as the breaker lets them."""
+        open_cases = [case for case in cases if self._decided(case) is None]
+        new = [case for case in open_cases if case.turn.id not in self._waiting][: self._batch]
+        waited = [case for case in open_cases if case.turn.id in self._waiting]
+        if not waited or not self._breaker.allow():
+            return new
+        return [*waited[: self._batch if self._breaker.state == "closed" else 1], *new]
+
+    async def _by_judge(self, jobs: Sequence[Job]) -> int:
+        """Run the jobs, ``workers`` at a time, while evidence that comes in meanwhile is settled beside them."""
+        self._overtaken.clear()
+        self._newest.clear()
+        self._written, self._in_hand = 0, len(jobs)
+
+        async def run(job: Job) -> None:
+            async with self._slots:
+                await job()
+
+        async with bare_errors(), anyio.create_task_group() as outer:
+            outer.start_soon(self._watch)
+            async with anyio.create_task_group() as inner:
+                for job in jobs:
+                    inner.start_soon(run, job)
+            outer.cancel_scope.cancel()
+        self._in_hand = 0
+        return self._written
+
+    async def _watch(self) -> None:
+        """A slow judge holds up no evidence: look for it every second."""
+        while True:
+            await self._sleep(1.0)
+            read_at = self._wall()
+            with anyio.CancelScope(shield=True):  # a verdict is written and counted, or neither
+                cases = await self._read()
+                self._newest.update((case.turn.id, case) for case in cases)
+                found = await self._by_evidence(cases, read_at)
+                self._overtaken |= {case.turn.id for case, _ in found}
+                self._written += len(found)
+
+    async def _settle(self, case: Case, read_at: float) -> None:
+        """Ask the judge and write its verdict at once; a case that cannot be judged now waits."""
+        turn = case.turn.id
+        try:
+            verdict = await self._ask(case)
+        except JudgeUnavailable as error:
+            log.info("judge.waits turn=%s reason=%s", turn, error.what)
+            self._waiting.add(turn)
+            self._breaker.failure(error.what)
+            return
+        if turn in self._waiting:
+            self._waiting.discard(turn)
+            self._breaker.success()
+        if turn not in self._overtaken:
+            case = self._newest.get(turn, case)  # a hint may have come while the judge was thinking
+            await self._write([_dated(case, self._sealed(case, verdict), read_at)])
+            self._written += 1
+
+    async def _ask(self, case: Case) -> Verdict:
+        try:
+            return await self._judge.judge(case)
+        except JudgeUnavailable:
+            raise
+        except Exception as error:  # a judge may be anyone's code; its fault costs this one opinion, not the loop
+            log.warning("judge.failed turn=%s judge=%s", case.turn.id, self._judge.name, exc_info=True)
+            note = f"{self._judge.name} raised {type(error).__name__}"
+            return Verdict(turn=case.turn.id, score=None, source="judge", judge=self._judge.name, note=note)
+
+    def _sealed(self, case: Case, verdict: Verdict) -> Verdict:
+        """The judge's verdict under the house's rules: no hint from what may not instruct, a step's reward added."""
+        offered = verdict.hints if may_instruct(case, self._trusted) else ()
+        given = given_hints(case, self._trusted)
+        sifted = sift((*given, *offered), reply=case.turn.completion.reply.content, limits=self._limits)
+        verdict = replace(verdict, turn=case.turn.id, hints=sifted.kept)
+        paid = decide(case, trusted=self._trusted)
+        if paid is None or paid.score is None or paid.source != "environment":
+            return verdict
+        votes = [vote for vote in verdict.votes if vote is not None]
+        mean = sum(votes) / len(votes) if votes else 0.0
+        note = f"{paid.note}, the step's votes average {mean:g}"
+        return replace(verdict, score=paid.score + mean, source="environment", note=note)
+
+    async def _compare(self, case: Case, said: float) -> None:
+        """Ask the judge about a turn the user has scored, to see whether they agree."""
+        try:
+            verdict = await self._ask(case)
+        except JudgeUnavailable:
+            return  # a comparison is a luxury: the explicit verdict is written already
+        if verdict.score is not None:
+            self._pairs.append((case.turn.user, verdict.score, said))
+
+    async def _write(self, verdicts: Sequence[Verdict]) -> None:
+        await anyio.to_thread.run_sync(self._ledger.add_verdicts, verdicts)
+        for verdict in verdicts:
+            log.info("judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
+
+    async def status(self) -> dict[str, Json]:
+        """What `status` shows: how many wait and why, tokens of today, agreement with users, alarms."""
+        scores = await anyio.to_thread.run_sync(self._ledger.scores, self._window)
+        llm = self._judge.llm if isinstance(self._judge, AutoJudge) else self._judge
+        breaker = llm.breaker if isinstance(llm, LlmJudge) else self._breaker
+        reason = breaker.reason or self._breaker.reason
+        return {
+            "judge": self._judge.name,
+            "waiting": len(self._waiting),
+            "paused": breaker.state != "closed",
+            "reason": reason,
+            "retry_in": breaker.retry_in,
+            "tokens_today": llm.tokens.spent if isinstance(llm, LlmJudge) else 0,
+            "agreement": health.agreement(self._pairs),
+            "alarms": [
+                asdict(a) for a in health.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
+            ],
+        }
+
+
+@asynccontextmanager
+async def bare_errors() -> AsyncIterator[None]:
+    """The first error of a group is raised as it is, so that its kind and message are seen."""
+    try:
+        yield
+    except ExceptionGroup as errors:
+        first: Exception = errors
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+def _dated(case: Case, verdict: Verdict, read_at: float) -> Verdict:
+    """Dated when the case was read, so that feedback which came meanwhile counts as later."""
+    newest = max((feedback.at for feedback in case.feedback), default=read_at)
+    return replace(verdict, at=max(read_at, newest))

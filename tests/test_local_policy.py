@@ -1,0 +1,333 @@
+"""The local policy: real processes, small models. What it promises holds while versions change and processes die."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401 (a fixture)
+
+from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.backends.local.models import load
+from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
+from openclaw_rl.ports import Delta, Policy
+from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
+
+pytestmark = pytest.mark.slow
+GREEDY = Sampling(temperature=0.0, max_tokens=24)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def adapters(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Four adapters that change what the model says."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    root = tmp_path_factory.mktemp("adapters")
+    for index in range(4):
+        torch.manual_seed(index)
+        base = AutoModelForCausalLM.from_pretrained(folder)
+        config = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+        get_peft_model(base, config).save_pretrained(root / str(index))
+    return [str(root / str(index)) for index in range(4)]
+
+
+@pytest.fixture(scope="module")
+def loop() -> Iterator[asyncio.Runner]:
+    """One event loop for the module, because starting an engine takes seconds."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def policy(folder: Path, loop: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalPolicy]:
+    made = local(folder, tmp_path_factory.mktemp("cache"))
+    loop.run(made.start())
+    yield made
+    loop.run(made.stop())
+    loop.run(made.stop())
+    assert made.health["state"] == "stopped"
+
+
+def local(folder: Path, cache: Path, **rest: Any) -> LocalPolicy:
+    return LocalPolicy(model=str(folder), cache_dir=cache, device="cpu", dtype="float32", progress=quiet, **rest)
+
+
+def version(number: int, adapter: str | None) -> Version:
+    return Version(number=number, parent=number - 1, base="tiny", adapter=adapter)
+
+
+async def whole(
+    policy: Policy, asked: Prompt, sampling: Sampling, *, version: int | None = None
+) -> tuple[str, Completion]:
+    """The streamed text and the completion at its end."""
+    text, done = [], None
+    async for item in policy.generate(asked, sampling, version=version):
+        assert done is None
+        if isinstance(item, Delta):
+            text.append(item.text)
+        else:
+            done = item
+    assert done is not None
+    return "".join(text), done
+
+
+def reference(folder: Path, asked: Prompt, adapter: str | None = None, count: int = 24) -> tuple[int, ...]:
+    """What `transformers` and peft write."""
+    loaded = load(str(folder), cache_dir=folder, device="cpu", dtype="float32", progress=quiet)
+    model = loaded.model
+    if adapter is not None:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
+    chat = Chat(loaded.tokenizer)
+    ids = torch.tensor([chat.encode(asked)])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, eos_token_id=[0, 2]
+    )
+    return tuple(out[0, ids.shape[1] :].tolist())
+
+
+def test_it_is_a_policy_and_says_what_it_serves(policy: LocalPolicy) -> None:
+    assert isinstance(policy, Policy)
+    assert (policy.name, policy.context, policy.tool_format, policy.live) == ("tiny", 1024, "hermes", 0)
+    assert policy.base.startswith("tiny-")
+    assert policy.health["state"] == "ready"
+
+
+def test_a_reply_streams_and_ends_with_what_was_sampled(
+    policy: LocalPolicy, folder: Path, loop: asyncio.Runner
+) -> None:
+    text, done = loop.run(whole(policy, prompt("hello"), GREEDY))
+    assert done.reply_tokens == reference(folder, prompt("hello"))
+    assert done.reply == Message(role="assistant", content=text)
+    assert done.prompt_tokens == loop.run(policy.encode(prompt("hello")))
+    assert (done.version, done.sampling) == (0, GREEDY)
+    assert len(done.logprobs) == len(done.reply_tokens)
+    ended = done.reply_tokens[-1] in (0, 2)
+    assert done.finish == ("stop" if ended else "length")
+    shown = done.reply_tokens[:-1] if ended else done.reply_tokens
+    assert text == loop.run(policy.decode(shown))
+
+
+def test_text_and_ids_go_both_ways(policy: LocalPolicy, loop: asyncio.Runner) -> None:
+    ids = loop.run(policy.tokenize("naïve 😀"))
+    assert loop.run(policy.decode(ids)) == "naïve 😀<|im_end|>"
+
+
+def test_scores_equal_the_logprobs_recorded_while_sampling(policy: LocalPolicy, loop: asyncio.Runner) -> None:
+    ask = Sampling(temperature=0.7, max_tokens=20, seed=5)
+    _, done = loop.run(whole(policy, prompt("score me"), ask))
+    scores = loop.run(policy.score(done.prompt_tokens, done.reply_tokens, temperature=0.7, top_k=3))
+    assert scores.logprobs == pytest.approx(done.logprobs, abs=1e-4)
+    assert {len(top) for top in scores.top_tokens} == {3}
+    assert loop.run(policy.score(done.prompt_tokens, ())).logprobs == ()
+
+
+def test_what_cannot_fit_or_is_unknown_is_the_callers_fault(policy: LocalPolicy, loop: asyncio.Runner) -> None:
+    with pytest.raises(ContextOverflow, match="maximum context length is 1024 tokens") as caught:
+        loop.run(whole(policy, prompt("x" * 2000), GREEDY))
+    # <|im_start|> user \n, 2000 letters, <|im_end|> \n, <|im_start|> assistant \n, and 24 for the reply
+    assert caught.value.asked == 6 + 2000 + 2 + 11 + 24
+    with pytest.raises(ContextOverflow):
+        loop.run(whole(policy, prompt("x"), Sampling(max_tokens=1020)))
+    with pytest.raises(RequestError, match="no version 77"):
+        loop.run(whole(policy, prompt("x"), GREEDY, version=77))
+    with pytest.raises(RequestError, match="outside the model's vocabulary"):
+        loop.run(policy.score((1,), (9999,)))
+
+
+def test_closing_a_stream_stops_the_engine(policy: LocalPolicy, loop: asyncio.Runner) -> None:
+    async def story() -> None:
+        stream = policy.generate(prompt("go on"), Sampling(max_tokens=900, seed=1, stop=("never said",)))
+        async for _ in stream:
+            break
+        await stream.aclose()  # type: ignore[attr-defined]
+        await whole(policy, prompt("short"), Sampling(temperature=0.0, max_tokens=2))
+
+    loop.run(story())
+    assert policy.health["running"] == 0
+    assert policy.health["waiting"] == 0
+
+
+def test_twenty_swaps_under_two_hundred_requests_mix_nothing(
+    policy: LocalPolicy, folder: Path, adapters: list[str], loop: asyncio.Runner
+) -> None:
+    asked = [prompt(f"question {index}") for index in range(3)]
+    ask = Sampling(temperature=0.0, max_tokens=10)
+    choices: list[str | None] = [None, *adapters]
+    expected = {
+        (index, adapter): reference(folder, asked[index], adapter, 10) for index in range(3) for adapter in choices
+    }
+    assert len(set(expected.values())) == 15
+    of_version: dict[int, str | None] = {0: None}
+
+    async def story() -> None:
+        tasks = []
+        for number in range(1, 21):
+            tasks += [asyncio.create_task(whole(policy, asked[index % 3], ask)) for index in range(10)]
+            await asyncio.sleep(0)
+            of_version[number] = adapters[number % 4]
+            await policy.load(version(number, adapters[number % 4]))
+            assert policy.live == number
+        served = set()
+        for index, task in enumerate(tasks):
+            _, done = await task
+            assert done.reply_tokens == expected[index % 10 % 3, of_version[done.version]]
+            served.add(done.version)
+        assert len(tasks) == 200
+        assert len(served) >= 15
+        by_number, zero = await whole(policy, asked[0], ask, version=3), await whole(policy, asked[0], ask, version=0)
+        assert by_number[1].reply_tokens == expected[0, of_version[3]]
+        assert zero[1].reply_tokens == expected[0, None]
+        await whole(policy, asked[0], ask)
+
+    loop.run(story())
+    assert policy.health["versions"] == 2
+    assert policy.health["cache_held"] == 0
+
+
+def test_a_version_that_cannot_be_loaded_changes_nothing(
+    policy: LocalPolicy, loop: asyncio.Runner, tmp_path: Path
+) -> None:
+    before = policy.live
+    with pytest.raises(BackendError, match="neither adapter_config"):
+        loop.run(policy.load(version(90, str(tmp_path))))
+    assert policy.live == before
+    with pytest.raises(BackendError, match="never changed in place"):
+        loop.run(policy.load(version(90, "elsewhere")))
+    with pytest.raises(BackendError, match="neither adapter_config"):
+        loop.run(whole(policy, prompt("x"), GREEDY, version=90))
+    assert loop.run(whole(policy, prompt("x"), GREEDY))[1].version == before
+
+
+def test_the_event_loop_stays_free_while_the_engine_is_busy(policy: LocalPolicy, loop: asyncio.Runner) -> None:
+    async def story() -> float:
+        tasks = [
+            asyncio.create_task(whole(policy, prompt(f"busy {index}"), Sampling(max_tokens=60))) for index in range(16)
+        ]
+        worst = 0.0
+        while not all(task.done() for task in tasks):
+            begin = time.perf_counter()
+            await asyncio.sleep(0)
+            assert policy.health["state"] == "ready"
+            worst = max(worst, time.perf_counter() - begin)
+        await asyncio.gather(*tasks)
+        return worst
+
+    assert loop.run(story()) < 0.25
+
+
+def test_a_crash_is_seen_shown_and_mended(
+    policy: LocalPolicy, adapters: list[str], folder: Path, loop: asyncio.Runner
+) -> None:
+    async def story() -> None:
+        await policy.load(version(100, adapters[0]))
+        stream = policy.generate(prompt("a long one"), Sampling(max_tokens=900, seed=1, stop=("never said",)))
+        await anext(stream)
+        pid = policy.health["pid"]
+        os.kill(pid, signal.SIGSTOP)
+        fresh = asyncio.create_task(whole(policy, prompt("question 0"), Sampling(temperature=0.0, max_tokens=10)))
+        await asyncio.sleep(0)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(BackendDown, match="exit code -9"):
+            async for _ in stream:
+                pass
+        assert policy.health["state"] == "restarting"
+        # one that had shown nothing is asked again, of the version it began with
+        _, done = await fresh
+        assert done.version == 100
+        assert done.reply_tokens == reference(folder, prompt("question 0"), adapters[0], 10)
+        assert policy.health["restarts"] == 1
+        assert policy.health["state"] == "ready"
+        assert "exit code -9" in policy.health["last_error"]
+        assert policy.health["pid"] != pid
+
+    loop.run(story())
+
+
+def test_a_model_that_cannot_be_served_is_refused_at_start(tmp_path: Path, loop: asyncio.Runner) -> None:
+    bare = make_folder(tmp_path / "bare", template=None)
+    made = local(bare, tmp_path)
+    with pytest.raises(ModelRefused, match="no chat template"):
+        loop.run(made.start())
+    assert made.health["state"] == "stopped"
+    with pytest.raises(BackendDown, match="stopped"):
+        loop.run(made.encode(prompt("x")))
+
+
+ORPHAN = """
+import asyncio, sys, time
+from openclaw_rl.backends.local.policy import LocalPolicy
+
+async def main():
+    policy = LocalPolicy(model=sys.argv[1], cache_dir=sys.argv[2], device="cpu", dtype="float32")
+    await policy.start()
+    print(policy.health["pid"], flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+def test_the_engine_ends_when_its_parent_is_killed(folder: Path, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(ORPHAN)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), str(folder), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert _alive(child)
+    parent.kill()
+    parent.wait()
+    # the child holds the write end of its own stdout, inherited from the parent: end of file means that it is gone
+    assert parent.stdout.read() == ""
+    parent.stdout.close()
+    assert not _alive(child)
+
+
+def _alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    return status.is_file() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_embedded_model_answers_and_scores_what_it_said(
+    embedded: Path,  # noqa: F811 (the fixture)
+    tmp_path: Path,
+    loop: asyncio.Runner,
+) -> None:
+    made = LocalPolicy(model="embedded", cache_dir=embedded, dtype="float32", context=1024, max_batch=4, progress=quiet)
+
+    async def story() -> None:
+        await made.start()
+        assert (made.name, made.context, made.tool_format) == ("SmolLM2-135M-Instruct", 1024, "none")
+        asked = prompt("What is the capital of France? Answer in one word.")
+        text, done = await whole(made, asked, Sampling(temperature=0.0, max_tokens=12))
+        assert "Paris" in text
+        assert done.finish == "stop"
+        assert await made.decode(done.reply_tokens[-1:]) == "<|im_end|>"
+        scores = await made.score(done.prompt_tokens, done.reply_tokens, version=0)
+        assert scores.logprobs == pytest.approx(done.logprobs, abs=1e-4)
+        assert made.health["tokens_reused"] >= len(done.prompt_tokens) - 1
+
+    try:
+        loop.run(story())
+    finally:
+        loop.run(made.stop())
