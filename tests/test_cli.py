@@ -13,16 +13,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openclaw_rl.store import Ledger
-from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
 from stories import judged, settled, turned
 
-FAKES = ("--set", "policy.backend=fake", "--set", "policy.model=fake", "--set", "train.backend=fake", "--set", "judge.kind=rules")
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
+
+FAKES = (
+    "--set",
+    "policy.backend=fake",
+    "--set",
+    "policy.model=fake",
+    "--set",
+    "train.backend=fake",
+    "--set",
+    "judge.kind=rules",
+)
 
 
 def run(*words: str, cwd: Path | None = None, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENCLAW", "MODEL_PATH"))}
-    done = subprocess.run([sys.executable, "-m", "openclaw_rl", *words], capture_output=True, text=True, cwd=cwd, env={**clean, **environ}, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-m", "openclaw_rl", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**clean, **environ},
+        timeout=120,
+    )
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done
 
@@ -35,15 +52,22 @@ def read(*words: str, **more: Any) -> Any:
 def told(tmp_path: Path) -> tuple[Path, str]:
     """A run with one trained turn and one dropped; its directory and the trained turn."""
     path = tmp_path / "ledger.db"
-    serve, collect, judge, train = (Ledger(path, writer=w, sync="normal") for w in ("serve", "collect", "judge", "train"))
+    serve, collect, judge, train = (
+        Ledger(path, writer=w, sync="normal") for w in ("serve", "collect", "judge", "train")
+    )
     turn, other = turned("Tell me"), turned("Title?")
     for one in (turn, other):
         serve.add_turn(one)
     serve.add_feedback(Feedback(turn=turn.id, score=-1.0))
     collect.settle([settled(turn), settled(other, kind="side", index=1)], [], turns_read=2)
-    judge.add_verdicts([judged(turn, -1.0, source="explicit", hints=(Hint(text="Be brief, please."),)), judged(other, None)])
+    judge.add_verdicts(
+        [judged(turn, -1.0, source="explicit", hints=(Hint(text="Be brief, please."),)), judged(other, None)]
+    )
     train.add_version(Version(number=0, parent=None, base="fake", state="live"))
-    train.add_step(Step(number=1, turns=(turn.id,), metrics={"loss": 0.5}, seconds=1.5), Version(number=1, parent=0, base="fake", adapter=str(tmp_path / "v1"), step=1))
+    train.add_step(
+        Step(number=1, turns=(turn.id,), metrics={"loss": 0.5}, seconds=1.5),
+        Version(number=1, parent=0, base="fake", adapter=str(tmp_path / "v1"), step=1),
+    )
     train.set_state(1, "live", "promoted: newest step")
     train.add_drops([Drop(turn=other.id, stage="train", reason="side turn")])
     for ledger in (serve, collect, judge, train):
@@ -53,7 +77,7 @@ def told(tmp_path: Path) -> tuple[Path, str]:
 
 def test_help_names_every_verb() -> None:
     text = run("--help").stdout
-    for verb in "up init config serve collect judge train status show import export rollback plugins doctor".split():
+    for verb in ["up", "init", "config", "serve", "collect", "judge", "train", "status", "show", "import", "export", "rollback", "plugins", "doctor"]:
         assert f"\n  {verb} " in text, verb
         assert run(verb, "--help").stdout.startswith("Usage: openclaw-rl")
 
@@ -77,7 +101,11 @@ def test_session_step_version_and_status_are_shown(told: tuple[Path, str]) -> No
     step = read("show", "step", "1", *where)
     assert (step["turns"], step["metrics"], step["version"]) == ([turn], {"loss": 0.5}, 1)
     version = read("show", "version", "1", *where)
-    assert (version["state"], version["parent"], [h["state"] for h in version["history"]]) == ("live", 0, ["candidate", "live"])
+    assert (version["state"], version["parent"], [h["state"] for h in version["history"]]) == (
+        "live",
+        0,
+        ["candidate", "live"],
+    )
     status = read("status", *where)
     assert (status["live"], status["turns"]["trained"], status["turns"]["dropped"]) == (1, 1, {"side turn": 1})
     assert "1 trained" in run("status", *where).stdout
@@ -97,7 +125,9 @@ def test_session_step_version_and_status_are_shown(told: tuple[Path, str]) -> No
         (("frobnicate",), 2, "No such command"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_exit_code(told: tuple[Path, str], words: tuple[str, ...], code: int, said: str) -> None:
+def test_what_is_wrong_is_said_with_its_exit_code(
+    told: tuple[Path, str], words: tuple[str, ...], code: int, said: str
+) -> None:
     where = () if words == ("frobnicate",) else ("--rl-buffer-dir", str(told[0]))
     done = run(*words, *where, code=code)
     assert said in done.stderr
@@ -127,7 +157,10 @@ def test_config_names_the_source_of_each_value_and_shows_no_secret(tmp_path: Pat
 
 
 def test_import_and_export_go_round(tmp_path: Path) -> None:
-    talk = {"session_id": "s1", "turns": [{"type": "main", "prompt": "Hi", "response": "Hello", "next_state": "Thanks!", "trainable": True}]}
+    talk = {
+        "session_id": "s1",
+        "turns": [{"type": "main", "prompt": "Hi", "response": "Hello", "next_state": "Thanks!", "trainable": True}],
+    }
     file = tmp_path / "talk.jsonl"
     file.write_text(json.dumps(talk) + "\nnot json\n")
     where = ("--rl-buffer-dir", str(tmp_path / "run"))
@@ -174,7 +207,9 @@ class Running:
     """`openclaw-rl` with loops, until it is told to end."""
 
     def __init__(self, *words: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-m", "openclaw_rl", *words], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "openclaw_rl", *words], stderr=subprocess.PIPE, text=True
+        )
 
     def until(self, word: str) -> str:
         assert self.process.stderr is not None
@@ -206,12 +241,19 @@ def test_four_processes_share_one_ledger_and_a_second_server_is_refused(tmp_path
     refused = run("serve", "--port", "0", *where, code=4)
     assert f"process {server.process.pid} on" in refused.stderr
 
-    first = post(f"{url}/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "Tell me about tea"}]})
+    first = post(
+        f"{url}/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "Tell me about tea"}]}
+    )
     said = first["choices"][0]["message"]["content"]
     wish = [{"role": "user", "content": "Tell me about tea"}, {"role": "assistant", "content": said}]
-    post(f"{url}/chat/completions", {"model": "fake", "messages": [*wish, {"role": "user", "content": "Please keep it under 30 words."}]})
+    post(
+        f"{url}/chat/completions",
+        {"model": "fake", "messages": [*wish, {"role": "user", "content": "Please keep it under 30 words."}]},
+    )
     for _ in range(600):
-        again = post(f"{url}/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "And rain?"}]})
+        again = post(
+            f"{url}/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "And rain?"}]}
+        )
         if again["system_fingerprint"] != "openclaw-rl-v0":
             break
     assert again["system_fingerprint"] == "openclaw-rl-v1"
@@ -226,11 +268,18 @@ def test_four_processes_share_one_ledger_and_a_second_server_is_refused(tmp_path
 
 @pytest.mark.slow
 def test_a_stream_under_way_finishes_when_the_system_is_told_to_end(tmp_path: Path) -> None:
-    slow = ("--set", "policy.options.tokens_per_second=40", "--set", "policy.options.reply=one two three four five six seven")
+    slow = (
+        "--set",
+        "policy.options.tokens_per_second=40",
+        "--set",
+        "policy.options.reply=one two three four five six seven",
+    )
     server = Running("up", "--port", "0", "--rl-buffer-dir", str(tmp_path), *FAKES, *slow)
     url = server.until("listening on").split()[-1]
     body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "count"}]}
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+    request = urllib.request.Request(
+        f"{url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=30) as answer:
         first = answer.readline().decode()
         code_text = server.process.send_signal(signal.SIGTERM)

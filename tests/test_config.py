@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from openclaw_rl import config
-from openclaw_rl.config import sources
-from openclaw_rl.config import DIALS, ENVIRONMENT, FLAGS, GROUPS, Resolved, load
+from openclaw_rl.config import DIALS, ENVIRONMENT, FLAGS, GROUPS, Resolved, load, sources
 from openclaw_rl.config.dials import Config
 from openclaw_rl.config.names import SECTIONS
 from openclaw_rl.config.shown import get, literal

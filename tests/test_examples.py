@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stories import asked, says
+
 from openclaw_rl import plugins
 from openclaw_rl.ports import Observation, Reply
 from openclaw_rl.types import Message, Prompt
-from stories import asked, says
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.anyio
@@ -22,7 +23,12 @@ def test_an_example_is_one_file_under_eighty_lines(file: Path) -> None:
 
 
 def test_the_four_kinds_have_an_example() -> None:
-    assert {file.stem for file in EXAMPLES.glob("*.py")} >= {"custom_loss", "custom_judge", "custom_rollout", "custom_generate"}
+    assert {file.stem for file in EXAMPLES.glob("*.py")} >= {
+        "custom_loss",
+        "custom_judge",
+        "custom_rollout",
+        "custom_generate",
+    }
 
 
 @pytest.mark.parametrize(("said", "score"), [("Too long!", -1.0), ("Thanks!", 1.0), ("And now tea", None)])

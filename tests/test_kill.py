@@ -15,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+
 from openclaw_rl.backends.fake import read_turns
 from openclaw_rl.store import Ledger
 
@@ -27,7 +28,13 @@ class System:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        sets = ["policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.batch_size=2", "run.poll=0.005"]
+        sets = [
+            "policy.backend=fake",
+            "policy.model=fake",
+            "train.backend=fake",
+            "train.batch_size=2",
+            "run.poll=0.005",
+        ]
         sets += ["judge.kind=rules", "train.idle_wait=0.2", "train.options.seconds=0.01", "run.log_level=error"]
         self.command = [sys.executable, "-m", "openclaw_rl", "up", "--port", "0", "--rl-buffer-dir", str(root)]
         for one in sets:
@@ -71,7 +78,10 @@ class Talker(threading.Thread):
                 reply = self.ask(messages)
                 if reply is None:
                     break
-                messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": self.rng.choice(WISHES)}]
+                messages += [
+                    {"role": "assistant", "content": reply},
+                    {"role": "user", "content": self.rng.choice(WISHES)},
+                ]
 
     def ask(self, messages: list[dict[str, str]]) -> str | None:
         while self.url is None and not self.over:
@@ -151,9 +161,13 @@ def settled(root: Path) -> bool:
     deadline = time.monotonic() + 60
     with Ledger(root / "ledger.db") as ledger:
         while time.monotonic() < deadline:
-            (unread,) = ledger.row("SELECT count(*) FROM turns t WHERE t.seq > coalesce((SELECT seq FROM cursors WHERE name = 'turns'), 0)")
+            (unread,) = ledger.row(
+                "SELECT count(*) FROM turns t WHERE t.seq > coalesce((SELECT seq FROM cursors WHERE name = 'turns'), 0)"
+            )
             (unjudged,) = ledger.row("SELECT count(*) FROM outcomes WHERE turn NOT IN (SELECT turn FROM verdicts)")
-            (unused,) = ledger.row("SELECT count(*) FROM verdicts WHERE turn NOT IN (SELECT turn FROM trained) AND turn NOT IN (SELECT turn FROM drops)")
+            (unused,) = ledger.row(
+                "SELECT count(*) FROM verdicts WHERE turn NOT IN (SELECT turn FROM trained) AND turn NOT IN (SELECT turn FROM drops)"
+            )
             if not unread and not unjudged and not unused:
                 return True
             time.sleep(0.1)

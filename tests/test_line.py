@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx2
 import pytest
+
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.config import load
 from openclaw_rl.review import views
@@ -122,8 +124,6 @@ async def test_a_restart_goes_on_where_it_stood(tmp_path: Path) -> None:
 
 
 async def test_requests_before_the_model_is_ready_are_held_not_refused(tmp_path: Path) -> None:
-    import asyncio
-
     async with walking(tmp_path) as walk:
         walk.app.ready.clear()
         early = asyncio.create_task(walk.ask("Are you there?"))
@@ -149,3 +149,56 @@ async def test_a_custom_judge_and_a_custom_generate_take_part(tmp_path: Path) ->
         assert (shown["verdict"]["score"], shown["step"]) == (-1.0, 1)
         ids = walk.reader.turn(first["id"]).completion.prompt_tokens
         assert bytes(i for i in ids if i < 256).startswith(b"House rule: answer in plain words.")
+
+
+WORLD = """
+from openclaw_rl.ports import Observation
+from openclaw_rl.types import Message, Prompt
+
+class Door:
+    name = "door"
+    def __init__(self):
+        self.knocks = 0
+    def tasks(self):
+        return ("open",)
+    async def reset(self, task, *, seed):
+        return Prompt(messages=(Message(role="user", content="The door is shut."),))
+    async def step(self, reply):
+        self.knocks += 1
+        said = (Message(role="user", content=f"{self.knocks} knocks"),)
+        return Observation(messages=said, reward=float(self.knocks % 2), done=self.knocks == 3)
+    async def close(self):
+        pass
+"""
+
+
+async def test_a_world_of_ones_own_plays_through_the_public_api_and_its_rewards_train(tmp_path: Path) -> None:
+    (tmp_path / "door.py").write_text(WORLD)
+    sets = [
+        f"env.type={tmp_path}/door.py:Door",
+        "env.parallel=2",
+        "env.max_pending=8",
+        "train.num_rollouts_per_prompt=2",
+    ]
+    sets += [
+        f"run.dir={tmp_path}/run",
+        "policy.backend=fake",
+        "policy.model=fake",
+        "train.backend=fake",
+        "serve.port=0",
+    ]
+    sets += ["train.batch_size=4", "train.advantage=raw", "run.poll=0.01", "serve.api_key=a-key-of-the-users"]
+    app, stop = App(load(environ={}, sets=sets).config), asyncio.Event()
+    running = asyncio.create_task(app.run(stop))
+    with Ledger(ledger_path(app.config)) as reader:
+        async with asyncio.timeout(30):
+            while reader.counts()["steps"] < 2 and not running.done():
+                await asyncio.sleep(0.02)
+        stop.set()
+        await running
+        first = reader.turn(reader.step(1).turns[0])
+        assert first.user.startswith("env:")
+        shown = views.turn(reader, first.id)
+        assert (shown["kind"], shown["verdict"]["source"]) == ("main", "environment")
+        assert shown["verdict"]["score"] in (0.0, 1.0)
+        assert [row["loop"] for row in reader.health()] == ["collect", "episodes", "judge", "serve", "train"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from openclaw_rl import plugins
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.errors import PluginError
@@ -34,7 +35,10 @@ def test_an_option_it_does_not_take_is_refused_with_the_nearest() -> None:
 
 
 def test_an_unknown_name_says_what_is_known_and_the_nearest() -> None:
-    with pytest.raises(PluginError, match=r"no policy called 'fkae' \(did you mean 'fake'\?\); known: fake, local, or give 'module:attribute'"):
+    with pytest.raises(
+        PluginError,
+        match=r"no policy called 'fkae' \(did you mean 'fake'\?\); known: fake, local, or give 'module:attribute'",
+    ):
         plugins.resolve("policy", "fkae")
 
 
@@ -65,7 +69,9 @@ number = 3
         ("env", "Absent", "has no 'Absent'"),
     ],
 )
-def test_a_plugin_of_the_wrong_shape_is_refused_with_what_is_missing(tmp_path: Path, kind: Any, name: str, words: str) -> None:
+def test_a_plugin_of_the_wrong_shape_is_refused_with_what_is_missing(
+    tmp_path: Path, kind: Any, name: str, words: str
+) -> None:
     file = write(tmp_path, SHAPELESS)
     with pytest.raises(PluginError, match=words):
         plugins.build(kind, f"{file}:{name}", offered={})

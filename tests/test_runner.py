@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+
 from openclaw_rl.runner import Keeper, drain
 
 pytestmark = pytest.mark.anyio
@@ -81,7 +82,8 @@ async def test_one_failing_loop_leaves_the_others_running_until_all_are_told_to_
 
     async with asyncio.timeout(10):
         await asyncio.gather(
-            Keeper(good, book, poll=0.01, backoff=0.01).run(stop), Keeper(Last("judge"), book, poll=0.01, backoff=0.01).run(stop)
+            Keeper(good, book, poll=0.01, backoff=0.01).run(stop),
+            Keeper(Last("judge"), book, poll=0.01, backoff=0.01).run(stop),
         )
     ends = {loop: (moved, failures > 0) for loop, state, moved, failures, _ in book.said if state == "stopped"}
     assert ends == {"collect": (3, False), "judge": (0, True)}

@@ -5,17 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from stories import judged, replied, settled, turned
+
 from openclaw_rl.train.samples import Batch, Rules, assemble, ready, sift
 from openclaw_rl.types import Drop, Hint, Sample, Sampling
-from stories import judged, replied, settled, turned
 
 RULE = Hint(text="Keep it under 30 words.")
 FACT = Hint(text="The file is called b.txt.", kind="fact")
 
 
-def sifted(score: float | None = 1.0, *, hints: tuple[Hint, ...] = (), rules: Rules | None = None, live: int = 0, outcome: dict[str, Any] | None = None, source: str = "judge", turn: dict[str, Any] | None = None, **completion: Any) -> Sample | Drop:
+def sifted(
+    score: float | None = 1.0,
+    *,
+    hints: tuple[Hint, ...] = (),
+    rules: Rules | None = None,
+    live: int = 0,
+    outcome: dict[str, Any] | None = None,
+    source: str = "judge",
+    turn: dict[str, Any] | None = None,
+    **completion: Any,
+) -> Sample | Drop:
     one = turned(completion=replied(**completion), **(turn or {}))
-    return sift(one, settled(one, **(outcome or {})), judged(one, score, hints=hints, source=source), live=live, rules=rules or Rules())
+    return sift(
+        one,
+        settled(one, **(outcome or {})),
+        judged(one, score, hints=hints, source=source),
+        live=live,
+        rules=rules or Rules(),
+    )
 
 
 def reason(found: Sample | Drop) -> str:
@@ -78,7 +95,9 @@ def test_a_worlds_reward_of_zero_is_a_number() -> None:
 
 
 def test_the_sample_carries_the_very_tokens_that_were_sampled() -> None:
-    found = sifted(prompt_tokens=(5, 6), reply_tokens=(7, 8), logprobs=(-0.5, -0.25), sampling=Sampling(temperature=0.7))
+    found = sifted(
+        prompt_tokens=(5, 6), reply_tokens=(7, 8), logprobs=(-0.5, -0.25), sampling=Sampling(temperature=0.7)
+    )
     assert isinstance(found, Sample)
     assert (found.prompt_tokens, found.reply_tokens, found.logprobs) == ((5, 6), (7, 8), (-0.5, -0.25))
     assert found.temperature == 0.7
@@ -142,7 +161,19 @@ def test_a_batch_is_silent_only_without_any_advantage_and_any_hint() -> None:
 
 @pytest.mark.parametrize(
     ("waiting", "oldest", "last_turn", "expected"),
-    [(0, None, 0.0, False), (4, 999.0, 999.0, True), (3, 999.0, 999.0, False), (1, 400.0, 999.0, True), (1, 999.0, 880.0, True), (1, 999.0, 881.0, False)],
+    [
+        (0, None, 0.0, False),
+        (4, 999.0, 999.0, True),
+        (3, 999.0, 999.0, False),
+        (1, 400.0, 999.0, True),
+        (1, 999.0, 880.0, True),
+        (1, 999.0, 881.0, False),
+    ],
 )
-def test_a_batch_is_ready_when_full_or_old_or_when_nobody_talks(waiting: int, oldest: float | None, last_turn: float, expected: bool) -> None:
-    assert ready(waiting, oldest=oldest, last_turn=last_turn, now=1000.0, batch_size=4, max_wait=600.0, idle=120.0) is expected
+def test_a_batch_is_ready_when_full_or_old_or_when_nobody_talks(
+    waiting: int, oldest: float | None, last_turn: float, expected: bool
+) -> None:
+    assert (
+        ready(waiting, oldest=oldest, last_turn=last_turn, now=1000.0, batch_size=4, max_wait=600.0, idle=120.0)
+        is expected
+    )

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from stories import asked, judged, replied, says, settled, turned
+
 from openclaw_rl import codec
 from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
 from openclaw_rl.store import WRITERS, Ledger, ask
 from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.types import Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
-from stories import asked, judged, replied, says, settled, turned
 
 words = st.text(max_size=40)
 ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=50).map(tuple)
@@ -39,8 +40,25 @@ def test_a_token_takes_the_fewest_bytes_that_hold_the_vocabulary(top: int, width
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(text=words, reply=words, tokens=ids, done=st.booleans(), user=words, session=st.none() | words.filter(bool), data=st.data())
-def test_any_turn_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, text: str, reply: str, tokens: tuple[int, ...], done: bool, user: str, session: str | None, data: st.DataObject) -> None:
+@given(
+    text=words,
+    reply=words,
+    tokens=ids,
+    done=st.booleans(),
+    user=words,
+    session=st.none() | words.filter(bool),
+    data=st.data(),
+)
+def test_any_turn_comes_back_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory,
+    text: str,
+    reply: str,
+    tokens: tuple[int, ...],
+    done: bool,
+    user: str,
+    session: str | None,
+    data: st.DataObject,
+) -> None:
     values = tuple(data.draw(st.lists(logprobs, min_size=len(tokens), max_size=len(tokens))))
     call = ToolCall(id="c1", name="run", arguments='{"a":  1}')
     completion = replied(
@@ -54,7 +72,13 @@ def test_any_turn_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory,
     )
     tool = Tool(name="run", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
     prompt = asked(text)
-    turn = turned(prompt=type(prompt)(messages=prompt.messages, tools=(tool,), tool_choice="required"), completion=completion, user=user, session=session, done=done)
+    turn = turned(
+        prompt=type(prompt)(messages=prompt.messages, tools=(tool,), tool_choice="required"),
+        completion=completion,
+        user=user,
+        session=session,
+        done=done,
+    )
     with Ledger(tmp_path_factory.mktemp("l") / "ledger.db", writer="serve", sync="normal") as ledger:
         ledger.add_turn(turn)
         assert ledger.turn(turn.id) == turn
@@ -109,7 +133,9 @@ def test_what_was_read_but_not_settled_is_open_after_a_restart(ledger_path: Path
             serve.add_turn(turn)
     with one_of_each(ledger_path, "collect") as collect:
         read = collect.new_turns(4)
-        collect.settle([settled(turns[1])], [Drop(turn=turns[2].id, stage="collect", reason="unmatched")], turns_read=read[-1][0])
+        collect.settle(
+            [settled(turns[1])], [Drop(turn=turns[2].id, stage="collect", reason="unmatched")], turns_read=read[-1][0]
+        )
     with one_of_each(ledger_path, "collect") as collect:
         assert [t.id for _, t in collect.open_turns()] == [turns[0].id, turns[3].id]
         assert [t.id for _, t in collect.new_turns(10)] == [turns[4].id]
@@ -185,7 +211,9 @@ def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path:
         "import sys; from openclaw_rl.store import Ledger; l = Ledger(sys.argv[1], writer='serve');"
         "print('held', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", code, str(ledger_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(ledger_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout.readline().strip() == "held"
         with pytest.raises(LedgerHeld, match=f"writes as 'serve'.*process {other.pid} on .* since 20"):
             Ledger(ledger_path, writer="serve")
@@ -214,7 +242,9 @@ def test_a_connection_cannot_write_another_writers_table(ledger_path: Path) -> N
     ],
 )
 @pytest.mark.parametrize("writer", ["serve", None])
-def test_a_damaged_file_is_refused_and_left_as_it_is(ledger_path: Path, damage: object, words: str, writer: object) -> None:
+def test_a_damaged_file_is_refused_and_left_as_it_is(
+    ledger_path: Path, damage: object, words: str, writer: object
+) -> None:
     with one_of_each(ledger_path, "serve") as ledger:
         for i in range(20):
             ledger.add_turn(turned(str(i)))
@@ -330,5 +360,9 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
         assert len(reads) > 10
         for sql in reads:
             steps = [row[3] for row in ledger.rows(f"EXPLAIN QUERY PLAN {sql}")]
-            scans = [s for s in steps if s.startswith("SCAN") and not s.startswith(("SCAN p", "SCAN states", "SCAN sqlite_sequence"))]
+            scans = [
+                s
+                for s in steps
+                if s.startswith("SCAN") and not s.startswith(("SCAN p", "SCAN states", "SCAN sqlite_sequence"))
+            ]
             assert not scans, (sql, steps)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from stories import judged, settled, turned
+
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Trained
@@ -13,7 +15,6 @@ from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Hint, Sample, Version
-from stories import judged, settled, turned
 
 pytestmark = pytest.mark.anyio
 
@@ -25,12 +26,23 @@ class Story:
         self.root = root
         self.now = 1000.0
         self.serve, self.collect, self.judge, self.train = (
-            Ledger(root / "ledger.db", writer=writer, sync="normal") for writer in ("serve", "collect", "judge", "train")
+            Ledger(root / "ledger.db", writer=writer, sync="normal")
+            for writer in ("serve", "collect", "judge", "train")
         )
         self.loop = self.begin(trainer or FakeTrainer())
 
     def begin(self, trainer: object, base: str = "fake") -> TrainLoop:
-        return TrainLoop(self.train, trainer, base=base, directory=self.root / "versions", rules=Rules(), batch_size=2, max_wait=600.0, idle=60.0, clock=lambda: self.now)  # type: ignore[arg-type]
+        return TrainLoop(
+            self.train,
+            trainer,
+            base=base,
+            directory=self.root / "versions",
+            rules=Rules(),
+            batch_size=2,
+            max_wait=600.0,
+            idle=60.0,
+            clock=lambda: self.now,
+        )  # type: ignore[arg-type]
 
     def said(self, score: float | None, hint: str | None = None) -> str:
         turn = turned(at=self.now)

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stories import judged, says, settled, turned
+
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.errors import ImportRefused
 from openclaw_rl.review import transcripts
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Hint
-from stories import judged, says, settled, turned
 
 pytestmark = pytest.mark.anyio
 
@@ -59,7 +60,9 @@ async def test_every_form_goes_in_and_comes_out_unchanged(tmp_path: Path, ledger
     assert exported(ledger_path) == rows
 
 
-async def test_a_conversation_goes_on_where_its_prompt_is_the_next_state_before(tmp_path: Path, ledger_path: Path) -> None:
+async def test_a_conversation_goes_on_where_its_prompt_is_the_next_state_before(
+    tmp_path: Path, ledger_path: Path
+) -> None:
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(TALK))
     await taken(file, ledger_path)
@@ -89,7 +92,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-async def test_a_bad_record_is_named_with_its_line_and_stops_no_other(tmp_path: Path, ledger_path: Path, bad: str) -> None:
+async def test_a_bad_record_is_named_with_its_line_and_stops_no_other(
+    tmp_path: Path, ledger_path: Path, bad: str
+) -> None:
     file = tmp_path / "talk.jsonl"
     good = [json.dumps({**TALK, "session_id": name}) for name in ("one", "two")]
     file.write_text("\n".join([good[0], bad, good[1]]))
@@ -100,7 +105,9 @@ async def test_a_bad_record_is_named_with_its_line_and_stops_no_other(tmp_path: 
     assert [row["session_id"] for row in exported(ledger_path)] == ["one", "two"]
 
 
-async def test_a_bad_turn_takes_its_whole_conversation_with_it_and_nothing_else(tmp_path: Path, ledger_path: Path) -> None:
+async def test_a_bad_turn_takes_its_whole_conversation_with_it_and_nothing_else(
+    tmp_path: Path, ledger_path: Path
+) -> None:
     file = tmp_path / "talk.jsonl"
     half = {"session_id": "half", "turns": [TALK["turns"][0], {"prompt": "x"}]}
     file.write_text("\n".join(json.dumps(row) for row in (half, TALK)))
@@ -116,7 +123,18 @@ async def test_strict_refuses_the_file_before_anything_is_written(tmp_path: Path
     assert exported(ledger_path) == []
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=5), st.recursive(st.none() | st.text(max_size=5) | st.integers(), lambda s: st.lists(s, max_size=3)), max_size=3), max_size=8), st.integers(1, 40), st.booleans())
+@given(
+    st.lists(
+        st.dictionaries(
+            st.text(max_size=5),
+            st.recursive(st.none() | st.text(max_size=5) | st.integers(), lambda s: st.lists(s, max_size=3)),
+            max_size=3,
+        ),
+        max_size=8,
+    ),
+    st.integers(1, 40),
+    st.booleans(),
+)
 def test_records_are_cut_apart_the_same_wherever_the_chunks_end(values: list[Any], chunk: int, as_list: bool) -> None:
     text = json.dumps(values) if as_list else "\n".join(json.dumps(value) for value in values)
     with pytest.MonkeyPatch.context() as patch:
@@ -150,7 +168,9 @@ def test_a_large_file_needs_little_memory_even_with_a_broken_line_early() -> Non
     assert peak < 2_000_000, "40 MB went through"
 
 
-async def test_a_served_turn_comes_out_with_all_that_is_known_and_goes_in_again(tmp_path: Path, ledger_path: Path) -> None:
+async def test_a_served_turn_comes_out_with_all_that_is_known_and_goes_in_again(
+    tmp_path: Path, ledger_path: Path
+) -> None:
     serve, collect, judge = (Ledger(ledger_path, writer=w, sync="normal") for w in ("serve", "collect", "judge"))
     turn = turned("Tell me")
     serve.add_turn(turn)

@@ -8,10 +8,11 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stories import asked, replied, says, turned
+
 from openclaw_rl import types
 from openclaw_rl.errors import InvalidValue
 from openclaw_rl.types import Feedback, Hint, Message, Prompt, Sample, Sampling, Step, ToolCall, Version, new_id
-from stories import asked, replied, says, turned
 
 logprob_lists = st.lists(st.floats(max_value=0.0, allow_infinity=False, allow_nan=False), max_size=20)
 
@@ -35,7 +36,9 @@ def test_a_logprob_above_zero_or_not_finite_cannot_be_built(bad: float) -> None:
 
 
 @given(values=logprob_lists, extra=st.integers(1, 3))
-def test_any_finite_logprobs_up_to_zero_are_kept_and_any_other_length_is_refused(values: list[float], extra: int) -> None:
+def test_any_finite_logprobs_up_to_zero_are_kept_and_any_other_length_is_refused(
+    values: list[float], extra: int
+) -> None:
     ids = tuple(range(len(values)))
     assert replied(reply_tokens=ids, logprobs=tuple(values)).logprobs == tuple(values)
     with pytest.raises(InvalidValue):
@@ -78,7 +81,14 @@ def test_only_an_assistant_calls_tools() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("temperature", -0.1), ("temperature", math.nan), ("top_p", 0.0), ("top_p", 1.1), ("max_tokens", 0), ("min_p", 2.0)],
+    [
+        ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("max_tokens", 0),
+        ("min_p", 2.0),
+    ],
 )
 def test_sampling_out_of_range_names_its_field(field: str, value: float) -> None:
     with pytest.raises(InvalidValue, match=f"^{field}: "):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class App:
         self.trainer = build_trainer(config) if "train" in loops else None
         self.ready = asyncio.Event()
         self._ledgers: dict[str, Ledger] = {}
+        self._env_key: str | None = None
         try:
             for name in self.names:
                 self._ledgers[name] = Ledger(ledger_path(config), writer=name, sync=config.store.sync)
@@ -116,8 +118,11 @@ class App:
 
         assert self.policy is not None
         serve = self.config.serve
-        keys = dials.api_keys(self.config)
+        keys = dict(dials.api_keys(self.config))
         refuse_open_door(serve.host, keys)
+        if keys and self.config.env.type:  # the worlds of this process come through the door like everybody
+            self._env_key = secrets.token_urlsafe(32)
+            keys[self._env_key] = f"env:{self.config.env.type}"
         return build_app(
             policy=self.policy,
             ledger=self._ledgers["serve"],
@@ -178,27 +183,35 @@ class App:
         """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back."""
         server = await self._listen(listening) if self.api is not None else None
         try:
-            async with self.started():
-                run = self.config.run
-                async with asyncio.TaskGroup() as group:
-                    for name, loop in self.loops.items():
-                        keeper = Keeper(loop, self._ledgers[name], poll=run.poll, backoff=run.backoff)
-                        group.create_task(keeper.run(stop))
-                    await stop.wait()
-                    if server is not None:
-                        await server.end()
-                        server = None
+            async with self.started(), self._worlds(server) as worlds, asyncio.TaskGroup() as group:
+                for name, loop in (self.loops | worlds).items():
+                    health = self._ledgers.get(name, self._ledgers.get("serve"))
+                    assert health is not None
+                    keeper = Keeper(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
+                    group.create_task(keeper.run(stop))
+                await stop.wait()
+                if server is not None:
+                    await server.end()
         finally:
             if server is not None:
                 await server.end()
+
+    @contextlib.asynccontextmanager
+    async def _worlds(self, server: Server | None) -> AsyncIterator[dict[str, Loop]]:
+        if server is None or self.config.env.type is None:
+            yield {}
+            return
+        from openclaw_rl.playing import episodes
+
+        async with episodes(self.config, self._ledgers["serve"], url=server.url, key=self._env_key) as plays:
+            yield {"episodes": plays}
 
     async def _listen(self, listening: Callable[[str], None]) -> Server:
         serve = self.config.serve
         listener = bind(serve.host, serve.port)
         server = Server(self.api, listener, grace=self.config.run.drain)
         await server.begin()
-        host = f"[{serve.host}]" if ":" in serve.host else serve.host
-        listening(f"http://{host}:{listener.getsockname()[1]}/v1")
+        listening(server.url)
         return server
 
 

@@ -287,7 +287,7 @@ def status(resolved: Resolved, json_out: bool) -> None:
     from openclaw_rl.review import views
 
     with _reader(resolved) as ledger:
-        view = views.status(ledger)
+        view = views.status(ledger, starve_after=resolved.config.collect.starve_turns)
     _print(view) if json_out else print_status(view)
 
 

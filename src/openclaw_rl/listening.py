@@ -74,6 +74,8 @@ class Server:
         self._server = _Quiet(settings)
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
+        host, port = listener.getsockname()[:2]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
 
     async def begin(self) -> None:
         """Return once requests are answered."""
@@ -85,7 +87,7 @@ class Server:
             await asyncio.sleep(0.01)
 
     async def end(self) -> None:
-        """Take no more requests, let streams finish, close."""
+        """Take no more requests, let streams finish, close. Safe to call twice."""
         self._server.should_exit = True
         if self._task is not None:
             await self._task

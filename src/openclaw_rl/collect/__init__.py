@@ -5,14 +5,12 @@ threads    decides: the conversations in memory                     (pure)
 matching   which remembered turn a history shows                    (pure)
 normalise  what all renderings of a conversation have in common     (pure)
 kinds      main or side                                             (pure)
-alarm      "N turns answered, none trainable, because ..."          (pure)
 episodes   plays worlds through the public API, as one more client
 chat       the public API as a client sees it
 """
 
 from __future__ import annotations
 
-from openclaw_rl.collect.alarm import starving
 from openclaw_rl.collect.loop import CollectLoop
 
-__all__ = ["CollectLoop", "starving"]
+__all__ = ["CollectLoop"]

@@ -305,6 +305,8 @@ class EnvDials(Section):
     type: str | None = Field(default=None, description="the environment that plays, a plugin")
     max_steps: int = Field(default=20, ge=1, le=100_000, description="most replies in one episode")
     parallel: int = Field(default=4, ge=1, le=4096, description="episodes at once")
+    max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
+    options: Options = Field(default_factory=dict, repr=False, description="free table handed to the environment")
     screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
     tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")
     swe_bench_path: Location | None = Field(default=None, description="folder with the repositories of swe")

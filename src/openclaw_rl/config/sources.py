@@ -31,15 +31,8 @@ PREFIX: Final = "OPENCLAW_RL__"
 _PRESETS: Final = Path(__file__).parent / "presets"
 _ONE_USER: Final = "default"
 _NOT_YET: Final = frozenset(
-    {
-        "run.record",
-        "train.num_rollouts_per_prompt",
-        "train.rollout",
-        "train.data",
-        "train.save_interval",
-        "train.resume",
-    }
-    | {path for path in DIALS if path.startswith(("eval.", "env.", "gpus.", "cloud."))}
+    {"run.record", "train.data", "train.save_interval", "train.resume", "eval.tasks"}
+    | {path for path in DIALS if path.startswith(("gpus.", "cloud."))}
 )
 """dials that users of the field know and set, whose part of the house is not built yet"""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from openclaw_rl import codec
 from openclaw_rl.errors import NotInLedger
+from openclaw_rl.review.alarms import AFTER, starving
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Turn, Verdict
 
@@ -17,7 +18,7 @@ STALE = 30.0
 """seconds after which a loop that has said nothing is shown as silent"""
 
 
-def status(ledger: Ledger, *, now: float | None = None) -> View:
+def status(ledger: Ledger, *, now: float | None = None, starve_after: int = AFTER) -> View:
     """How the run stands: loops, rows, drops by reason, the live version, alarms."""
     counts = ledger.counts()
     live = ledger.live_version()
@@ -40,7 +41,7 @@ def status(ledger: Ledger, *, now: float | None = None) -> View:
         "last_step": step(ledger, last.number) if last else None,
         "versions": counts["versions"],
         "live": live.number if live else None,
-        "alarms": alarms(counts, ledger.drop_counts(), loops),
+        "alarms": alarms(counts, ledger.drop_counts(), loops, after=starve_after),
     }
 
 
@@ -50,7 +51,7 @@ def _loop(row: Mapping[str, Any], now: float) -> View:
     return {**row, "state": state, "seconds_ago": round(age, 1)}
 
 
-def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View]) -> list[str]:
+def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View], *, after: int) -> list[str]:
     """What a person should look at, each with the reason and the remedy."""
     found = [
         f"loop {loop['loop']} is failing ({loop['failures']} times in a row): {loop['error']}"
@@ -59,13 +60,10 @@ def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View
     ]
     for loop in loops:
         found += [f"{alarm['what']}; {alarm['remedy']}" for alarm in loop["detail"].get("alarms", ())]
-    settled, dropped = counts["outcomes"], sum(drops.values())
-    if settled >= 20 and counts["trained"] == 0 and dropped >= settled:
-        reason, n = max(drops.items(), key=lambda item: item[1])
-        found.append(
-            f"{settled} turns answered, none trainable, because: {reason} ({n}); see 'openclaw-rl show turn ID'"
-        )
-    return found
+    starved = starving(
+        answered=counts["outcomes"], trainable=counts["outcomes"] - sum(drops.values()), reasons=drops, after=after
+    )
+    return [*found, starved] if starved else found
 
 
 def turn(ledger: Ledger, name: str) -> View:

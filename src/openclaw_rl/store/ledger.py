@@ -20,6 +20,7 @@ from openclaw_rl.store.reading import Reader
 from openclaw_rl.store.rows import (
     OUTCOME,
     TURN,
+    UNTRAINED,
     VERDICT,
     insert,
     insert_drops,
@@ -33,12 +34,6 @@ from openclaw_rl.store.rows import (
     verdict_row,
 )
 from openclaw_rl.types import Drop, Ending, Feedback, Outcome, Recorded, Step, Turn, Verdict, Version, VersionState
-
-_UNTRAINED = (
-    "v.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
-    " AND NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = v.turn)"
-    " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = v.turn AND d.verdict >= v.seq)"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,10 +267,10 @@ class Ledger(Reader):
     def untrained(self, limit: int) -> list[Judged]:
         """Judged turns that were neither trained nor dropped since their newest verdict, oldest first."""
         with self.lock:
-            low = self._advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {_UNTRAINED}")
+            low = self._advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")
             rows = self.rows(
                 f"SELECT {VERDICT}, {OUTCOME}, {TURN} FROM verdicts v JOIN outcomes o ON o.turn = v.turn"
-                f" JOIN turns t ON t.id = v.turn WHERE {_UNTRAINED} ORDER BY v.seq LIMIT ?",
+                f" JOIN turns t ON t.id = v.turn WHERE {UNTRAINED} ORDER BY v.seq LIMIT ?",
                 low,
                 limit,
             )

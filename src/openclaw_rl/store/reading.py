@@ -10,6 +10,7 @@ from openclaw_rl.store.file import LedgerFile, missing
 from openclaw_rl.store.rows import (
     OUTCOME,
     TURN,
+    UNTRAINED,
     VERDICT,
     VERSION,
     to_feedback,
@@ -143,6 +144,17 @@ class Reader(LedgerFile):
             "SELECT verb, argument FROM requests WHERE verb IN ('pause', 'resume') ORDER BY seq DESC LIMIT 1"
         )
         return str(json.loads(row[1]).get("why", "asked for")) if row and row[0] == "pause" else None
+
+    def backlog(self) -> int:
+        """How many settled turns wait to be judged, trained or dropped."""
+        marks = dict(self.rows("SELECT name, seq FROM cursors WHERE name IN ('outcomes', 'verdicts')"))
+        (unjudged,) = self.row(
+            "SELECT count(*) FROM outcomes o WHERE o.seq > ?"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn)",
+            marks.get("outcomes", 0),
+        )
+        (unused,) = self.row(f"SELECT count(*) FROM verdicts v WHERE {UNTRAINED}", marks.get("verdicts", 0))
+        return int(unjudged + unused)
 
     def drop_counts(self) -> dict[str, int]:
         """How many turns were dropped, by reason."""

@@ -25,6 +25,14 @@ VERSION = (
 )
 
 
+UNTRAINED = (
+    "v.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
+    " AND NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = v.turn)"
+    " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = v.turn AND d.verdict >= v.seq)"
+)
+"""verdicts after a low-water mark that are in force and were neither trained nor dropped"""
+
+
 def insert(db: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
     marks = ", ".join("?" * len(row))
     done = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))

@@ -69,7 +69,7 @@ class Singles:
         grouped = query.reshape(len(query), data.shape[2], -1, query.shape[-1])
         mask = self._mask(window or 0)
         answer = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
-        return answer.view_as(query)
+        return answer.reshape(query.shape)
 
     def _mask(self, window: int) -> torch.Tensor:
         if window not in self._masks:
@@ -133,7 +133,7 @@ class Layout:
         keys, values = past[:, 0].transpose(0, 1)[None], past[:, 1].transpose(0, 1)[None]
         # as in `Singles`: the heads of a group stand in for query positions
         grouped = query.view(1, data.shape[2], -1, query.shape[-1])
-        return functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).view_as(query)
+        return functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).reshape(query.shape)
 
     def _chunk(
         self, index: int, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None

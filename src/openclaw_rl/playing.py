@@ -1,0 +1,58 @@
+"""Worlds wired to the public API of the server in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from openclaw_rl import plugins
+from openclaw_rl.config import Config
+from openclaw_rl.ports import Env, Rollout
+from openclaw_rl.store import Ledger
+
+if TYPE_CHECKING:
+    from openclaw_rl.collect.episodes import Episodes
+
+
+@asynccontextmanager
+async def episodes(config: Config, ledger: Ledger, *, url: str, key: str | None) -> AsyncIterator[Episodes]:
+    """The plays of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
+    import httpx2
+
+    from openclaw_rl.collect.chat import ApiChat
+    from openclaw_rl.collect.episodes import Episodes
+
+    env, train = config.env, config.train
+    assert env.type is not None
+    rollout: Rollout = plugins.resolve("rollout", train.rollout or "play")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    headers["user-agent"] = f"env:{env.type}"
+    async with httpx2.AsyncClient(base_url=url.removesuffix("/v1"), headers=headers, timeout=None) as client:
+        plays = Episodes(
+            lambda: build_env(config),
+            ApiChat(client),
+            rollout=rollout,
+            parallel=env.parallel,
+            group_size=train.num_rollouts_per_prompt,
+            max_steps=env.max_steps,
+            seed=config.run.seed,
+            behind=lambda: ledger.backlog() >= env.max_pending,
+        )
+        try:
+            yield plays
+        finally:
+            await plays.stop()
+
+
+def build_env(config: Config) -> Env:
+    """One world of the kind that ``env.type`` names."""
+    env = config.env
+    offered = {
+        "max_steps": env.max_steps,
+        "screenshot_backend": env.screenshot_backend,
+        "tools_config": env.tools_config,
+        "swe_bench_path": env.swe_bench_path,
+    }
+    built: Env = plugins.build("env", env.type or "", offered=offered, options=env.options)
+    return built
