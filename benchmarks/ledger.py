@@ -27,7 +27,7 @@ from openclaw_rl.store import Ledger
 from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936
-WORDS = ["the", "agent", "reads", "a", "file", "then", "writes", "another", "one", "and", "says", "what", "it", "has", "done", "so", "far", "in", "plain", "words"]
+WORDS = tuple("the agent reads a file then writes another and says what it has done so far in plain words".split())
 
 
 def make_turn(rng: random.Random) -> Turn:

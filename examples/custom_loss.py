@@ -2,8 +2,8 @@
 
     openclaw-rl up --custom-loss-function-path examples/custom_loss.py:loss
 
-A loss is arithmetic: it gets `openclaw_rl.train.losses.LossInputs` (every tensor's shape is documented there) and returns a
-scalar and plain numbers to record. Tokens without signal belong in no denominator.
+A loss is arithmetic: it gets `openclaw_rl.train.losses.LossInputs` (every tensor's shape is documented there) and
+returns a scalar and plain numbers to record. Tokens without signal belong in no denominator.
 """
 
 from __future__ import annotations

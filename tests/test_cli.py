@@ -77,7 +77,22 @@ def told(tmp_path: Path) -> tuple[Path, str]:
 
 def test_help_names_every_verb() -> None:
     text = run("--help").stdout
-    for verb in ["up", "init", "config", "serve", "collect", "judge", "train", "status", "show", "import", "export", "rollback", "plugins", "doctor"]:
+    for verb in [
+        "up",
+        "init",
+        "config",
+        "serve",
+        "collect",
+        "judge",
+        "train",
+        "status",
+        "show",
+        "import",
+        "export",
+        "rollback",
+        "plugins",
+        "doctor",
+    ]:
         assert f"\n  {verb} " in text, verb
         assert run(verb, "--help").stdout.startswith("Usage: openclaw-rl")
 
@@ -97,7 +112,7 @@ def test_show_turn_gives_the_promised_fields(told: tuple[Path, str]) -> None:
 def test_session_step_version_and_status_are_shown(told: tuple[Path, str]) -> None:
     root, turn = told
     where = ("--rl-buffer-dir", str(root))
-    assert [t["id"] for t in read("show", "session", "s", *where)["turns"]][0] == turn
+    assert read("show", "session", "s", *where)["turns"][0]["id"] == turn
     step = read("show", "step", "1", *where)
     assert (step["turns"], step["metrics"], step["version"]) == ([turn], {"loss": 0.5}, 1)
     version = read("show", "version", "1", *where)
