@@ -27,7 +27,7 @@ from openclaw_rl.store import Ledger
 from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936
-WORDS = tuple("the agent reads a file then writes another and says what it has done so far in plain words".split())
+WORDS = ("agent", "reads", "file", "then", "writes", "another", "and", "says", "what", "it", "has", "done", "so", "far")
 
 
 def make_turn(rng: random.Random) -> Turn:
@@ -179,9 +179,8 @@ def main() -> None:
         line_size = (root / "turns.jsonl").stat().st_size / (options.count // 2)
         print(f"late / early            {after / before:5.2f}   (goal: at most 1.3)")
         print(f"ledger / JSON lines     {after / plain_ms:5.2f}   with three other processes at work")
-        print(
-            f"bytes per token         {size / (PROMPT + REPLY):5.2f}   against {line_size / (PROMPT + REPLY):.2f} as JSON lines"
-        )
+        tokens = PROMPT + REPLY
+        print(f"bytes per token         {size / tokens:5.2f}   against {line_size / tokens:.2f} as JSON lines")
     finally:
         shutil.rmtree(root)
 

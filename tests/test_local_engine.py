@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 
 from openclaw_rl.backends.local.adapters import version_model
-from openclaw_rl.backends.local.brains import Lean, Whole, brain_of
+from openclaw_rl.backends.local.attention import Layout, Singles, Span
+from openclaw_rl.backends.local.brains import Lean, Whole, arena_for, brain_of
 from openclaw_rl.backends.local.cache import Arena, shared
 from openclaw_rl.backends.local.engine import Chunks, Engine
 from openclaw_rl.backends.local.events import Event, Failed, Finished, Said, Scored
@@ -392,6 +393,26 @@ def test_an_adapter_merges_to_the_same_weights_as_peft(models: dict[str, Any], t
     machine.install(3, brain, live=True)
     machine.submit(writing(0, tokens, version=3))
     assert run(machine)[0].tokens == plain(theirs, tokens, 12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_tokens_answered_together_equal_those_answered_one_by_one(models: dict[str, Any], kind: str) -> None:
+    """The GPU's way, which runs on any device: pasts of 40 and 70 tokens, copied into rows of 128."""
+    brain = brain_of(models[kind])
+    room = arena_for(models[kind], rows=512)
+    pasts = [list(range(10, 50)), list(range(100, 170))]
+    strands = []
+    for past in pasts:
+        strand = room.open(0, [], 128)
+        assert strand is not None
+        brain(torch.tensor(past), Layout(room, [Span(strand, len(past))]), torch.tensor([0]))
+        strand.tokens.extend(past)
+        strands.append(strand)
+    tokens, keep = torch.tensor([7, 8]), torch.tensor([0, 1])
+    apart = brain(tokens, Layout(room, [Span(strand, 1) for strand in strands]), keep)
+    starts = torch.tensor([strand.start for strand in strands])
+    together = brain(tokens, Singles(room, starts, torch.tensor([40, 70]), 128), keep)
+    assert torch.allclose(apart, together, atol=1e-4)
 
 
 def test_a_directory_without_weights_is_no_version(models: dict[str, Any], tmp_path: Path) -> None:
