@@ -13,7 +13,7 @@ help:
 
 up: $(VENV)/.ready-local
 	@echo "==> starting the embedded default (Ctrl-C ends it cleanly)"
-	@$(BIN)/openclaw-rl up $(ARGS)
+	@$(BIN)/openclaw-rl up --preset cpu-demo $(ARGS)
 
 test: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory check

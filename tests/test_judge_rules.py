@@ -21,6 +21,8 @@ CORRECTIONS = [
     ("That was too long. Please keep it under 30 words next time.", "Please keep it under 30 words next time."),
     ("Too long. Use fewer than 30 words, please.", "Please use fewer than 30 words."),
     ("too long!", "Please keep it shorter."),
+    ("That is too long. Please answer in under 30 words.", "Please answer in under 30 words."),
+    ("I said under 30 words!!", "Please answer in under 30 words."),
     ("I asked for a list", "Please give a list."),
     ("Please give me a list instead.", "Please give me a list instead."),
     ("one sentence please", "Please answer in one sentence."),

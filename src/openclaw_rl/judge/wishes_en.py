@@ -72,9 +72,11 @@ def _after(pattern: str, lead: str) -> Callable[[str], str]:
 
 def _as_form(text: str) -> str:
     bare = re.sub(
-        r"(?i)\b(?:please|pls|plz|ok|thanks|and|but|instead|i need|i want|i'd like|give me|i asked for)\b", " ", text
+        r"(?i)\b(?:please|pls|plz|ok|thanks|and|but|instead|i need|i want(?:ed)?|i'd like|give me|i asked for|i said|i told you)\b",
+        " ",
+        text,
     )
-    bare = " ".join(bare.strip(" .!,?").split())
+    bare = re.sub(r"(?i)^(?:answer|keep) (?=(?:in|with|to)\b)", "", " ".join(bare.strip(" .!,?").split()))
     bare = bare if re.match(rf"(?i){_LANG}", bare) else _lower_first(bare)
     if re.match(r"at least|over|minimum|more", bare):
         return f"Please write {bare}"
@@ -130,7 +132,7 @@ WISHES: tuple[Wish, ...] = (
         rf"{_ASK}(?:keep|limit|restrict|cut|trim) (?:it|this|that|them|things|your \w+|(?:the |all |your )?(?:answers?|repl(?:y|ies)|responses?|messages?)|yourself)(?: down)? (?:(?:to |under |below |within |at most |to at most |to under |at )(?:max(?:imum)? |just |only |about )?{_NUMBER} .{{1,40}}|(?:{_DEGREE}(?:more |less )?(?:{_ADJ}|{_ADJER}|tight|light|clean)\b).{{0,40}})"
     ),
     _wish(
-        rf"{_SOFT}(?:in |with |i need |i want |i'd like |give me |answer in |answer with |keep to |more )?(?:just |only |exactly |about |around )?(?:under|at most|max(?:imum)?(?: of)?|no more than|not more than|less than|fewer than|within|up to|at least|a maximum of|below|over|minimum) {_NUMBER} {_UNIT}(?: or (?:less|fewer|so))?(?: max(?:imum)?)?{_END}",
+        rf"{_SOFT}(?:in |with |i need |i want(?:ed)? |i'd like |i said |i asked for |i told you |give me |answer in |answer with |keep to |more )?(?:just |only |exactly |about |around )?(?:under|at most|max(?:imum)?(?: of)?|no more than|not more than|less than|fewer than|within|up to|at least|a maximum of|below|over|minimum) {_NUMBER} {_UNIT}(?: or (?:less|fewer|so))?(?: max(?:imum)?)?{_END}",
         _as_form,
     ),
     _wish(
