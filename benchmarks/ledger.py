@@ -24,7 +24,8 @@ from pathlib import Path
 
 from openclaw_rl.codec import plain
 from openclaw_rl.store import Ledger
-from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict
+from openclaw_rl.store.rows import insert, turn_row
+from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936
 WORDS = ("agent", "reads", "file", "then", "writes", "another", "and", "says", "what", "it", "has", "done", "so", "far")
@@ -43,7 +44,7 @@ def make_turn(rng: random.Random) -> Turn:
         finish="stop",
         version=0,
     )
-    return Turn(prompt=Prompt(messages=(Message(role="user", content=text),)), completion=completion, user="ann")
+    return Turn(prompt=Prompt(messages=(Message(role="user", content=text),)), completion=completion, user="u1")
 
 
 def fresh(turn: Turn) -> Turn:
@@ -80,14 +81,12 @@ def _train(ledger: Ledger) -> None:
 
 def fill(path: Path, turns: int, rng: random.Random) -> None:
     """Give the ledger a history, all of it settled, judged and dropped, many rows to a transaction."""
-    templates = [make_turn(rng) for _ in range(16)]
+    packed = [turn_row(make_turn(rng)) for _ in range(16)]
     with Ledger(path, writer="serve", sync="normal") as ledger:
-        from openclaw_rl.store.rows import insert, turn_row
-
         for at in range(0, turns, 500):
             with ledger.writing("serve") as db:
                 for i in range(min(500, turns - at)):
-                    insert(db, "turns", turn_row(fresh(templates[i % 16])))
+                    insert(db, "turns", packed[i % 16] | {"id": new_id()})
     _settle(path, turns)
 
 

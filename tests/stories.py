@@ -32,7 +32,7 @@ def replied(text: str = "ok", **more: Any) -> Completion:
 
 def turned(text: str = "hello", *, completion: Completion | None = None, **more: Any) -> Turn:
     prompt = more.pop("prompt", None) or asked(text)
-    return Turn(**{"prompt": prompt, "completion": completion or replied(), "user": "ann", **more})
+    return Turn(**{"prompt": prompt, "completion": completion or replied(), "user": "u1", **more})
 
 
 def settled(turn: Turn, **more: Any) -> Outcome:

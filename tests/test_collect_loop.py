@@ -132,7 +132,7 @@ async def test_a_backlog_is_read_in_batches_and_is_not_idle_meanwhile() -> None:
 async def test_an_ending_closes_what_was_said_before_it_and_nothing_later() -> None:
     later = turn("t2", [user("new topic")], "fine", session="s", at=9.0)
     book = Book(turns=[turn("t1", [user("hi")], "hello", session="s", at=1.0), later])
-    book.endings = [Ending(session="s", user="ann", at=5.0), Ending(session="s", user="bob", at=99.0)]
+    book.endings = [Ending(session="s", user="u1", at=5.0), Ending(session="s", user="u2", at=99.0)]
     await run_dry(loop(book))
     assert {id: outcome.ended for id, outcome in book.outcomes.items()} == {"t1": "done"}
     assert book.endings_read == 2
@@ -140,7 +140,7 @@ async def test_an_ending_closes_what_was_said_before_it_and_nothing_later() -> N
 
 async def test_an_ending_waits_for_turns_that_are_not_read_yet() -> None:
     book = Book(turns=[turn(f"t{n}", [user(f"q{n}")], "a", session="s", at=float(n)) for n in range(4)])
-    book.endings = [Ending(session="s", user="ann", at=2.5)]
+    book.endings = [Ending(session="s", user="u1", at=2.5)]
     collect = loop(book, batch=2)
     await collect.tick()
     assert (book.outcomes, book.endings_read) == ({}, 0)
@@ -212,7 +212,7 @@ async def lived(book: Book, turns: Sequence[Turn], endings: Sequence[Ending], re
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_loop_that_is_restarted_all_the_time_writes_the_same_outcomes(seed: int) -> None:
     turns = random_turns(seed)
-    ends = [Ending(session="session-0", user="ann", at=205.0), Ending(session="session-1", user="ann", at=415.0)]
+    ends = [Ending(session="session-0", user="u1", at=205.0), Ending(session="session-1", user="u1", at=415.0)]
     assert await lived(Memoir(), turns, ends, restart=True) == await lived(Memoir(), turns, ends, restart=False)
 
 
@@ -248,7 +248,7 @@ async def test_the_real_ledger_is_read_and_settled(ledger_path: Path) -> None:
         serve.add_turn(turn("t1", [user("hi")], "hello", session="s", at=1.0))
         serve.add_turn(turn("t2", [user("hi"), bot("hello"), user("so?")], "ok", session="s", at=2.0))
         assert await loop(collect_ledger, now=2.0).tick() == 3
-        serve.add_ending("s", "ann")
+        serve.add_ending("s", "u1")
         assert await loop(collect_ledger, now=2.0).tick() == 2
         assert await loop(collect_ledger, now=2.0).tick() == 0
         first, second = collect_ledger.outcome("t1"), collect_ledger.outcome("t2")

@@ -647,21 +647,21 @@ def test_without_a_key_there_are_no_keys() -> None:
 
 
 def test_keys_come_from_the_environment_and_from_lines(tmp_path: Path) -> None:
-    found = keys(tmp_path, "keys", "# ours\nann: k1\n\nbob:k:2\nann:k3\n", OPENCLAW_API_KEY="k0")
-    assert found == {"k0": "default", "k1": "ann", "k:2": "bob", "k3": "ann"}
+    found = keys(tmp_path, "keys", "# ours\nu1: k1\n\nu2:k:2\nu1:k3\n", OPENCLAW_API_KEY="k0")
+    assert found == {"k0": "default", "k1": "u1", "k:2": "u2", "k3": "u1"}
 
 
 def test_keys_come_from_toml(tmp_path: Path) -> None:
-    assert keys(tmp_path, "keys.toml", 'ann = "k1"\nbob = ["k2", "k3"]') == {"k1": "ann", "k2": "bob", "k3": "bob"}
+    assert keys(tmp_path, "keys.toml", 'u1 = "k1"\nu2 = ["k2", "k3"]') == {"k1": "u1", "k2": "u2", "k3": "u2"}
 
 
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("keys", "ann:k1\nSECRET\n", "line 2: needs a user and a key; write one user:key to a line"),
-        ("keys", "ann:SECRET\nbob:SECRET", "line 2: bob and ann have the same key"),
-        ("keys.toml", 'ann = "SECRET', "is not valid TOML"),
-        ("keys.toml", 'ann = ["SECRET", 3]', "ann must be a key or a list of keys, as text"),
+        ("keys", "u1:k1\nSECRET\n", "line 2: needs a user and a key; write one user:key to a line"),
+        ("keys", "u1:SECRET\nu2:SECRET", "line 2: u2 and u1 have the same key"),
+        ("keys.toml", 'u1 = "SECRET', "is not valid TOML"),
+        ("keys.toml", 'u1 = ["SECRET", 3]', "u1 must be a key or a list of keys, as text"),
     ],
 )
 def test_a_wrong_keys_file_is_refused_without_showing_a_key(tmp_path: Path, name: str, text: str, said: str) -> None:
@@ -679,7 +679,7 @@ def test_a_keys_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_keys_file_that_everybody_can_read_is_noted(tmp_path: Path) -> None:
-    (tmp_path / "keys").write_text("ann:k1")
+    (tmp_path / "keys").write_text("u1:k1")
     (tmp_path / "keys").chmod(0o644)
     assert (
         "everybody on this machine can read the keys"

@@ -7,7 +7,7 @@ from openclaw_rl.judge.health import Scored, agreement, alarms, backlog, collaps
 
 def scores(plus: int, minus: int = 0, silent: int = 0, zero: int = 0) -> list[Scored]:
     values = [1.0] * plus + [-1.0] * minus + [None] * silent + [0.0] * zero
-    return [("ann", value, "judge") for value in values]
+    return [("u1", value, "judge") for value in values]
 
 
 def test_scores_all_alike_are_a_collapse() -> None:
@@ -35,15 +35,15 @@ def test_verdicts_that_say_nothing_starve_training() -> None:
 
 
 def test_a_judge_that_disagrees_with_a_user_drifts_for_that_user_alone() -> None:
-    pairs = [("ann", 1.0, -1.0)] * 3 + [("ann", 1.0, 0.5)] * 5 + [("bob", -1.0, -0.2)] * 8 + [("cy", 1.0, -1.0)] * 7
-    assert agreement(pairs) == {"ann": (5, 8), "bob": (8, 8), "cy": (0, 7)}
+    pairs = [("u1", 1.0, -1.0)] * 3 + [("u1", 1.0, 0.5)] * 5 + [("u2", -1.0, -0.2)] * 8 + [("cy", 1.0, -1.0)] * 7
+    assert agreement(pairs) == {"u1": (5, 8), "u2": (8, 8), "cy": (0, 7)}
     assert [(alarm.user, alarm.what) for alarm in drift(pairs)] == [
-        ("ann", "the judge agrees with 5 of 8 explicit scores")
+        ("u1", "the judge agrees with 5 of 8 explicit scores")
     ]
 
 
 def test_zeros_are_no_disagreement() -> None:
-    assert agreement([("ann", 0.0, 1.0), ("ann", 1.0, 0.0)]) == {}
+    assert agreement([("u1", 0.0, 1.0), ("u1", 1.0, 0.0)]) == {}
 
 
 def test_many_waiting_turns_are_said_with_the_reason() -> None:

@@ -32,7 +32,7 @@ def case(row: dict[str, Any]) -> Case:
         version=0,
     )
     turn = Turn(
-        prompt=Prompt(messages=(Message(role="user", content=row["request"]),)), completion=completion, user="ann"
+        prompt=Prompt(messages=(Message(role="user", content=row["request"]),)), completion=completion, user="u1"
     )
     said = Message(role=row["role"], content=row["next"])
     return Case(

@@ -378,8 +378,8 @@ async def test_the_judge_is_compared_with_what_users_say_outright() -> None:
     judge = loop(memory, RulesJudge())
     await judge.tick()
     status = await judge.status()
-    assert status["agreement"] == {"ann": (4, 10)}
-    assert [(alarm["name"], alarm["user"]) for alarm in status["alarms"]] == [("judge drift", "ann")]
+    assert status["agreement"] == {"u1": (4, 10)}
+    assert [(alarm["name"], alarm["user"]) for alarm in status["alarms"]] == [("judge drift", "u1")]
 
 
 @pytest.mark.anyio
@@ -417,10 +417,10 @@ async def test_on_the_real_ledger_a_late_thumb_replaces_the_judges_word(ledger_p
         with Ledger(ledger_path, writer="judge") as ledger:
             judge = JudgeLoop(ledger, AutoJudge())
             assert (await judge.tick(), await judge.tick()) == (2, 0)
-            assert ledger.scores(9) == [("ann", -1.0, "judge")]
+            assert ledger.scores(9) == [("u1", -1.0, "judge")]
             serve.add_feedback(Feedback(turn=seen.turn.id, score=1.0))
             assert (await judge.tick(), await judge.tick()) == (1, 0)
-            assert ledger.scores(1) == [("ann", 1.0, "explicit")]
+            assert ledger.scores(1) == [("u1", 1.0, "explicit")]
             assert (await judge.status())["waiting"] == 0
 
 

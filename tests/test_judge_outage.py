@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.config import load
 from openclaw_rl.review import views
@@ -36,7 +37,9 @@ class Endpoint:
                 await asyncio.sleep(60)
             body = {"well": ANSWER, "garbage": "<html>no</html>", "fails": "{}"}.get(self.mood, ANSWER)
             status = "500 Internal Server Error" if self.mood == "fails" else "200 OK"
-            writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode())
+            writer.write(
+                f"HTTP/1.1 {status}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}".encode()
+            )
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError):
             return  # the judge gave up waiting
@@ -49,7 +52,11 @@ async def running(root: Path, port: int) -> AsyncIterator[tuple[httpx2.AsyncClie
     sets = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
     sets += ["judge.kind=llm", f"judge.base_url=http://127.0.0.1:{port}/v1", "judge.model=judge", "judge.deadline=0.4"]
     sets += ["judge.retries=0", "judge.breaker_failures=2", "judge.breaker_seconds=0.3", "run.poll=0.02"]
-    app, stop, ready = App(load(environ={}, sets=sets).config), asyncio.Event(), asyncio.get_running_loop().create_future()
+    app, stop, ready = (
+        App(load(environ={}, sets=sets).config),
+        asyncio.Event(),
+        asyncio.get_running_loop().create_future(),
+    )
     task = asyncio.create_task(app.run(stop, listening=ready.set_result))
     url = await ready
     async with httpx2.AsyncClient(base_url=url, timeout=30) as client:
@@ -74,7 +81,9 @@ async def talk(client: httpx2.AsyncClient, topic: str) -> list[float]:
 
 
 @pytest.mark.parametrize("trouble", ["hangs", "garbage", "fails", "gone"])
-async def test_serving_goes_on_and_every_outcome_is_judged_once_the_endpoint_is_back(tmp_path: Path, trouble: str) -> None:
+async def test_serving_goes_on_and_every_outcome_is_judged_once_the_endpoint_is_back(
+    tmp_path: Path, trouble: str
+) -> None:
     endpoint = Endpoint()
     server = await asyncio.start_server(endpoint.answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -115,7 +115,7 @@ class Talker(threading.Thread):
 @pytest.mark.slow
 def test_fifty_kills_under_load_lose_no_answered_turn_and_train_none_twice(tmp_path: Path) -> None:
     system, answered, rng = System(tmp_path), set[str](), random.Random(11)
-    talkers = [Talker(name, answered) for name in ("ann", "bob", "eve")]
+    talkers = [Talker(name, answered) for name in ("u1", "u2", "u3")]
     for talker in talkers:
         talker.start()
     for _ in range(KILLS):

@@ -49,7 +49,7 @@ def asked(*messages: Message, reply: Message | None = None, tools: tuple[Tool, .
         finish="stop",
         version=0,
     )
-    return Turn(**{"prompt": Prompt(messages=messages, tools=tools), "completion": completion, "user": "ann", **more})
+    return Turn(**{"prompt": Prompt(messages=messages, tools=tools), "completion": completion, "user": "u1", **more})
 
 
 def says(role: Any, content: str) -> Message:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -310,6 +311,21 @@ def test_versions_run_side_by_side_and_leave_when_nobody_needs_them(models: dict
     assert done[10].tokens == plain(others[1], asked[1], 12)
     assert done[20].tokens == plain(others[2], asked[2], 12)
     assert done[3].tokens == plain(models["llama"], asked[3], 12)
+
+
+def test_the_weights_of_a_version_that_left_are_held_by_nobody(models: dict[str, Any]) -> None:
+    machine = engine(models["llama"])
+    machine.install(1, Lean(tiny("llama")), live=True)
+    brain = machine.brains[1]
+    assert isinstance(brain, Lean)
+    weights = weakref.ref(brain.layers[0].qkv)
+    del brain
+    machine.submit(writing(0, [5, 6, 7], version=1))
+    machine.step()
+    machine.promote(0)
+    assert weights() is not None
+    run(machine)
+    assert weights() is None
 
 
 def test_a_version_that_cannot_be_had_fails_its_requests_only(models: dict[str, Any]) -> None:

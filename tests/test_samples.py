@@ -103,7 +103,7 @@ def test_the_sample_carries_the_very_tokens_that_were_sampled() -> None:
     assert found.temperature == 0.7
 
 
-def scored(*scores: float | None, user: str = "ann", groups: tuple[str | None, ...] = ()) -> list[Sample]:
+def scored(*scores: float | None, user: str = "u1", groups: tuple[str | None, ...] = ()) -> list[Sample]:
     made = []
     for i, score in enumerate(scores):
         group = groups[i] if groups else None
@@ -120,22 +120,22 @@ def advantages(batch: Batch) -> list[float | None]:
 def test_the_baseline_is_read_before_it_is_updated() -> None:
     batch = assemble(scored(1.0, 1.0, -1.0), baselines={}, rules=Rules())
     assert advantages(batch) == [1.0, 0.95, -1.0975]
-    assert batch.baselines["ann"] == pytest.approx(0.95 * (0.95 * 0.05 + 0.05) - 0.05)
+    assert batch.baselines["u1"] == pytest.approx(0.95 * (0.95 * 0.05 + 0.05) - 0.05)
 
 
 def test_each_user_has_a_baseline_of_their_own_and_it_goes_on_from_where_it_was() -> None:
-    batch = assemble([*scored(1.0), *scored(1.0, user="bob")], baselines={"bob": 0.5}, rules=Rules())
+    batch = assemble([*scored(1.0), *scored(1.0, user="u2")], baselines={"u2": 0.5}, rules=Rules())
     assert advantages(batch) == [1.0, 0.5]
-    assert batch.baselines["bob"] == pytest.approx(0.525)
+    assert batch.baselines["u2"] == pytest.approx(0.525)
 
 
 def test_a_turn_without_a_score_leaves_the_baseline_alone() -> None:
-    batch = assemble(scored(None, 1.0), baselines={"ann": 0.2}, rules=Rules())
+    batch = assemble(scored(None, 1.0), baselines={"u1": 0.2}, rules=Rules())
     assert advantages(batch) == [None, 0.8]
 
 
 def test_raw_advantages_are_the_scores() -> None:
-    assert advantages(assemble(scored(1.0, -1.0), baselines={"ann": 0.9}, rules=Rules(advantage="raw"))) == [1.0, -1.0]
+    assert advantages(assemble(scored(1.0, -1.0), baselines={"u1": 0.9}, rules=Rules(advantage="raw"))) == [1.0, -1.0]
 
 
 def test_a_group_is_measured_against_its_own_mean_and_spread() -> None:

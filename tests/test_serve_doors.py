@@ -16,9 +16,9 @@ from openclaw_rl.serve import Limits
 from openclaw_rl.types import Prompt
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
-KEYS = {"key-of-ann": "ann", "key-of-bob": "bob"}
-ANN = {"authorization": "Bearer key-of-ann"}
-BOB = {"x-api-key": "key-of-bob"}
+KEYS = {"key-of-u1": "u1", "key-of-u2": "u2"}
+U1 = {"authorization": "Bearer key-of-u1"}
+U2 = {"x-api-key": "key-of-u2"}
 
 
 @pytest.fixture
@@ -34,14 +34,14 @@ def locked() -> Iterator[World]:
 
 
 def test_a_key_is_needed_and_its_user_is_written_into_the_turn(locked: World) -> None:
-    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic key-of-ann"}, {"x-api-key": "ké"}):
+    for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic key-of-u1"}, {"x-api-key": "ké"}):
         refused = locked.chat(headers={name: value.encode("latin-1") for name, value in headers.items()})  # type: ignore[misc]
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"] == "Bearer"
         assert refused.json()["error"]["type"] == "authentication_error"
-    assert locked.chat(headers=ANN).status_code == 200
-    assert locked.chat(headers=BOB).status_code == 200
-    assert [turn.user for turn in locked.notebook.turns.values()] == ["ann", "bob"]
+    assert locked.chat(headers=U1).status_code == 200
+    assert locked.chat(headers=U2).status_code == 200
+    assert [turn.user for turn in locked.notebook.turns.values()] == ["u1", "u2"]
     assert locked.post("/v1/messages", ASK).json()["error"]["type"] == "authentication_error"
 
 
@@ -54,21 +54,21 @@ def test_only_health_and_the_description_are_open_without_a_key(locked: World) -
 
 
 def test_a_session_belongs_to_the_key_that_opened_it(locked: World) -> None:
-    assert locked.chat(headers={**ANN, "x-session-id": "s1"}).status_code == 200
-    refused = locked.chat(headers={**BOB, "x-session-id": "s1"})
+    assert locked.chat(headers={**U1, "x-session-id": "s1"}).status_code == 200
+    refused = locked.chat(headers={**U2, "x-session-id": "s1"})
     assert refused.status_code == 403
     assert refused.json()["error"]["type"] == "permission_error"
-    assert locked.chat(headers={**ANN, "x-session-id": "s1"}).status_code == 200
-    assert locked.post("/v1/sessions/s1/end", {}, **BOB).status_code == 403
-    assert locked.post("/v1/sessions/s1/end", {}, **ANN).json() == {"object": "session.ended", "session": "s1"}
-    assert locked.post("/v1/sessions/s9/end", {}, **ANN).status_code == 404
-    assert locked.notebook.endings == [("s1", "ann")]
+    assert locked.chat(headers={**U1, "x-session-id": "s1"}).status_code == 200
+    assert locked.post("/v1/sessions/s1/end", {}, **U2).status_code == 403
+    assert locked.post("/v1/sessions/s1/end", {}, **U1).json() == {"object": "session.ended", "session": "s1"}
+    assert locked.post("/v1/sessions/s9/end", {}, **U1).status_code == 404
+    assert locked.notebook.endings == [("s1", "u1")]
 
 
 def test_a_session_that_was_only_guessed_is_left_out_rather_than_refused(locked: World) -> None:
-    locked.chat(headers=ANN, user="tom")
-    assert locked.chat(headers=BOB, user="tom").status_code == 200
-    assert [turn.session for turn in locked.notebook.turns.values()] == ["tom", None]
+    locked.chat(headers=U1, user="u4")
+    assert locked.chat(headers=U2, user="u4").status_code == 200
+    assert [turn.session for turn in locked.notebook.turns.values()] == ["u4", None]
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_headers_say_main_or_side_done_and_the_group(world: World) -> None:
 
 
 def test_a_caller_can_keep_a_turn_a_session_and_a_key_out_of_training() -> None:
-    with serving(keys=KEYS, optout_users=["bob"]) as world:
-        world.chat(headers={**ANN, "x-openclaw-rl-train": "off"})
-        world.chat(headers=BOB)
-        world.chat(headers={**ANN, "x-session-id": "s", "x-openclaw-rl-train": "off-session"})
-        world.chat(headers={**ANN, "x-session-id": "s"})
-        world.chat(headers={**ANN, "x-session-id": "t"})
+    with serving(keys=KEYS, optout_users=["u2"]) as world:
+        world.chat(headers={**U1, "x-openclaw-rl-train": "off"})
+        world.chat(headers=U2)
+        world.chat(headers={**U1, "x-session-id": "s", "x-openclaw-rl-train": "off-session"})
+        world.chat(headers={**U1, "x-session-id": "s"})
+        world.chat(headers={**U1, "x-session-id": "t"})
     assert [turn.trainable for turn in world.notebook.turns.values()] == [False, False, False, False, True]
 
 
@@ -218,20 +218,20 @@ def test_beyond_its_streams_and_its_queue_a_key_is_asked_to_come_back() -> None:
     with (
         serving(policy, keys=KEYS, limits=limits) as world,
         ThreadPoolExecutor(2) as pool,
-        world.client(**ANN) as first,
+        world.client(**U1) as first,
     ):
         with first.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as running:
             lines = running.iter_lines()
             assert next(lines).startswith("data: ")
-            waiting = pool.submit(world.chat, headers=ANN)
-            while "openclaw_rl_requests_waiting 1.0" not in world.get("/metrics", **ANN).text:
+            waiting = pool.submit(world.chat, headers=U1)
+            while "openclaw_rl_requests_waiting 1.0" not in world.get("/metrics", **U1).text:
                 pass  # until the second stands in line
-            refused = world.chat(headers=ANN)
+            refused = world.chat(headers=U1)
             assert refused.status_code == 429
             assert refused.headers["retry-after"] == "1"
             assert refused.json()["error"]["type"] == "rate_limit_error"
             policy.stall_after = None
-            assert world.chat(headers=BOB).status_code == 200
+            assert world.chat(headers=U2).status_code == 200
         assert waiting.result(timeout=10).status_code == 200
 
 

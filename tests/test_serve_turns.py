@@ -155,7 +155,7 @@ def test_feedback_that_says_nothing_sensible_is_refused(
 
 
 def test_a_turn_of_somebody_else_cannot_be_judged() -> None:
-    with serving(keys={"a": "ann", "b": "bob"}) as world:
+    with serving(keys={"a": "u1", "b": "u2"}) as world:
         turn = world.chat(headers={"x-api-key": "a"}).json()["id"]
         assert world.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="b").status_code == 404
         assert world.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="a").status_code == 200
@@ -163,7 +163,7 @@ def test_a_turn_of_somebody_else_cannot_be_judged() -> None:
 
 def test_the_patterns_find_what_should_not_be_kept_and_leave_the_rest() -> None:
     text = (
-        "Write to ann.b+c@mail.example.org or +41 44 123 45 67, (415) 555-0123, 415-555-0123; "
+        "Write to u1.b+c@mail.example.org or +41 44 123 45 67, (415) 555-0123, 415-555-0123; "
         "card 4111 1111 1111 1111, not 4111 1111 1111 1112; key sk-abcdefghijklmnop1234; "
         "version 1.2.3, 2026-11-15, port 30000, 192.168.1.100"
     )
@@ -175,10 +175,10 @@ def test_the_patterns_find_what_should_not_be_kept_and_leave_the_rest() -> None:
 
 
 def test_a_redacted_turn_is_kept_without_its_tokens_and_never_trained() -> None:
-    with serving(Scripted("Mail bob@x.example."), redact=patterns) as world:
-        reply = world.chat("I am ann@x.example", headers={"x-session-id": "ann@x.example"}).json()
-        assert reply["choices"][0]["message"]["content"] == "Mail bob@x.example."
-        world.post("/v1/feedback", {"turn": reply["id"], "comment": "ask ann@x.example"})
+    with serving(Scripted("Mail u2@x.example."), redact=patterns) as world:
+        reply = world.chat("I am u1@x.example", headers={"x-session-id": "u1@x.example"}).json()
+        assert reply["choices"][0]["message"]["content"] == "Mail u2@x.example."
+        world.post("/v1/feedback", {"turn": reply["id"], "comment": "ask u1@x.example"})
         turn = world.notebook.last
         world.policy.reply = "Fine."
         world.chat("nothing to hide")

@@ -49,7 +49,7 @@ def turn(id: str, prompt: list[Message], reply: Message | str, *, at: float = 0.
         version=0,
     )
     asked = Prompt(messages=tuple(prompt), tools=more.pop("tools", ()))
-    return Turn(**{"id": id, "prompt": asked, "completion": completion, "user": "ann", "at": at, **more})
+    return Turn(**{"id": id, "prompt": asked, "completion": completion, "user": "u1", "at": at, **more})
 
 
 class Story:
@@ -69,7 +69,7 @@ class Story:
         self._keep(self.threads.expire(now))
 
     def end(self, session: str, *, at: float) -> None:
-        self._keep(self.threads.end(Ending(session=session, user="ann", at=at)))
+        self._keep(self.threads.end(Ending(session=session, user="u1", at=at)))
 
     def said(self, id: str) -> list[tuple[str, str]]:
         return [(message.role, message.content) for message in self.outcomes[id].next_state]
@@ -240,7 +240,7 @@ def test_sessions_that_are_named_apart_never_join() -> None:
 
 def test_users_never_join() -> None:
     story = Story()
-    story.add(turn("t1", [user("hi")], "hello"), turn("t2", [user("hi"), bot("hello"), user("x")], "y", user="bob"))
+    story.add(turn("t1", [user("hi")], "hello"), turn("t2", [user("hi"), bot("hello"), user("x")], "y", user="u2"))
     assert story.outcomes == {}
 
 

@@ -34,7 +34,7 @@ TALK: dict[str, Any] = {
 
 async def taken(path: Path, ledger_path: Path, **more: Any) -> transcripts.Report:
     with Ledger(ledger_path, writer="import", sync="normal") as ledger:
-        return await transcripts.import_file(ledger, path, FakePolicy(), user="ann", **more)
+        return await transcripts.import_file(ledger, path, FakePolicy(), user="u1", **more)
 
 
 def exported(ledger_path: Path) -> list[Any]:

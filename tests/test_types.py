@@ -107,7 +107,7 @@ def test_a_sample_without_any_signal_cannot_be_built() -> None:
     turn = turned()
     parts = {
         "turn": turn.id,
-        "user": "ann",
+        "user": "u1",
         "prompt": turn.prompt,
         "prompt_tokens": (1,),
         "reply_tokens": (2, 3),

@@ -40,7 +40,7 @@ def _cgroup_left() -> int:
 
 
 def release() -> None:
-    """Give freed memory back to the system; without this a heap keeps what weights have left."""
+    """Give freed memory back to the system where allocators do so; torch's own may keep it for the next version."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
