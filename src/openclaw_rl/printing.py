@@ -23,9 +23,17 @@ def print_status(view: Mapping[str, Any]) -> None:
         colour = {"running": "green", "failing": "red"}.get(loop["state"], "yellow")
         click.echo(f"loop      {loop['loop']:<8}", nl=False)
         click.secho(f"{loop['state']:<9}", fg=colour, nl=False)
-        click.echo(f"process {loop['pid']}, {loop['moved']} items, {loop['seconds_ago']:.0f} s ago")
+        click.echo(
+            f"process {loop['pid']}, {loop['moved']} items, {loop['seconds_ago']:.0f} s ago" + _more(loop["detail"])
+        )
     for alarm in view["alarms"]:
         click.secho(f"alarm     {alarm}", fg="red")
+
+
+def _more(detail: Mapping[str, Any]) -> str:
+    """What a loop says of itself beyond being there."""
+    said = f", {detail['waiting']} waiting" if detail.get("waiting") else ""
+    return said + (f", paused: {detail.get('reason') or detail['paused']}" if detail.get("paused") else "")
 
 
 def print_view(view: Mapping[str, Any]) -> None:
