@@ -671,7 +671,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(CHANGES)), min_siz
 def test_a_reply_is_matched_to_its_true_parent_or_to_none(
     seed: int, steps: list[tuple[int, str]], unique: bool
 ) -> None:
-    play(seed, steps, unique=unique)
+    assert play(seed, steps, unique=unique).truth, "every step checks its own matches against the truth"
 
 
 def test_nearly_every_reply_is_matched_when_replies_differ() -> None:

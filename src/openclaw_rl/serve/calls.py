@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from openclaw_rl.serve.jsonscan import Envelope
 from openclaw_rl.serve.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text
 from openclaw_rl.types import new_id
@@ -10,7 +12,7 @@ MALFORMED = "malformed_tool_call"
 SPACE = " \t\n\r"
 
 
-class Calls:
+class Calls(ABC):
     """A reader under construction: subclasses say how text is taken and how it ends."""
 
     def __init__(self) -> None:
@@ -28,11 +30,13 @@ class Calls:
         self._finish(cut=cut)
         return self._given()
 
+    @abstractmethod
     def _take(self, text: str) -> None:
-        raise NotImplementedError
+        """Read the next bit of raw text into parts."""
 
+    @abstractmethod
     def _finish(self, *, cut: bool) -> None:
-        raise NotImplementedError
+        """Make parts of what is still open; ``cut`` says that the reply ran out of tokens."""
 
     def _given(self) -> list[Part]:
         given, self._parts = self._parts, []
