@@ -43,11 +43,13 @@ class System:
     def start(self) -> str:
         self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         assert self.process.stderr is not None
+        said = []
         for line in self.process.stderr:
+            said.append(line)
             if line.startswith("listening on"):
                 threading.Thread(target=self.process.stderr.read, daemon=True).start()
                 return line.split()[-1]
-        raise AssertionError("it ended before it listened")
+        raise AssertionError("it ended before it listened: " + "".join(said))
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)

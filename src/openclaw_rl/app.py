@@ -93,6 +93,7 @@ class App:
             trusted=judge.trusted_envs,
             limits=hint_limits(self.config),
             window=judge.health_window,
+            longest_pause=min(30.0, judge.breaker_seconds),
         )
 
     def _train_loop(self, ledger: Ledger) -> Loop:

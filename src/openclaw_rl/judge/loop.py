@@ -45,7 +45,7 @@ class JudgeLoop:
     """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when done.
 
     A case whose judge is unavailable stays on the ledger's list; it is asked again through a breaker whose pause
-    doubles up to half a minute, one case first, then all.
+    doubles up to ``longest_pause`` seconds, one case first, then all.
     """
 
     name = "judge"
@@ -63,6 +63,7 @@ class JudgeLoop:
         step_votes: bool = False,
         calibrate: bool = True,
         window: int = 256,
+        longest_pause: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
@@ -75,7 +76,7 @@ class JudgeLoop:
         self._step_votes, self._calibrate = step_votes, calibrate
         self._window = window
         self._clock, self._wall, self._sleep = clock, wall, sleep
-        self._breaker = Breaker(failures=1, pause=1.0, longest=30.0, clock=clock)
+        self._breaker = Breaker(failures=1, pause=min(1.0, longest_pause), longest=longest_pause, clock=clock)
         self._waiting: set[str] = set()
         self._rest_until = float("-inf")
         self._pairs: deque[health.Pair] = deque(maxlen=512)

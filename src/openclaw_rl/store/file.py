@@ -135,9 +135,18 @@ def check_header(path: Path, *, newest: int = len(MIGRATIONS)) -> None:
             f"{path} has layout {layout}; this release knows layouts up to {newest}",
             remedy="upgrade openclaw-rl, or give it another run directory (run.dir)",
         )
+    _refuse_cut_short(path, head)
+
+
+def _refuse_cut_short(path: Path, head: bytes) -> None:
+    """The header says how long the file is, unless there is a log beside it: a process that died while moving pages
+    from the log into the file leaves a file that is short, and whole again as soon as the log is read."""
+    log = path.with_name(f"{path.name}-wal")
+    if head[24:28] != head[92:96] or (log.exists() and log.stat().st_size > 0):
+        return
     page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     whole = (65536 if page == 1 else page) * pages
-    if head[24:28] == head[92:96] and path.stat().st_size < whole:
+    if path.stat().st_size < whole:
         raise _damaged(path, f"it is cut short: {path.stat().st_size} of {whole} bytes")
 
 

@@ -237,13 +237,14 @@ class Ledger(Reader):
         return Case(turn=turn, outcome=outcome, feedback=tuple(to_feedback(row[1:]) for row in rows))
 
     def _advance(self, name: str, first_open: str) -> int:
-        """Move a low-water mark up to just before the first row that is still open."""
+        """Move a low-water mark up to just before the first row that is still open.
+
+        One statement, so that both numbers are of one moment: a row that another process adds in between must not be
+        passed by.
+        """
         low = self.cursor(name)
-        (first,) = self.row(first_open, low)
-        if first is None:
-            (newest,) = self.row(f"SELECT coalesce(max(seq), 0) FROM {name}")
-            first = max(newest, low) + 1
-        self.low[name] = first - 1
+        first, newest = self.row(f"SELECT ({first_open}), (SELECT coalesce(max(seq), 0) FROM {name})", low)
+        self.low[name] = first - 1 if first is not None else max(newest, low)
         return self.low[name]
 
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
