@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +63,7 @@ def load(
     """
     from transformers import AutoModelForCausalLM
 
+    _quiet_bars()
     place = pick_device(device)
     kind = pick_dtype(dtype, place, cache_dir)
     folder, name = find(model, cache_dir=cache_dir, progress=progress)
@@ -82,6 +84,15 @@ def load(
         device=place,
         dtype=kind,
     )
+
+
+def _quiet_bars() -> None:
+    """No progress bars of other libraries in our logs, nor the lock between processes that they would leave behind."""
+    from tqdm import tqdm
+    from transformers.utils import logging
+
+    tqdm.set_lock(threading.RLock())
+    logging.disable_progress_bar()
 
 
 def find(model: str, *, cache_dir: Path, progress: Progress) -> tuple[Path, str]:
