@@ -308,3 +308,12 @@ def test_a_stream_under_way_finishes_when_the_system_is_told_to_end(tmp_path: Pa
     assert server.process.returncode == 0
     with Ledger(tmp_path / "ledger.db") as ledger:
         assert ledger.turn(events[0]["id"]).completion.finish == "stop"
+
+
+def test_judge_explain_shows_the_evidence_and_what_the_judge_alone_would_say(told: tuple[Path, str]) -> None:
+    root, turn = told
+    story = read("judge", "--explain", turn, "--rl-buffer-dir", str(root), *FAKES)
+    assert (story["verdict"]["score"], story["verdict"]["source"]) == (-1.0, "explicit")
+    assert story["evidence"][0]["note"] == "a score of -1 was given"
+    assert "the judge alone" in story["note"]
+    assert "wrote" not in run("judge", "--explain", turn, "--rl-buffer-dir", str(root), *FAKES).stderr
