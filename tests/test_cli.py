@@ -188,6 +188,10 @@ def test_import_and_export_go_round(tmp_path: Path) -> None:
     run("judge", "--once", *where, *FAKES)
     [row] = [json.loads(line) for line in run("export", "--training", *where).stdout.splitlines()]
     assert row["score"] == 1.0
+    run("train", "--once", *where, *FAKES)
+    assert read("status", *where)["turns"]["trained"] == 1, (
+        "one sample is less than a batch, and --once waits for no more"
+    )
 
 
 def test_rollback_makes_a_new_version_also_when_nothing_runs(told: tuple[Path, str]) -> None:

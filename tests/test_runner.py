@@ -101,3 +101,12 @@ async def test_a_loop_that_has_more_to_say_is_heard() -> None:
     book = Book()
     await kept(Talkative("judge", 1), book).once()
     assert book.detail == {"waiting": 3}
+
+
+async def test_a_loop_is_running_from_its_first_tick_on_and_then_speaks_once_a_second() -> None:
+    book, now = Book(), [0.0]
+    keeper = kept(Scripted("judge", 1, 1, 1), book, clock=lambda: now[0])
+    for moment in (0.0, 0.5, 1.5):
+        now[0] = moment
+        await keeper.once()
+    assert [(state, moved) for _, state, moved, _, _ in book.said] == [("running", 1), ("running", 3)]

@@ -14,11 +14,12 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl import codec, plugins
 from openclaw_rl import config as dials
+from openclaw_rl import plugins
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown, LedgerError, LedgerHeld
 from openclaw_rl.listening import Server, bind, refuse_open_door
@@ -179,6 +180,12 @@ class App:
     async def finish(self) -> int:
         """Tick until nothing moves any more."""
         return await drain(list(self.loops.values()))
+
+    @classmethod
+    def hurried(cls, config: Config, *, loops: Sequence[Writer]) -> App:
+        """An app that does not wait for a batch to fill: for `--once`, which trains what is there and ends."""
+        train = config.train.model_copy(update={"max_wait": 0.0})
+        return cls(config.model_copy(update={"train": train}), loops=loops)
 
     async def run(self, stop: asyncio.Event, *, listening: Callable[[str], None] = lambda _: None) -> None:
         """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back."""
@@ -376,8 +383,7 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
     finally:
         if policy is not None:
             await policy.stop()
-    plain: dict[str, Any] = codec.plain(told)
-    return plain
+    return asdict(told)
 
 
 async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float = 30.0) -> Version:

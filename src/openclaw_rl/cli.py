@@ -193,7 +193,8 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
         click.secho(f"note: {note}", fg="yellow", err=True)
 
     async def go() -> None:
-        app = App(resolved.config, loops=(only,) if only else LOOPS)
+        build = App.hurried if once else App
+        app = build(resolved.config, loops=(only,) if only else LOOPS)
         click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
         if once:
             async with app.started():

@@ -51,6 +51,7 @@ class Keeper:
         self._moved = 0
         self._failures = 0
         self._error = ""
+        self._state = ""
         self._said = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -68,9 +69,9 @@ class Keeper:
             return await self._failed(error)
         if self._failures:
             log.info("loop %s works again after %d failures", self.loop.name, self._failures)
-        changed, self._failures, self._error = self._failures > 0, 0, ""
+        self._failures, self._error = 0, ""
         self._moved += moved
-        if changed or self._clock() - self._said >= 1.0:
+        if self._state != "running" or self._clock() - self._said >= 1.0:
             await self._say("running")
         return 0.0 if moved else self._poll
 
@@ -83,7 +84,7 @@ class Keeper:
         return float(min(self._backoff, 0.5 * 2 ** min(self._failures, 16)))
 
     async def _say(self, state: str) -> None:
-        self._said = self._clock()
+        self._state, self._said = state, self._clock()
         try:
             detail = await self.loop.status() if isinstance(self.loop, Telling) else {}
             await asyncio.to_thread(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -297,7 +297,7 @@ def _exported(ledger: Ledger, turn: Turn, *, tokens: bool) -> dict[str, Json]:
     if turn.prompt.tools:
         out["tools"] = codec.plain(turn.prompt.tools)
     if verdict:
-        out |= {"score": verdict.score, "hints": codec.plain(verdict.hints)}
+        out |= {"score": verdict.score, "hints": [asdict(hint) for hint in verdict.hints]}
     if tokens:
         out["tokens"] = {
             "prompt": list(done.prompt_tokens),
@@ -324,7 +324,7 @@ def training_set(ledger: Ledger) -> Iterator[Json]:
                 "messages": codec.plain((*turn.prompt.messages, turn.completion.reply)),
                 "tools": codec.plain(turn.prompt.tools),
                 "score": verdict.score,
-                "hints": codec.plain(verdict.hints),
+                "hints": [asdict(hint) for hint in verdict.hints],
                 "next_state": codec.plain(outcome.next_state),
             }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from openclaw_rl import codec
@@ -96,7 +97,7 @@ def turn(ledger: Ledger, name: str) -> View:
         "next_state": codec.plain(outcome.next_state) if outcome else None,
         "ended": outcome.ended if outcome else None,
         "evidence": list(outcome.evidence) if outcome else [],
-        "feedback": [codec.plain(said) for said in ledger.feedback(found.id)],
+        "feedback": [asdict(said) for said in ledger.feedback(found.id)],
         "verdict": _verdict(verdict) if verdict else None,
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "version": done.version,
@@ -109,7 +110,7 @@ def _verdict(verdict: Verdict) -> View:
         "score": verdict.score,
         "source": verdict.source,
         "votes": list(verdict.votes),
-        "hints": [{"text": hint.text, "kind": hint.kind} for hint in verdict.hints],
+        "hints": [asdict(hint) for hint in verdict.hints],
         "note": verdict.note,
         "judge": verdict.judge,
         "prompt_version": verdict.prompt_version,
@@ -156,7 +157,7 @@ def step(ledger: Ledger, number: int) -> View:
     """One step: the turns it used, its metrics, the version it made."""
     found = ledger.step(number)
     made = [version.number for version in ledger.versions() if version.step == number]
-    return {**codec.plain(found), "turns": list(found.turns), "version": made[0] if made else None}
+    return {**asdict(found), "version": made[0] if made else None}
 
 
 def version(ledger: Ledger, number: int) -> View:

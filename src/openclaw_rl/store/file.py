@@ -42,7 +42,6 @@ class LedgerFile:
         self.writer = writer
         self.lock = threading.RLock()
         self.low: dict[str, int] = {}  # the loop's low-water marks, by table
-        self._heard: dict[str, int] = {}  # the newest feedback that the reader of a case has seen, by turn
         if writer is not None and not self.path.exists():
             _create(self.path, migrations)
         check_header(self.path, newest=len(migrations))

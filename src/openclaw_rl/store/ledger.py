@@ -15,7 +15,7 @@ from typing import Any
 from openclaw_rl import codec
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Case
-from openclaw_rl.store.file import check_header, missing, transaction
+from openclaw_rl.store.file import Sync, Writer, check_header, missing, transaction
 from openclaw_rl.store.reading import Reader
 from openclaw_rl.store.rows import (
     OUTCOME,
@@ -33,6 +33,7 @@ from openclaw_rl.store.rows import (
     turn_row,
     verdict_row,
 )
+from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.types import Drop, Ending, Feedback, Outcome, Recorded, Step, Turn, Verdict, Version, VersionState
 
 
@@ -57,6 +58,17 @@ class Request:
 
 class Ledger(Reader):
     """One connection, as one writer or (``writer`` None) as a reader."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        writer: Writer | None = None,
+        sync: Sync = "full",
+        migrations: Sequence[str] = MIGRATIONS,
+    ) -> None:
+        super().__init__(path, writer=writer, sync=sync, migrations=migrations)
+        self._heard: dict[str, int] = {}  # the newest feedback that the reader of a case has seen, by turn
 
     # --- serve ---
 

@@ -75,7 +75,7 @@ class Reader(LedgerFile):
         return [row[0] for row in rows]
 
     def sessions(self) -> Iterator[str]:
-        """Every session, in the order of their first turns. Reads as it goes."""
+        """The name of every session, in the order of their first turns."""
         sql = (
             "SELECT coalesce(o.session, t.session, t.id) AS name FROM turns t LEFT JOIN outcomes o ON o.turn = t.id"
             " GROUP BY name ORDER BY min(t.seq)"
