@@ -97,16 +97,33 @@ async def test_one_conversation_walks_from_a_request_to_version_one_and_back(tmp
     assert time.perf_counter() - began < 2.0
 
 
-async def test_the_turn_is_durable_before_the_last_event_of_its_stream(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_turn_is_durable_before_the_last_bytes_of_its_answer_are_sent(tmp_path: Path, stream: bool) -> None:
     async with walking(tmp_path) as walk:
-        body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
-        async with walk.client.stream("POST", "/v1/chat/completions", json=body) as answer:
-            async for line in answer.aiter_lines():
-                if line == "data: [DONE]":
-                    break
-                if line.startswith("data: "):
-                    turn = json.loads(line.removeprefix("data: "))["id"]
-        assert walk.reader.turn(turn).completion.reply.content == "You said: hi"
+        body = json.dumps({"model": "fake", "stream": stream, "messages": [{"role": "user", "content": "hi"}]}).encode()
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/v1/chat/completions",
+            "headers": headers,
+            "query_string": b"",
+        }
+        scope |= {"http_version": "1.1", "scheme": "http", "server": ("localhost", 80), "client": ("127.0.0.1", 1)}
+        asked: list[dict[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+        kept: list[int] = []
+
+        async def receive() -> dict[str, Any]:
+            if not asked:
+                await asyncio.Event().wait()  # the caller stays on the line and says no more
+            return asked.pop()
+
+        async def send(message: dict[str, Any]) -> None:
+            if b"[DONE]" in message.get("body", b"") or (not stream and message.get("body")):
+                kept.append(walk.reader.counts()["turns"])  # what a reader sees as these bytes leave
+
+        await walk.app.api(scope, receive, send)
+        assert kept[:1] == [1]
 
 
 async def test_a_restart_goes_on_where_it_stood(tmp_path: Path) -> None:
