@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,32 @@ async def test_a_custom_judge_and_a_custom_generate_take_part(tmp_path: Path) ->
         assert bytes(i for i in ids if i < 256).startswith(b"House rule: answer in plain words.")
 
 
+@asynccontextmanager
+async def up(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
+    """The whole app on a real port, as `openclaw-rl up` runs it; told to end at the end."""
+    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
+    dials += ["judge.kind=rules", "run.poll=0.01", "train.batch_size=1"]
+    app, stop = App(load(environ={}, sets=[*dials, *sets]).config), asyncio.Event()
+    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(app.run(stop, listening=address.set_result))
+    async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1")) as client:
+        with Ledger(ledger_path(app.config)) as reader:
+            yield app, client, reader
+            stop.set()
+            async with asyncio.timeout(10):
+                await running
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def loops(reader: Ledger) -> dict[str, str]:
+    return {row["loop"]: row["state"] for row in reader.health()}
+
+
 WORLD = """
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
@@ -197,25 +223,46 @@ async def test_a_world_of_ones_own_plays_through_the_public_api_and_its_rewards_
         "env.max_pending=8",
         "train.num_rollouts_per_prompt=2",
     ]
-    sets += [
-        f"run.dir={tmp_path}/run",
-        "policy.backend=fake",
-        "policy.model=fake",
-        "train.backend=fake",
-        "serve.port=0",
-    ]
-    sets += ["train.batch_size=4", "train.advantage=raw", "run.poll=0.01", "serve.api_key=a-key-of-the-users"]
-    app, stop = App(load(environ={}, sets=sets).config), asyncio.Event()
-    running = asyncio.create_task(app.run(stop))
-    with Ledger(ledger_path(app.config)) as reader:
-        async with asyncio.timeout(30):
-            while reader.counts()["steps"] < 2 and not running.done():
-                await asyncio.sleep(0.02)
-        stop.set()
-        await running
+    sets += ["train.batch_size=4", "train.advantage=raw", "serve.api_key=a-key-of-the-users"]
+    async with up(tmp_path / "run", *sets) as (_, _, reader):
+        await until(lambda: reader.counts()["steps"] >= 2)
+    with Ledger(tmp_path / "run" / "ledger.db") as reader:
         first = reader.turn(reader.step(1).turns[0])
         assert first.user.startswith("env:")
         shown = views.turn(reader, first.id)
         assert (shown["kind"], shown["verdict"]["source"]) == ("main", "environment")
         assert shown["verdict"]["score"] in (0.0, 1.0)
-        assert [row["loop"] for row in reader.health()] == ["collect", "episodes", "judge", "serve", "train"]
+        assert sorted(loops(reader)) == ["collect", "episodes", "judge", "serve", "train"]
+
+
+async def test_a_trainer_that_cannot_start_is_shown_and_takes_nothing_down(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from openclaw_rl.backends.fake import FakeTrainer\n"
+        "from openclaw_rl.errors import ModelRefused\n"
+        "class Small(FakeTrainer):\n"
+        "    async def start(self):\n"
+        "        raise ModelRefused('it needs 64 GiB, 24 are free', remedy='set train.lora.enabled = true')\n"
+    )
+    async with up(tmp_path / "run", f"train.backend={tmp_path}/mine.py:Small") as (app, client, reader):
+        walk = Walk(app, client, reader)
+        first = await walk.ask("Tell me about tea")
+        await walk.ask("Tell me about tea", text(first), "Too long. Please keep it under 30 words.")
+        await until(lambda: loops(reader).get("train") == "failing" and walk.show(first["id"])["verdict"] is not None)
+        assert any("it needs 64 GiB" in alarm for alarm in views.status(reader)["alarms"])
+        assert text(await walk.ask("Still there?")) == "You said: Still there?"
+        assert reader.live_version() is not None, "version 0 is written, so a person can still roll back"
+
+
+async def test_the_end_does_not_wait_for_a_long_step_and_the_step_is_taken_again(tmp_path: Path) -> None:
+    wish = "Too long. Please keep it under 30 words."
+    async with up(tmp_path, "train.options.seconds=3600", "run.drain=0.1") as (app, client, reader):
+        walk = Walk(app, client, reader)
+        first = await walk.ask("Tell me about tea")
+        await walk.ask("Tell me about tea", text(first), wish)
+        await until(lambda: walk.show(first["id"])["verdict"] is not None)
+        await asyncio.sleep(0.2)  # the step begins within a few ticks of 10 ms and then takes an hour
+    with Ledger(tmp_path / "ledger.db") as reader:
+        assert reader.trained_in(first["id"]) is None
+        assert set(loops(reader).values()) == {"stopped"}
+    async with up(tmp_path) as (app, client, reader):
+        await until(lambda: reader.trained_in(first["id"]) == 1)

@@ -149,12 +149,10 @@ class App:
 
     @contextlib.asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
-        """Policy and trainer ready inside, everything given back after."""
+        """The policy ready inside, everything given back after; nobody waits for the trainer, which its loop starts."""
         try:
             if self.policy is not None:
                 await self.policy.start()
-            if self.trainer is not None:
-                await self.trainer.start()
             if "serve" in self.loops:
                 await self.loops["serve"].tick()  # the first request is answered by the live version already
             self.ready.set()
@@ -192,17 +190,20 @@ class App:
         server = await self._listen(listening) if self.api is not None else None
         try:
             async with self.started(), self._worlds(server) as worlds, asyncio.TaskGroup() as group:
-                for name, loop in (self.loops | worlds).items():
-                    health = self._ledgers.get(name, self._ledgers.get("serve"))
-                    assert health is not None
-                    keeper = Keeper(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
-                    group.create_task(keeper.run(stop))
+                tasks = [group.create_task(self._keeper(*named).run(stop)) for named in (self.loops | worlds).items()]
                 await stop.wait()
                 if server is not None:
                     await server.end()
+                await asyncio.wait(tasks, timeout=self.config.run.drain)
+                for task in tasks:  # a step or a judgement under way costs nothing: it is done again
+                    task.cancel()
         finally:
             if server is not None:
                 await server.end()
+
+    def _keeper(self, name: str, loop: Loop) -> Keeper:
+        health = self._ledgers.get(name) or self._ledgers["serve"]
+        return Keeper(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
 
     @contextlib.asynccontextmanager
     async def _worlds(self, server: Server | None) -> AsyncIterator[dict[str, Loop]]:

@@ -55,11 +55,13 @@ class Keeper:
         self._said = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tick until ``stop`` is set; the tick under way is finished first."""
+        """Tick until ``stop`` is set; the tick under way is finished first, unless the task is cancelled."""
         await self._say("starting")
-        while not stop.is_set():
-            await _rest(stop, await self.once())
-        await self._say("stopped")
+        try:
+            while not stop.is_set():
+                await _rest(stop, await self.once())
+        finally:
+            await self._say("stopped")
 
     async def once(self) -> float:
         """One tick; how long to rest after it."""

@@ -95,7 +95,12 @@ class RunDials(Section):
     backoff: float = Field(
         default=60.0, gt=0, le=3600, description="most seconds a failing loop waits before its next try"
     )
-    drain: float = Field(default=30.0, ge=0, le=600, description="seconds that open streams get to finish at shutdown")
+    drain: float = Field(
+        default=30.0,
+        ge=0,
+        le=600,
+        description="seconds that open streams, then steps under way, get to finish at shutdown",
+    )
 
 
 class ServeDials(Section):

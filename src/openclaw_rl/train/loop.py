@@ -93,15 +93,19 @@ class TrainLoop:
         self._alarms = 0
         self._waiting: list[tuple[Sample, float]] = []
         self._seen = -1
-        self._started = False
+        self._begun = False
+        self._trainer_up = False
 
     async def tick(self) -> int:
-        if not self._started:
+        if not self._begun:
             await asyncio.to_thread(self._begin)
-            self._started = True
+            self._begun = True
         moved = await asyncio.to_thread(self._carry_out_requests)
         if await asyncio.to_thread(self._ledger.paused):
             return moved
+        if not self._trainer_up:  # after the requests: a trainer that cannot start must not hold up a rollback
+            await self._trainer.start()
+            self._trainer_up = True
         moved += await asyncio.to_thread(self._sift)
         last_turn = await asyncio.to_thread(self._ledger.last_turn_at)
         if ready(
