@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,21 @@ class Running:
         return self.process.returncode, rest
 
 
+@pytest.fixture
+def begin() -> Iterator[Callable[..., Running]]:
+    """Starts the command; whatever a failed test leaves running is killed."""
+    begun: list[Running] = []
+
+    def start(*words: str) -> Running:
+        begun.append(Running(*words))
+        return begun[-1]
+
+    yield start
+    for one in begun:
+        one.process.kill()
+        one.process.wait()
+
+
 def post(url: str, body: Any) -> Any:
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=30) as answer:
@@ -250,11 +266,13 @@ def post(url: str, body: Any) -> Any:
 
 
 @pytest.mark.slow
-def test_four_processes_share_one_ledger_and_a_second_server_is_refused(tmp_path: Path) -> None:
+def test_four_processes_share_one_ledger_and_a_second_server_is_refused(
+    tmp_path: Path, begin: Callable[..., Running]
+) -> None:
     where = ("--rl-buffer-dir", str(tmp_path), *FAKES, "--set", "train.batch_size=1", "--set", "run.poll=0.02")
-    server = Running("serve", "--port", "0", *where)
+    server = begin("serve", "--port", "0", *where)
     url = server.until("listening on").split()[-1]
-    others = [Running(loop, *where) for loop in ("collect", "judge", "train")]
+    others = [begin(loop, *where) for loop in ("collect", "judge", "train")]
     for other in others:
         other.until("run directory")
     refused = run("serve", "--port", "0", *where, code=4)
@@ -286,14 +304,16 @@ def test_four_processes_share_one_ledger_and_a_second_server_is_refused(tmp_path
 
 
 @pytest.mark.slow
-def test_a_stream_under_way_finishes_when_the_system_is_told_to_end(tmp_path: Path) -> None:
+def test_a_stream_under_way_finishes_when_the_system_is_told_to_end(
+    tmp_path: Path, begin: Callable[..., Running]
+) -> None:
     slow = (
         "--set",
         "policy.options.tokens_per_second=40",
         "--set",
         "policy.options.reply=one two three four five six seven",
     )
-    server = Running("up", "--port", "0", "--rl-buffer-dir", str(tmp_path), *FAKES, *slow)
+    server = begin("up", "--port", "0", "--rl-buffer-dir", str(tmp_path), *FAKES, *slow)
     url = server.until("listening on").split()[-1]
     body = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "count"}]}
     request = urllib.request.Request(

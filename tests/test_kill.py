@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,9 +115,17 @@ class Talker(threading.Thread):
         return "".join(e["choices"][0]["delta"].get("content") or "" for e in events if e["choices"])
 
 
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    system = System(tmp_path)
+    yield system
+    if system.process.poll() is None:
+        system.kill()
+
+
 @pytest.mark.slow
-def test_fifty_kills_under_load_lose_no_answered_turn_and_train_none_twice(tmp_path: Path) -> None:
-    system, answered, rng = System(tmp_path), set[str](), random.Random(11)
+def test_fifty_kills_under_load_lose_no_answered_turn_and_train_none_twice(tmp_path: Path, system: System) -> None:
+    answered, rng = set[str](), random.Random(11)
     talkers = [Talker(name, answered) for name in ("u1", "u2", "u3")]
     for talker in talkers:
         talker.start()
