@@ -1,0 +1,75 @@
+"""Options and small things that many verbs share."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from openclaw_rl.config.names import FLAGS
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+    from openclaw_rl.store import Ledger
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def sources(command: F) -> F:
+    """--config, --preset, --set and --rl-buffer-dir; the command gets ``resolved`` in their place."""
+    return _resolving(command, {"--rl-buffer-dir"})
+
+
+def dials(command: F) -> F:
+    """Like `sources`, with every flag that turns a dial."""
+    return _resolving(command, set(FLAGS))
+
+
+def _resolving(command: F, names: set[str]) -> F:
+    @functools.wraps(command)
+    def wrapped(config_file: Path | None, preset: str | None, sets: tuple[str, ...], **given: Any) -> Any:
+        from openclaw_rl.config import load
+
+        flags = {name: value for name in names if (value := given.pop(_argument(name))) is not None}
+        resolved = load(file=config_file, preset=preset, sets=sets, flags=flags)
+        return command(resolved=resolved, **given)
+
+    for name in reversed([name for name in FLAGS if name in names]):
+        wrapped = _flag(name)(wrapped)
+    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any dial; may be repeated.")(
+        wrapped
+    )
+    wrapped = click.option("--preset", metavar="NAME", help="Begin from a shipped preset, such as cpu-demo.")(wrapped)
+    file_type = click.Path(dir_okay=False, path_type=Path)
+    help_text = "The TOML file with the dials [default: openclaw-rl.toml here, if there is one]."
+    return click.option("--config", "config_file", type=file_type, help=help_text)(wrapped)  # type: ignore[return-value]
+
+
+def _argument(flag: str) -> str:
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def _flag(name: str) -> Callable[[F], F]:
+    flag = FLAGS[name]
+    if flag.negative:
+        return click.option(f"{name}/{flag.negative}", _argument(name), default=None, help=flag.help)
+    return click.option(name, _argument(name), default=None, metavar=flag.type.__name__.upper(), help=flag.help)
+
+
+def as_json(command: F) -> F:
+    return click.option("--json", "json_out", is_flag=True, help="Print JSON for a script.")(command)
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def reader(resolved: Resolved) -> Ledger:
+    from openclaw_rl.app import ledger_path
+    from openclaw_rl.store import Ledger
+
+    return Ledger(ledger_path(resolved.config))

@@ -1,0 +1,108 @@
+"""Verbs that run loops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from openclaw_rl.cli.options import F, as_json, dials, print_json
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+    from openclaw_rl.store import Writer
+
+
+@click.command()
+@dials
+def up(resolved: Resolved) -> None:
+    """Run everything: serve, collect, judge and train in one process."""
+    _run(resolved, None)
+
+
+@click.command()
+@dials
+def serve(resolved: Resolved) -> None:
+    """Run only the API; the other loops may run elsewhere on the same run directory."""
+    _run(resolved, "serve")
+
+
+def _once(command: F) -> F:
+    return click.option("--once", is_flag=True, help="Work until nothing is left to do, then end.")(command)
+
+
+@click.command()
+@_once
+@dials
+def collect(resolved: Resolved, once: bool) -> None:
+    """Run only the loop that finds out what followed each reply."""
+    _run(resolved, "collect", once=once)
+
+
+@click.command()
+@_once
+@click.option(
+    "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
+)
+@as_json
+@dials
+def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
+    """Run only the loop that judges replies by what followed them."""
+    if explain is None:
+        _run(resolved, "judge", once=once)
+        return
+    from openclaw_rl.app import explain_verdict
+    from openclaw_rl.printing import print_view
+    from openclaw_rl.review.views import turn_id
+
+    view = asyncio.run(explain_verdict(resolved.config, turn_id(explain)))
+    print_json(view) if json_out else print_view(view)
+
+
+@click.command()
+@_once
+@dials
+def train(resolved: Resolved, once: bool) -> None:
+    """Run only the loop that trains new versions."""
+    _run(resolved, "train", once=once)
+
+
+def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
+    from openclaw_rl.app import LOOPS, App, ledger_path
+    from openclaw_rl.runner import stop_on_signals
+
+    _logging(resolved.config.run.log_level)
+    for note in resolved.notes:
+        click.secho(f"note: {note}", fg="yellow", err=True)
+
+    async def go() -> None:
+        build = App.hurried if once else App
+        app = build(resolved.config, loops=(only,) if only else LOOPS)
+        click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
+        if once:
+            async with app.started():
+                click.echo(f"moved {await app.finish()} items", err=True)
+            return
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            await app.run(stop, listening=lambda url: click.secho(f"listening on   {url}", fg="green", err=True))
+        click.echo("ended cleanly", err=True)
+
+    _event_loop().run(go())
+
+
+def _event_loop() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:  # Windows has none; the standard loop does
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def _logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr
+    )

@@ -1,0 +1,48 @@
+"""Verbs that steer a run: undo, pause, go on."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from openclaw_rl.cli.options import sources
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+
+
+@click.command()
+@click.argument("to", type=int, required=False, metavar="[VERSION]")
+@click.option("--why", default="asked for", show_default=True, help="The reason, for the ledger.")
+@sources
+def rollback(resolved: Resolved, to: int | None, why: str) -> None:
+    """Serve older weights again, as a new version [default: those before the live ones]."""
+    from openclaw_rl.app import roll_back_now
+
+    done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
+    click.echo(f"version {done.number} is live: {done.note}")
+
+
+@click.command()
+@click.option("--why", default="asked for", show_default=True, help="The reason, for the ledger.")
+@sources
+def pause(resolved: Resolved, why: str) -> None:
+    """Stop training until 'resume'; serving, collecting and judging go on."""
+    _ask(resolved, "pause", {"why": why})
+
+
+@click.command()
+@sources
+def resume(resolved: Resolved) -> None:
+    """Go on training after 'pause', or after alarms have paused it."""
+    _ask(resolved, "resume", {})
+
+
+def _ask(resolved: Resolved, verb: str, argument: dict[str, str]) -> None:
+    from openclaw_rl.app import ledger_path
+    from openclaw_rl.store import ask
+
+    ask(ledger_path(resolved.config), verb, argument)
+    click.echo(f"{verb}: written down; a running trainer takes it up at its next tick")
