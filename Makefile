@@ -1,24 +1,33 @@
 # make up    set up everything and run the embedded default
+# make demo  set up everything and watch it learn for a few minutes
 # make test  set up everything and run the checks and tests
+# make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: up test check fast clean help
+.PHONY: up demo test check fast acceptance-openclaw clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
 
 up: $(VENV)/.ready-local
+	@echo "==> to watch it learn from a simulated user in a few minutes: make demo"
 	@echo "==> starting the embedded default (Ctrl-C ends it cleanly)"
 	@$(BIN)/openclaw-rl up --preset cpu-demo $(ARGS)
+
+demo: $(VENV)/.ready-local
+	@$(BIN)/openclaw-rl demo $(ARGS)
 
 test: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest $(ARGS)
+
+acceptance-openclaw: $(VENV)/.ready-local
+	@$(BIN)/python scripts/acceptance_openclaw/run.py $(ARGS)
 
 check: $(VENV)/.ready-dev
 	@echo "==> ruff"

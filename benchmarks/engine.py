@@ -1,24 +1,32 @@
 """The local engine against `transformers.generate`: tokens per second, time to the first token, distance to the floor.
 
     python benchmarks/engine.py                               # the embedded model on this CPU
+    python benchmarks/engine.py --vllm-python VENV/bin/python # and vLLM, from an environment of its own
     python benchmarks/engine.py --shape 4b --device cuda      # a 4B-shaped random model on a GPU
 
-One run measures all rows on the same machine, one after another, so that ratios can be trusted more than times.
+One run measures all rows on the same machine, one after another, so that ratios can be trusted more than times; load by
+others between two measurements shows in both (``--rounds`` repeats everything and keeps the best).
 The floor of batch 1 is the time to read every weight once at the bandwidth that this device shows in a plain sum.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import socket
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import torch
 from safetensors.torch import save_file
 
@@ -27,7 +35,7 @@ from openclaw_rl.backends.local.brains import Brain, brain_of
 from openclaw_rl.backends.local.engine import Engine
 from openclaw_rl.backends.local.events import Finished, Said
 from openclaw_rl.backends.local.jobs import Writing
-from openclaw_rl.backends.local.models import load, pick_device, pick_dtype
+from openclaw_rl.backends.local.models import find, load, pick_device, pick_dtype
 from openclaw_rl.types import Sampling
 
 CONTEXT = 4096
@@ -42,6 +50,7 @@ class Row:
     adapter: float
     static: float
     one_by_one: float
+    vllm: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -58,12 +67,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         tuned = brain_of(version_model(model, _random_adapter(model, Path(folder))), like=brain)
     print(f"{_size(model) / 1e6:,.0f} MB of weights, {model.dtype}, {model.device}, {type(brain).__name__} pass")
-    rows = _throughput(model, brain, tuned, ask)
-    first = _first_token(model, brain, ask.prefix)
+    rows = _best([_throughput(model, brain, tuned, ask) for _ in range(ask.rounds)])
+    first = {"engine": _first_token(model, brain, ask.prefix)}
     floor = _size(model) / _bandwidth(model.device)
+    if ask.vllm_python:
+        rows, first["vLLM"] = _with_vllm(model, rows, ask)
     _print(rows, first, floor, ask.prefix)
     if ask.json:
         Path(ask.json).write_text(json.dumps({"rows": [asdict(row) for row in rows], "first": first, "floor": floor}))
+
+
+def _best(rounds: Sequence[list[Row]]) -> list[Row]:
+    """The best of several rounds, figure by figure."""
+    names = ("engine", "adapter", "static", "one_by_one")
+    return [
+        Row(at_once=rows[0].at_once, **{name: max(getattr(row, name) for row in rows) for name in names})
+        for rows in zip(*rounds, strict=True)
+    ]
 
 
 def _arguments() -> argparse.Namespace:
@@ -75,6 +95,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--at-once", default="1,4,16,64", help="how many requests run together")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each reply")
     parser.add_argument("--prefix", type=int, default=3000, help="tokens of the shared prompt")
+    parser.add_argument("--rounds", type=int, default=1, help="repeat the throughput and keep the best")
+    parser.add_argument("--vllm-python", metavar="PATH", help="the Python of an environment with vLLM")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--cache-dir", default=str(Path.home() / ".cache" / "openclaw-rl"))
     parser.add_argument("--json", help="write the figures there too")
@@ -121,8 +143,11 @@ def _model(ask: argparse.Namespace) -> Any:
         return loaded.model
     device = pick_device(ask.device)
     config = Qwen3Config(**SHAPES[ask.shape], max_position_embeddings=CONTEXT, tie_word_embeddings=True)
+    with torch.device("meta"):
+        parameters = sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
     with device:
-        model = AutoModelForCausalLM.from_config(config, dtype=pick_dtype(ask.dtype, device, cache))
+        kind = pick_dtype(ask.dtype, device, cache, parameters=parameters)
+        model = AutoModelForCausalLM.from_config(config, dtype=kind)
     return model.eval().requires_grad_(False)
 
 
@@ -206,16 +231,89 @@ def _static(model: Any, count: int, tokens: int) -> float:
     return count * tokens / seconds
 
 
+ENDINGS = (("unseen", [5]), ("seen", [6, 7, 8]))
+
+
 def _first_token(model: Any, brain: Brain, prefix: int) -> dict[str, float]:
-    """Seconds to the first token after a prompt of ``prefix`` tokens: unseen, then seen with another ending."""
+    """Seconds to the first token after a prompt of ``prefix`` tokens: unseen, then seen with another ending.
+
+    On a GPU the same is done once before, with another prompt: kernels are loaded when they are first used.
+    """
     machine = _engine(model, brain, batch=4)
-    prompt = _prompts(model, 1, prefix, seed=2)[0]
-    found = {}
-    for index, (name, ending) in enumerate((("unseen", [5]), ("seen", [6, 7, 8]))):
-        _submit(machine, index, [*prompt, *ending], 2, 0)
-        found[name] = _timed(model.device, lambda: _until_said(machine))
-        _run(machine)
+    found: dict[str, float] = {}
+    for seed in (3, 2) if model.device.type == "cuda" else (2,):
+        prompt = _prompts(model, 1, prefix, seed=seed)[0]
+        for index, (name, ending) in enumerate(ENDINGS):
+            _submit(machine, 10 * seed + index, [*prompt, *ending], 2, 0)
+            found[name] = _timed(model.device, lambda: _until_said(machine))
+            _run(machine)
     return found
+
+
+def _with_vllm(model: Any, rows: Sequence[Row], ask: argparse.Namespace) -> tuple[list[Row], dict[str, float]]:
+    """The rows with vLLM's figures, and its times to the first token."""
+    if ask.shape:
+        raise SystemExit("vLLM needs a model's folder: leave --shape out")
+    folder, _ = find(ask.model, cache_dir=Path(ask.cache_dir), progress=print)
+    with vllm_server(ask.vllm_python, folder, dtype=str(model.dtype).removeprefix("torch.")) as url:
+        vllm_speed(url, _prompts(model, 1, 32, seed=1), 4)
+        full = [
+            replace(row, vllm=vllm_speed(url, _prompts(model, row.at_once, 32), ask.tokens, best_of=ask.rounds))
+            for row in rows
+        ]
+        prompt = _prompts(model, 1, ask.prefix, seed=2)[0]
+        return full, {name: vllm_first(url, [*prompt, *ending]) for name, ending in ENDINGS}
+
+
+@contextlib.contextmanager
+def vllm_server(python: str, folder: Path, *, dtype: str) -> Iterator[str]:
+    """vLLM's own server for a model's folder, in its own environment; gone at the end."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), "--served-model-name", "m"]
+    words += ["--host", "127.0.0.1", "--port", str(port), "--dtype", dtype, "--max-model-len", str(CONTEXT)]
+    words += ["--max-num-seqs", "64", "--enable-prefix-caching"]
+    kept = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_LOGGING_LEVEL": "WARNING"}
+    process = subprocess.Popen(words, env={**os.environ, **kept}, stdout=sys.stderr)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            if process.poll() is not None:
+                raise SystemExit(f"vLLM ended with exit code {process.returncode} before it answered")
+            with contextlib.suppress(httpx2.TransportError):
+                if httpx2.get(f"{url}/health", timeout=5).status_code == 200:
+                    break
+            time.sleep(1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def vllm_speed(url: str, prompts: Sequence[Sequence[int]], tokens: int, *, best_of: int = 1) -> float:
+    """Tokens per second of requests that come together."""
+    body = {"model": "m", "max_tokens": tokens, "ignore_eos": True, "temperature": 1.0}
+
+    def one(prompt: Sequence[int]) -> None:
+        httpx2.post(f"{url}/v1/completions", json={**body, "prompt": list(prompt)}, timeout=600).raise_for_status()
+
+    took = []
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        for _ in range(best_of):
+            begin = time.perf_counter()
+            list(pool.map(one, prompts))
+            took.append(time.perf_counter() - begin)
+    return len(prompts) * tokens / min(took)
+
+
+def vllm_first(url: str, prompt: Sequence[int]) -> float:
+    """Seconds to the first token."""
+    body = {"model": "m", "prompt": list(prompt), "max_tokens": 2, "ignore_eos": True, "stream": True}
+    begin = time.perf_counter()
+    with httpx2.stream("POST", f"{url}/v1/completions", json=body, timeout=600) as response:
+        next(line for line in response.iter_lines() if line.startswith("data: "))
+        return time.perf_counter() - begin
 
 
 def _until_said(machine: Engine) -> None:
@@ -247,16 +345,19 @@ def _total(data: torch.Tensor) -> None:
     data.sum()
 
 
-def _print(rows: Sequence[Row], first: dict[str, float], floor: float, prefix: int) -> None:
-    print("| at once | engine | with adapter | generate, static batch | generate, one by one | engine / one by one |")
-    print("|---|---|---|---|---|---|")
+def _print(rows: Sequence[Row], first: dict[str, dict[str, float]], floor: float, prefix: int) -> None:
+    names = ["at once", "engine", "with adapter", "generate, static batch", "generate, one by one", "vLLM"]
+    print(f"| {' | '.join(names)} | engine / one by one |")
+    print("|---" * (len(names) + 1) + "|")
     for row in rows:
-        figures = (row.engine, row.adapter, row.static, row.one_by_one)
-        print(f"| {row.at_once} | {' | '.join(f'{value:,.1f}' for value in figures)} | {row.ratio:.1f}x |")
-    unseen, seen = first["unseen"], first["seen"]
-    print(
-        f"\nfirst token after {prefix} tokens: unseen {unseen:.3f} s, seen {seen:.3f} s ({unseen / seen:.0f}x sooner)"
-    )
+        figures = (row.engine, row.adapter, row.static, row.one_by_one, row.vllm)
+        shown = " | ".join("-" if value is None else f"{value:,.1f}" for value in figures)
+        print(f"| {row.at_once} | {shown} | {row.ratio:.1f}x |")
+    print()
+    for who, times in first.items():
+        unseen, seen = times["unseen"], times["seen"]
+        more = f"unseen {unseen:.3f} s, seen {seen:.3f} s ({unseen / seen:.0f}x sooner)"
+        print(f"first token after {prefix} tokens, {who}: {more}")
     for row in rows:
         if row.at_once == 1:
             took = 1 / row.engine

@@ -1,11 +1,13 @@
 """One training step over a session: the token tree against one sequence per turn with plain Hugging Face logits.
 
     python benchmarks/train.py                            a small model on this CPU
-    python benchmarks/train.py --shape 4b --device cuda   4B-shaped random weights in bfloat16
+    python benchmarks/train.py --shape 4b --device cuda --compile   4B-shaped random weights in bfloat16
     python benchmarks/train.py --curve                    cost by turns: 2, 4, 8, 16, 32
 
 Both roads compute the same: for each turn the student with gradient, the base under the plain prompt (for the KL) and
 the teacher under each hint, and the default loss. Times are the best of ``--repeat`` after a warm-up.
+Where TRL is installed, its GRPO trainer computes the same turns as far as it can say them: the scalar loss and the
+sampled KL to the base, no hinted views. It is compared with the tree on that work alone.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import random
 import resource
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -26,11 +29,12 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.backends.local.train_batch import Batch, Count, Net, Student, ask_others, collate, gradient
-from openclaw_rl.backends.local.train_forward import enable_tree
+from openclaw_rl.backends.local.train_forward import ATTENTION, compile_layers, enable_tree
 from openclaw_rl.backends.local.train_head import Head
 from openclaw_rl.backends.local.train_model import add_adapter
 from openclaw_rl.backends.local.train_settings import LoraSettings
 from openclaw_rl.train import losses
+from openclaw_rl.train.tree import plant
 from openclaw_rl.types import Message, Prompt, Sample, Tokens
 
 GIB = 1024**3
@@ -78,6 +82,11 @@ def build(shape: str, device: torch.device, recompute: bool) -> Bench:
     return Bench(model, wrapped, device, plain)
 
 
+def attend(bench: Bench, how: str) -> None:
+    if bench.model.config._attn_implementation != how:
+        bench.model.set_attn_implementation(how)
+
+
 def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list[Tokens | None]]]:
     """A conversation whose every request extends the one before; hints go in before the last message's end."""
     make, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
@@ -115,22 +124,15 @@ def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list
 
 
 def tree_step(bench: Bench, batch: Batch, budget: int | None) -> Count:
-    bench.model.set_attn_implementation("openclaw_tree")
+    attend(bench, ATTENTION)
     layer, count = bench.model.get_output_embeddings(), Count()
     head = Head(weight=layer.weight)
 
-    def asked() -> Any:
-        bench.model.eval()
-        return bench.cast()
-
-    def training() -> Any:
-        bench.model.train()
-        return bench.cast()
-
-    base = Net(model=bench.model, head=head, tree=True, context=asked)
+    bench.model.train(bench.model.is_gradient_checkpointing)  # as the trainer does: there is no dropout
+    base = Net(model=bench.model, head=head, tree=True, context=bench.cast)
     with bench.wrapped.disable_adapter():
         others = ask_others(batch, base, base, k=4, budget=budget, count=count)
-    student = Student(net=Net(model=bench.model, head=head, tree=True, context=asked), training=training)
+    student = Student(net=base, training=bench.cast)
     gradient(batch, student, others, losses.loss, lambda _: None, k=4, budget=budget, count=count)
     return count
 
@@ -145,7 +147,7 @@ def plain_logprobs(bench: Bench, prompt: Tokens, reply: Tokens) -> Tensor:
 
 
 def turn_by_turn(bench: Bench, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]]) -> None:
-    bench.model.set_attn_implementation(bench.plain_attention)
+    attend(bench, bench.plain_attention)
     for sample, hinted in zip(samples, views, strict=True):
         reply = sample.reply_tokens
         bench.model.eval()
@@ -165,6 +167,79 @@ def turn_by_turn(bench: Bench, samples: Sequence[Sample], views: Sequence[Sequen
             has_teacher=torch.full((max(1, len(shown)), len(reply)), bool(shown), device=bench.device),
         )
         torch.autograd.backward(losses.loss(inputs)[0])
+
+
+# --- a third road, where it is installed
+
+
+@dataclass(frozen=True)
+class Grpo:
+    """TRL's GRPO trainer on the same weights; it looks at ``at_once`` padded turns in each pass."""
+
+    bench: Bench
+    trainer: Any
+    at_once: int
+
+    @classmethod
+    def build(cls, bench: Bench, at_once: int) -> Grpo:
+        from datasets import Dataset
+        from datasets.table import InMemoryTable
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
+        from trl import GRPOConfig, GRPOTrainer
+
+        words = Tokenizer(models.WordLevel({"<pad>": 0, "x": 1}, unk_token="<pad>"))
+        folder = tempfile.mkdtemp()
+        trainer = GRPOTrainer(
+            model=bench.wrapped,
+            reward_funcs=lambda completions, **_: [0.0] * len(completions),
+            args=GRPOConfig(
+                output_dir=folder,
+                beta=0.05,
+                epsilon_high=0.28,
+                per_device_train_batch_size=8,
+                gradient_checkpointing=bool(getattr(bench.model, "is_gradient_checkpointing", False)),
+                bf16=bench.device.type == "cuda",
+                use_cpu=bench.device.type == "cpu",
+                report_to=[],
+            ),
+            train_dataset=Dataset(InMemoryTable.from_pydict({"prompt": ["x"]}), fingerprint="never read"),
+            processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<pad>"),
+        )
+        trainer.current_gradient_accumulation_steps = 1
+        return cls(bench, trainer, at_once)
+
+    def step(self, samples: Sequence[Sample]) -> None:
+        attend(self.bench, self.bench.plain_attention)
+        for first in range(0, len(samples), self.at_once):
+            asked = self._padded(samples[first : first + self.at_once])
+            ids = torch.cat([asked["prompt_ids"], asked["completion_ids"]], 1)
+            mask = torch.cat([asked["prompt_mask"], asked["completion_mask"]], 1)
+            keep = asked["completion_ids"].shape[1]
+            self.bench.model.eval()
+            with torch.no_grad(), self.bench.wrapped.disable_adapter():
+                known = self.trainer._get_per_token_logps_and_entropies(self.bench.wrapped, ids, mask, keep)[0]
+            self.bench.model.train()
+            with self.bench.cast():
+                loss = self.trainer.compute_loss(self.bench.wrapped, asked | {"ref_per_token_logps": known})
+            torch.autograd.backward(loss)
+
+    def _padded(self, samples: Sequence[Sample]) -> dict[str, Any]:
+        """Prompts padded on the left and replies on the right, as TRL lays them out."""
+        wide = max(len(one.prompt_tokens) for one in samples)
+        long = max(len(one.reply_tokens) for one in samples)
+
+        def rows(lines: Sequence[Sequence[int]]) -> Tensor:
+            return torch.tensor(lines, device=self.bench.device)
+
+        return {
+            "prompt_ids": rows([[0] * (wide - len(s.prompt_tokens)) + list(s.prompt_tokens) for s in samples]),
+            "prompt_mask": rows([[int(at >= wide - len(s.prompt_tokens)) for at in range(wide)] for s in samples]),
+            "completion_ids": rows([list(s.reply_tokens) + [0] * (long - len(s.reply_tokens)) for s in samples]),
+            "completion_mask": rows([[int(at < len(s.reply_tokens)) for at in range(long)] for s in samples]),
+            "advantages": torch.tensor([s.advantage or 0.0 for s in samples], device=self.bench.device),
+            "num_items_in_batch": torch.tensor(sum(len(s.reply_tokens) for s in samples), device=self.bench.device),
+        }
 
 
 # --- measuring
@@ -245,23 +320,40 @@ def peak_flops(device: torch.device) -> float:
     return 2 * size**3 / best
 
 
-def floor_seconds(bench: Bench, count: Count, student: int, replies: int, hints: int, flops: float) -> float:
-    """The multiplications that cannot be avoided: each packed token forward, the student's back again, and the head."""
+def floor_seconds(bench: Bench, batch: Batch, count: Count, hints: int, flops: float) -> float:
+    """The multiplications that cannot be avoided: each packed token forward, the student's back again, and the head.
+
+    What tokens see of each other is counted apart in the line below it.
+    """
+    student, replies = max(len(path.tokens) for path in batch.plain), len(batch.tokens)
     body: int = sum(p.numel() for n, p in bench.model.named_parameters() if "embed" not in n and "lora" not in n)
     head: int = bench.model.config.vocab_size * bench.model.config.hidden_size
     layers = 2 * body * (count.packed + student)
     return (layers + 2 * head * replies * (hints + 4)) / flops
 
 
+def attention_seconds(bench: Bench, batch: Batch, flops: float) -> float:
+    """The same for attention: all pairs of which one sees the other, forward, and the student's back again."""
+    config = bench.model.config
+    pair: int = 4 * config.num_attention_heads * config.head_dim * config.num_hidden_layers
+    views, plain = [path for _, _, path in batch.hinted], list(batch.plain)
+    (others,), (student,) = plant([*views, *plain]), plant(plain)
+    pairs = int((others.depth + 1).sum()) + 3.5 * int((student.depth + 1).sum())
+    return pair * pairs / flops
+
+
 def one_run(args: argparse.Namespace, bench: Bench) -> None:
     samples, views = session(args.shape, args.turns, args.hints)
     batch = collate(samples, views, version=0, device=bench.device, wide=torch.float32)
+    turns = measure(bench, lambda: turn_by_turn(bench, samples, views), args.repeat)
+    theirs = against_trl(args, bench) if find_spec("trl") else None
+    if args.compile:  # only the tree's road: the others are measured as people run them
+        compile_layers(bench.model)
     counted = tree_step(bench, batch, args.budget)
     tree = measure(bench, lambda: tree_step(bench, batch, args.budget), args.repeat)
-    turns = measure(bench, lambda: turn_by_turn(bench, samples, views), args.repeat)
-    student = max(len(path.tokens) for path in batch.plain)
     flops = peak_flops(bench.device)
-    least = floor_seconds(bench, counted, student, len(batch.tokens), args.hints, flops)
+    least = floor_seconds(bench, batch, counted, args.hints, flops)
+    seeing = attention_seconds(bench, batch, flops)
     times, less = turns.seconds / tree.seconds, tree.peak / max(1.0, turns.peak)
     print(f"{args.shape} on {bench.device}, {args.turns} turns with {args.hints} hinted views each")
     print("            one by one    in trees")
@@ -269,12 +361,31 @@ def one_run(args: argparse.Namespace, bench: Bench) -> None:
     print(f"seconds     {turns.seconds:>10.3f}  {tree.seconds:>10.3f}  {times:.1f} x faster")
     print(f"peak, GiB   {turns.peak / GIB:>10.2f}  {tree.peak / GIB:>10.2f}  {less:.2f} of it")
     print(f"floor       {least:.3f} s at {flops / 1e12:.2f} Tflop/s: {least / tree.seconds:.0%} of it reached")
+    print(f"            {least + seeing:.3f} s with attention: {(least + seeing) / tree.seconds:.0%} of it reached")
     print(f"speed       {counted.packed / tree.seconds:,.0f} distinct tokens a second")
-    note = "installed; its trainer has no hinted views, so it is not compared" if find_spec("trl") else "not installed"
-    print(f"trl         {note}")
+    if theirs is None:
+        print("trl         not installed")
+        return
+    bare, views = session(args.shape, args.turns, 0)
+    batch = collate(bare, views, version=0, device=bench.device, wide=torch.float32)
+    tree = measure(bench, lambda: tree_step(bench, batch, args.budget), args.repeat)
+    times, less = theirs.seconds / tree.seconds, tree.peak / max(1.0, theirs.peak)
+    print(f"scalar loss and KL alone; TRL's GRPO trainer with {args.trl_turns} turn(s) at a time")
+    print("                   trl    in trees")
+    print(f"seconds     {theirs.seconds:>10.3f}  {tree.seconds:>10.3f}  {times:.1f} x faster")
+    print(f"peak, GiB   {theirs.peak / GIB:>10.2f}  {tree.peak / GIB:>10.2f}  {less:.2f} of it")
+
+
+def against_trl(args: argparse.Namespace, bench: Bench) -> Measured:
+    """The part of the work that TRL's GRPO trainer can express."""
+    samples, _ = session(args.shape, args.turns, 0)
+    grpo = Grpo.build(bench, args.trl_turns)
+    return measure(bench, lambda: grpo.step(samples), args.repeat)
 
 
 def curve(args: argparse.Namespace, bench: Bench) -> None:
+    if args.compile:
+        compile_layers(bench.model)
     print("turns  distinct tokens  seconds  microseconds a token")
     for turns in (2, 4, 8, 16, 32):
         samples, views = session(args.shape, turns, args.hints)
@@ -293,6 +404,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--budget", type=int, default=None, help="tokens at once; default: all")
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing, for both")
+    parser.add_argument("--trl-turns", type=int, default=1, help="padded turns that TRL looks at in one pass")
+    parser.add_argument("--compile", action="store_true", help="compile the layers on the tree's road")
     parser.add_argument("--curve", action="store_true")
     args = parser.parse_args()
     bench = build(args.shape, torch.device(args.device), args.recompute)

@@ -31,6 +31,7 @@ class Scripted:
     def __init__(self, reply: str | Callable[[Prompt], str] = "Hello there.", *, tool_format: str = "hermes") -> None:
         self.name = "toy"
         self.tool_format = tool_format
+        self.abilities = frozenset({"tool_choice", "json_schema"})  # what it can hold a reply to by itself
         self.reply = reply
         self.asked: list[tuple[Prompt, Sampling, int | None]] = []
         self.loaded: list[int] = []
@@ -102,7 +103,8 @@ class Scripted:
         )
 
     async def encode(self, prompt: Prompt) -> Tokens:
-        return tuple(ord(char) for message in prompt.messages for char in f"{message.role}{message.content}")
+        said = "".join(f"{message.role}{message.content}" for message in prompt.messages)
+        return tuple(ord(char) for char in said + prompt.opening)
 
     async def tokenize(self, text: str) -> Tokens:
         return (*map(ord, text), END)
@@ -132,6 +134,7 @@ class Notebook:
         self.turns: dict[str, Turn] = {}
         self.feedback: list[Feedback] = []
         self.endings: list[tuple[str, str]] = []
+        self.optouts: dict[str, str] = {}
         self.live: Version | None = None
         self.fails: Exception | None = None
         self._changed = threading.Condition()
@@ -156,6 +159,14 @@ class Notebook:
 
     def session_owner(self, session: str) -> str | None:
         return next((turn.user for turn in self.turns.values() if turn.session == session), None)
+
+    def add_optout(self, session: str, user: str) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.optouts.setdefault(session, user)
+
+    def opted_out(self, session: str) -> bool:
+        return session in self.optouts
 
     def live_version(self) -> Version | None:
         return self.live

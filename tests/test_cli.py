@@ -287,7 +287,7 @@ def test_four_processes_share_one_ledger_and_a_second_server_is_refused(
         f"{url}/chat/completions",
         {"model": "fake", "messages": [*wish, {"role": "user", "content": "Please keep it under 30 words."}]},
     )
-    for _ in range(600):
+    for _ in range(3000):
         again = post(
             f"{url}/chat/completions", {"model": "fake", "messages": [{"role": "user", "content": "And rain?"}]}
         )

@@ -63,7 +63,7 @@ KNOWN_NAMES = {
     "CKPT_SAVE_DIR": ("saves", "train.save_dir", Path("saves")),
     "SAVE_CKPT": ("saves", "train.save_dir", Path("saves")),
     "RESUME_CKPT": ("saves/7", "train.resume", "saves/7"),
-    "DATA_PATH": ("chats.jsonl", "train.data", Path("chats.jsonl")),
+    "DATA_PATH": ("a.jsonl,b.jsonl", "train.data", (Path("a.jsonl"), Path("b.jsonl"))),
     "OPENCLAW_PORT": ("8123", "serve.port", 8123),
     "OPENCLAW_HOST": ("0.0.0.0", "serve.host", "0.0.0.0"),
     "OPENCLAW_API_KEY": ("12345", "serve.api_key", SecretStr("12345")),

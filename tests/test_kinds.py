@@ -102,6 +102,21 @@ def test_what_is_declared_wins_over_every_sign() -> None:
     ("messages", "tools", "more", "reason"),
     [
         ([says("system", "You are a title generator."), says("user", "fix the bug")], (), {}, "title"),
+        (
+            [
+                says("system", "Generate a concise session title (3-6 words) from the first message."),
+                says("user", "hi"),
+            ],
+            (),
+            {},
+            "utility call",
+        ),
+        (
+            [says("system", "You write the live status line for an AI assistant."), says("user", "{}")],
+            (),
+            {},
+            "utility call",
+        ),
         ([says("user", "Please write a 5-word title for the following conversation: ...")], (), {}, "title"),
         ([says("system", "Summarize the conversation so far."), says("user", "...")], (), {}, "summary"),
         ([says("user", "a"), says("assistant", "b"), says("user", "Summarize this conversation.")], (), {}, "summary"),

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+from tiny import random_model
 
+from openclaw_rl.backends.local import attention, brains, matrices
 from openclaw_rl.backends.local.adapters import version_model
 from openclaw_rl.backends.local.attention import Layout, Singles, Span
-from openclaw_rl.backends.local.brains import Lean, Whole, arena_for, brain_of
+from openclaw_rl.backends.local.brains import Lean, Whole, arena_for, brain_of, version_bytes
 from openclaw_rl.backends.local.cache import Arena, shared
 from openclaw_rl.backends.local.engine import Chunks, Engine
 from openclaw_rl.backends.local.events import Event, Failed, Finished, Said, Scored
@@ -40,20 +41,19 @@ SHAPE = {
     "pad_token_id": 0,
     "initializer_range": 0.3,
 }
-CONFIGS = {
-    "llama": LlamaConfig(**SHAPE, tie_word_embeddings=True),
-    "qwen2": Qwen2Config(**SHAPE),
-    "qwen3": Qwen3Config(**SHAPE, head_dim=16),
-    "mistral": MistralConfig(**SHAPE, head_dim=16, sliding_window=24),
-    "phi3": Phi3Config(**SHAPE),
+MORE: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "qwen2": {},
+    "qwen3": {"head_dim": 16},
+    "mistral": {"head_dim": 16, "sliding_window": 24},
+    "phi3": {},
 }
-KINDS = sorted(CONFIGS)
+KINDS = sorted(MORE)
 
 
 def tiny(kind: str) -> Any:
     """A small random model, the same on each call."""
-    torch.manual_seed(KINDS.index(kind))
-    return AutoModelForCausalLM.from_config(CONFIGS[kind], dtype=torch.float32).eval().requires_grad_(False)
+    return random_model(kind, seed=KINDS.index(kind), **SHAPE, **MORE[kind]).requires_grad_(False)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -318,7 +318,7 @@ def test_the_weights_of_a_version_that_left_are_held_by_nobody(models: dict[str,
     machine.install(1, Lean(tiny("llama")), live=True)
     brain = machine.brains[1]
     assert isinstance(brain, Lean)
-    weights = weakref.ref(brain.layers[0].qkv)
+    weights = weakref.ref(brain.layers[0].qkv.weight)
     del brain
     machine.submit(writing(0, [5, 6, 7], version=1))
     machine.step()
@@ -412,8 +412,11 @@ def test_an_adapter_merges_to_the_same_weights_as_peft(models: dict[str, Any], t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_single_tokens_answered_together_equal_those_answered_one_by_one(models: dict[str, Any], kind: str) -> None:
-    """The GPU's way, which runs on any device: pasts of 40 and 70 tokens, copied into rows of 128."""
+def test_single_tokens_answered_together_equal_those_answered_one_by_one(
+    models: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pasts of 40 and 70 tokens, copied into rows of 128; or, where no row may be copied, read where they lie."""
+    monkeypatch.setattr(attention, "COPIED", 0)
     brain = brain_of(models[kind])
     room = arena_for(models[kind], rows=512)
     pasts = [list(range(10, 50)), list(range(100, 170))]
@@ -429,6 +432,67 @@ def test_single_tokens_answered_together_equal_those_answered_one_by_one(models:
     starts = torch.tensor([strand.start for strand in strands])
     together = brain(tokens, Singles(room, starts, torch.tensor([40, 70]), 128), keep)
     assert torch.allclose(apart, together, atol=1e-4)
+
+
+def test_short_pasts_are_copied_and_long_ones_are_read_where_they_lie(
+    models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "COPIED", 128)
+    room = arena_for(models["mistral"], rows=2048)
+    spans = []
+    for length in (30, 200, 30, 90, 5):
+        strand = room.open(0, [], 256)
+        assert strand is not None
+        strand.tokens.extend(range(length))
+        spans.append(Span(strand, 4 if length == 5 else 1))
+    # three of the single tokens' pasts would be 3 x 91 rows, two are 2 x 31
+    assert Layout(room, spans)._grouped == [0, 2]
+    asked = [*prompts(6, seed=4), list(range(3, 300))]
+    expected = [plain(models["mistral"], prompt, 12) for prompt in asked]
+    machine = engine(models["mistral"])
+    for index, prompt in enumerate(asked):
+        machine.submit(writing(index, prompt))
+    done = run(machine)
+    assert [done[index].tokens for index in range(7)] == expected
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_packed_weights_write_the_same_and_a_version_shares_what_it_did_not_change(
+    models: dict[str, Any], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    monkeypatch.setattr(brains, "worth_packing", lambda *_, **__: True)
+    config = LoraConfig(r=4, target_modules=["down_proj"], init_lora_weights=False)
+    get_peft_model(tiny(kind), config).save_pretrained(tmp_path)
+    changed = version_model(models[kind], str(tmp_path))
+    base = brain_of(models[kind])
+    version = brain_of(changed, like=base)
+    assert isinstance(base, Lean)
+    assert isinstance(version, Lean)
+    assert base.head.packed is not None
+    assert version.head is base.head
+    assert version.layers[1].qkv is base.layers[1].qkv
+    assert version.layers[1].down is not base.layers[1].down
+    assert version_bytes(models[kind], base) == 2 * sum(p.nbytes for p in models[kind].model.layers.parameters())
+    machine = Engine(base, models[kind], cache_tokens=4096, max_batch=16, chunks=Chunks(16, 48))
+    machine.install(1, version, live=True)
+    asked = prompts(6, seed=5)
+    for index, prompt in enumerate(asked):
+        machine.submit(writing(index, prompt, version=index % 2))
+    done = run(machine)
+    expected = [plain((models[kind], changed)[index % 2], prompt, 12) for index, prompt in enumerate(asked)]
+    assert [done[index].tokens for index in range(6)] == expected
+
+
+def test_nothing_is_packed_where_memory_is_short_or_it_would_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.ones(64, 32)
+    monkeypatch.setattr(matrices, "_gain", lambda *_: 2.0)
+    monkeypatch.setattr(matrices, "available", lambda _: 4000)
+    assert matrices.worth_packing(weight, needed=1000)
+    assert not matrices.worth_packing(weight, needed=1001)
+    monkeypatch.setattr(matrices, "_gain", lambda *_: 1.1)
+    assert not matrices.worth_packing(weight, needed=1000)
 
 
 def test_a_directory_without_weights_is_no_version(models: dict[str, Any], tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from openclaw_rl.backends.local import models as local_models
+from openclaw_rl.backends.local import worker
+from openclaw_rl.backends.local.brains import brain_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.chat import Chat
 from openclaw_rl.backends.local.memory import GIB, available, fastest_dtype
 from openclaw_rl.backends.local.models import check_fits, find, format_of, load, pick_device, pick_dtype
 from openclaw_rl.backends.local.weights import inspect
+from openclaw_rl.backends.local.wire import Settings
+from openclaw_rl.backends.local.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
@@ -41,14 +46,22 @@ def byte_tokenizer(template: str | None = TEMPLATE) -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def make_folder(folder: Path, *, seed: int = 0, template: str | None = TEMPLATE, shards: str = "5GB") -> Path:
+def make_folder(
+    folder: Path,
+    *,
+    seed: int = 0,
+    template: str | None = TEMPLATE,
+    shards: str = "5GB",
+    layers: int = 2,
+    width: int = 96,
+) -> Path:
     """A small random llama with a byte tokenizer, as a user would have it on disk."""
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=259,
         hidden_size=48,
-        intermediate_size=96,
-        num_hidden_layers=2,
+        intermediate_size=width,
+        num_hidden_layers=layers,
         num_attention_heads=6,
         num_key_value_heads=2,
         max_position_embeddings=1024,
@@ -130,6 +143,27 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
     check_fits("small", 7 * GIB, 8 * GIB, kind=torch.float32, place=torch.device("cpu"))
 
 
+def test_a_cache_that_does_not_fit_beside_the_weights_is_refused_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load(str(make_folder(tmp_path / "m")), cache_dir=tmp_path, device="cpu", dtype="float32", progress=quiet)
+    brain = brain_of(loaded.model)
+    each = row_bytes(loaded.model)
+    assert each == 2 * 2 * 2 * 8 * 4, "two layers, keys and values, two heads of 8, four bytes"
+    asked = Settings(model="m", cache_dir="c", max_batch=4)
+    spare = version_bytes(loaded.model, brain)
+    monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 2048 * each)
+    assert cache_rows(loaded, brain, asked) == 2048, "a quarter of what the next version leaves"
+    monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 1000 * each)
+    with pytest.raises(
+        ModelRefused, match="1,000 tokens at 256 bytes each need 0.00 GiB .1,024 tokens at least."
+    ) as told:
+        cache_rows(loaded, brain, asked)
+    assert "lower cache_tokens or context, choose a smaller model" in str(told.value)
+    with pytest.raises(ModelRefused, match="4,000,000 tokens at 256 bytes each need 0.95 GiB"):
+        cache_rows(loaded, brain, replace(asked, cache_tokens=4_000_000))
+
+
 def test_a_name_that_leads_nowhere_says_what_names_there_are(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match="Hugging Face id"):
         find("./nothing-here", cache_dir=tmp_path, progress=quiet)
@@ -165,9 +199,13 @@ def test_the_template_tells_how_tools_are_called(template: str, expected: str) -
 
 
 def test_dtypes_and_devices_by_name(tmp_path: Path) -> None:
-    assert pick_dtype("bfloat16", torch.device("cpu"), tmp_path) == torch.bfloat16
+    small, large = 135_000_000, 4_000_000_000
+    assert pick_dtype("bfloat16", torch.device("cpu"), tmp_path, parameters=small) == torch.bfloat16
+    assert pick_dtype("auto", torch.device("cuda"), tmp_path, parameters=small) == torch.float32
+    assert pick_dtype("auto", torch.device("cuda"), tmp_path, parameters=large) == torch.bfloat16
+    assert pick_dtype("auto", torch.device("cpu"), tmp_path, parameters=small) == torch.float32
     with pytest.raises(ModelRefused, match="no dtype called 'int3'"):
-        pick_dtype("int3", torch.device("cpu"), tmp_path)
+        pick_dtype("int3", torch.device("cpu"), tmp_path, parameters=small)
     if not torch.cuda.is_available():
         assert pick_device("auto").type == "cpu"
         with pytest.raises(ModelRefused, match="no GPU"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import torch
+from serving import Notebook
 from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.local.chat import Chat
@@ -21,15 +24,20 @@ from openclaw_rl.backends.local.models import load
 from openclaw_rl.backends.local.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Delta, Policy
+from openclaw_rl.serve import ServeLoop, build_app
+from openclaw_rl.store import Ledger
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
 pytestmark = pytest.mark.slow
 GREEDY = Sampling(temperature=0.0, max_tokens=24)
+LAYERS, WIDTH = 6, 12288
+COPY = LAYERS * 3 * WIDTH * 48 * 4
+"""bytes of a version's widest weights, three matrices a layer: large enough to be seen in the memory of a process"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("models") / "tiny")
+    return make_folder(tmp_path_factory.mktemp("models") / "tiny", layers=LAYERS, width=WIDTH)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +173,35 @@ def test_closing_a_stream_stops_the_engine(policy: LocalPolicy, loop: asyncio.Ru
     assert policy.health["waiting"] == 0
 
 
-def test_twenty_swaps_under_two_hundred_requests_mix_nothing(
+def test_after_a_restart_every_version_of_the_ledger_answers_by_its_number(
+    policy: LocalPolicy, folder: Path, adapters: list[str], loop: asyncio.Runner, tmp_path: Path
+) -> None:
+    with Ledger(tmp_path / "ledger.db", writer="train", sync="normal") as ledger:
+        ledger.add_version(Version(number=0, parent=None, base="tiny", state="live"))
+        for number in (1, 2, 3):
+            ledger.add_version(version(number, adapters[number % 4]))
+        ledger.set_state(3, "live", "promoted")
+        assert loop.run(ServeLoop(policy, ledger).tick()) == 1
+    assert policy.live == 3
+    ask = Sampling(temperature=0.0, max_tokens=10)
+    loop.run(whole(policy, prompt("question 0"), ask))
+    assert policy.health["versions"] == 2, "the base and the live one: the others are known, not loaded"
+    for number in (1, 2):
+        _, done = loop.run(whole(policy, prompt("question 0"), ask, version=number))
+        assert done.reply_tokens == reference(folder, prompt("question 0"), adapters[number % 4], 10)
+    with pytest.raises(RequestError, match="no version 9 of tiny; known: 0, 1, 2, 3") as told:
+        loop.run(whole(policy, prompt("question 0"), ask, version=9))
+    assert told.value.status == 404
+    loop.run(whole(policy, prompt("question 0"), ask))
+    assert policy.health["versions"] == 2, "what was asked for by number has left again"
+
+
+def resident(pid: int) -> int:
+    """Bytes of memory that a process has in use."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_twenty_swaps_under_two_hundred_requests_mix_nothing_and_leave_no_memory_behind(
     policy: LocalPolicy, folder: Path, adapters: list[str], loop: asyncio.Runner
 ) -> None:
     asked = [prompt(f"question {index}") for index in range(3)]
@@ -179,12 +215,16 @@ def test_twenty_swaps_under_two_hundred_requests_mix_nothing(
 
     async def story() -> None:
         tasks = []
+        await policy.load(version(3, adapters[3]))
+        await whole(policy, asked[0], ask)
+        most = before = resident(policy.health["pid"])
         for number in range(1, 21):
             tasks += [asyncio.create_task(whole(policy, asked[index % 3], ask)) for index in range(10)]
             await asyncio.sleep(0)
             of_version[number] = adapters[number % 4]
             await policy.load(version(number, adapters[number % 4]))
             assert policy.live == number
+            most = max(most, resident(policy.health["pid"]))
         served = set()
         for index, task in enumerate(tasks):
             _, done = await task
@@ -196,6 +236,10 @@ def test_twenty_swaps_under_two_hundred_requests_mix_nothing(
         assert by_number[1].reply_tokens == expected[0, of_version[3]]
         assert zero[1].reply_tokens == expected[0, None]
         await whole(policy, asked[0], ask)
+        assert most - before > 4 * COPY, "there were several versions at once"
+        async with asyncio.timeout(20):  # all of it but what the allocator cannot split off
+            while resident(policy.health["pid"]) - before > (most - before) / 4:
+                await asyncio.sleep(0.05)
 
     loop.run(story())
     assert policy.health["versions"] == 2
@@ -214,6 +258,43 @@ def test_a_version_that_cannot_be_loaded_changes_nothing(
     with pytest.raises(BackendError, match="neither adapter_config"):
         loop.run(whole(policy, prompt("x"), GREEDY, version=90))
     assert loop.run(whole(policy, prompt("x"), GREEDY))[1].version == before
+
+
+def test_weights_whose_folder_was_deleted_are_a_404_and_the_engine_goes_on(
+    policy: LocalPolicy, loop: asyncio.Runner, tmp_path: Path
+) -> None:
+    policy.know(version(91, str(tmp_path / "deleted")))
+    with pytest.raises(RequestError, match="the weights of version 91 are no longer kept") as told:
+        loop.run(whole(policy, prompt("hello"), GREEDY, version=91))
+    assert told.value.status == 404
+    assert loop.run(whole(policy, prompt("hello"), GREEDY))[1].reply_tokens
+
+
+def test_health_answers_within_fifty_milliseconds_while_the_engine_is_saturated(
+    policy: LocalPolicy, loop: asyncio.Runner
+) -> None:
+    async def story() -> list[float]:
+        api = build_app(policy=policy, ledger=Notebook())
+        transport = httpx2.ASGITransport(app=api)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
+
+            async def ask(index: int) -> int:
+                body = {"model": "tiny", "max_tokens": 40, "messages": [{"role": "user", "content": f"busy {index}"}]}
+                return (await client.post("/v1/chat/completions", json=body)).status_code
+
+            tasks = [asyncio.create_task(ask(index)) for index in range(32)]
+            took = []
+            while not all(task.done() for task in tasks):
+                begin = time.perf_counter()
+                assert (await client.get("/healthz")).status_code == 200
+                took.append(time.perf_counter() - begin)
+                await asyncio.sleep(0)
+            assert await asyncio.gather(*tasks) == [200] * 32
+        return took
+
+    took = loop.run(story())
+    assert len(took) >= 5
+    assert statistics.median(took) < 0.05
 
 
 def test_the_event_loop_stays_free_while_the_engine_is_busy(policy: LocalPolicy, loop: asyncio.Runner) -> None:

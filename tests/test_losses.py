@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from dataclasses import replace
 from itertools import product
@@ -478,3 +479,7 @@ def test_gradients_agree_with_finite_differences(road: dict[str, str], aggregate
         )[0]
 
     assert torch.autograd.gradcheck(scalar, (logits,), eps=1e-6, atol=1e-7)
+
+
+def test_the_documentation_says_what_the_code_does() -> None:
+    assert doctest.testmod(losses) == (0, 7)

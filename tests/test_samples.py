@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from stories import judged, replied, settled, turned
 
-from openclaw_rl.train.samples import Batch, Rules, assemble, ready, sift
+from openclaw_rl.train.samples import Batch, Rules, assemble, due, ready, sift, task_of
 from openclaw_rl.types import Drop, Hint, Sample, Sampling
 
 RULE = Hint(text="Keep it under 30 words.")
@@ -177,3 +177,59 @@ def test_a_batch_is_ready_when_full_or_old_or_when_nobody_talks(
         ready(waiting, oldest=oldest, last_turn=last_turn, now=1000.0, batch_size=4, max_wait=600.0, idle=120.0)
         is expected
     )
+
+
+def test_plays_of_one_task_are_measured_step_by_step_against_each_other() -> None:
+    """Two steps of three plays: rewards 1, 0, 0.5 at step 0 and 3, 1 at step 1, where only two plays came to."""
+    cells = [(1.0, 0), (0.0, 0), (0.5, 0), (3.0, 1), (1.0, 1)]
+    samples = []
+    for score, index in cells:
+        found = sifted(score, source="environment", turn={"group": "g"}, outcome={"index": index})
+        assert isinstance(found, Sample)
+        samples.append(found)
+    # step 0: mean 0.5, deviations 0.5, -0.5, 0; variance (0.25 + 0.25 + 0) / 3; step 1: mean 2, deviation 1
+    plain = assemble(samples, baselines={}, rules=Rules(advantage="group"))
+    assert advantages(plain) == [0.5, -0.5, 0.0, 1.0, -1.0]
+    even = assemble(samples, baselines={}, rules=Rules(advantage="group", normalize=True))
+    spread = (0.5 / 3) ** 0.5
+    assert advantages(even) == [round(0.5 / spread, 6), round(-0.5 / spread, 6), 0.0, 1.0, -1.0]
+
+
+def test_a_group_leaves_the_baselines_alone() -> None:
+    batch = assemble(scored(1.0, 0.0, groups=("a", "a")), baselines={"u1": 0.3}, rules=Rules(advantage="group"))
+    assert batch.baselines == {"u1": 0.3}
+
+
+def drawn(groups: str, *, partial: str = "", size: int = 2, now: float = 1000.0, **more: Any) -> str:
+    """The groups of the samples that are due, by their letters; ``.`` is a sample of no group. All judged at 1000."""
+    waiting = []
+    for group in groups:
+        found = sifted(1.0, turn={"group": None if group == "." else group})
+        assert isinstance(found, Sample)
+        waiting.append((found, 1000.0))
+    given = {"last_turn": now, "batch_size": size, "max_wait": 600.0, "idle": 60.0, "grouped": True, **more}
+    return "".join(task_of(sample) or "." for sample in due(waiting, now=now, partial=set(partial), **given))
+
+
+def test_a_group_trains_whole_even_if_the_batch_grows_a_little() -> None:
+    assert drawn("aabab") == "aaa"
+    assert drawn("aabab", size=4) == "aaabb"
+    assert drawn(".aab") == ".aa"
+    assert drawn("aabab", grouped=False) == "aa"
+
+
+def test_a_group_that_is_still_played_or_judged_waits_and_holds_up_no_other() -> None:
+    assert drawn("aabb", partial="a") == "bb"
+    assert drawn("aab", partial="a") == "", "one whole sample is no batch of two"
+    assert drawn("aaa", partial="a") == ""
+
+
+def test_a_group_that_never_becomes_whole_trains_when_it_has_waited_long_enough_or_nobody_plays() -> None:
+    assert drawn("aaa", partial="a", now=1599.0) == ""
+    assert drawn("aaa", partial="a", now=1600.0) == "aaa"
+    assert drawn("aaa", partial="a", last_turn=940.0) == "aaa"
+
+
+def test_nothing_waits_nothing_is_due() -> None:
+    assert drawn("") == ""
+    assert drawn("", now=9999.0) == ""

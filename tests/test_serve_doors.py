@@ -8,11 +8,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from serving import Scripted, World, serving
 
+from openclaw_rl.errors import LedgerError
 from openclaw_rl.serve import Limits
+from openclaw_rl.store import Ledger
 from openclaw_rl.types import Prompt
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
@@ -109,6 +112,32 @@ def test_a_caller_can_keep_a_turn_a_session_and_a_key_out_of_training() -> None:
         world.chat(headers={**U1, "x-session-id": "s"})
         world.chat(headers={**U1, "x-session-id": "t"})
     assert [turn.trainable for turn in world.notebook.turns.values()] == [False, False, False, False, True]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_session_that_was_taken_out_of_training_stays_out_after_a_restart(ledger_path: Path, stored: bool) -> None:
+    for headers in ({"x-openclaw-rl-train": "off-session"}, {}):
+        with (
+            Ledger(ledger_path, writer="serve") as ledger,
+            serving(ledger=ledger, keys=KEYS, store_optouts=stored) as w,
+        ):
+            assert w.chat(headers={**U1, "x-session-id": "s", **headers}).status_code == 200
+            assert w.chat(headers={**U2, "x-session-id": "s"}).status_code == 403
+    with Ledger(ledger_path) as ledger:
+        assert [turn.trainable for _, turn in ledger.new_turns(9)] == ([False, False] if stored else [])
+
+
+def test_an_opt_out_that_cannot_be_written_holds_until_the_end_of_the_process(world: World) -> None:
+    world.notebook.fails = LedgerError("no room")
+    assert world.chat(headers={"x-session-id": "s", "x-openclaw-rl-train": "off-session"}).status_code == 200
+    world.notebook.fails = None
+    world.chat(headers={"x-session-id": "s"})
+    assert [turn.trainable for turn in world.notebook.turns.values()] == [False]
+
+
+def test_a_session_cannot_be_taken_out_without_a_name(world: World) -> None:
+    refused = world.chat(headers={"x-openclaw-rl-train": "off-session"})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-openclaw-rl-train")
 
 
 def test_turns_kept_out_of_training_are_not_stored_where_the_dial_says_so() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from serving import Notebook, Scripted, World, events, serving
 
+from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.errors import LedgerError
 from openclaw_rl.serve import Limits, ServeLoop, patterns
 from openclaw_rl.store import Ledger
@@ -80,6 +81,25 @@ def test_a_held_stream_is_kept_alive_by_comments() -> None:
         text = world.chat(stream=True).text
     assert text.startswith(": keep-alive\n\n")
     assert [d["choices"][0]["delta"].get("content") for _, d in events(text) if d != "[DONE]"][1:6] == list("Hello")
+
+
+def test_a_request_that_comes_before_the_model_is_ready_is_read_as_the_model_wants_it() -> None:
+    policy = Scripted('<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>' + "x" * 99, tool_format="none")
+    policy.context = 0  # nothing is known of the model yet
+    looks = []
+
+    def health() -> dict[str, bool]:
+        looks.append(1)
+        if len(looks) < 3:
+            return {"ready": False}
+        policy.context, policy.tool_format = 1000, "hermes"
+        return {"ready": True}
+
+    tool = {"type": "function", "function": {"name": "look"}}
+    with serving(policy, health=health) as world:
+        answer = world.chat(max_tokens=70, tools=[tool]).json()
+    assert answer["usage"]["completion_tokens"] == 70
+    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "look"
 
 
 def test_held_beyond_the_limit_is_503_with_a_time_to_come_back() -> None:
@@ -174,9 +194,34 @@ def test_the_patterns_find_what_should_not_be_kept_and_leave_the_rest() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Co-Authored-By: Claude Code <noreply@anthropic.com>",
+        "no-reply@x.example, donotreply@x.example, do-not-reply@x.example",
+        '{"turn_started_at_unix_ms":1794722798054}',
+    ],
+)
+def test_what_agents_write_into_every_prompt_is_no_reason_to_keep_a_turn_from_training(text: str) -> None:
+    assert patterns(text) == text
+    assert patterns("reply@x.example") == "[e-mail]"
+    assert patterns("x-noreply@x.example") == "[e-mail]"
+
+
+async def test_a_turn_without_tokens_says_in_its_drop_that_it_was_redacted(ledger_path: Path) -> None:
+    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger, redact=patterns) as world:
+        turn = world.chat("I am u1@x.example").json()["id"]
+    with Ledger(ledger_path, writer="collect") as ledger:
+        await CollectLoop(ledger, session_idle=60.0).tick()
+        dropped = ledger.dropped(turn)
+    assert dropped is not None
+    assert dropped.reason == "redacted"
+
+
 def test_a_redacted_turn_is_kept_without_its_tokens_and_never_trained() -> None:
     with serving(Scripted("Mail u2@x.example."), redact=patterns) as world:
-        reply = world.chat("I am u1@x.example", headers={"x-session-id": "u1@x.example"}).json()
+        named = {"x-session-id": "u1@x.example", "x-openclaw-rl-group": "u1@x.example"}
+        reply = world.chat("I am u1@x.example", headers=named).json()
         assert reply["choices"][0]["message"]["content"] == "Mail u2@x.example."
         world.post("/v1/feedback", {"turn": reply["id"], "comment": "ask u1@x.example"})
         turn = world.notebook.last
@@ -188,6 +233,7 @@ def test_a_redacted_turn_is_kept_without_its_tokens_and_never_trained() -> None:
     assert (turn.trainable, turn.completion.flaws) == (False, ("redacted",))
     assert turn.session is not None
     assert turn.session.startswith("redacted-")
+    assert turn.group == turn.session
     assert world.notebook.feedback[0].hint == "ask [e-mail]"
     assert world.notebook.last.trainable is True
     assert len(world.notebook.last.completion.reply_tokens) == 6

@@ -290,10 +290,13 @@ def test_a_process_that_died_while_its_log_was_moved_into_the_file_leaves_a_whol
         assert ledger.check() == []
 
 
+LATER = rf"has layout {len(MIGRATIONS) + 1}; this release knows layouts up to {len(MIGRATIONS)}; upgrade openclaw-rl"
+
+
 def test_a_file_of_a_later_release_is_refused_and_left_as_it_is(ledger_path: Path) -> None:
     Ledger(ledger_path, writer="serve", migrations=(*MIGRATIONS, "CREATE TABLE later (x);")).close()
     before = ledger_path.read_bytes()
-    with pytest.raises(LedgerNewer, match=r"has layout 2; this release knows layouts up to 1; upgrade openclaw-rl"):
+    with pytest.raises(LedgerNewer, match=LATER):
         Ledger(ledger_path, writer="serve")
     with pytest.raises(LedgerNewer):
         Ledger(ledger_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stories import judged, settled, turned
@@ -14,7 +15,7 @@ from openclaw_rl.ports import Trained
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
-from openclaw_rl.types import Hint, Sample, Version
+from openclaw_rl.types import Hint, Sample, Turn, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -31,14 +32,13 @@ class Story:
         )
         self.loop = self.begin(trainer or FakeTrainer())
 
-    def begin(self, trainer: object, base: str = "fake") -> TrainLoop:
+    def begin(self, trainer: object, base: str = "fake", **more: object) -> TrainLoop:
         return TrainLoop(
             self.train,
             trainer,
             base=base,
             directory=self.root / "versions",
-            rules=Rules(),
-            batch_size=2,
+            **{"rules": Rules(), "batch_size": 2, **more},
             max_wait=600.0,
             idle=60.0,
             clock=lambda: self.now,
@@ -187,3 +187,97 @@ async def test_three_alarms_in_a_row_pause_training_until_a_person_resumes_it(tm
     loop = story.begin(FakeTrainer())
     assert await loop.tick() == 3
     assert story.train.live_version().number == 1
+
+
+class Plays:
+    """A world's plays of one task, each turn settled and judged when told."""
+
+    def __init__(self, story: Story) -> None:
+        self.story, self.counts, self.open = story, dict[str, int](), dict[str, Turn]()
+
+    def reply(self, play: str, group: str = "g") -> None:
+        """The play answers: its turn before this one, if any, is settled by it."""
+        self.settle(play)
+        turn = turned(at=self.story.now, session=play, group=group)
+        self.story.serve.add_turn(turn)
+        self.open[play] = turn
+
+    def settle(self, play: str, reward: float | None = None, ended: str | None = None) -> None:
+        turn = self.open.pop(play, None)
+        if turn is None:
+            return
+        index = self.counts[play] = self.counts.get(play, -1) + 1
+        outcome = settled(turn, session=play, index=index, ended=ended, at=self.story.now)
+        self.story.collect.settle([outcome], [], turns_read=self.story.serve.newest("turns"))
+        score = reward if reward is not None else 0.0
+        self.story.judge.add_verdicts([judged(turn, score, source="environment", at=self.story.now)])
+
+    def end(self, play: str, reward: float) -> None:
+        self.settle(play, reward, "done")
+
+
+async def test_a_group_trains_when_all_its_plays_have_ended_and_been_judged(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    loop = story.begin(FakeTrainer(), rules=Rules(advantage="group"), batch_size=1, group_size=3)
+    plays.reply("p1"), plays.reply("p2")
+    plays.end("p1", 1.0)
+    assert await loop.tick() == 0, "one of three has ended"
+    plays.reply("p2")
+    plays.end("p2", 0.0)
+    assert await loop.tick() == 0, "the third has not begun"
+    plays.reply("p3")
+    assert await loop.tick() == 0, "the third has not ended"
+    plays.end("p3", 0.5)
+    assert await loop.tick() == 4
+    found = sorted(
+        (story.train.turn(turn).session, story.train.outcome(turn).index, part["advantage"])
+        for turn, part in story.train.step(1).parts.items()
+    )
+    # step 0: rewards 1, 0, 0.5 against their mean 0.5; step 1: p2 alone, against itself
+    assert found == [("p1", 0, 0.5), ("p2", 0, -0.5), ("p2", 1, 0.0), ("p3", 0, 0.0)]
+
+
+async def test_a_play_that_never_comes_holds_its_group_up_only_for_a_while(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    loop = story.begin(FakeTrainer(), rules=Rules(advantage="group"), batch_size=1, group_size=2)
+    plays.reply("p1"), plays.end("p1", 1.0)
+    plays.reply("q1", "h"), plays.reply("q2", "h"), plays.end("q1", 1.0), plays.end("q2", 0.0)
+    assert await loop.tick() == 2, "the other group is whole and does not wait"
+    assert sorted(part["advantage"] for part in story.train.step(1).parts.values()) == [-0.5, 0.5]
+    assert await loop.tick() == 0
+    story.now += 61  # nobody plays any more
+    assert await loop.tick() == 1
+
+
+async def test_what_was_known_of_each_sample_is_written_with_its_step(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    first, second = story.said(-1.0, "Be brief, please."), story.said(1.0)
+    await story.loop.tick()
+    parts = story.train.step(1).parts
+    assert parts[first] == {"advantage": -1.0, "hints": 1.0, "lag": 0.0}
+    assert parts[second] == {"advantage": 1.05, "hints": 0.0, "lag": 0.0}
+
+
+class Counting(FakeTrainer):
+    calls = 0
+
+    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+        self.calls += 1
+        return await super().step(samples, **more)
+
+
+async def test_rewards_that_are_all_equal_take_no_step_make_no_version_and_are_no_alarm(tmp_path: Path) -> None:
+    trainer = Counting()
+    story = Story(tmp_path, trainer)
+    plays = Plays(story)
+    loop = story.begin(trainer, rules=Rules(advantage="group"), batch_size=2, group_size=2)
+    for group in ("g", "h", "i"):
+        for play in (f"{group}1", f"{group}2"):
+            plays.reply(play, group), plays.end(play, 1.0)
+        assert await loop.tick() == 2
+    assert trainer.calls == 0
+    assert {story.train.step(n).skipped for n in (1, 2, 3)} == {"every advantage is zero and there is no hint"}
+    assert [v.number for v in story.train.versions()] == [0]
+    assert story.train.paused() is None, "three in a row, and none of them an alarm"

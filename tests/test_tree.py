@@ -70,6 +70,12 @@ def test_a_budget_cuts_the_batch_and_a_longer_path_stands_alone() -> None:
     assert sorted(m for forest in forests for m in forest.members) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_no_paths_are_no_forest(share: bool) -> None:
+    assert plant([], share=share) == ()
+    assert distinct([]) == 0
+
+
 def test_a_path_without_a_prompt_is_refused() -> None:
     with pytest.raises(InvalidValue, match="one must stand before the reply"):
         Path(tokens=(1, 2), reply=2)

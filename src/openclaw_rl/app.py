@@ -16,19 +16,24 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openclaw_rl import config as dials
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown, LedgerError, LedgerHeld
 from openclaw_rl.listening import Server, bind, refuse_open_door
-from openclaw_rl.ports import Generate, Judge, Loop, Policy, Stream, Trainer
+from openclaw_rl.ports import Gate, Generate, Judge, Loop, Policy, Stream, Trainer, Watch
 from openclaw_rl.review import transcripts
 from openclaw_rl.runner import Keeper, drain
 from openclaw_rl.store import Ledger, Writer, ask
+from openclaw_rl.train import retention
 from openclaw_rl.train.loop import roll_back
+from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import Prompt, Sampling, Version
+
+if TYPE_CHECKING:
+    from openclaw_rl.gating import OwnPolicy
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +48,17 @@ def ledger_path(config: Config) -> Path:
 class App:
     """The parts of one process, built but not started."""
 
-    def __init__(self, config: Config, *, loops: Sequence[Writer] = LOOPS) -> None:
+    def __init__(self, config: Config, *, loops: Sequence[Writer] = LOOPS, policy: bool = False) -> None:
+        """``policy`` True builds one even if no loop asks for it."""
         self.config = config
         self.names = tuple(loops)
-        self.policy = build_policy(config) if self._needs_policy() else None
+        self.policy = build_policy(config) if policy or self._needs_policy() else None
         self.trainer = build_trainer(config) if "train" in loops else None
         self.ready = asyncio.Event()
         self._ledgers: dict[str, Ledger] = {}
         self._env_key: str | None = None
+        self._recorder: Recorder | None = None
+        self._own: OwnPolicy | None = None
         try:
             for name in self.names:
                 self._ledgers[name] = Ledger(ledger_path(config), writer=name, sync=config.store.sync)
@@ -112,7 +120,53 @@ class App:
             max_wait=train.max_wait,
             idle=train.idle_wait,
             pause_after=train.pause_after,
+            group_size=train.num_rollouts_per_prompt,
+            retain=retention.Policy(keep=train.keep, interval=train.save_interval),
+            recorder=self._keep_records(ledger),
+            resume=Path(train.resume) if train.resume else None,
+            gate=self._gate(ledger),
+            watch=self._watch(ledger),
+            gate_retry=self.config.gate.retry,
         )
+
+    def _gate(self, ledger: Ledger) -> Gate | None:
+        """The gate, with the policy of this process, or one of its own where the process has none."""
+        from openclaw_rl import gating
+
+        dials = self.config.gate
+        if dials.mode == "off":
+            log.warning("gate.mode is off: every version is served unexamined")
+            return None
+        self._own = None if self.policy is not None else gating.OwnPolicy(lambda: build_policy(self.config))
+        return gating.VersionGate(
+            ledger,
+            self._own or self._lent,
+            limits=gating.limits_of(dials),
+            sampling=default_sampling(self.config),
+            held=dials.probes,
+            replays=dials.replays,
+            tokens=dials.tokens,
+        )
+
+    async def _lent(self) -> Policy:
+        assert self.policy is not None
+        return self.policy
+
+    def _watch(self, ledger: Ledger) -> Watch | None:
+        from openclaw_rl.gating import VersionWatch
+        from openclaw_rl.review.watch import Rules
+
+        dials = self.config.watch
+        rules = Rules(**dials.model_dump(exclude={"mode"}))
+        return VersionWatch(ledger, rules=rules) if dials.mode == "on" else None
+
+    def _keep_records(self, ledger: Ledger) -> Recorder:
+        from openclaw_rl.train.sinks import ready
+
+        run = self.config.run
+        path = run.dir / "record.jsonl" if run.record else None
+        self._recorder = Recorder(ledger, path, ready(run.sinks, run.dir.absolute()))
+        return self._recorder
 
     def _build_api(self) -> Any:
         from openclaw_rl.serve.api import build_app
@@ -161,9 +215,11 @@ class App:
             await self._stop()
 
     async def _stop(self) -> None:
-        for part in (self.trainer, self.policy):
+        for part in (self.trainer, self.policy, self._own):
             if part is not None:
                 await part.stop()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
         self.close()
 
     def close(self) -> None:
@@ -218,7 +274,14 @@ class App:
     async def _listen(self, listening: Callable[[str], None]) -> Server:
         serve = self.config.serve
         listener = bind(serve.host, serve.port)
-        server = Server(self.api, listener, grace=self.config.run.drain)
+        limits = build_limits(self.config)
+        server = Server(
+            self.api,
+            listener,
+            grace=self.config.run.drain,
+            head_seconds=limits.read_seconds,
+            head_bytes=limits.header_bytes,
+        )
         await server.begin()
         listening(server.url)
         return server
@@ -357,13 +420,12 @@ async def import_files(
                 await policy.load(live)
             reports = {}
             for path in files:
+
+                async def tell(report: transcripts.Report, name: str = path.name) -> None:
+                    said(f"{name}: {report.turns} turns")
+
                 reports[path] = await transcripts.import_file(
-                    ledger,
-                    path,
-                    policy,
-                    user=user,
-                    strict=strict,
-                    progress=lambda report, name=path.name: said(f"{name}: {report.turns} turns"),
+                    ledger, path, policy, user=user, strict=strict, progress=tell
                 )
             return reports
     finally:

@@ -117,6 +117,7 @@ def prompt(value: Mapping[str, Json]) -> Prompt:
         tools=tuple(Tool(**tool) for tool in value.get("tools", ())),
         tool_choice=value.get("tool_choice", "auto"),
         template=value.get("template", {}),
+        opening=value.get("opening", ""),
     )
 
 

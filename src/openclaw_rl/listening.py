@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from openclaw_rl.errors import ConfigError
 
@@ -50,6 +51,57 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def patient(seconds: float, head_bytes: int) -> type[HttpToolsProtocol]:
+    """A connection that waits for a request's head so long and no longer, and reads so much of it and no more.
+
+    The rest of a request is the API's to watch over; before the head is whole, the API knows nothing of it.
+    """
+
+    class Patient(HttpToolsProtocol):
+        _waiting: asyncio.TimerHandle | None = None
+        _read = 0
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait()
+
+        def on_message_begin(self) -> None:
+            super().on_message_begin()
+            self._wait()
+
+        def on_headers_complete(self) -> None:
+            self._heard()
+            super().on_headers_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._heard()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._waiting is not None:
+                self._read += len(data)
+                if self._read > head_bytes:
+                    self._refuse("431 Request Header Fields Too Large")
+
+        def _wait(self) -> None:
+            if self._waiting is None:
+                self._read = 0
+                self._waiting = self.loop.call_later(seconds, self._refuse, "408 Request Timeout")
+
+        def _heard(self) -> None:
+            if self._waiting is not None:
+                self._waiting.cancel()
+                self._waiting = None
+
+        def _refuse(self, status: str) -> None:
+            self._heard()
+            self.transport.write(f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
+            self.transport.close()
+
+    return Patient
+
+
 class _Quiet(uvicorn.Server):
     """uvicorn without its own signal handling: signals are the runner's business."""
 
@@ -59,11 +111,20 @@ class _Quiet(uvicorn.Server):
 
 
 class Server:
-    """The HTTP server on a socket that is already bound."""
+    """The HTTP server on a socket that is already bound. Heads of requests have ``head_seconds`` and ``head_bytes``."""
 
-    def __init__(self, api: Any, listener: socket.socket, *, grace: float) -> None:
+    def __init__(
+        self,
+        api: Any,
+        listener: socket.socket,
+        *,
+        grace: float,
+        head_seconds: float = 60.0,
+        head_bytes: int = 64 * 2**10,
+    ) -> None:
         settings = uvicorn.Config(
             api,
+            http=patient(head_seconds, head_bytes),
             log_config=None,
             access_log=False,
             lifespan="on",

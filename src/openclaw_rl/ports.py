@@ -6,9 +6,10 @@ A ``Loop`` is what `app` runs. Loops are handed these ports and never import wha
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from openclaw_rl.types import (
     Completion,
@@ -126,6 +127,87 @@ class Policy(Protocol):
     async def load(self, version: Version) -> None:
         """Load ``version`` beside the running one and make it live. Requests in flight keep theirs."""
         ...
+
+
+@runtime_checkable
+class Recall(Protocol):
+    """A policy that answers for any version by its number, not only for the live one."""
+
+    def know(self, version: Version) -> None:
+        """Make ``version`` known without loading it: it is loaded when it is first asked for."""
+        ...
+
+
+@runtime_checkable
+class Hosting(Protocol):
+    """A policy that can hold a version beside the live one, so that it can be examined before it is served."""
+
+    async def admit(self, version: Version) -> None:
+        """Load ``version`` and keep it, without making it live; its requests give way to users'.
+
+        Raises ModelRefused when its weights are damaged, another BackendError when it cannot be had for now.
+        """
+        ...
+
+    async def dismiss(self, number: int) -> None:
+        """Let an admitted version go. Safe to call for one that is not there."""
+        ...
+
+
+Decision: TypeAlias = Literal["promote", "refuse", "hold"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ruling:
+    """What the gate decided on a candidate, measured against the version that was live.
+
+    ``evidence`` is plain JSON: each check with its numbers, and examples. A held candidate is ruled on again later.
+    """
+
+    version: int
+    against: int
+    decision: Decision
+    reason: str
+    evidence: Mapping[str, Any]
+    seconds: float = 0.0
+    at: float = field(default_factory=time.time)
+
+
+@runtime_checkable
+class Gate(Protocol):
+    """Decides whether a candidate may be served in place of the live version."""
+
+    async def rule(self, candidate: Version, live: Version) -> Ruling: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relapse:
+    """Served replies got worse since ``version`` was promoted: go back ``to`` the version before it, and why."""
+
+    version: int
+    to: int
+    reason: str
+    evidence: Mapping[str, Any]
+
+
+class Watch(Protocol):
+    """Looks at what became of promoted versions; called from a thread."""
+
+    def look(self) -> Relapse | None: ...
+
+
+Ability: TypeAlias = Literal["opening", "tool_choice", "json_schema"]
+
+
+@runtime_checkable
+class Able(Protocol):
+    """A policy that can hold a reply to a form; of one that does not say so nothing of the kind is asked.
+
+    opening: the prompt's tokens end with `Prompt.opening` and the reply goes on from there. tool_choice: it keeps to
+    "required" and to a named tool by itself. json_schema: likewise to `Sampling.json_schema`.
+    """
+
+    abilities: frozenset[Ability]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from openclaw_rl.errors import InvalidValue
@@ -27,7 +27,7 @@ Kind = Literal["main", "side"]
 Finish = Literal["stop", "length", "tool_calls", "aborted"]
 HintKind = Literal["rule", "fact", "complaint"]
 Source = Literal["explicit", "environment", "deterministic", "judge"]
-VersionState = Literal["candidate", "live", "refused", "rolled back"]
+VersionState = Literal["candidate", "live", "refused", "rolled back", "deleted"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as it counts
 _last_id = 0
@@ -112,13 +112,15 @@ class Prompt:
     """What the policy is asked: messages, the tools it may call, and how it may call them.
 
     ``tool_choice`` is auto, none, required or the name of one tool (``"name:NAME"``).
-    ``template`` holds extra keyword arguments for the model's chat template.
+    ``template`` holds extra keyword arguments for the model's chat template. ``opening`` is what the reply is made to
+    begin with: it ends the prompt's tokens, so nothing of it is sampled or trained.
     """
 
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: str = "auto"
     template: Mapping[str, Json] = field(default_factory=dict)
+    opening: str = ""
 
     def __post_init__(self) -> None:
         _need(len(self.messages) > 0, "messages", "a prompt needs at least one message")
@@ -138,7 +140,7 @@ class Prompt:
                 break
         else:
             messages.append(Message(role="user", content=hint))
-        return Prompt(messages=tuple(messages), tools=self.tools, tool_choice=self.tool_choice, template=self.template)
+        return replace(self, messages=tuple(messages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,7 +349,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimiser step, or the decision to take none (``skipped`` says why); ``baselines`` are those after it."""
+    """One optimiser step, or the decision to take none (``skipped`` says why); ``baselines`` are those after it.
+
+    ``parts`` says, by turn, with what it took part: its advantage, how many hints taught, its lag.
+    """
 
     number: int
     turns: tuple[str, ...]
@@ -355,6 +360,7 @@ class Step:
     seconds: float
     skipped: str | None = None
     baselines: Mapping[str, float] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:

@@ -11,12 +11,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from openclaw_rl.errors import ContextOverflow, RequestError
+from openclaw_rl.errors import ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores, Stream, Trained
-from openclaw_rl.types import Completion, Message, Prompt, Sample, Sampling, Tokens, Version, texts
+from openclaw_rl.types import Completion, Json, Message, Prompt, Sample, Sampling, Tokens, Version, texts
 
 END = 256
 ROLE = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
@@ -31,9 +31,9 @@ def echo(prompt: Prompt, rules: Sequence[str]) -> str:
     return f"You said: {said}" + "".join(f" [learned: {rule}]" for rule in rules)
 
 
-def logprob(token: int, position: int, version: int) -> float:
-    """A made-up log-prob that depends on all it should depend on; exact in single precision."""
-    return -((token * 31 + position * 17 + version * 7) % 64) / 32
+def logprob(token: int, position: int) -> float:
+    """A made-up log-prob, exact in single precision. Every version has the same: what one learned is in its words."""
+    return -((token * 31 + position * 17) % 64) / 32
 
 
 class FakePolicy:
@@ -57,7 +57,8 @@ class FakePolicy:
         self._answer: Answer = answer if reply is None else lambda _prompt, _rules: reply
         self._pause = chunk / tokens_per_second if tokens_per_second else None
         self._chunk = chunk
-        self._rules: dict[int, tuple[str, ...]] = {0: ()}
+        self._adapters: dict[int, str | None] = {0: None}
+        self._rules: dict[int, tuple[str, ...]] = {}
         self._live = 0
 
     @property
@@ -84,27 +85,30 @@ class FakePolicy:
             if self._pause:
                 await asyncio.sleep(self._pause)
             part = kept[at : at + self._chunk]
-            pieces = tuple(self._piece(token, at + i, number, sampling.top_logprobs) for i, token in enumerate(part))
+            pieces = tuple(self._piece(token, at + i, sampling.top_logprobs) for i, token in enumerate(part))
             yield Delta(text=_text(part), pieces=pieces)
         yield Completion(
             reply=Message(role="assistant", content=_text(kept)),
             prompt_tokens=prompt_ids,
             reply_tokens=kept,
-            logprobs=tuple(logprob(token, i, number) for i, token in enumerate(kept)),
+            logprobs=tuple(logprob(token, i) for i, token in enumerate(kept)),
             sampling=sampling,
             finish="stop" if len(kept) == len(ids) else "length",
             version=number,
         )
 
-    def _piece(self, token: int, position: int, version: int, top: int) -> Piece:
-        others = tuple(
-            Alternative(token=t, text=chr(t), logprob=logprob(t, position, version)) for t in range(97, 97 + top)
-        )
-        return Piece(token=token, text=_text((token,)), logprob=logprob(token, position, version), top=others)
+    def _piece(self, token: int, position: int, top: int) -> Piece:
+        others = tuple(Alternative(token=t, text=chr(t), logprob=logprob(t, position)) for t in range(97, 97 + top))
+        return Piece(token=token, text=_text((token,)), logprob=logprob(token, position), top=others)
 
     def _known(self, version: int) -> tuple[str, ...]:
+        if version not in self._adapters:
+            raise RequestError(f"no version {version}; known: {sorted(self._adapters)}", field="model", status=404)
         if version not in self._rules:
-            raise RequestError(f"version {version} is not loaded; known: {sorted(self._rules)}", field="model")
+            adapter = self._adapters[version]
+            if adapter is not None and not Path(adapter).is_dir():
+                raise RequestError(f"the weights of version {version} are no longer kept", field="model", status=404)
+            self._rules[version] = read_rules(adapter) if adapter else ()
         return self._rules[version]
 
     async def encode(self, prompt: Prompt) -> Tokens:
@@ -123,16 +127,30 @@ class FakePolicy:
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        number = self._live if version is None else version
         return Scores(
-            logprobs=tuple(logprob(token, i, number) for i, token in enumerate(reply)),
+            logprobs=tuple(logprob(token, i) for i, token in enumerate(reply)),
             top_tokens=tuple(tuple(range(top_k)) for _ in reply),
-            top_logprobs=tuple(tuple(logprob(t, i, number) for t in range(top_k)) for i in range(len(reply))),
+            top_logprobs=tuple(tuple(logprob(t, i) for t in range(top_k)) for i in range(len(reply))),
         )
 
+    def know(self, version: Version) -> None:
+        """Answer for ``version`` too, when it is asked for by its number."""
+        self._adapters[version.number] = version.adapter
+
+    async def admit(self, version: Version) -> None:
+        """Read ``version`` beside the live one; raises ModelRefused when what it learned cannot be read."""
+        self.know(version)
+        try:
+            self._known(version.number)
+        except (OSError, ValueError, KeyError) as error:
+            raise ModelRefused(f"{version.adapter} is damaged: {type(error).__name__}: {error}") from error
+
+    async def dismiss(self, number: int) -> None:
+        """Nothing to let go."""
+
     async def load(self, version: Version) -> None:
-        rules = read_rules(version.adapter) if version.adapter else ()
-        self._rules[version.number] = rules
+        self.know(version)
+        self._known(version.number)
         self._live = version.number
 
 
@@ -155,7 +173,8 @@ class FakeTrainer:
         old = read_rules(parent.adapter) if parent.adapter else ()
         new = [_hint(sample, teacher) for sample in samples for teacher in sample.teachers]
         turns = (*(read_turns(parent.adapter) if parent.adapter else ()), *(sample.turn for sample in samples))
-        write_adapter(target, rules=tuple(dict.fromkeys((*old, *new))), turns=turns)
+        manifest = {"base": parent.base, "parent": parent.number, "step": number}
+        write_adapter(target, rules=tuple(dict.fromkeys((*old, *new))), turns=turns, manifest=manifest)
         scalar = [sample.advantage for sample in samples if sample.advantage is not None]
         return Trained(
             adapter=target,
@@ -183,11 +202,12 @@ def read_turns(adapter: str) -> tuple[str, ...]:
     return tuple(json.loads((Path(adapter) / ADAPTER).read_text())["turns"])
 
 
-def write_adapter(target: str, *, rules: Sequence[str], turns: Sequence[str]) -> None:
+def write_adapter(target: str, *, rules: Sequence[str], turns: Sequence[str], manifest: Mapping[str, Json]) -> None:
     """Write an adapter whole or not at all."""
     final, draft = Path(target), Path(f"{target}.tmp{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     (draft / ADAPTER).write_text(json.dumps({"rules": list(rules), "turns": list(turns)}, ensure_ascii=False))
+    (draft / "manifest.json").write_text(json.dumps({"format": 1, **manifest}))
     shutil.rmtree(final, ignore_errors=True)
     draft.rename(final)

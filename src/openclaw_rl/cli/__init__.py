@@ -10,7 +10,7 @@ import sys
 
 import click
 
-from openclaw_rl.cli import looking, moving, running, steering
+from openclaw_rl.cli import chatting, connecting, looking, moving, proving, reviewing, running, steering
 from openclaw_rl.errors import ConfigError, LedgerHeld, NotInLedger, OpenClawError, PluginError
 
 EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
@@ -57,17 +57,27 @@ def cli() -> None:
 
 VERBS: tuple[click.Command, ...] = (
     running.up,
+    chatting.chat,
+    proving.demo,
+    connecting.connect,
     looking.status,
     looking.show,
     steering.rollback,
     steering.pause,
     steering.resume,
+    reviewing.versions,
+    reviewing.compare,
+    reviewing.why,
+    reviewing.pin,
+    reviewing.unpin,
+    reviewing.evaluate,
     moving.import_,
     moving.export,
     running.serve,
     running.collect,
     running.judge,
     running.train,
+    proving.bench,
     looking.init,
     looking.config,
     looking.list_plugins,

@@ -29,12 +29,17 @@ def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool
     refused = [fault for report in reports.values() for fault in report.refused]
     if json_out:
         print_json(
-            {str(path): {"sessions": r.sessions, "turns": r.turns, "refused": r.refused} for path, r in reports.items()}
+            {
+                str(path): {"sessions": r.sessions, "turns": r.turns, "known": r.known, "refused": r.refused}
+                for path, r in reports.items()
+            }
         )
     else:
         for path, report in reports.items():
+            known = f", {report.known} turns known already" if report.known else ""
             click.echo(
-                f"{path}: {report.sessions} conversations, {report.turns} turns taken, {len(report.refused)} refused"
+                f"{path}: {report.sessions} conversations, {report.turns} turns taken{known},"
+                f" {len(report.refused)} refused"
             )
         for fault in refused:
             click.secho(f"refused {fault}", fg="yellow", err=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -64,19 +66,49 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
 
 @click.command()
 @_once
+@click.option(
+    "--data",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Train from recorded conversations, then end; may be repeated (train.data).",
+)
+@click.option("--user", default="default", show_default=True, help="Whose conversations --data are.")
 @dials
-def train(resolved: Resolved, once: bool) -> None:
+def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
     """Run only the loop that trains new versions."""
-    _run(resolved, "train", once=once)
+    files = data or resolved.config.train.data
+    if files:
+        _train_from(resolved, files, user)
+    else:
+        _run(resolved, "train", once=once)
+
+
+def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
+    from openclaw_rl.offline import train_from
+
+    _begin(resolved)
+    with _event_loop() as loop:
+        done = loop.run(train_from(resolved.config, files, user=user, said=click.echo))
+    dropped = "".join(f", {count} {why}" for why, count in done.dropped.items())
+    click.echo(
+        f"{done.trained} turns trained in {done.steps} steps; version {done.live} is live; dropped: "
+        + (dropped.removeprefix(", ") or "none")
+    )
+    if done.paused:
+        click.secho(f"training is paused: {done.paused}; mend the cause, then 'openclaw-rl resume'", fg="red", err=True)
+    if done.waiting:
+        click.secho(f"{done.waiting} turns still wait to be judged or trained: run this again", fg="yellow", err=True)
+    if done.undecided:
+        click.secho(f"the gate has not ruled on version {done.undecided} yet: run this again", fg="yellow", err=True)
+    if not done.whole:
+        raise click.exceptions.Exit(1)
 
 
 def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
     from openclaw_rl.app import LOOPS, App, ledger_path
     from openclaw_rl.runner import stop_on_signals
 
-    _logging(resolved.config.run.log_level)
-    for note in resolved.notes:
-        click.secho(f"note: {note}", fg="yellow", err=True)
+    _begin(resolved)
 
     async def go() -> None:
         build = App.hurried if once else App
@@ -92,6 +124,12 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
         click.echo("ended cleanly", err=True)
 
     _event_loop().run(go())
+
+
+def _begin(resolved: Resolved) -> None:
+    _logging(resolved.config.run.log_level)
+    for note in resolved.notes:
+        click.secho(f"note: {note}", fg="yellow", err=True)
 
 
 def _event_loop() -> asyncio.Runner:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -40,7 +40,7 @@ def resume(resolved: Resolved) -> None:
     _ask(resolved, "resume", {})
 
 
-def _ask(resolved: Resolved, verb: str, argument: dict[str, str]) -> None:
+def _ask(resolved: Resolved, verb: str, argument: dict[str, Any]) -> None:
     from openclaw_rl.app import ledger_path
     from openclaw_rl.store import ask
 

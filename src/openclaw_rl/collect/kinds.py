@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.collect.normalise import Runtime, clean, fold, runtime, stamped
+from openclaw_rl.collect.normalise import Runtime, clean, fold, requeued, runtime, stamped
 from openclaw_rl.types import Kind, Message, Turn
 
 
@@ -46,6 +46,7 @@ class _Look:
     system: str
     asked: str
     human: bool
+    rewritten: bool
     last: str
     opening: bool
     runtime: Runtime | None
@@ -76,6 +77,12 @@ _SUMMARY = re.compile(
     r"|(?:summari[sz]e|recap|compact) )(?:the|this|our) (?:conversation|chat|session|dialog|thread)",
     re.IGNORECASE,
 )
+_UTILITY = re.compile(  # OpenClaw's own words, as it sends them
+    r"generate an? (?:concise|very short) (?:session title|topic label) \(|write an activity recap for "
+    r"|you write the live status line for |you judge the trajectory of a running ai agent session"
+    r"|you are labeling the supplied message|answering an ephemeral /btw side question",
+    re.IGNORECASE,
+)
 _HEARTBEAT = re.compile(r"follow the heartbeat monitor|read heartbeat\.md", re.IGNORECASE)
 _COMPACTED = re.compile(
     r"<summary>|summary of (?:the|our|this) (?:\w+ )?(?:conversation|session|chat|history|context)"
@@ -84,14 +91,18 @@ _COMPACTED = re.compile(
     r"|compaction summary",
     re.IGNORECASE,
 )
+REWRITTEN = "rewritten after a failed call"
 _FEW_TOKENS = 4  # a reply this short is a label, not talk
 
 
 def rule(turn: Turn, around: Around | None = None) -> Ruling:
-    """The kind of ``turn``: what was declared, else what the first fitting rule says, else main."""
-    if turn.declared is not None:
-        return Ruling(kind=turn.declared, reason="declared", confidence=1.0)
+    """The kind of ``turn``: what was declared, else what the first fitting rule says, else main.
+
+    A request that the client rewrote is side whoever began it: nobody said what stands there.
+    """
     look = _look(turn, around or Around())
+    if turn.declared is not None and not look.rewritten:
+        return Ruling(kind=turn.declared, reason="declared", confidence=1.0)
     for reason, confidence, fits in _SIDE:
         if fits(look):
             return Ruling(kind="side", reason=reason, confidence=confidence)
@@ -102,7 +113,10 @@ def rule(turn: Turn, around: Around | None = None) -> Ruling:
 
 def machine_said(text: str) -> bool:
     """Whether a user message is a client's own: a heartbeat or the notice of a task, not somebody's words."""
-    return not stamped(text) and bool(_HEARTBEAT.search(text[:500]) or clean(text).startswith(_ANNOUNCED))
+    said = clean(text)
+    return said.startswith(_HANDED_BACK) or (
+        not stamped(text) and bool(_HEARTBEAT.search(text[:500]) or said.startswith(_ANNOUNCED))
+    )
 
 
 def compacted(messages: Sequence[Message]) -> bool:
@@ -133,6 +147,7 @@ def _look(turn: Turn, around: Around) -> _Look:
         system=" ".join(m.content[:_HEAD] for m in messages if m.role == "system"),
         asked=fold(clean(asked)),
         human=stamped(asked),
+        rewritten=requeued(asked),
         last=last,
         opening=not any(m.role == "assistant" for m in messages),
         runtime=runtime(messages),
@@ -140,7 +155,7 @@ def _look(turn: Turn, around: Around) -> _Look:
 
 
 _ANNOUNCED = "A background task completed."
-_REWRITTEN = "[Queued user message from a previous active turn"
+_HANDED_BACK = f"{_ANNOUNCED} Use this result to reply to the user"  # this one OpenClaw stamps like a person's words
 
 
 def _says(pattern: re.Pattern[str]) -> Callable[[_Look], bool]:
@@ -159,8 +174,13 @@ _SIDE: tuple[_Rule, ...] = (
     ("scheduled job", 1.0, lambda look: ":cron:" in look.key or (look.turn.session or "").startswith("openclaw-cron-")),
     ("sub-agent", 1.0, lambda look: ":subagent:" in look.key),
     ("heartbeat", 0.95, lambda look: not look.human and bool(_HEARTBEAT.search(look.asked[:500]))),
-    ("notice of a background task", 0.95, lambda look: not look.human and look.asked.startswith(_ANNOUNCED)),
-    ("rewritten after a failed call", 0.95, lambda look: _REWRITTEN in look.asked),
+    (
+        "notice of a background task",
+        0.95,
+        lambda look: look.asked.startswith(_ANNOUNCED if not look.human else _HANDED_BACK),
+    ),
+    (REWRITTEN, 0.95, lambda look: look.rewritten),
+    ("utility call", 0.95, lambda look: _says(_UTILITY)(look)),
     ("title", 0.9, lambda look: look.opening and not look.tools and _says(_TITLE)(look)),
     # A person in a talk may well ask for a summary; a client asks with its own system prompt or without the tools.
     ("summary", 0.9, lambda look: _says(_SUMMARY)(look) and not (_talking(look) and not look.around.tools)),

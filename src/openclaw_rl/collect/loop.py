@@ -165,8 +165,8 @@ class CollectLoop:
         if said is not None:
             batch.outcomes.append(from_record(said, at=turn.at))
         elif not turn.completion.reply_tokens:
-            detail = f"finish {turn.completion.finish}"
-            batch.drops.append(Drop(turn=turn.id, stage="collect", reason="empty reply", detail=detail, at=turn.at))
+            reason, detail = _why_empty(turn)
+            batch.drops.append(Drop(turn=turn.id, stage="collect", reason=reason, detail=detail, at=turn.at))
         else:
             batch.outcomes += threads.add(seq, turn)
 
@@ -192,3 +192,10 @@ def from_record(said: Recorded, *, at: float) -> Outcome:
         ended=None if said.next_state else RECORDED,
         at=at,
     )
+
+
+def _why_empty(turn: Turn) -> tuple[str, str]:
+    """Why a turn has no reply tokens: they were taken out, or none was drawn."""
+    if "redacted" in turn.completion.flaws:
+        return "redacted", "it holds something that must not be kept, so its tokens were not; serve.redact"
+    return "empty reply", f"finish {turn.completion.finish}"

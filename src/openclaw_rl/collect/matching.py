@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
-from openclaw_rl.collect.normalise import ATOM, CALL, SAID, Reading, reply_start, run_start, skeleton
-from openclaw_rl.types import Kind
+from openclaw_rl.collect.normalise import ATOM, CALL, SAID, Reading, reply_path, reply_start, run_start, skeleton
+from openclaw_rl.types import Kind, Message
 
 WEIGHT = 24
 """characters that the last exchange must have to be told from others by itself"""
+JOINTS = 64
+"""lines of a message after which another reply may begin"""
 CROWD = 256
 """how many turns with one reply are compared before all of them count as alike"""
 
@@ -171,6 +173,25 @@ def match(index: Index, ask: Ask, end: int) -> Entry | None:
     if len({entry.path for entry in alike}) > 1:
         raise Ambiguous
     return _choose(alike, ask) if explains(history, alike[0]) else None
+
+
+def joined(index: Index, ask: Ask, end: int, text: str) -> Entry | None:
+    """The main turn whose reply opens the history's last message, None when none is known; may raise `Ambiguous`.
+
+    Where OpenClaw leaves a machine's message out of a history, it joins the replies before and after it by a newline.
+    """
+    history = ask.history(end)
+    reply = reply_start(history)
+    if ask.base is None or end != ask.reading.ends[-1] or len(history) - reply != ATOM:
+        return None
+    lines = text.split("\n")
+    for cut in range(min(len(lines) - 1, JOINTS), 0, -1):
+        path = history[:reply] + reply_path(Message(role="assistant", content="\n".join(lines[:cut])))
+        shown = index.showing(key_of(ask.user, path))
+        found = [entry for entry in shown if entry.thread.base == ask.base and entry.kind == "main"]
+        if found:
+            return _choose(found, ask)
+    return None
 
 
 def explains(history: bytes, entry: Entry) -> bool:

@@ -27,6 +27,11 @@ _CLOCK = r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?: ?[A-Za-z0-9+:/_-]
 _STAMP = re.compile(rf"^\[{_DAY} {_CLOCK}\] ?", re.MULTILINE)
 _ANY_STAMP = re.compile(rf"\[(?:[^\[\]\n]{{1,80}} )?{_CLOCK}\] ?")
 _RUNTIME = re.compile(r"(?:^|\n\n?)Runtime: agent=[^\n]* \| [^\n]*(?=\n|\Z)")
+_REQUEUED = re.compile(  # how OpenClaw sends a person's words again after a call that failed
+    r"\A\[Queued user message from a previous active turn[^\]\n]*\]\n(.*?)"
+    r"(?:\n\nContinue the current task from [^\n]*)?\Z",
+    re.DOTALL,
+)
 _BLOCKS = (
     ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),
     ("<system-reminder>", "</system-reminder>"),
@@ -72,7 +77,12 @@ def clean(text: str) -> str:
         text = _RUNTIME.sub("", text)
     if "[" in text:
         text = _STAMP.sub("", _ANY_STAMP.sub("", text, count=1) if _ANY_STAMP.match(text) else text)
-    return text.strip()
+    return _REQUEUED.sub(r"\1", text.strip()).strip()
+
+
+def requeued(text: str) -> bool:
+    """Whether a user's text is one that OpenClaw rewrote after a call that failed."""
+    return _REQUEUED.match(_ANY_STAMP.sub("", text.strip(), count=1)) is not None
 
 
 def stamped(text: str) -> bool:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.collect import kinds
-from openclaw_rl.collect.matching import Ambiguous, Ask, Entry, Index, Thread, match
+from openclaw_rl.collect.matching import Ambiguous, Ask, Entry, Index, Thread, joined, match
 from openclaw_rl.collect.normalise import (
     ATOM,
     CALL,
@@ -180,11 +180,14 @@ class Threads:
         for end in reversed(ask.reading.ends):
             first = reply_start(ask.history(end)) // ATOM
             try:
-                entry = match(self._index, ask, end)
+                entry = match(self._index, ask, end) or joined(self._index, ask, end, messages[owners[first]].content)
             except Ambiguous:
                 return Link()
             if entry is not None and entry.kind == "main":
                 return Link(entry, owners[end - 1] + 1 if begin < 0 else begin, stop, direct, side, entry.thread)
+            if entry is not None and entry.reason == kinds.REWRITTEN:  # a later history has it as it was said
+                stop, begin, direct = owners[first], -1, False
+                continue
             if entry is not None or _by_machine(messages, owners[first]):
                 begin = owners[end - 1] + 1 if begin < 0 else begin
                 side = side or (entry.reason if entry and stop == len(messages) else None)

@@ -1,6 +1,6 @@
 """The dials as one typed tree. Each is documented where it is declared, with its range and its default.
 
-    Config = run + serve + policy + store + collect + judge + train (+ lora) + eval + env + gpus + cloud
+    Config = run + serve + policy + store + collect + judge + train (+ lora) + gate + watch + eval + env + gpus + cloud
 
 A dial that may be absent is ``None``; from a file or the environment the empty text means absent.
 `config` reads the tree from its sources; nothing here reads anything.
@@ -28,6 +28,7 @@ ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "none"]
 Sync = Literal["normal", "full"]
 Browser = Literal["playwright", "selenium"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+Sink = Literal["tensorboard", "trackio", "wandb"]
 
 
 def _location(path: Path) -> Path:
@@ -87,6 +88,7 @@ class RunDials(Section):
         description="directory of this run: ledger, versions, records. Relative paths start at the working directory",
     )
     record: bool = Field(default=True, description="write a JSONL record of every training sample and step")
+    sinks: tuple[Sink, ...] = Field(default=(), description="where each step's figures also go, if installed")
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="seed of all that is drawn by chance in training and review"
     )
@@ -148,7 +150,7 @@ class PolicyDials(Section):
         default="embedded", min_length=1, description="embedded, a Hugging Face id, a folder, a GGUF file"
     )
     device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
-    dtype: Dtype = Field(default="auto", description="number format; auto: the fastest that is good here")
+    dtype: Dtype = Field(default="auto", description="number format; auto: float32 for small models, else the fastest")
     context: int | None = Field(
         default=None, ge=256, description="most tokens of prompt and reply; not set: the model's own"
     )
@@ -236,7 +238,7 @@ class TrainDials(Section):
     idle_wait: float = Field(default=60.0, ge=0, le=604_800, description="seconds without requests until it is")
     num_rollouts_per_prompt: int = Field(default=1, ge=1, le=1024, description="times an environment plays each task")
     rollout: str | None = Field(default=None, description="custom rollout function, a plugin")
-    data: Location | None = Field(default=None, description="conversations to train from instead of live ones")
+    data: tuple[Location, ...] = Field(default=(), description="files of conversations for 'train', which then ends")
     max_lag: int = Field(default=4, ge=0, le=10_000, description="versions a sample may be behind")
     train_truncated: bool = Field(default=False, description="also train replies cut off by their token limit")
     advantage: Advantage = Field(
@@ -282,6 +284,10 @@ class TrainDials(Section):
         default=None,
         description="gradient checkpointing, less memory for more arithmetic; not set: when memory asks for it",
     )
+    compile: bool | None = Field(
+        default=None,
+        description="fuse the layers' arithmetic by compiling them; not set: on CUDA from a billion weights",
+    )
     offload_optimizer: bool = Field(default=False, description="keep optimizer state in main memory")
     device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the trainer; not set: all")
@@ -293,9 +299,39 @@ class TrainDials(Section):
         default=None, description="folder of versions; not set: inside the run's directory"
     )
     save_interval: int = Field(default=10, ge=1, description="steps between checkpoints that are never deleted")
+    keep: int = Field(default=5, ge=2, le=100_000, description="newest versions kept beside those, for rollback")
     resume: str | None = Field(default=None, description="checkpoint to go on from; not set: where the ledger stands")
     lora: LoraDials = Field(default_factory=LoraDials)
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the trainer")
+
+
+class GateDials(Section):
+    """The gate: what a candidate must show before it is served. Differences are between it and the live version."""
+
+    mode: Literal["on", "off"] = Field(default="on", description="off: every version is served unexamined")
+    alpha: float = Field(default=0.05, gt=0, le=0.5, description="chance that a comparison mistakes noise for worse")
+    kl_budget: float = Field(default=1.5, gt=0, le=100, description="nats per token it may be away from the base")
+    ability_drop: float = Field(default=0.15, ge=0, le=1, description="share of small tasks it may lose to the base")
+    likelihood_drop: float = Field(default=0.3, ge=0, le=100, description="nats per token pinned replies may lose")
+    correction_drop: float = Field(default=0.05, ge=0, le=100, description="nats per token corrections may lose")
+    min_words: float = Field(default=6.0, ge=0, le=1000, description="fewest words of a reply, on average")
+    length_ratio: float = Field(default=0.2, ge=0, le=1, description="fewest words as a share of the live version's")
+    entropy_ratio: float = Field(default=4.0, gt=1, le=100, description="factor by which entropy may grow or shrink")
+    flawed: float = Field(default=0.25, ge=0, le=1, description="share of replies that may degenerate beyond its")
+    probes: int = Field(default=6, ge=1, le=64, description="held-out prompts that both versions answer")
+    replays: int = Field(default=4, ge=0, le=64, description="past corrections and pinned turns that are read again")
+    tokens: int = Field(default=28, ge=8, le=1024, description="most tokens of a reply to a probe")
+    retry: float = Field(default=30.0, ge=0, le=86_400, description="seconds until a held candidate is tried again")
+
+
+class WatchDials(Section):
+    """The watch: rolls back by itself when served replies become worse."""
+
+    mode: Literal["on", "off"] = Field(default="on", description="off: nothing is rolled back by itself")
+    alpha: float = Field(default=0.01, gt=0, le=0.5, description="chance of a false alarm per promoted version")
+    window: int = Field(default=40, ge=4, le=10_000, description="scored turns for which a promotion is watched")
+    reference: int = Field(default=40, ge=8, le=10_000, description="scored turns before it that count as normal")
+    least: float = Field(default=0.2, gt=0, lt=1, description="rate of bad turns up to which there is no alarm")
 
 
 class EvalDials(Section):
@@ -352,6 +388,8 @@ class Config(Section):
     collect: CollectDials = Field(default_factory=CollectDials)
     judge: JudgeDials = Field(default_factory=JudgeDials)
     train: TrainDials = Field(default_factory=TrainDials)
+    gate: GateDials = Field(default_factory=GateDials)
+    watch: WatchDials = Field(default_factory=WatchDials)
     eval: EvalDials = Field(default_factory=EvalDials)
     env: EnvDials = Field(default_factory=EnvDials)
     gpus: GpuDials = Field(default_factory=GpuDials)

@@ -98,8 +98,14 @@ def as_json(resolved: Resolved) -> dict[str, Any]:
         *sections, name = path.split(".")
         place = reduce(lambda table, section: table.setdefault(section, {}), sections, tree)
         value = public(dial, get(resolved.config, path))
-        place[name] = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+        place[name] = _plain(value)
     return {"config": tree, "sources": dict(resolved.sources), "notes": list(resolved.notes)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def public(dial: Dial, value: Any) -> Any:

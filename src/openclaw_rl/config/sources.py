@@ -30,10 +30,7 @@ DEFAULT_FILE: Final = Path("openclaw-rl.toml")
 PREFIX: Final = "OPENCLAW_RL__"
 _PRESETS: Final = Path(__file__).parent / "presets"
 _ONE_USER: Final = "default"
-_NOT_YET: Final = frozenset(
-    {"run.record", "train.data", "train.save_interval", "train.resume", "eval.tasks"}
-    | {path for path in DIALS if path.startswith(("gpus.", "cloud."))}
-)
+_NOT_YET: Final = frozenset(path for path in DIALS if path.startswith(("gpus.", "cloud.")))
 """dials that users of the field know and set, whose part of the house is not built yet"""
 
 
@@ -302,6 +299,8 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
     for path in sorted(_NOT_YET):
         if sources[path] != "default":
             yield f"{path} is understood, but no part of this release uses it yet"
+    if config.gate.mode == "off":
+        yield "gate.mode is off: every version is served unexamined, and only the watch or you can take it back"
     if not config.train.lora.enabled and sources["train.lr"] == "default":
         yield f"train.lr = {config.train.lr} is meant for LoRA; a full fine-tune wants about a tenth or less"
 

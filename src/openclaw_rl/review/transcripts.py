@@ -11,16 +11,17 @@ back with the export. Files are read record by record, so a file may be larger t
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeAlias
 
 from openclaw_rl import codec
-from openclaw_rl.errors import ImportRefused, InvalidValue
+from openclaw_rl.errors import ImportRefused, InvalidValue, RequestError
 from openclaw_rl.store import Ledger
-from openclaw_rl.types import Completion, Json, Message, Prompt, Recorded, Sampling, Tokens, Turn, new_id
+from openclaw_rl.types import Completion, Json, Message, Prompt, Recorded, Sampling, Tokens, Turn, canonical
 
 CHUNK = 1 << 16
 
@@ -39,12 +40,18 @@ class Scorer(Protocol):
 
 @dataclass(slots=True)
 class Report:
-    """What an import did: conversations and turns taken, and the records refused, each with its place and reason."""
+    """What an import did: conversations and turns taken, and the records refused, each with its place and reason.
+
+    ``known`` turns were in the ledger already and were left as they are.
+    """
 
     sessions: int = 0
     turns: int = 0
+    known: int = 0
     refused: list[str] = field(default_factory=list)
 
+
+Progress: TypeAlias = Callable[[Report], Awaitable[None]]
 
 # --- in ---
 
@@ -98,9 +105,13 @@ def _unfinished(error: json.JSONDecodeError, text: str) -> bool:
 
 
 async def import_file(
-    ledger: Ledger, path: Path, policy: Scorer, *, user: str, strict: bool = False, progress: Any = None
+    ledger: Ledger, path: Path, policy: Scorer, *, user: str, strict: bool = False, progress: Progress | None = None
 ) -> Report:
-    """Read conversations into the ledger, each whole or not at all; with ``strict`` one bad record refuses the file."""
+    """Read conversations into the ledger, each whole or not at all; with ``strict`` one bad record refuses the file.
+
+    A turn whose user, session, place, prompt, reply and next state are in the ledger already is known and not taken
+    again. ``progress`` is awaited after each conversation, and may take its time: nothing is read meanwhile.
+    """
     report = Report()
     if strict:
         _check_all(path)
@@ -108,16 +119,35 @@ async def import_file(
         for record in records(file):
             try:
                 session, turns = parse(record)
-                rows = [await _row(session, index, turn, policy, user) for index, turn in enumerate(turns)]
+                said = {turn_id(user, session, index, turn): (index, turn) for index, turn in enumerate(turns)}
+                new = {id: one for id, one in said.items() if not ledger.has_turn(id)}
+                rows = [await _row(id, session, index, turn, policy, user) for id, (index, turn) in new.items()]
             except ImportRefused as error:
                 report.refused.append(f"{path}:{error.what}")
                 continue
+            except RequestError as error:  # too long for this model, or a prompt that its template cannot write
+                report.refused.append(f"{path}:{record.line}: {error.what}")
+                continue
             ledger.add_recorded(rows)
-            report.sessions += 1
+            report.sessions += bool(rows)
             report.turns += len(rows)
-            if progress:
-                progress(report)
+            report.known += len(said) - len(rows)
+            if progress is not None:
+                await progress(report)
     return report
+
+
+def turn_id(user: str, session: str, index: int, said: Said) -> str:
+    """The id of a recorded turn: the same record of the same user gives the same id, however often it is read."""
+    told = [
+        user,
+        session,
+        index,
+        said.kind,
+        said.trainable,
+        *map(codec.plain, (said.prompt, said.reply, said.next_state)),
+    ]
+    return f"import-{hashlib.sha256(canonical(told).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 
 def _check_all(path: Path) -> None:
@@ -217,7 +247,7 @@ def _want(ok: bool, line: int, where: str, what: str) -> None:
         raise ImportRefused(f"{line}: {where}: {what}" if where else f"{line}: {what}")
 
 
-async def _row(session: str, index: int, said: Said, policy: Scorer, user: str) -> tuple[Turn, Recorded]:
+async def _row(id: str, session: str, index: int, said: Said, policy: Scorer, user: str) -> tuple[Turn, Recorded]:
     prompt_ids = await policy.encode(said.prompt)
     reply_ids = await policy.tokenize(_written(said.reply))
     scores = await policy.score(prompt_ids, reply_ids)
@@ -232,7 +262,7 @@ async def _row(session: str, index: int, said: Said, policy: Scorer, user: str) 
         scored=True,
     )
     turn = Turn(
-        id=new_id(),
+        id=id,
         session=session,
         user=user,
         client="import",

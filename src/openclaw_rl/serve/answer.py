@@ -16,6 +16,7 @@ from openclaw_rl.errors import BackendDown, BackendError, OpenClawError
 from openclaw_rl.ports import Delta, Generate, Piece, Policy, Stream
 from openclaw_rl.serve.asked import Asked, Began, Book, Caller, Ended, Event, Limits, Said
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.openings import fitted, keep_to_form
 from openclaw_rl.serve.parts import Part
 from openclaw_rl.serve.reading import Reading, Reasoning
 from openclaw_rl.serve.redact import Redact, redact_turn
@@ -58,6 +59,7 @@ class Answerer:
     generate: Generate | None = None
     reasoning: Reasoning = "tags"
     clock: Callable[[], float] = time.time
+    ready: Callable[[], bool] = lambda: True
 
     async def write(self, work: Callable[[], T]) -> T:
         """Once begun it is carried through, even if the one who asked for it is gone."""
@@ -67,14 +69,15 @@ class Answerer:
         self, asked: Asked, caller: Caller, *, turn: str, version: int | None, choice: int = 0
     ) -> AsyncGenerator[Event, None]:
         """The events of one reply. Closed early, it stops the policy and keeps the turn as aborted."""
-        asked = _for_choice(asked, choice)
-        heard = _Heard(Reading(asked.prompt, tool_format=self.policy.tool_format, reasoning=self.reasoning))
         started = time.perf_counter()
+        opened = await self.held(lambda: self._open(_for_choice(asked, choice), version))
+        asked, heard, item, stream = opened.asked, opened.heard, opened.item, opened.stream
         try:
-            item, stream = await self._open(asked, heard, version)
             async with aclosing(stream):
                 self.metrics.first.observe(time.perf_counter() - started)
-                yield Began(turn, heard.version, await self._count(asked))
+                yield Began(turn, heard.version, await self._count(asked), opened.unenforced)
+                if forced := heard.reading.open(asked.prompt.opening):
+                    yield Said(forced)
                 while isinstance(item, Delta):
                     said = _hear(asked, heard, item)
                     if said is not None:
@@ -90,19 +93,23 @@ class Answerer:
                 await self._abort(asked, caller, turn, heard)
             raise
 
-    async def _open(self, asked: Asked, heard: _Heard, version: int | None) -> tuple[Delta | Completion, _Closable]:
-        """The first thing the policy says, and the stream that goes on from there."""
+    async def _open(self, asked: Asked, version: int | None) -> _Opened:
+        """The first thing the policy says, and the stream that goes on from there.
 
-        async def attempt() -> tuple[Delta | Completion, _Closable]:
-            heard.version = self.policy.live if version is None else version
-            stream = _closable(self._stream(asked, heard.version))
-            try:
-                return await _next(stream), stream
-            except BaseException:
-                await stream.aclose()
-                raise
-
-        return await self.held(attempt)
+        What depends on the model (its context, how it writes calls) is only known once it is ready.
+        """
+        if not self.ready():
+            raise BackendDown("the model is still being loaded", retry_after=0.2)
+        policy = self.policy
+        asked, unenforced = keep_to_form(fitted(asked, policy.context), policy)
+        heard = _Heard(Reading(asked.prompt, tool_format=policy.tool_format, reasoning=self.reasoning))
+        heard.version = policy.live if version is None else version
+        stream = _closable(self._stream(asked, heard.version))
+        try:
+            return _Opened(asked, heard, await _next(stream), stream, unenforced)
+        except BaseException:
+            await stream.aclose()
+            raise
 
     async def held(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What ``attempt`` gives. While the backend is down it is held and tried again, up to the limit."""
@@ -196,6 +203,17 @@ class Answerer:
             flaws=(RAW_LOGPROBS,),
         )
         await self._keep(self._turn(asked, caller, turn_id, completion), caller)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A reply that has begun: the request as the policy was asked it, and what it says first."""
+
+    asked: Asked
+    heard: _Heard
+    item: Delta | Completion
+    stream: _Closable
+    unenforced: str | None
 
 
 class _Closable(Protocol):

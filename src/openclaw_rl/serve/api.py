@@ -33,6 +33,7 @@ from openclaw_rl.serve.feedback import FeedbackGiven, SessionEnded
 from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
+from openclaw_rl.serve.openings import UNENFORCED
 from openclaw_rl.serve.reading import Reasoning
 from openclaw_rl.serve.redact import Redact
 from openclaw_rl.serve.responses import ResponsesWire
@@ -41,7 +42,7 @@ from openclaw_rl.serve.sse import dumps
 from openclaw_rl.types import Json, Sampling
 
 Health = Callable[[], Mapping[str, Json]]
-EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", "x-request-id", "retry-after"]
+EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", UNENFORCED, "x-request-id", "retry-after"]
 
 
 def build_app(
@@ -81,6 +82,7 @@ def build_app(
         generate=generate,
         reasoning=reasoning,
         clock=clock,
+        ready=lambda: health is None or bool(health().get("ready", True)),
     )
     server = Server(
         answerer,

@@ -53,12 +53,19 @@ class Book(Protocol):
 
     def session_owner(self, session: str) -> str | None: ...
 
+    def add_optout(self, session: str, user: str) -> None: ...
+
+    def opted_out(self, session: str) -> bool: ...
+
     def live_version(self) -> Version | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One request, whatever its format. ``echo`` is what the format repeats in its response."""
+    """One request, whatever its format. ``echo`` is what the format repeats in its response.
+
+    ``schema_at`` is where it asks for a JSON schema; ``strict`` says that the reply must follow it.
+    """
 
     prompt: Prompt
     sampling: Sampling
@@ -71,6 +78,8 @@ class Asked:
     session: str | None = None
     guessed_session: str | None = None
     after: str | None = None
+    schema_at: str | None = None
+    strict: bool = False
     echo: Mapping[str, Json] = field(default_factory=dict)
 
 
@@ -90,11 +99,15 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """The first token is on its way. ``prompt_tokens`` is None unless it was asked for."""
+    """The first token is on its way. ``prompt_tokens`` is None unless it was asked for.
+
+    ``unenforced`` names the field whose form the backend can only try to keep to.
+    """
 
     turn: str
     version: int
     prompt_tokens: int | None
+    unenforced: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +156,9 @@ class Wire(Protocol):
 
 def build_sampling(defaults: Sampling, names: Mapping[str, str], **values: Json) -> Sampling:
     """Sampling from what was given (None: the default). ``names`` maps a field to what this format calls it."""
-    given = {key: value for key, value in values.items() if value is not None}
+    given = {key: value for key, value in values.items() if value is not None and value != getattr(defaults, key)}
+    if not given:
+        return defaults
     try:
         return replace(defaults, **given)
     except InvalidValue as error:

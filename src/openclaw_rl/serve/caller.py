@@ -43,7 +43,7 @@ def read_marks(headers: Mapping[str, str]) -> Marks:
     if train not in ("on", "off", "off-session"):
         raise _header("x-openclaw-rl-train", "must be on, off or off-session")
     return Marks(
-        session=next((_named(headers, name) for name in _SESSION_HEADERS if headers.get(name, "").strip()), None),
+        session=_session(headers),
         group=_named(headers, "x-openclaw-rl-group") if headers.get("x-openclaw-rl-group", "").strip() else None,
         client=headers.get("user-agent", "").split(" (", 1)[0].strip()[:64],
         declared=_declared(headers.get("x-turn-type", "").strip().lower()),
@@ -51,6 +51,14 @@ def read_marks(headers: Mapping[str, str]) -> Marks:
         train=train == "on",
         train_session=train != "off-session",
     )
+
+
+def _session(headers: Mapping[str, str]) -> str | None:
+    """The first name said; where another header says the same name with an epoch (``NAME:3``), that one."""
+    said = [_named(headers, name) for name in _SESSION_HEADERS if headers.get(name, "").strip()]
+    if not said:
+        return None
+    return next((name for name in said if re.fullmatch(re.escape(said[0]) + r":\d{1,9}", name)), said[0])
 
 
 def _named(headers: Mapping[str, str], name: str) -> str:

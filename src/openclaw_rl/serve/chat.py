@@ -63,6 +63,8 @@ class ChatWire:
             and body.key("stream_options").key("include_usage").flag(),
             session=body_session(body),
             guessed_session=guessed_session(body),
+            schema_at="response_format",
+            strict=strict(body.key("response_format")),
         )
 
     def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json:
@@ -199,6 +201,14 @@ def response_schema(at: At) -> Json:
         return None
     schema = at.key("json_schema")
     return (schema.key("schema") if not schema.absent else at.key("schema")).table()
+
+
+def strict(at: At) -> bool:
+    """Whether a reply must follow the schema, or only should."""
+    if at.absent or at.key("type").value != "json_schema":
+        return False
+    schema = at.key("json_schema")
+    return (at if schema.absent else schema).key("strict").flag()
 
 
 def _choice_of(index: int, answer: Ended, logprobs: bool) -> Json:

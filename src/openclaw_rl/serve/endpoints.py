@@ -17,6 +17,7 @@ from openclaw_rl.serve.asked import Asked, Began, Caller, Ended, Wire
 from openclaw_rl.serve.doors import Crowd, Headers, headers_of
 from openclaw_rl.serve.faults import Fault, explain
 from openclaw_rl.serve.fields import At, parse_json
+from openclaw_rl.serve.openings import UNENFORCED
 from openclaw_rl.serve.server import Route, Server
 from openclaw_rl.serve.sse import CallerGone, Exchange
 from openclaw_rl.types import Json, new_id
@@ -121,7 +122,6 @@ class Answering:
         route = server.route(asked.model)
         if not asked.model:
             asked = replace(asked, model=server.model_name)
-        asked = fitted(asked, server.policy.context)
         caller = await server.caller(visit.headers, asked, visit.user, route)
         asked = await server.go_on(asked, visit.user)
         crowd = server.crowd(visit.user)
@@ -131,13 +131,19 @@ class Answering:
         if asked.stream:
             await exchange.attend(self._stream(exchange, asked, caller, turns, route, crowd), alive=True)
         else:
-            answers = await exchange.attend(self._whole(asked, caller, turns, route, crowd), alive=False)
-            exchange.headers["x-openclaw-rl-version"] = str(answers[0].turn.completion.version)
+            answers = await exchange.attend(self._whole(exchange, asked, caller, turns, route, crowd), alive=False)
             await exchange.reply_json(200, self._wire.plain(asked, answers))
 
-    async def _whole(self, asked: Asked, caller: Caller, turns: list[str], route: Route, crowd: Crowd) -> list[Ended]:
+    async def _whole(
+        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, crowd: Crowd
+    ) -> list[Ended]:
+        ends: dict[int, Ended] = {}
         async with crowd, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
-            ends = {choice: event async for choice, event in events if isinstance(event, Ended)}
+            async for choice, event in events:
+                if isinstance(event, Began):
+                    _head(exchange, event)
+                elif isinstance(event, Ended):
+                    ends[choice] = event
         return [ends[choice] for choice in range(len(turns))]
 
     async def _stream(
@@ -149,7 +155,7 @@ class Answering:
             async with crowd, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
                 async for choice, event in events:
                     if isinstance(event, Began):
-                        exchange.headers["x-openclaw-rl-version"] = str(event.version)
+                        _head(exchange, event)
                     await exchange.write(render.event(choice, event))
             await exchange.close(render.close())
         except Exception as error:
@@ -159,12 +165,11 @@ class Answering:
             raise
 
 
-def fitted(asked: Asked, context: int) -> Asked:
-    """A limit as large as the whole context means: as many tokens as fit."""
-    limit = asked.sampling.max_tokens
-    if limit is None or limit < context:
-        return asked
-    return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
+def _head(exchange: Exchange, began: Began) -> None:
+    """What is known once the first token is on its way, unless silence had to be filled before that."""
+    exchange.headers["x-openclaw-rl-version"] = str(began.version)
+    if began.unenforced:
+        exchange.headers[UNENFORCED] = began.unenforced
 
 
 class Counting:

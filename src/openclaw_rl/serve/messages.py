@@ -61,6 +61,7 @@ class MessagesWire:
             count_prompt=body.key("stream").flag(),
             session=body_session(body),
             guessed_session=guessed_session(body),
+            schema_at="output_config.format",
         )
 
     def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json:

@@ -27,6 +27,8 @@ class Reading:
         self._step: Literal["start", "thinking", "gap", "saying"] = "saying" if reasoning == "off" else "start"
         if reasoning == "open":
             self._step = "thinking"
+        if prompt.opening:  # what it is made to begin with is no thought
+            self._step = "saying"
         self._held = ""
         self._begun = False
         self.fed = 0
@@ -34,6 +36,10 @@ class Reading:
     @property
     def flaws(self) -> tuple[str, ...]:
         return tuple(sorted(self._reader.flaws))
+
+    def open(self, opening: str) -> Sequence[Part]:
+        """What the reply was made to begin with, which the policy does not say again."""
+        return self._kept(self._reader.feed(opening)) if opening else ()
 
     def feed(self, text: str) -> Sequence[Part]:
         self.fed += len(text)

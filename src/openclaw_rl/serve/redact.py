@@ -21,13 +21,15 @@ REDACTED = "redacted"
 _HIDDEN = (0,)
 
 _EMAIL = re.compile(r"[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")
+# an address that nobody reads gives nobody away, and agents write one into every prompt (who a commit is by)
+_NOBODY = re.compile(r"(?:no|do-?not)[._-]?reply@", re.IGNORECASE)
 _KEY = re.compile(
     r"\b(?:(?:sk|pk|rk|tml|xoxb|xoxp|glpat|npm|hf|gsk|whsec)[-_][A-Za-z0-9_-]{16,}"
     r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
     r"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,})"
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{0,8000}-----END [A-Z ]{0,30}PRIVATE KEY-----",
 )
-_CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])")
+_CARD = re.compile(r"(?<![\w.-])[2-6](?:[ -]?\d){12,18}(?![\w-])")  # a 1 begins a time in milliseconds, not a card
 _PHONE = re.compile(
     r"(?<![\w.+/-])(?:\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){2,4}"
     r"|\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4})(?![\w-])"
@@ -47,9 +49,9 @@ def _card(match: re.Match[str]) -> str:
 
 
 def patterns(text: str) -> str:
-    """The default: e-mail addresses, card numbers that check, telephone numbers and access keys."""
+    """The default: e-mail addresses that lead to somebody, card numbers that check, telephone numbers, access keys."""
     if "@" in text:
-        text = _EMAIL.sub("[e-mail]", text)
+        text = _EMAIL.sub(lambda found: found[0] if _NOBODY.match(found[0]) else "[e-mail]", text)
     text = _KEY.sub("[key]", text)
     return _PHONE.sub("[phone]", _CARD.sub(_card, text))
 

@@ -18,7 +18,7 @@ from openclaw_rl.serve.asked import (
     need_messages,
 )
 from openclaw_rl.serve.caller import body_session, guessed_session
-from openclaw_rl.serve.chat import response_schema
+from openclaw_rl.serve.chat import response_schema, strict
 from openclaw_rl.serve.faults import Fault, openai_fault
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.responses_out import ResponsesStream, response_of
@@ -52,6 +52,8 @@ class ResponsesWire:
             session=body_session(body),
             guessed_session=guessed_session(body),
             after=body.key("previous_response_id").text(),
+            schema_at="text.format",
+            strict=not body.key("text").absent and strict(body.key("text").key("format")),
             echo=_echo(body),
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from openclaw_rl.errors import NotInLedger, RequestError
+from openclaw_rl.errors import LedgerError, NotInLedger, RequestError
 from openclaw_rl.ports import Policy
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.asked import Asked, Caller, Event, Limits
@@ -20,7 +21,10 @@ from openclaw_rl.serve.redact import REDACTED, redact_session
 from openclaw_rl.serve.responses import continued, turn_of
 from openclaw_rl.types import Turn
 
+log = logging.getLogger(__name__)
+
 _REMEMBERED = 20_000
+_OUT, _IN = "out", "in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +58,7 @@ class Server:
         self._cors_origins = frozenset(cors_origins)
         self._crowds: dict[str, Crowd] = {}
         self._owners = Recent(_REMEMBERED)
-        self._optout_sessions = Recent(_REMEMBERED)
+        self._optouts = Recent(_REMEMBERED)
 
     @property
     def policy(self) -> Policy:
@@ -96,20 +100,41 @@ class Server:
         """Everything about the turn that is not in its prompt; refuses another user's session."""
         marks = read_marks(headers)
         session = await self._session(marks, asked, user)
-        if session and not marks.train_session:
-            self._optout_sessions.put(session, user)
+        if not marks.train_session:
+            if session is None:
+                what = "x-openclaw-rl-train: off-session needs a session"
+                raise RequestError(what, field="x-openclaw-rl-train", remedy="name it in x-session-id, or say off")
+            await self._opt_out(session, user)
         trainable = marks.train and user not in self._optout_users
-        trainable = trainable and not (session and self._optout_sessions.get(session))
+        trainable = trainable and not (session and await self._opted_out(session))
         return Caller(
             user=user,
             session=session,
-            group=marks.group,
+            group=self.kept_name(marks.group) if marks.group else None,
             client=marks.client,
             declared="side" if route.side else marks.declared,
             done=marks.done,
             trainable=trainable,
             stored=trainable or self._store_optouts,
         )
+
+    async def _opt_out(self, session: str, user: str) -> None:
+        """No turn of this session trains from now on, nor after a restart."""
+        if self._optouts.get(session) == _OUT:
+            return
+        self._optouts.put(session, _OUT)
+        try:
+            await self.answerer.write(lambda: self.answerer.book.add_optout(session, user))
+        except LedgerError as error:  # it holds while this process runs; the reply is not refused for it
+            log.error("opt-out not kept session=%s: %s", session, type(error).__name__)
+
+    async def _opted_out(self, session: str) -> bool:
+        known = self._optouts.get(session)
+        if known is None:
+            found = await self.answerer.write(lambda: self.answerer.book.opted_out(session))
+            known = self._optouts.get(session) or (_OUT if found else _IN)  # it may have been said while we looked
+            self._optouts.put(session, known)
+        return known == _OUT
 
     async def _session(self, marks: Marks, asked: Asked, user: str) -> str | None:
         said = marks.session or asked.session

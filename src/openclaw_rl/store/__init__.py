@@ -1,7 +1,7 @@
 """The ledger: append-only facts in SQLite, each table with one writer.
 
     serve -> turns, feedback, endings      import -> turns, records      collect -> outcomes
-    judge -> verdicts                      train  -> steps, trained, versions, states
+    judge -> verdicts                      train  -> steps, trained, versions, states, rulings
     drops are written by whoever decides them; requests by the person at the command line
 
 A loop's work list is "rows of the table before mine that have no row in mine, after my cursor": its cost does not grow
@@ -15,5 +15,18 @@ from __future__ import annotations
 
 from openclaw_rl.store.file import WRITERS, Sync, Writer, check_header
 from openclaw_rl.store.ledger import Judged, Ledger, Request, ask
+from openclaw_rl.store.reviews import PIN, UNPIN, Scored
 
-__all__ = ["WRITERS", "Judged", "Ledger", "Request", "Sync", "Writer", "ask", "check_header"]
+__all__ = [
+    "PIN",
+    "UNPIN",
+    "WRITERS",
+    "Judged",
+    "Ledger",
+    "Request",
+    "Scored",
+    "Sync",
+    "Writer",
+    "ask",
+    "check_header",
+]

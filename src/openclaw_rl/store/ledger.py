@@ -101,9 +101,19 @@ class Ledger(Reader):
         with self.writing("serve") as db:
             insert(db, "endings", {"session": session, "user": user, "at": time.time()})
 
+    def add_optout(self, session: str, user: str) -> None:
+        """Write that no turn of a session may train from now on."""
+        with self.writing("serve") as db:
+            db.execute("INSERT OR IGNORE INTO optouts VALUES (?, ?, ?)", (session, user, time.time()))
+
+    def opted_out(self, session: str) -> bool:
+        """Whether a session was taken out of training."""
+        return self.row("SELECT 1 FROM optouts WHERE session = ?", session) is not None
+
     def session_owner(self, session: str) -> str | None:
         """The user who opened a declared session, None if nobody did."""
         row = self.row("SELECT user FROM turns WHERE session = ? ORDER BY seq LIMIT 1", session)
+        row = row or self.row("SELECT user FROM optouts WHERE session = ?", session)  # its turns may not be stored
         return row[0] if row else None
 
     # --- import ---
@@ -312,7 +322,10 @@ class Ledger(Reader):
                     "at": step.at,
                 },
             )
-            db.executemany("INSERT INTO trained VALUES (?, ?)", [(turn, step.number) for turn in step.turns])
+            db.executemany(
+                "INSERT INTO trained (turn, step, part) VALUES (?, ?, ?)",
+                [(turn, step.number, json.dumps(dict(step.parts.get(turn, {})))) for turn in step.turns],
+            )
             insert_drops(db, drops)
             if version is not None:
                 insert_version(db, version, self.root)

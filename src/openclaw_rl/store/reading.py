@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from openclaw_rl.store.file import LedgerFile, missing
+from openclaw_rl.store.file import missing
+from openclaw_rl.store.reviews import Reviews
 from openclaw_rl.store.rows import (
     OUTCOME,
     TURN,
@@ -22,7 +23,7 @@ from openclaw_rl.store.rows import (
 from openclaw_rl.types import Drop, Feedback, Outcome, Step, Turn, Verdict, Version
 
 
-class Reader(LedgerFile):
+class Reader(Reviews):
     """Every question that does not change the ledger."""
 
     def turn(self, turn: str) -> Turn:
@@ -31,6 +32,10 @@ class Reader(LedgerFile):
         if row is None:
             raise missing("turn", turn)
         return to_turn(row)
+
+    def has_turn(self, turn: str) -> bool:
+        """Whether a turn of this id was written."""
+        return self.row("SELECT 1 FROM turns WHERE id = ?", turn) is not None
 
     def outcome(self, turn: str) -> Outcome | None:
         """What came after a turn, None while it is open."""
@@ -88,16 +93,28 @@ class Reader(LedgerFile):
         row = self.row("SELECT number, metrics, seconds, skipped, baselines, at FROM steps WHERE number = ?", number)
         if row is None:
             raise missing("step", str(number))
-        turns = self.rows("SELECT turn FROM trained WHERE step = ? ORDER BY turn", number)
+        trained = self.rows("SELECT turn, part FROM trained WHERE step = ? ORDER BY turn", number)
         return Step(
             number=row[0],
-            turns=tuple(turn for (turn,) in turns),
+            turns=tuple(turn for turn, _ in trained),
+            parts={turn: json.loads(part) for turn, part in trained if part != "{}"},
             metrics=json.loads(row[1]),
             seconds=row[2],
             skipped=row[3],
             baselines=json.loads(row[4]),
             at=row[5],
         )
+
+    def steps_after(self, number: int, limit: int) -> list[int]:
+        """The numbers of the steps after ``number``, oldest first."""
+        return [
+            n for (n,) in self.rows("SELECT number FROM steps WHERE number > ? ORDER BY number LIMIT ?", number, limit)
+        ]
+
+    def made_by(self, step: int) -> Version | None:
+        """The version that a step made, None if it made none."""
+        row = self.row(f"SELECT {VERSION} FROM versions v WHERE v.step = ? ORDER BY v.number LIMIT 1", step)
+        return to_version(row, self.root) if row else None
 
     def version(self, number: int) -> Version:
         """A version by its number, in its present state."""
@@ -114,6 +131,30 @@ class Reader(LedgerFile):
         """The version that new requests take, None before the first."""
         row = self.row("SELECT version FROM states WHERE state = 'live' ORDER BY seq DESC LIMIT 1")
         return self.version(row[0]) if row else None
+
+    def reigns(self) -> list[tuple[int, float]]:
+        """The number of each version that became live, and when, oldest first."""
+        return self.rows("SELECT version, at FROM states WHERE state = 'live' ORDER BY seq")
+
+    def pinned(self) -> set[int]:
+        """Versions that a person asked to keep, and has not let go since."""
+        found: set[int] = set()
+        for verb, argument in self.rows(
+            "SELECT verb, argument FROM requests WHERE verb IN ('pin', 'unpin') ORDER BY seq"
+        ):
+            number = json.loads(argument)["version"]
+            found = found | {number} if verb == "pin" else found - {number}
+        return found
+
+    def group(self, group: str) -> tuple[int, int]:
+        """How many sessions play a group, and how many of its turns have neither a verdict nor a drop yet."""
+        row = self.row(
+            "SELECT count(DISTINCT coalesce(t.session, t.id)), coalesce(sum("
+            " NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
+            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)), 0) FROM turns t WHERE t.grp = ?",
+            group,
+        )
+        return int(row[0]), int(row[1])
 
     def history(self, version: int) -> list[tuple[str, str, float]]:
         """State, reason and time of each change of a version, oldest first."""

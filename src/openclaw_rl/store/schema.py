@@ -71,4 +71,17 @@ MIGRATIONS: tuple[str, ...] = (
         loop TEXT PRIMARY KEY, pid INTEGER NOT NULL, host TEXT NOT NULL, state TEXT NOT NULL, at REAL NOT NULL,
         moved INTEGER NOT NULL, failures INTEGER NOT NULL, error TEXT NOT NULL, detail TEXT NOT NULL) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE trained ADD COLUMN part TEXT NOT NULL DEFAULT '{}';
+    CREATE INDEX turns_group ON turns (grp) WHERE grp IS NOT NULL;
+    """,
+    """
+    CREATE TABLE rulings (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, version INTEGER NOT NULL, against INTEGER NOT NULL,
+        decision TEXT NOT NULL, reason TEXT NOT NULL, evidence TEXT NOT NULL, seconds REAL NOT NULL, at REAL NOT NULL);
+    CREATE INDEX rulings_version ON rulings (version, seq);
+    """,
+    """
+    CREATE TABLE optouts (session TEXT PRIMARY KEY, user TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+    """,
 )

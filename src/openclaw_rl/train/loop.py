@@ -7,27 +7,22 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from openclaw_rl.errors import LedgerError, NotInLedger
-from openclaw_rl.ports import Trained, Trainer
-from openclaw_rl.train.samples import Batch, Rules, assemble, ready, sift
-from openclaw_rl.types import Drop, Outcome, Sample, Step, Turn, Verdict, Version, VersionState
+from openclaw_rl.ports import Gate, Relapse, Ruling, Trained, Trainer, Watch
+from openclaw_rl.train import checkpoints, retention
+from openclaw_rl.train.checkpoints import Checkpoint, Memory
+from openclaw_rl.train.records import Recorder
+from openclaw_rl.train.rolling import VersionLedger, roll_back
+from openclaw_rl.train.samples import Batch, Rules, assemble
+from openclaw_rl.train.work import Work, WorkLedger
+from openclaw_rl.types import Drop, Sample, Step, Version
 
 log = logging.getLogger(__name__)
 
-
-class Judged(Protocol):
-    """A turn that may train, with what is known of it."""
-
-    @property
-    def turn(self) -> Turn: ...
-    @property
-    def outcome(self) -> Outcome: ...
-    @property
-    def verdict(self) -> Verdict: ...
+__all__ = ["TrainLedger", "TrainLoop", "roll_back"]
 
 
 class Asked(Protocol):
@@ -41,20 +36,14 @@ class Asked(Protocol):
     def argument(self) -> Mapping[str, Any]: ...
 
 
-class TrainLedger(Protocol):
+class TrainLedger(WorkLedger, VersionLedger, Protocol):
     """What this loop needs of the ledger."""
 
-    def untrained(self, limit: int) -> Sequence[Judged]: ...
-    def add_drops(self, drops: Sequence[Drop]) -> None: ...
+    def add_ruling(self, ruling: Ruling) -> None: ...
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None: ...
-    def add_version(self, version: Version) -> None: ...
-    def set_state(self, version: int, state: VersionState, reason: str) -> None: ...
     def last_step(self) -> Step | None: ...
-    def version(self, number: int) -> Version: ...
-    def versions(self) -> list[Version]: ...
-    def live_version(self) -> Version | None: ...
-    def last_turn_at(self) -> float | None: ...
-    def newest(self, table: Any) -> int: ...
+    def reigns(self) -> list[tuple[int, float]]: ...
+    def pinned(self) -> set[int]: ...
     def new_requests(self, limit: int) -> Sequence[Asked]: ...
     def done_requests(self, seq: int) -> None: ...
     def pause(self, why: str) -> None: ...
@@ -78,55 +67,86 @@ class TrainLoop:
         max_wait: float = 600.0,
         idle: float = 120.0,
         pause_after: int = 3,
+        group_size: int = 1,
+        retain: retention.Policy | None = None,
+        recorder: Recorder | None = None,
+        resume: Path | None = None,
+        gate: Gate | None = None,
+        watch: Watch | None = None,
+        gate_retry: float = 30.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """``group_size`` plays make a group; ``retain`` None deletes no version; ``resume`` is a version's directory.
+
+        Without a ``gate`` every version is served; a candidate that it holds is ruled on again after ``gate_retry``.
+
+        Raises ConfigError for a ``resume`` that cannot be gone on from in this run.
+        """
         self._ledger = ledger
         self._trainer = trainer
         self._base = base
         self._directory = directory
         self._rules = rules
-        self._batch_size = batch_size
-        self._max_wait = max_wait
-        self._idle = idle
         self._pause_after = pause_after
+        self._retain = retain
+        self._recorder = recorder
+        self._resume = self._to_adopt(resume)
         self._clock = clock
+        self._work = Work(
+            ledger, rules, batch_size=batch_size, max_wait=max_wait, idle=idle, group_size=group_size, clock=clock
+        )
         self._alarms = 0
-        self._waiting: list[tuple[Sample, float]] = []
-        self._seen = -1
         self._begun = False
         self._trainer_up = False
+        self._gate = gate
+        self._watch = watch
+        self._gate_retry = gate_retry
+        self._candidate: Version | None = None
+        self._held: Ruling | None = None
+        self._rule_at = 0.0
 
     async def tick(self) -> int:
         if not self._begun:
             await asyncio.to_thread(self._begin)
             self._begun = True
         moved = await asyncio.to_thread(self._carry_out_requests)
+        moved += await asyncio.to_thread(self._look_back)
         if await asyncio.to_thread(self._ledger.paused):
+            return moved
+        if not await self._rule():  # no step is taken before the one before it is decided
             return moved
         if not self._trainer_up:  # after the requests: a trainer that cannot start must not hold up a rollback
             await self._trainer.start()
             self._trainer_up = True
-        moved += await asyncio.to_thread(self._sift)
-        last_turn = await asyncio.to_thread(self._ledger.last_turn_at)
-        if ready(
-            len(self._waiting),
-            oldest=min((at for _, at in self._waiting), default=None),
-            last_turn=last_turn,
-            now=self._clock(),
-            batch_size=self._batch_size,
-            max_wait=self._max_wait,
-            idle=self._idle,
-        ):
-            moved += await self._step()
+            await asyncio.to_thread(self._tidy)  # what a crash left undone
+        moved += await asyncio.to_thread(self._work.read)
+        chosen = await asyncio.to_thread(self._work.due)
+        if chosen:
+            moved += await self._step(chosen)
+            await asyncio.to_thread(self._tidy)
         return moved
 
+    def hurry(self) -> None:
+        """From now on train what is there instead of waiting for a batch to fill."""
+        self._work.max_wait = 0.0
+
+    def _to_adopt(self, resume: Path | None) -> Checkpoint | None:
+        if resume is None:
+            return None
+        found = checkpoints.examine(resume, base=self._base)
+        return found if checkpoints.fresh(found, self._ledger.versions()) else None
+
     def _begin(self) -> None:
-        """Write version 0 into a new ledger; refuse an old one of other weights; finish what a crash left half done."""
+        """Write the first versions of a new run; refuse a run of other weights; finish what a crash left half done."""
         versions = self._ledger.versions()
         if not versions:
             self._ledger.add_version(
                 Version(number=0, parent=None, base=self._base, state="live", note="the bare base")
             )
+        if self._resume is not None:
+            self._adopt(self._resume)
+            return
+        if not versions:
             return
         if versions[-1].base != self._base:
             raise LedgerError(
@@ -134,7 +154,26 @@ class TrainLoop:
                 remedy="set policy.model back, or begin a new run directory (run.dir)",
             )
         if versions[-1].state == "candidate":
-            self._promote(versions[-1])
+            self._candidate = versions[-1]
+
+    def _adopt(self, checkpoint: Checkpoint) -> None:
+        """Version 1 of this run is a copy of another run's."""
+        number = self._next_version()
+        target = self._directory / f"{number:06d}"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        checkpoints.adopt(checkpoint, target)
+        self._ledger.add_version(
+            Version(number=number, parent=0, base=self._base, adapter=str(target), state="live", note=checkpoint.note)
+        )
+        log.info("version %d is live (%s)", number, checkpoint.note)
+
+    def _tidy(self) -> None:
+        """Bring the records up to the newest step and delete versions that no rule keeps."""
+        if self._recorder is not None:
+            while self._recorder.catch_up():
+                pass
+        if self._retain is not None:
+            retention.tidy(self._ledger, self._directory, policy=self._retain, now=self._clock())
 
     def _carry_out_requests(self) -> int:
         asked = self._ledger.new_requests(16)
@@ -152,45 +191,36 @@ class TrainLoop:
         elif request.verb in ("pause", "resume"):  # the word itself is the state: see `paused`
             self._alarms = 0
             log.info("training: %s", request.verb)
+        elif request.verb in ("pin turn", "unpin turn"):  # likewise: see `examples`
+            log.info("turn %s: %s", request.argument.get("turn"), request.verb)
+        elif request.verb in ("pin", "unpin"):  # likewise: see `pinned`
+            log.info("version %s: %s", request.argument.get("version"), request.verb)
         else:
             log.warning("request %d: no such verb %r", request.seq, request.verb)
 
-    def _sift(self) -> int:
-        """Read the work list anew only if it has changed; drop at once what will never train."""
-        newest = self._ledger.newest("verdicts")
-        if newest == self._seen:
-            return 0
-        live = self._live().number
-        samples: list[tuple[Sample, float]] = []
-        drops: list[Drop] = []
-        for judged in self._ledger.untrained(self._batch_size * 4):
-            found = sift(judged.turn, judged.outcome, judged.verdict, live=live, rules=self._rules)
-            if isinstance(found, Drop):
-                drops.append(found)
-            else:
-                samples.append((found, judged.verdict.at))
-        if drops:
-            self._ledger.add_drops(drops)
-        else:
-            self._seen = newest  # all of the list is in hand; after a drop there may be more behind it
-        self._waiting = samples
-        return len(drops)
+    def _memory(self) -> Memory:
+        """The newest step and the baselines after it; before the first step of this run, those of the live version."""
+        last = self._ledger.last_step()
+        if last is not None:
+            return Memory(step=last.number, baselines=last.baselines)
+        adapter = self._live().adapter
+        return checkpoints.recall(Path(adapter)) if adapter else Memory()
 
     def _live(self) -> Version:
         live = self._ledger.live_version()
         assert live is not None, "version 0 is written before anything is sifted"
         return live
 
-    async def _step(self) -> int:
-        chosen = [sample for sample, _ in self._waiting[: self._batch_size]]
-        last = await asyncio.to_thread(self._ledger.last_step)
-        batch = assemble(chosen, baselines=last.baselines if last else {}, rules=self._rules)
-        number = last.number + 1 if last else 1
+    async def _step(self, chosen: Sequence[Sample]) -> int:
+        memory = await asyncio.to_thread(self._memory)
+        batch = assemble(chosen, baselines=memory.baselines, rules=self._rules)
+        number = memory.step + 1
         parent = await asyncio.to_thread(self._live)
         target = self._directory / f"{await asyncio.to_thread(self._next_version):06d}"
         trained = await self._train(batch, number=number, parent=parent, target=target)
         await asyncio.to_thread(self._publish, batch, number, parent, trained)
-        self._waiting, self._seen = [], -1
+        self._work.forget()
+        await self._rule()
         return len(chosen)
 
     async def _train(self, batch: Batch, *, number: int, parent: Version, target: Path) -> Trained:
@@ -209,13 +239,14 @@ class TrainLoop:
             seconds=trained.seconds,
             skipped=trained.skipped,
             baselines=batch.baselines,
+            parts={sample.turn: _part(sample, parent) for sample in batch.samples},
         )
         if trained.adapter is None:
             self._ledger.add_step(step, None)
             log.warning("step %d skipped: %s", number, trained.skipped)
             self._alarmed(batch, trained)
             return
-        self._alarms = 0
+        checkpoints.remember(trained.adapter, Memory(step=number, baselines=batch.baselines))
         version = Version(
             number=self._next_version(),
             parent=parent.number,
@@ -225,52 +256,96 @@ class TrainLoop:
             note=f"step {number}",
         )
         self._ledger.add_step(step, version)
-        self._promote(version)
+        self._candidate = version
 
     def _alarmed(self, batch: Batch, trained: Trained) -> None:
         """A step that an alarm skipped; so many in a row pause training."""
-        self._alarms += not batch.silent
+        if not batch.silent:
+            self._alarm(str(trained.skipped))
+
+    def _alarm(self, what: str) -> None:
+        self._alarms += 1
         if self._alarms >= self._pause_after:
-            self._ledger.pause(f"{self._alarms} alarms in a row, the last: {trained.skipped}")
+            self._ledger.pause(f"{self._alarms} alarms in a row, the last: {what}")
+
+    async def _rule(self) -> bool:
+        """Have the gate decide on the candidate, if there is one; False while it waits for its ruling."""
+        candidate = self._candidate
+        if candidate is None:
+            return True
+        live = await asyncio.to_thread(self._live)
+        if self._gate is None:
+            await asyncio.to_thread(self._promote, candidate, "promoted: newest step")
+        elif (await asyncio.to_thread(self._ledger.version, candidate.parent or 0)).state == "rolled back":
+            await asyncio.to_thread(self._refuse, candidate, "what it was trained from was rolled back")
+        elif self._clock() < self._rule_at:
+            return False
+        else:
+            await asyncio.to_thread(self._carry_out_ruling, candidate, await self._gate.rule(candidate, live))
+        return self._candidate is None
+
+    def _carry_out_ruling(self, candidate: Version, ruling: Ruling) -> None:
+        if self._held is None or (ruling.decision, ruling.reason) != (self._held.decision, self._held.reason):
+            self._ledger.add_ruling(ruling)
+        if ruling.decision == "hold":
+            self._held, self._rule_at = ruling, self._clock() + self._gate_retry
+            log.warning("version %d is held: %s", candidate.number, ruling.reason)
+        elif ruling.decision == "refuse":
+            self._refuse(candidate, ruling.reason)
+        else:
+            self._promote(candidate, ruling.reason)
+
+    def _refuse(self, candidate: Version, why: str) -> None:
+        """The live version goes on, and the next step begins from it; the candidate's turns stay used."""
+        self._ledger.set_state(candidate.number, "refused", why)
+        log.warning("version %d is refused: %s", candidate.number, why)
+        self._candidate = self._held = None
+        self._rule_at = 0.0
+        self._alarm(f"version {candidate.number} was refused: {why}")
+
+    def _look_back(self) -> int:
+        """Go back by itself when what is served became worse; training then waits for a person."""
+        relapse = self._watch.look() if self._watch is not None else None
+        if relapse is None:
+            return 0
+        again = self._take_back(relapse)
+        self._ledger.pause(f"version {again.number} went back to {relapse.to} by itself: {relapse.reason}")
+        self._work.forget()
+        log.error("version %d is rolled back by itself: %s", relapse.version, relapse.reason)
+        return 1
+
+    def _take_back(self, relapse: Relapse) -> Version:
+        """Every version built on the one that made it worse goes with it."""
+        why = f"by itself: {relapse.reason}"
+        at = self._live()
+        while at.parent is not None and at.parent != relapse.to and at.number > relapse.version:
+            at = self._ledger.version(at.parent)
+            self._ledger.set_state(at.number, "rolled back", why)
+        return roll_back(self._ledger, to=relapse.to, why=why)
 
     async def status(self) -> Mapping[str, Any]:
         """What `status` shows: how many samples wait, and why training is paused, if it is."""
         why = await asyncio.to_thread(self._ledger.paused)
         remedy = "mend the cause, then 'openclaw-rl resume'"
         alarms = [{"what": f"training is paused: {why}", "remedy": remedy}] if why else []
-        return {"waiting": len(self._waiting), "paused": why, "alarms": alarms}
+        if self._recorder is not None:
+            alarms += [{"what": what, "remedy": "see the log, then restart"} for what in self._recorder.troubles]
+        if self._held is not None:
+            what = f"version {self._held.version} waits for the gate: {self._held.reason}"
+            alarms.append({"what": what, "remedy": "the live version goes on; it is tried again by itself"})
+        return {"waiting": self._work.waiting, "paused": why, "alarms": alarms}
 
-    def _promote(self, version: Version) -> None:
-        self._ledger.set_state(version.number, "live", "promoted: newest step")
+    def _promote(self, version: Version, why: str) -> None:
+        self._ledger.set_state(version.number, "live", why)
         log.info("version %d is live (step %s)", version.number, version.step)
+        self._candidate = self._held = None
+        self._alarms, self._rule_at = 0, 0.0
 
     def _next_version(self) -> int:
         return self._ledger.versions()[-1].number + 1
 
 
-def roll_back(ledger: TrainLedger, *, to: int | None, why: str) -> Version:
-    """Make older weights live again, as a new version; ``to`` None is the newest ancestor with other weights."""
-    live = ledger.live_version()
-    if live is None:
-        raise NotInLedger("there is nothing to roll back: no version is live yet")
-    old = _before(ledger, live) if to is None else ledger.version(to)
-    again = replace(
-        old,
-        number=ledger.versions()[-1].number + 1,
-        parent=old.number,
-        state="live",
-        note=f"rollback from {live.number} to {old.number}: {why}",
-        at=time.time(),
-    )
-    ledger.set_state(live.number, "rolled back", why)
-    ledger.add_version(again)
-    return again
-
-
-def _before(ledger: TrainLedger, version: Version) -> Version:
-    older = version
-    while older.parent is not None and older.adapter == version.adapter:
-        older = ledger.version(older.parent)
-    if older.adapter == version.adapter:
-        raise NotInLedger("there is nothing to roll back to: the bare base is live")
-    return older
+def _part(sample: Sample, parent: Version) -> dict[str, float]:
+    """With what a turn took part in a step."""
+    known = {"hints": float(len(sample.teachers)), "lag": float(parent.number - sample.version)}
+    return known if sample.advantage is None else {"advantage": sample.advantage, **known}

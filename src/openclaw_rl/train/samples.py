@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -160,3 +160,53 @@ def ready(
         return False
     quiet = last_turn is not None and now - last_turn >= idle
     return waiting >= batch_size or now - oldest >= max_wait or quiet
+
+
+def due(
+    waiting: Sequence[tuple[Sample, float]],
+    *,
+    last_turn: float | None,
+    now: float,
+    batch_size: int,
+    max_wait: float,
+    idle: float,
+    grouped: bool = False,
+    partial: Collection[str] = (),
+) -> list[Sample]:
+    """The samples of the next step; none while it is not time. ``waiting`` has each with the time of its verdict.
+
+    ``grouped`` keeps the plays of a group in one step, so that each is measured against all of them. The groups named
+    in ``partial`` still miss plays or verdicts: they wait, until the oldest has waited too long or nobody plays.
+    """
+    whole = [sample for sample, _ in waiting if task_of(sample) not in partial]
+    oldest = min((at for _, at in waiting), default=None)
+    late = ready(
+        len(waiting),
+        oldest=oldest,
+        last_turn=last_turn,
+        now=now,
+        batch_size=len(waiting) + 1,  # by time alone
+        max_wait=max_wait,
+        idle=idle,
+    )
+    if not late and len(whole) < batch_size:
+        return []
+    pool = [sample for sample, _ in waiting] if late else whole
+    return _whole_groups(pool, batch_size) if grouped else pool[:batch_size]
+
+
+def task_of(sample: Sample) -> str | None:
+    """The group that a sample's play belongs to, whatever its step in it; None for a sample of no group."""
+    return sample.group.rpartition("/")[0] if sample.group else None
+
+
+def _whole_groups(pool: Sequence[Sample], batch_size: int) -> list[Sample]:
+    """From the oldest on, each with all of its group, until the batch is full; it may become a little fuller."""
+    chosen: dict[str, Sample] = {}
+    for first in pool:
+        if len(chosen) >= batch_size:
+            break
+        group = task_of(first)
+        mates = [first] if group is None else [mate for mate in pool if task_of(mate) == group]
+        chosen |= {mate.turn: mate for mate in mates}
+    return list(chosen.values())

@@ -76,7 +76,9 @@ def plant(paths: Sequence[Path], *, budget: int | None = None, share: bool = Tru
     """
     keys = [_key(path) for path in paths]
     order = sorted(range(len(paths)), key=keys.__getitem__)
-    shared = [0, *(_common(keys[a], keys[b]) for a, b in pairwise(order))] if share else [0] * len(order)
+    shared = [0] * len(order)
+    if share:
+        shared[1:] = [_common(keys[a], keys[b]) for a, b in pairwise(order)]
     return tuple(_lay(paths, part, lengths) for part, lengths in _split(paths, order, shared, budget))
 
 

@@ -13,17 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
-from openclaw_rl.errors import BackendError
+from openclaw_rl.errors import ModelRefused
 
 _KEY = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
 
 
 def version_model(base: Any, directory: str) -> Any:
-    """The model of a version: ``base`` with the adapter in ``directory`` merged, or the whole model found there."""
-    path = Path(directory)
+    """The model of a version: ``base`` with the adapter in ``directory`` merged, or the whole model found there.
+
+    Raises ModelRefused when what lies there is damaged: it cannot be read, does not fit the base, or is not finite.
+    """
+    try:
+        return _version_model(base, Path(directory))
+    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelRefused(
+            f"{directory} is damaged: {type(error).__name__}: {error}", remedy="roll back, or train from its parent"
+        ) from error
+
+
+def _version_model(base: Any, path: Path) -> Any:
     if (path / "adapter_config.json").is_file():
         return _merged(base, path)
     if (path / "config.json").is_file():
@@ -33,8 +44,8 @@ def version_model(base: Any, directory: str) -> Any:
             path, dtype=base.dtype, local_files_only=True, trust_remote_code=False
         )
         return model.to(base.device).eval().requires_grad_(False)
-    raise BackendError(
-        f"{directory}: neither adapter_config.json nor config.json is there",
+    raise ModelRefused(
+        f"{path}: neither adapter_config.json nor config.json is there",
         remedy="a version's directory holds a peft adapter or a whole model; it must not be moved or deleted",
     )
 
@@ -46,10 +57,12 @@ def _merged(base: Any, path: Path) -> Any:
     shared = {id(tensor): tensor for tensor in (*base.parameters(), *base.buffers())}
     model = copy.deepcopy(base, shared)
     for module_name, (a, b) in pairs.items():
+        if not (a.isfinite().all() and b.isfinite().all()):
+            raise ModelRefused(f"{path}: the adapter of {module_name} is not finite", remedy="train from its parent")
         try:
             linear = model.get_submodule(module_name)
         except AttributeError as error:
-            raise BackendError(
+            raise ModelRefused(
                 f"{path}: the base has no layer {module_name!r}", remedy="is it of another base?"
             ) from error
         linear.weight = _with_delta(linear.weight, a, b, _scaling(settings, module_name, rank=a.shape[0]))
@@ -60,7 +73,7 @@ def _supported(settings: dict[str, Any], path: Path) -> None:
     kind = settings.get("peft_type", "LORA")
     odd = [name for name in ("use_dora", "fan_in_fan_out", "modules_to_save", "lora_bias") if settings.get(name)]
     if kind != "LORA" or odd:
-        raise BackendError(
+        raise ModelRefused(
             f"{path}: cannot merge {kind} with {odd or 'its settings'}", remedy="save a plain LoRA adapter"
         )
 
@@ -70,14 +83,14 @@ def _pairs(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     sides: dict[str, dict[str, torch.Tensor]] = {}
     file = path / "adapter_model.safetensors"
     if not file.is_file():
-        raise BackendError(
+        raise ModelRefused(
             f"{file} is missing", remedy="an adapter's directory must not be changed after it is written"
         )
     with safe_open(file, framework="pt") as tensors:
         for key in tensors.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
             match = _KEY.match(key)
             if match is None:
-                raise BackendError(
+                raise ModelRefused(
                     f"{file}: {key!r} is no part of a plain LoRA adapter", remedy="save a plain LoRA adapter"
                 )
             sides.setdefault(match["module"], {})[match["side"]] = tensors.get_tensor(key)

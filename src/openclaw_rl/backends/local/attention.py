@@ -1,8 +1,9 @@
 """Attention of a mixed batch: every token attends to its own sequence, whose past lies in the arena.
 
 One pass of the model sees the tokens of all sequences in a row, `[N]`: one of each running stream, and chunks of
-prompts that are still being read. A `Layout` says which belongs where. On a CPU each sequence is answered by itself,
-from where its past lies; on a GPU the single tokens are answered together.
+prompts that are still being read. A `Layout` says which belongs where. Single tokens are answered together, from copies
+of their pasts; on a CPU only those with short pasts, where a copy costs less than a call for each. A long past is read
+where it lies.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from openclaw_rl.backends.local.cache import Arena, Strand
 NAME = "openclaw"
 STRIDE = 64
 """pasts that are answered together are read in whole multiples of this"""
+COPIED = 8192
+"""rows of short pasts that a CPU copies for one layer, at most"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,9 @@ class Layout:
         self.rows = self.positions + torch.tensor(starts, device=device)
         self._ends = [past + span.count for past, span in zip(pasts, spans, strict=True)]
         self._masks: dict[tuple[int, int], torch.Tensor] = {}
-        self._together = self._gather() if device.type == "cuda" else None
+        self._pasts: dict[int, tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = {}
+        self._grouped = self._group()
+        self._together = self._gather() if self._grouped else None
 
     @property
     def single(self) -> bool:
@@ -112,6 +117,8 @@ class Layout:
         """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
         data = self.arena.data[layer]
         data.index_copy_(0, self.rows, kv)
+        if self._together is not None and len(self._grouped) == len(query):
+            return self._together[1].answer(data, query, scale, window)
         out = torch.empty_like(query)
         if self._together is not None:
             where, singles = self._together
@@ -120,19 +127,22 @@ class Layout:
         for index, span in enumerate(self.spans):
             if span.count > 1:
                 out[at : at + span.count] = self._chunk(index, data, query[at : at + span.count], scale, window)
-            elif self._together is None:
-                out[at] = self._one(index, data, query[at], scale, window)
+            elif index not in self._grouped:
+                out[at] = self._one(index, layer, query[at], scale, window)
             at += span.count
         return out
 
-    def _one(
-        self, index: int, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None
-    ) -> torch.Tensor:
-        past = self._past(index, data)
-        past = past[-window:] if window else past
-        keys, values = past[:, 0].transpose(0, 1)[None], past[:, 1].transpose(0, 1)[None]
+    def _one(self, index: int, layer: int, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+        if index not in self._pasts:
+            start = self.spans[index].strand.start
+            # a view for each layer, made at once: one by one they would take as long as the attention itself
+            past = self.arena.data[:, start : start + self._ends[index]].transpose(1, 3)[:, None]
+            self._pasts[index] = past[:, :, :, 0].unbind(), past[:, :, :, 1].unbind()
+        keys, values = (views[layer] for views in self._pasts[index])
+        if window:
+            keys, values = keys[:, :, -window:], values[:, :, -window:]
         # as in `Singles`: the heads of a group stand in for query positions
-        grouped = query.view(1, data.shape[2], -1, query.shape[-1])
+        grouped = query.view(1, keys.shape[1], -1, query.shape[-1])
         return functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).reshape(query.shape)
 
     def _chunk(
@@ -166,13 +176,20 @@ class Layout:
             self._masks[index, window] = seen & (other > own - window) if window else seen
         return self._masks[index, window]
 
-    def _gather(self) -> tuple[torch.Tensor, Singles] | None:
-        """The single tokens, to be answered together."""
+    def _group(self) -> list[int]:
+        """Which spans are answered together: single tokens, on a CPU as many as can be copied, shortest pasts first."""
+        found = [index for index, span in enumerate(self.spans) if span.count == 1]
+        if self.arena.data.device.type == "cuda":
+            return found
+        by_length = sorted(found, key=lambda index: self._ends[index])
+        short = [index for place, index in enumerate(by_length, 1) if place * self._ends[index] <= COPIED]
+        return sorted(short) if len(short) > 1 else []
+
+    def _gather(self) -> tuple[torch.Tensor, Singles]:
+        """Where the grouped tokens stand, and how they are answered."""
         counts = [span.count for span in self.spans]
         firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
-        found = [index for index, count in enumerate(counts) if count == 1]
-        if not found:
-            return None
+        found = self._grouped
         device = self.arena.data.device
         where = torch.tensor([firsts[index] for index in found], device=device)
         starts = torch.tensor([self.spans[index].strand.start for index in found], device=device)

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from openclaw_rl.backends.local.attention import NAME, Layout, Places, Span
 from openclaw_rl.backends.local.cache import Arena
+from openclaw_rl.backends.local.matrices import Matrix, Press, worth_packing
 from openclaw_rl.errors import ModelRefused
 
 LEAN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -48,14 +49,12 @@ class Whole:
 @dataclass(frozen=True, slots=True)
 class _Layer:
     before: torch.Tensor
-    qkv: torch.Tensor
-    qkv_bias: torch.Tensor | None
+    qkv: Matrix
     norms: tuple[torch.Tensor, torch.Tensor] | None
-    out: torch.Tensor
-    out_bias: torch.Tensor | None
+    out: Matrix
     after: torch.Tensor
-    gate_up: torch.Tensor
-    down: torch.Tensor
+    gate_up: Matrix
+    down: Matrix
     scale: float
     window: int | None
 
@@ -63,23 +62,25 @@ class _Layer:
 class Lean:
     """Llama, Mistral, Qwen2 and Qwen3 shapes with joined projections: about half the kernels of the model's own pass.
 
-    The model's weights become views of the joined ones, so nothing is held twice.
+    The model's weights become views of the joined ones, so nothing is held twice but what is packed.
+    What a version shares with ``like`` it shares packed, too.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, *, like: Lean | None = None) -> None:
         config, inner = model.config, model.model
         self.model = model
+        self.press: Press = Press(like.press.packs, like.press.made) if like is not None else Press(_packs(model))
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.dim: int = inner.layers[0].self_attn.head_dim
         self.eps: float = config.rms_norm_eps
         self.embedding: torch.Tensor = inner.embed_tokens.weight
-        self.head: torch.Tensor = model.lm_head.weight
+        self.head = self.press(model.lm_head.weight)
         self.norm: torch.Tensor = inner.norm.weight
         self.rotary: Any = inner.rotary_emb
         # Mistral keeps its window in the config alone, the others in each layer, where it may be off
         window = config.sliding_window if config.model_type == "mistral" else None
-        self.layers = [_layer(layer, window) for layer in inner.layers]
+        self.layers = [_layer(layer, window, self.press) for layer in inner.layers]
 
     @staticmethod
     def fits(model: Any) -> bool:
@@ -94,17 +95,17 @@ class Lean:
         size = x.shape[-1:]
         for index, layer in enumerate(self.layers):
             h = functional.rms_norm(x, size, layer.before, self.eps)
-            x = x + functional.linear(self._attend(index, layer, h, cos, sin, layout), layer.out, layer.out_bias)
+            x = x + layer.out(self._attend(index, layer, h, cos, sin, layout))
             h = functional.rms_norm(x, size, layer.after, self.eps)
-            gate, up = functional.linear(h, layer.gate_up).chunk(2, dim=-1)
-            x = x + functional.linear(functional.silu(gate) * up, layer.down)
-        return functional.linear(functional.rms_norm(x[keep], size, self.norm, self.eps), self.head).float()
+            gate, up = layer.gate_up(h).chunk(2, dim=-1)
+            x = x + layer.down(functional.silu(gate) * up)
+        return self.head(functional.rms_norm(x[keep], size, self.norm, self.eps)).float()
 
     def _attend(
         self, index: int, layer: _Layer, h: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: Places
     ) -> torch.Tensor:
         turned = self.heads + self.kv_heads
-        y = functional.linear(h, layer.qkv, layer.qkv_bias).view(len(h), -1, self.dim)
+        y = layer.qkv(h).view(len(h), -1, self.dim)
         qk = y[:, :turned]
         if layer.norms is not None:
             sizes, norms = [self.heads, self.kv_heads], layer.norms
@@ -117,23 +118,34 @@ class Lean:
         return answer.reshape(len(h), -1)
 
 
-def _layer(layer: Any, window: int | None) -> _Layer:
+def _layer(layer: Any, window: int | None, press: Press) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     normed = getattr(attention, "q_norm", None) is not None
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    bias = torch.cat([part.bias for part in projections]) if attention.q_proj.bias is not None else None
     return _Layer(
         before=layer.input_layernorm.weight,
-        qkv=_joined(*projections),
-        qkv_bias=torch.cat([part.bias for part in projections]) if attention.q_proj.bias is not None else None,
+        qkv=press(_joined(*projections), bias),
         norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
-        out=attention.o_proj.weight,
-        out_bias=attention.o_proj.bias,
+        out=press(attention.o_proj.weight, attention.o_proj.bias),
         after=layer.post_attention_layernorm.weight,
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
-        down=mlp.down_proj.weight,
+        gate_up=press(_joined(mlp.gate_proj, mlp.up_proj)),
+        down=press(mlp.down_proj.weight),
         scale=attention.scaling,
         window=getattr(attention, "sliding_window", window),
     )
+
+
+def _packs(model: Any) -> bool:
+    """Whether the projections of ``model`` are to be packed."""
+    widest = model.model.layers[0].mlp.gate_proj.weight
+    return worth_packing(widest, needed=version_bytes(model) + model.lm_head.weight.nbytes)
+
+
+def version_bytes(model: Any, brain: Brain | None = None) -> int:
+    """The most bytes that a version of ``model`` takes which is run like ``brain``."""
+    plain = sum(int(part.nbytes) for part in model.model.layers.parameters())
+    return 2 * plain if isinstance(brain, Lean) and brain.press.packs else plain
 
 
 def _joined(*linears: nn.Linear) -> torch.Tensor:
@@ -163,8 +175,10 @@ def brain_of(model: Any, *, like: Brain | None = None) -> Brain:
 
     Raises ModelRefused for a model that no way can run rightly.
     """
+    if isinstance(like, Lean):
+        return Lean(model, like=like)
     if like is not None:
-        return type(like)(model)  # type: ignore[call-arg]
+        return Whole(model)
     plain = _plain(model)
     failures: list[str] = []
     for way in (Lean, Whole):

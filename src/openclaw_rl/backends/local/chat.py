@@ -28,7 +28,10 @@ class Chat:
         return twin
 
     def encode(self, prompt: Prompt) -> Tokens:
-        """The ids of a prompt, ready for a reply. Raises RequestError when the template refuses the messages."""
+        """The ids of a prompt and of its opening, ready for a reply.
+
+        Raises RequestError when the template refuses the messages.
+        """
         if any(message.images for message in prompt.messages):
             raise RequestError("this model reads text only, no images", field="messages", remedy="leave images out")
         tools = [_tool(tool.name, tool.description, tool.parameters) for tool in prompt.tools]
@@ -44,7 +47,7 @@ class Chat:
             )
         except (TemplateError, TypeError, KeyError) as error:
             raise RequestError(f"the model's chat template refused the messages: {error}", field="messages") from error
-        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+        return tuple(self.tokenizer.encode(text + prompt.opening, add_special_tokens=False))
 
     def tokenize(self, text: str) -> Tokens:
         """The ids of a reply's bare text and the end of its turn."""

@@ -26,6 +26,8 @@ from openclaw_rl.errors import OpenClawError
 
 AHEAD = 128
 """rows taken beyond the tokens known, so that a reply seldom has to move"""
+EVERY = 4
+"""while users' replies run, a version under examination gets one pass in so many"""
 
 
 @dataclass(slots=True)
@@ -86,7 +88,9 @@ class Engine:
         max_batch: int,
         chunks: Chunks | None = None,
         wanted: Callable[[int], None] | None = None,
+        let_go: Callable[[list[Brain]], None] | None = None,
     ) -> None:
+        """``wanted`` is asked for a version that is not held; ``let_go`` takes those that nobody uses any more."""
         self.device: torch.device = model.device
         self.arena = arena_for(model, rows=cache_tokens)
         self.max_batch = max_batch
@@ -94,8 +98,10 @@ class Engine:
         self.chunks = chunks or (Chunks(1024, 4096) if cuda else Chunks(64, 256))
         self.brains: dict[int, Brain] = {0: self._quick(base)}
         self.live = 0
+        self.guests: set[int] = set()
         self.counts = Counts()
         self._wanted = wanted
+        self._let_go = let_go or _free
         self._asked: set[int] = set()
         self._queue = _Queue()
 
@@ -125,6 +131,7 @@ class Engine:
         self._asked.discard(version)
         if live:
             self.live = version
+            self.guests.discard(version)
         self._drop_unused()
 
     def _quick(self, brain: Brain) -> Brain:
@@ -137,6 +144,17 @@ class Engine:
         """Make a held version the live one."""
         self.live = version
         self._drop_unused()
+
+    def host(self, version: int, brain: Brain) -> None:
+        """Hold a version that is being examined: it is kept while nobody uses it, and gives way to users."""
+        self.guests.add(version)
+        self.install(version, brain, live=False)
+
+    def dismiss(self, version: int) -> list[Event]:
+        """A guest is no longer examined."""
+        self.guests.discard(version)
+        self._drop_unused()
+        return []
 
     def refuse(self, version: int, error: OpenClawError) -> list[Event]:
         """A version that was asked for cannot be had: its jobs fail."""
@@ -168,13 +186,18 @@ class Engine:
         """One pass for every version in use."""
         self._admit()
         events: list[Event] = []
-        for version in sorted({job.version for job in self._queue.running}):
+        for version in sorted({job.version for job in self._queue.running} - self._yielding()):
             parts = self._plan(version)
             if parts:
                 events.extend(self._pass(version, parts))
         self.counts.steps += 1
         self._drop_unused()
         return events
+
+    def _yielding(self) -> set[int]:
+        """Guests that let users go first: while a user's reply is being written they get one pass in `EVERY`."""
+        users = any(isinstance(job, Writing) and job.version not in self.guests for job in self._queue.running)
+        return self.guests if users and self.counts.steps % EVERY else set()
 
     def _admit(self) -> None:
         """Let waiting jobs in, oldest first; one that must wait for a shared prompt lets others pass."""
@@ -317,11 +340,17 @@ class Engine:
 
     def _drop_unused(self) -> None:
         """Versions that nobody uses leave memory, except the base and the live one."""
-        used = {job.version for job in self._queue.all()} | {0, self.live}
-        for version in [version for version in self.brains if version not in used]:
-            del self.brains[version]
+        used = {job.version for job in self._queue.all()} | {0, self.live} | self.guests
+        left = [version for version in self.brains if version not in used]
+        for version in left:
             self.arena.forget(version)
-            release()
+        if left:
+            self._let_go([self.brains.pop(version) for version in left])
+
+
+def _free(brains: list[Brain]) -> None:
+    brains.clear()
+    release()
 
 
 def _note(job: Scoring, logits: torch.Tensor) -> None:

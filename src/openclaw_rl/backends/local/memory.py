@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import gc
 import json
 import os
@@ -18,6 +17,7 @@ import torch
 from torch.nn import functional
 
 GIB = 1 << 30
+LARGE = 1 << 26
 
 
 def available(device: torch.device) -> int:
@@ -39,15 +39,22 @@ def _cgroup_left() -> int:
     return sys.maxsize
 
 
-def release() -> None:
-    """Give freed memory back to the system where allocators do so; torch's own may keep it for the next version."""
+def release(*, wait: float = 0.0) -> None:
+    """Give freed memory back to the system.
+
+    On some CPUs torch has an allocator of its own, which gives back what the calling thread itself took and freed, a
+    moment after that, and only when it is called for something large: hence ``wait`` seconds and the large piece.
+    """
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-    if sys.platform == "linux" and (name := ctypes.util.find_library("c")):
-        trim = getattr(ctypes.CDLL(name), "malloc_trim", None)
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
             trim(0)
+    if wait:
+        time.sleep(wait)
+        torch.empty(LARGE, dtype=torch.uint8)
 
 
 def fastest_dtype(cache_dir: Path) -> torch.dtype:

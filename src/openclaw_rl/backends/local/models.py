@@ -32,6 +32,9 @@ MARKS = (
 
 Progress = Callable[[str], None]
 
+SMALL = 1_000_000_000
+"""parameters below which `auto` spends twice the memory to be exact"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
@@ -65,9 +68,9 @@ def load(
 
     _quiet_bars()
     place = pick_device(device)
-    kind = pick_dtype(dtype, place, cache_dir)
     folder, name = find(model, cache_dir=cache_dir, progress=progress)
     weights = inspect(folder)
+    kind = pick_dtype(dtype, place, cache_dir, parameters=weights.parameters)
     tokenizer = load_tokenizer(folder, chat_template=chat_template)
     check_fits(name, weights.parameters * kind.itemsize, available(place), kind=kind, place=place)
     progress(
@@ -184,9 +187,15 @@ def pick_device(device: str) -> torch.device:
     return picked
 
 
-def pick_dtype(dtype: str, device: torch.device, cache_dir: Path) -> torch.dtype:
-    """``auto`` is bfloat16 on a GPU and the faster of bfloat16 and float32 on this CPU."""
+def pick_dtype(dtype: str, device: torch.device, cache_dir: Path, *, parameters: int) -> torch.dtype:
+    """``auto``: small models in float32, larger ones in bfloat16 on a GPU and in the faster of the two on this CPU.
+
+    Rounding in bfloat16 moved the log-probs of a 135M model by 0.05 a token and more between engine and trainer, which
+    is what training calls an alarm.
+    """
     known = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    if dtype == "auto" and parameters < SMALL:
+        return torch.float32
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else fastest_dtype(cache_dir)
     if dtype not in known:

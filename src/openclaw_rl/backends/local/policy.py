@@ -20,8 +20,10 @@ from openclaw_rl.backends.local.wire import (
     Answer,
     Cancel,
     Decode,
+    Dismiss,
     Encode,
     Fault,
+    Host,
     Know,
     Load,
     News,
@@ -35,7 +37,7 @@ from openclaw_rl.backends.local.wire import (
     Write,
 )
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused, OpenClawError, RequestError
-from openclaw_rl.ports import Delta, Scores, Stream
+from openclaw_rl.ports import Ability, Delta, Scores, Stream
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tokens, Version
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ class LocalPolicy:
     ``context`` None is the model's own, cut to what the cache holds; ``cache_tokens`` None is chosen from free memory.
     ``Sampling.json_schema`` is not enforced: a prompt that wants JSON must ask for it.
     """
+
+    abilities: frozenset[Ability] = frozenset({"opening"})
 
     def __init__(
         self,
@@ -184,6 +188,16 @@ class LocalPolicy:
         await self._ask(lambda id: Load(id, version.number))
         self._live = version.number
 
+    async def admit(self, version: Version) -> None:
+        """Load ``version`` beside the live one and keep it until `dismiss`; its requests give way to users'."""
+        self.know(version)
+        await self._ask(lambda id: Host(id, version.number))
+
+    async def dismiss(self, number: int) -> None:
+        """Let an admitted version go, unless it is the live one."""
+        if self._link is not None:
+            self._link.send(Dismiss(number))
+
     def know(self, version: Version) -> None:
         """Make ``version`` known by its number without making it live; it is loaded when first asked for."""
         number, adapter = version.number, version.adapter
@@ -236,7 +250,7 @@ class LocalPolicy:
         number = self._live if version is None else version
         if number not in self._adapters:
             raise RequestError(
-                f"no version {number} of {self.name}", field="model", remedy=f"known: {_span(sorted(self._adapters))}"
+                f"no version {number} of {self.name}; known: {_span(sorted(self._adapters))}", field="model", status=404
             )
         return number
 

@@ -96,9 +96,11 @@ def _penalise(
 
 
 def _choose(scores: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
-    tokens = scores.argmax(-1)
     chance = [row for row, drawer in enumerate(drawers) if not drawer.sampling.greedy]
     plain = [row for row in chance if not drawers[row].filtered]
+    if len(plain) == len(drawers):
+        return _pick(scores.softmax(-1), drawers)
+    tokens = scores.argmax(-1)
     if plain:
         tokens[plain] = _pick(scores[plain].softmax(-1), [drawers[row] for row in plain])
     for row in chance:
@@ -114,7 +116,7 @@ def _pick(chances: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
     picked = torch.searchsorted(sums, points, right=True)[:, 0].clamp_(max=chances.shape[-1] - 1)
     # rounding can land on a token of chance zero at the very end of the row
     impossible = chances.gather(1, picked[:, None])[:, 0] == 0
-    return torch.where(impossible, chances.argmax(-1), picked)
+    return torch.where(impossible, chances.argmax(-1), picked) if impossible.any() else picked
 
 
 def _pick_filtered(scores: torch.Tensor, drawer: Drawer) -> torch.Tensor:

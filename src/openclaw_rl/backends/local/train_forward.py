@@ -1,15 +1,16 @@
 """One forward pass over a packed forest, for any Hugging Face model whose attention goes through its interface.
 
 The model's code is untouched: an attention function is registered under a name, and what each token may see travels
-beside the hidden states as a keyword argument. On a CPU, blocks of queries look only at the keys that one of them
+beside the hidden states as a keyword argument. Where no tree branches (a session whose every turn extends the one
+before it) that is plain causal attention. Else, on a CPU, blocks of queries look only at the keys that one of them
 needs; on CUDA, flex attention skips the blocks that nobody sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +24,7 @@ from openclaw_rl.train.tree import Forest, Path, plant
 ATTENTION = "openclaw_tree"
 _QUERIES = 256
 _BLOCK = 128
+_CHAINS = 32  # each is a call of its own; beyond, one call that skips what nobody sees is quicker
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +39,22 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """Who may see whom, ready for one device: ``looks`` on a CPU, a ``block_mask`` on CUDA."""
+    """Who may see whom, ready for one device: ``chains`` where nothing branches, else ``looks`` or a ``block_mask``."""
 
+    chains: tuple[slice, ...] = ()
     looks: tuple[_Look, ...] = ()
     block_mask: Any = None
 
 
-def sight(end: Tensor) -> Sight:
-    """What the attention function needs for a forest whose subtrees end at ``end`` [T]."""
+def sight(end: Tensor, trees: Sequence[int], device: torch.device) -> Sight:
+    """What the attention function needs on ``device`` for a forest whose subtrees end at ``end`` [T].
+
+    ``trees`` are where the trees begin. One that does not branch is a chain: all of its tokens end where it does.
+    """
+    chains = tuple(slice(first, stop) for first, stop in zip(trees, [*trees[1:], len(end)], strict=True))
+    if len(chains) <= _CHAINS and all(bool((end[chain] == chain.stop).all()) for chain in chains):
+        return Sight(chains=chains)
+    end = end.to(device)
     return Sight(block_mask=block_mask(end)) if end.is_cuda else Sight(looks=tuple(_looks(end)))
 
 
@@ -117,18 +127,13 @@ def _attend(
         mask = token_tree.block_mask
         out = _flex()(query, key, value, block_mask=mask, scale=scaling, enable_gqa=grouped)
         return out.transpose(1, 2), None
-    parts = [
-        nn.functional.scaled_dot_product_attention(
-            query[:, :, look.first : look.last],
-            key[:, :, look.keys],
-            value[:, :, look.keys],
-            attn_mask=look.mask,
-            scale=scaling,
-            enable_gqa=grouped,
-        )
+    attend = partial(nn.functional.scaled_dot_product_attention, scale=scaling, enable_gqa=grouped)
+    parts = [attend(query[:, :, c], key[:, :, c], value[:, :, c], is_causal=True) for c in token_tree.chains]
+    parts += [
+        attend(query[:, :, look.first : look.last], key[:, :, look.keys], value[:, :, look.keys], attn_mask=look.mask)
         for look in token_tree.looks
     ]
-    return torch.cat(parts, 2).transpose(1, 2), None
+    return (torch.cat(parts, 2) if len(parts) > 1 else parts[0]).transpose(1, 2), None
 
 
 def _padded(size: int) -> int:
@@ -149,12 +154,12 @@ def hidden(model: Any, forest: Forest, *, tree: bool) -> Tensor:
         cuts = [*forest.roots(), forest.size]
         parts = [tokens[a:b][None] for a, b in pairwise(cuts)]
         return torch.cat([body(input_ids=part, use_cache=False).last_hidden_state[0] for part in parts])
-    depth, end, size = forest.depth.to(device), forest.end.to(device), forest.size
-    if device.type == "cuda":
-        extra = _padded(size) - size
+    depth, end, trees, size = forest.depth.to(device), forest.end, forest.roots(), forest.size
+    if device.type == "cuda" and (extra := _padded(size) - size):
         tokens, depth = nn.functional.pad(tokens, (0, extra)), nn.functional.pad(depth, (0, extra))
-        end = torch.cat([end, torch.arange(size + 1, size + extra + 1, device=device)])
-    out = body(input_ids=tokens[None], position_ids=depth[None], use_cache=False, token_tree=sight(end))
+        end, trees = nn.functional.pad(end, (0, extra), value=size + extra), [*trees, size]  # one more tree, unread
+    seen = sight(end, trees, device)
+    out = body(input_ids=tokens[None], position_ids=depth[None], use_cache=False, token_tree=seen)
     return torch.as_tensor(out.last_hidden_state[0, :size])
 
 
@@ -167,6 +172,22 @@ def enable_tree(model: Any) -> str | None:
     why = _windowed(model.config) or _no_backend(model) or _differs(model)
     model.set_attn_implementation(before if why else ATTENTION)
     return why
+
+
+def compile_layers(model: Any) -> None:
+    """Fuse the arithmetic of each layer around its attention, which stays as it is: its shape changes with every batch.
+
+    The first steps are slower by the compilation, later ones faster and smaller. Layers share their code, so it is
+    compiled once for all of them, and once more when the number of tokens first changes.
+    """
+    import torch._dynamo
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(ATTENTION, torch.compiler.disable(_attend))  # type: ignore[no-untyped-call]
+    for name in ("recompile_limit", "accumulated_recompile_limit"):  # one frame stands for every layer and both roles
+        setattr(torch._dynamo.config, name, max(getattr(torch._dynamo.config, name), 1024))
+    for layer in getattr(model.base_model, "layers", ()):
+        layer.forward = torch.compile(layer.forward)
 
 
 def _windowed(config: Any) -> str | None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from openclaw_rl.backends.local.models import pick_device
 from openclaw_rl.backends.local.train_batch import Net, Student
-from openclaw_rl.backends.local.train_forward import enable_tree
+from openclaw_rl.backends.local.train_forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.train_head import Head
 from openclaw_rl.backends.local.train_publish import ADAPTER, MODEL
 from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings, attribute
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 Weights = dict[str, Tensor]
 _CASTS = (torch.bfloat16, torch.float16)
+_LARGE = 1_000_000_000  # weights from which compiling the layers pays for itself within a few steps
 
 
 class Policy:
@@ -43,8 +44,11 @@ class Policy:
             self._train_everything()
         else:
             self._wrapped = add_adapter(self.model, settings.lora, settings.model, mixed=self._mixed())
+        self.model.eval()  # the adapter's layers came in training mode
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._initial = None if settings.lora is None else {n: p.detach().clone() for n, p in self.parameters.items()}
+        if self._compiles():
+            compile_layers(self.model)
         self._base = self._separate_base()
         self._other = self._net(self._frozen(settings.teacher_model)) if settings.teacher_model else None
 
@@ -62,6 +66,10 @@ class Policy:
 
     def _see_trees(self, model: Any) -> str | None:
         return enable_tree(model) if self.settings.tree else "it is switched off"
+
+    def _compiles(self) -> bool:
+        large = self.device.type == "cuda" and sum(p.numel() for p in self.model.parameters()) >= _LARGE
+        return large if self.settings.compile is None else self.settings.compile
 
     def _train_everything(self) -> None:
         # small steps vanish in the rounding of half precision: what is trained is kept in single
@@ -117,18 +125,22 @@ class Policy:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        self.model.eval()
         with self._cast():
             yield
 
     @contextmanager
     def _training(self) -> Iterator[None]:
-        self.model.train()
+        """Training mode only for what listens to it, as walking through all modules takes a while."""
+        listens = self.model.is_gradient_checkpointing or (
+            self.settings.lora is not None and self.settings.lora.dropout > 0
+        )
+        self.model.train(listens)
         try:
             with self._cast():
                 yield
         finally:
-            self.model.eval()
+            if listens:
+                self.model.eval()
 
     @contextmanager
     def _without_adapter(self) -> Iterator[None]:

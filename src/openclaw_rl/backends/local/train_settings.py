@@ -53,6 +53,7 @@ class TrainSettings:
     tree: bool
     micro_tokens: int | None
     recompute: bool | None
+    compile: bool | None
     offload_optimizer: bool
     gap_alarm: float
     ess_alarm: float
@@ -67,7 +68,7 @@ class TrainSettings:
 
     def record(self) -> Mapping[str, Any]:
         """What decides the numbers, for a manifest; where things lie is left out."""
-        left_out = ("cache_dir", "chat_template", "threads", "loader")
+        left_out = ("cache_dir", "chat_template", "threads", "loader", "compile")
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 
 

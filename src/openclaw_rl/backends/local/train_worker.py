@@ -351,8 +351,9 @@ def norm_alarm(norm: float, history: Sequence[float], times: float) -> str | Non
     """Why this gradient must not be applied: not finite, or far beyond its running median."""
     if not math.isfinite(norm):
         return "alarm: the gradient is not finite"
-    if len(history) >= _ENOUGH and norm > times * statistics.median(history):
-        return f"alarm: gradient norm {norm:.3g} is above {times:g} times its median {statistics.median(history):.3g}"
+    usual = statistics.median(history) if len(history) >= _ENOUGH else 0.0
+    if usual > 0 and norm > times * usual:  # where nothing was learned lately there is nothing to compare with
+        return f"alarm: gradient norm {norm:.3g} is above {times:g} times its median {usual:.3g}"
     return None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -26,116 +27,89 @@ log = logging.getLogger(__name__)
 _FAREWELL = 5.0  # seconds a worker has to end by itself
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LocalTrainer:
-    """LoRA or full fine-tuning of a Hugging Face model, as a `Trainer`.
+    """LoRA or full fine-tuning of a Hugging Face model, as a `Trainer`. Its fields are its dials, as in the settings.
 
     The worker starts with `start` or with the first step. When it dies, the step at hand raises BackendError with the
     end of its traceback and the next one starts a new worker: a step needs only its parent's directory.
     """
 
-    def __init__(
-        self,
-        *,
-        model: str,
-        cache_dir: str | Path,
-        loader: str = "openclaw_rl.backends.local.models:load",
-        chat_template: str | Path | None = None,
-        device: str = "auto",
-        dtype: str = "auto",
-        threads: int | None = None,
-        niceness: int = 10,
-        seed: int = 0,
-        method: str = "topk",
-        loss: str | None = None,
-        w_rl: float = 1.0,
-        w_opd: float = 1.0,
-        k: int = 4,
-        max_hints: int = 3,
-        clip: float = 1.0,
-        hint_selection: str = "sequence_optimal",
-        subset: str = "student",
-        kl: str = "full",
-        kl_coef: float = 0.05,
-        aggregate: str = "token",
-        eps_low: float = 0.2,
-        eps_high: float = 0.28,
-        max_mismatch: float = 2.0,
-        lr: float | None = None,
-        weight_decay: float = 0.0,
-        adam_beta1: float = 0.9,
-        adam_beta2: float = 0.95,
-        adam_eps: float = 1e-8,
-        grad_clip: float = 1.0,
-        teacher: str = "base",
-        teacher_model: str | None = None,
-        ema_decay: float = 0.99,
-        lora: bool = True,
-        lora_rank: int = 16,
-        lora_alpha: float = 32.0,
-        lora_dropout: float = 0.0,
-        lora_targets: Sequence[str] = (),
-        tree: bool = True,
-        micro_tokens: int | None = None,
-        recompute: bool | None = None,
-        offload_optimizer: bool = False,
-        gap_alarm: float = 0.05,
-        ess_alarm: float = 0.3,
-        norm_alarm: float = 10.0,
-    ) -> None:
-        """Dials as in the configuration; ``lr`` None is 5e-4 for an adapter and a tenth of it for a full tune.
+    model: str
+    cache_dir: str | Path
+    loader: str = "openclaw_rl.backends.local.models:load"
+    """``module:function`` with the signature of `models.load`, called in the worker; gives ``model``, ``tokenizer``"""
+    chat_template: str | Path | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    threads: int | None = None
+    niceness: int = 10
+    seed: int = 0
+    method: str = "topk"
+    loss: str | None = None
+    """``module:function`` or ``file.py:function`` in place of ``method``"""
+    w_rl: float = 1.0
+    w_opd: float = 1.0
+    k: int = 4
+    max_hints: int = 3
+    clip: float = 1.0
+    hint_selection: str = "sequence_optimal"
+    subset: str = "student"
+    kl: str = "full"
+    kl_coef: float = 0.05
+    aggregate: str = "token"
+    eps_low: float = 0.2
+    eps_high: float = 0.28
+    max_mismatch: float = 2.0
+    lr: float | None = None
+    """None: 5e-4 for an adapter, a tenth of it for a full tune"""
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_eps: float = 1e-8
+    grad_clip: float = 1.0
+    teacher: str = "base"
+    teacher_model: str | None = None
+    ema_decay: float = 0.99
+    lora: bool = True
+    lora_rank: int = 16
+    lora_alpha: float = 32.0
+    lora_dropout: float = 0.0
+    lora_targets: Sequence[str] = ()
+    tree: bool = True
+    micro_tokens: int | None = None
+    recompute: bool | None = None
+    compile: bool | None = None
+    offload_optimizer: bool = False
+    gap_alarm: float = 0.05
+    ess_alarm: float = 0.3
+    norm_alarm: float = 10.0
 
-        ``loader`` is ``module:function`` with the signature of `models.load`, called in the worker; what it returns has
-        ``model`` and ``tokenizer``. ``loss`` is ``module:function`` or ``file.py:function``.
-        """
-        adapter = LoraSettings(rank=lora_rank, alpha=lora_alpha, dropout=lora_dropout, targets=tuple(lora_targets))
-        self.settings = TrainSettings(
-            model=model,
-            loader=loader,
-            cache_dir=str(cache_dir),
-            chat_template=None if chat_template is None else str(chat_template),
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            seed=seed,
-            losses=LossSettings(
-                method=method,
-                w_rl=w_rl,
-                w_opd=w_opd,
-                clip=clip,
-                eps_low=eps_low,
-                eps_high=eps_high,
-                hint_selection=hint_selection,
-                subset=subset,
-                kl=kl,
-                kl_coef=kl_coef,
-                max_mismatch=max_mismatch,
-                aggregate=aggregate,
-            ),
-            loss=loss,
-            k=k,
-            max_hints=max_hints,
-            lr=lr if lr is not None else 5e-4 if lora else 5e-5,
-            weight_decay=weight_decay,
-            adam_beta1=adam_beta1,
-            adam_beta2=adam_beta2,
-            adam_eps=adam_eps,
-            grad_clip=grad_clip,
-            teacher=teacher,
-            teacher_model=teacher_model,
-            ema_decay=ema_decay,
-            tree=tree,
-            micro_tokens=micro_tokens,
-            recompute=recompute,
-            offload_optimizer=offload_optimizer,
-            gap_alarm=gap_alarm,
-            ess_alarm=ess_alarm,
-            norm_alarm=norm_alarm,
-            lora=adapter if lora else None,
-        )
-        self._niceness = niceness
+    def __post_init__(self) -> None:
+        self.settings = self._settings()
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
         self._turn = anyio.Lock()
+
+    def _settings(self) -> TrainSettings:
+        """The dials as one value that travels to the worker; raises ConfigError for one that leads nowhere."""
+        made = {
+            "cache_dir": str(self.cache_dir),
+            "chat_template": None if self.chat_template is None else str(self.chat_template),
+            "losses": LossSettings(**self._named(LossSettings)),
+            "lr": self.lr if self.lr is not None else 5e-4 if self.lora else 5e-5,
+            "lora": self._adapter() if self.lora else None,
+        }
+        return TrainSettings(**{**self._named(TrainSettings, but=made), **made})
+
+    def _adapter(self) -> LoraSettings:
+        return LoraSettings(
+            rank=self.lora_rank, alpha=self.lora_alpha, dropout=self.lora_dropout, targets=tuple(self.lora_targets)
+        )
+
+    def _named(self, kind: Any, but: Container[str] = ()) -> dict[str, Any]:
+        """The dials that ``kind`` has under the same names."""
+        return {each.name: getattr(self, each.name) for each in fields(kind) if each.name not in but}
 
     @property
     def process_id(self) -> int | None:
@@ -172,7 +146,7 @@ class LocalTrainer:
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(
-            target=serve, args=(theirs, self.settings, self._niceness), daemon=True, name="openclaw-rl-trainer"
+            target=serve, args=(theirs, self.settings, self.niceness), daemon=True, name="openclaw-rl-trainer"
         )
         process.start()
         theirs.close()

@@ -80,6 +80,21 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """Load a known version beside the live one and keep it until it is dismissed."""
+
+    id: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Keep a hosted version no longer."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     id: int
 
@@ -89,7 +104,7 @@ class Stop:
     """End the process."""
 
 
-Request = Encode | Tokenize | Decode | Write | Score | Know | Load | Cancel | Stop
+Request = Encode | Tokenize | Decode | Write | Score | Know | Load | Host | Dismiss | Cancel | Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +144,7 @@ class Fault:
     what: str
     remedy: str | None = None
     field: str | None = None
+    status: int = 400
     limit: int = 0
     asked: int = 0
 
@@ -137,7 +153,7 @@ class Fault:
         if isinstance(error, ContextOverflow):
             return cls(id, "overflow", error.what, limit=error.limit, asked=error.asked)
         if isinstance(error, RequestError):
-            return cls(id, "request", error.what, error.remedy, error.field)
+            return cls(id, "request", error.what, error.remedy, error.field, error.status)
         kind = "refused" if isinstance(error, ModelRefused) else "backend"
         if isinstance(error, OpenClawError):
             return cls(id, kind, error.what, error.remedy)
@@ -148,7 +164,7 @@ class Fault:
         if self.kind == "overflow":
             return ContextOverflow(limit=self.limit, asked=self.asked)
         if self.kind == "request":
-            return RequestError(self.what, field=self.field, remedy=self.remedy)
+            return RequestError(self.what, field=self.field, remedy=self.remedy, status=self.status)
         if self.kind == "refused":
             return ModelRefused(self.what, remedy=self.remedy)
         kind = BackendDown if self.kind == "down" else BackendError

@@ -10,27 +10,29 @@ import os
 import signal
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from safetensors import SafetensorError
-
 from openclaw_rl.backends.local.adapters import version_model
-from openclaw_rl.backends.local.brains import brain_of, row_bytes
+from openclaw_rl.backends.local.brains import Brain, brain_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.chat import Chat, ends_of
 from openclaw_rl.backends.local.engine import Engine
 from openclaw_rl.backends.local.events import Event, Failed
 from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.memory import GIB, available
+from openclaw_rl.backends.local.memory import GIB, available, release
 from openclaw_rl.backends.local.models import Loaded, load
 from openclaw_rl.backends.local.wire import (
     Answer,
     Cancel,
     Decode,
+    Dismiss,
     Encode,
     Fault,
+    Host,
     Know,
     Load,
     News,
@@ -48,8 +50,18 @@ from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, Open
 
 LEAST = 1024
 """a cache smaller than this is of no use"""
+SETTLED = 0.15
+"""seconds after which freed memory can be given back"""
 
 Action = Callable[[Engine], list[Event]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Want:
+    """The engine itself asks for a version, for the jobs that wait for it."""
+
+    version: int
+    id: None = None
 
 
 def main(conn: Connection, settings: Settings) -> None:
@@ -74,15 +86,21 @@ class Worker:
         self._conn = conn
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[Action] = SimpleQueue()
-        self._loads: SimpleQueue[tuple[int, int | None]] = SimpleQueue()
+        self._loads: SimpleQueue[Load | Host | _Want | None] = SimpleQueue()
+        self._left: deque[Brain] = deque()
         self._adapters: dict[int, str | None] = {0: None}
         self._loaded = _load(settings, lambda text: self._send(Progress(text)))
         self._base = brain_of(self._loaded.model)
-        rows = cache_rows(self._loaded, settings)
+        rows = cache_rows(self._loaded, self._base, settings)
         self._chat = Chat(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._words = self._chat.again()
         self._engine = Engine(
-            self._base, self._loaded.model, cache_tokens=rows, max_batch=settings.max_batch, wanted=self._want
+            self._base,
+            self._loaded.model,
+            cache_tokens=rows,
+            max_batch=settings.max_batch,
+            wanted=self._want,
+            let_go=self._let_go if self._loaded.device.type == "cpu" else None,
         )
         self._context = min(settings.context or self._loaded.context, self._loaded.context, self._engine.arena.rows)
 
@@ -124,8 +142,10 @@ class Worker:
                 self._send(Answer(id, self._chat.decode(tokens)))
             case Know(adapters):
                 self._adapters.update(adapters)
-            case Load(id, version):
-                self._loads.put((version, id))
+            case Load() | Host():
+                self._loads.put(request)
+            case Dismiss(version):
+                self._inbox.put(lambda engine: engine.dismiss(version))
             case Cancel(id):
                 self._inbox.put(lambda engine: engine.cancel(id))
             case Write():
@@ -175,7 +195,13 @@ class Worker:
 
     def _want(self, version: int) -> None:
         """The engine needs a version that it does not hold."""
-        self._loads.put((version, None))
+        self._loads.put(_Want(version))
+
+    def _let_go(self, brains: list[Brain]) -> None:
+        """Versions that nobody uses any more are freed by the thread that made them: see `release`."""
+        while brains:
+            self._left.append(brains.pop())
+        self._loads.put(None)
 
     def _run_engine(self) -> None:
         engine = self._engine
@@ -206,14 +232,19 @@ class Worker:
 
     def _run_loads(self) -> None:
         while True:
-            version, asker = self._loads.get()
+            wish = self._loads.get()
+            self._left.clear()
+            if wish is None:
+                release(wait=SETTLED if self._loads.empty() else 0.0)
+                continue
             try:
-                self._bring(version, asker)
-            except (OpenClawError, OSError, SafetensorError, ValueError, KeyError, RuntimeError) as error:
-                self._refuse(version, asker, error)
+                self._bring(wish)
+            except (OpenClawError, OSError, ValueError, KeyError, RuntimeError) as error:
+                self._refuse(wish.version, wish.id, error)
 
-    def _bring(self, version: int, asker: int | None) -> None:
+    def _bring(self, wish: Load | Host | _Want) -> None:
         """Build a version beside the running ones; the engine takes it between two steps."""
+        version, asker = wish.version, wish.id
         if version not in self._adapters:
             raise BackendError(f"no version {version}; known: {sorted(self._adapters)}")
         adapter = self._adapters[version]
@@ -222,12 +253,17 @@ class Worker:
             brain = self._engine.brains[0]
         if brain is None:
             assert adapter is not None
+            if asker is None and not Path(adapter).is_dir():
+                raise RequestError(f"the weights of version {version} are no longer kept", field="model", status=404)
             self._check_room()
             brain = brain_of(version_model(self._loaded.model, adapter), like=self._base)
         ready = brain
 
         def action(engine: Engine) -> list[Event]:
-            engine.install(version, ready, live=asker is not None)
+            if isinstance(wish, Host):
+                engine.host(version, ready)
+            else:
+                engine.install(version, ready, live=isinstance(wish, Load))
             if asker is not None:
                 self._send(Answer(asker, version))
             return []
@@ -237,7 +273,7 @@ class Worker:
     def _check_room(self) -> None:
         """Refuse to load a version that might not fit beside the running ones."""
         model, place = self._loaded.model, self._loaded.device
-        needed, left = sum(part.nbytes for part in model.model.layers.parameters()), available(place)
+        needed, left = version_bytes(model, self._base), available(place)
         if needed > left:
             raise BackendError(
                 f"a further version needs up to {needed / GIB:.1f} GiB, {left / GIB:.1f} GiB are available",
@@ -280,10 +316,10 @@ def _load(settings: Settings, progress: Callable[[str], None]) -> Loaded:
     )
 
 
-def cache_rows(loaded: Loaded, settings: Settings) -> int:
+def cache_rows(loaded: Loaded, brain: Brain, settings: Settings) -> int:
     """How many tokens the cache holds: as asked, or as many as a full batch can use within a share of free memory.
 
-    A copy of the weights is left free, for the next version.
+    What the next version needs is left free.
     """
     context = min(settings.context or loaded.context, loaded.context)
     each, left = row_bytes(loaded.model), available(loaded.device)
@@ -291,8 +327,7 @@ def cache_rows(loaded: Loaded, settings: Settings) -> int:
         rows = settings.cache_tokens
         share = left
     else:
-        copy = sum(part.nbytes for part in loaded.model.parameters())
-        share = int(max(left - copy, 0) * (0.25 if loaded.device.type == "cpu" else 0.5))
+        share = int(max(left - version_bytes(loaded.model, brain), 0) * (0.25 if loaded.device.type == "cpu" else 0.5))
         rows = min(settings.max_batch * context, share // each)
     if rows * each > share or rows < min(LEAST, context):
         raise ModelRefused(

@@ -1,0 +1,218 @@
+"""Plants faults into a run of the embedded model and shows that each is refused by the gate or taken back by the watch.
+
+python benchmarks/faults.py                    every fault, one after another (about a minute each on two cores)
+python benchmarks/faults.py rate watch         some of them
+python benchmarks/faults.py --json FILE        also write what the ledger says
+
+flipped   every score has the wrong sign          praise    the judge likes everything
+rate      the learning rate is 100 times too high corrupt   the adapter's file is cut short
+watch     the rate again, with the gate off: what users say of it takes the version back
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from openclaw_rl.app import App, ledger_path
+from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.config import load
+from openclaw_rl.judge.rules import RulesJudge
+from openclaw_rl.ports import Case, Trained
+from openclaw_rl.review import why
+from openclaw_rl.review.everyday import Task, degenerate, sense, training
+from openclaw_rl.review.simulate import Reply, User, post, talk
+from openclaw_rl.review.wishes import WISHES, words
+from openclaw_rl.store import Ledger, ask
+from openclaw_rl.types import Sample, Verdict, Version
+
+
+class Flipped(RulesJudge):
+    """A judge whose every score has the wrong sign."""
+
+    async def judge(self, case: Case) -> Verdict:
+        said = await super().judge(case)
+        return replace(said, score=None if said.score is None else -said.score, votes=())
+
+
+class Praising(RulesJudge):
+    """A judge that likes everything."""
+
+    async def judge(self, case: Case) -> Verdict:
+        return replace(await super().judge(case), score=1.0, votes=())
+
+
+class Corrupting(LocalTrainer):
+    """A disk that loses the end of every adapter."""
+
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        done = await super().step(samples, number=number, parent=parent, target=target)
+        if done.adapter is not None:
+            file = Path(done.adapter) / "adapter_model.safetensors"
+            file.write_bytes(file.read_bytes()[: -(1 << 12)])
+        return done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What is planted, as dials."""
+
+    name: str
+    sets: tuple[str, ...]
+
+
+HERE = Path(__file__).resolve()
+FAULTS = (
+    Fault(name="flipped", sets=(f"judge.custom={HERE}:Flipped", "train.method=topk")),
+    Fault(name="rate", sets=("train.lr=0.05",)),
+    Fault(name="corrupt", sets=(f"train.backend={HERE}:Corrupting",)),
+    Fault(name="praise", sets=(f"judge.custom={HERE}:Praising", "train.method=topk")),
+)
+
+
+@dataclass
+class Run:
+    """One app on the embedded model, and a client of it."""
+
+    app: App
+    client: httpx2.AsyncClient
+
+    async def settle(self) -> None:
+        """Work until nothing moves."""
+        await self.app.finish()
+
+    def told(self) -> dict[str, Any]:
+        """What the ledger says: the table, the story of version 1, the alarms."""
+        with Ledger(ledger_path(self.app.config)) as ledger:
+            rows = why.versions(ledger)
+            story = why.version(ledger, 1) if len(rows) > 1 else None
+            return {"versions": rows, "story": story, "paused": ledger.paused()}
+
+
+async def with_run(sets: Sequence[str], act: Callable[[Run], Any]) -> dict[str, Any]:
+    """Start the app in a folder of its own, act, and say how long it took."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as root:
+        dials = [f"run.dir={root}", "run.log_level=error", "train.max_wait=0", *sets]
+        app = App(load(environ={}, preset="cpu-demo", sets=dials).config)
+        assert app.api is not None
+        transport = httpx2.ASGITransport(app=app.api)
+        async with (
+            app.started(),
+            httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as client,
+        ):
+            found: dict[str, Any] = await act(Run(app, client))
+    return {**found, "seconds": round(time.monotonic() - began, 1)}
+
+
+async def plant(fault: Fault) -> dict[str, Any]:
+    """A user who wants short replies talks for two batches; what was served, and what the gate said."""
+
+    async def act(run: Run) -> dict[str, Any]:
+        user, heard = User(WISHES["short"], seed=1), []
+        for first in (0, 4):
+            heard += await talk(run.client, user, range(first, first + 4), together=4)
+            await run.settle()
+        heard += await talk(run.client, user, range(8, 12), together=4)
+        served = [exchange.reply for exchange in heard]
+        return {"fault": fault.name, **run.told(), "served": sound(served)}
+
+    return await with_run(fault.sets, act)
+
+
+def sound(replies: Sequence[str]) -> dict[str, Any]:
+    """How what users were given holds up."""
+    broken = [why_not for reply in replies if (why_not := degenerate(reply))]
+    return {
+        "replies": len(replies),
+        "degenerate": len(broken),
+        "why": broken,
+        "words": round(sum(map(words, replies)) / len(replies), 1),
+    }
+
+
+async def watched() -> dict[str, Any]:
+    """With the gate off a version that talks nonsense is served, until what users say of it takes it back."""
+
+    async def act(run: Run) -> dict[str, Any]:
+        path = ledger_path(run.app.config)
+        tasks = iter(training("facts"))
+        await run.settle()
+        ask(path, "pause", {"why": "a clean record first"})
+        clean = [await _sensible(run, next(tasks)) for _ in range(12)]
+        await run.settle()
+        ask(path, "resume", {})
+        await run.settle()
+        spoiled = 0
+        while "by itself" not in (_paused(path) or "") and spoiled < 40:
+            await _sensible(run, next(tasks))
+            await run.settle()
+            spoiled += 1
+        after = [await _sensible(run, next(tasks)) for _ in range(4)]
+        served = {"before": sum(clean), "of": len(clean), "bad_turns_served": spoiled, "after": sum(after)}
+        return {"fault": "watch", **run.told(), "served": served}
+
+    wait = ("train.batch_size=12", "train.method=topk", "train.lr=0.05", "train.w_opd=0", "gate.mode=off")
+    return await with_run(wait, act)
+
+
+async def _sensible(run: Run, task: Task) -> bool:
+    """One session of a user who only wants sense; whether they got it."""
+    first = [{"role": "user", "content": task.prompt}]
+    session = {"X-Session-Id": task.prompt, "X-Turn-Type": "main"}
+    reply: Reply = await post(run.client, first, max_tokens=48, headers=session, seed=7)
+    fine = degenerate(reply.text) is None and sense(task, reply.text)
+    said = "Thanks, that helped a lot!" if fine else "That makes no sense at all."
+    more = [*first, {"role": "assistant", "content": reply.text}, {"role": "user", "content": said}]
+    last = {**session, "X-Session-Done": "true", "x-openclaw-rl-train": "off"}
+    await post(run.client, more, max_tokens=4, headers=last, seed=7)
+    return fine
+
+
+def _paused(path: Path) -> str | None:
+    with Ledger(path) as ledger:
+        return ledger.paused()
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """The ledger's story of one fault."""
+    print(f"\n=== {found['fault']} ({found['seconds']} s) ===")
+    print("served:", json.dumps(found["served"]))
+    print(*why.tell_versions(list(found["versions"])), sep="\n")
+    if found["story"]:
+        print(*why.tell_version(dict(found["story"]), steps=1), sep="\n")
+    if found["paused"]:
+        print("paused:", found["paused"])
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Plant what is named, or everything."""
+    words_given = list(arguments)
+    file = None
+    if "--json" in words_given:
+        at = words_given.index("--json")
+        file = Path(words_given[at + 1])
+        del words_given[at : at + 2]
+    found = []
+    for fault in FAULTS:
+        if not words_given or fault.name in words_given:
+            found.append(asyncio.run(plant(fault)))
+            show(found[-1])
+    if not words_given or "watch" in words_given:
+        found.append(asyncio.run(watched()))
+        show(found[-1])
+    if file is not None:
+        file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,230 @@
+"""Who answers an examination: a version of the run, weights by name, or any OpenAI-compatible server.
+
+async with answering(config, "3") as ask: ...      also "live", a folder, a Hugging Face id, a GGUF file, an address
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openclaw_rl import app, config
+from openclaw_rl.errors import BackendDown, BackendError, NotInLedger
+from openclaw_rl.ports import Hosting, Policy, Recall
+from openclaw_rl.review import exam, versus
+from openclaw_rl.review.exam import Answered, Ask
+from openclaw_rl.review.probes import answer
+from openclaw_rl.serve.parts import Assembly
+from openclaw_rl.serve.tools import reader
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
+
+if TYPE_CHECKING:
+    import httpx2
+
+PATIENCE = 600.0
+"""seconds a server may take for one reply"""
+
+
+@contextlib.asynccontextmanager
+async def answering(dials: config.Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Ask]:
+    """Something to ask by its name; started before and ended after. Raises NotInLedger for a version that is not."""
+    if name.startswith(("http://", "https://")):
+        async with _server(name, config.environment(key_env) if key_env else None) as ask:
+            yield ask
+        return
+    version = _version(dials, name)
+    model = dials.policy.model_copy(update={} if version is not None else {"model": name})
+    async with _policy(dials.model_copy(update={"policy": model})) as policy:
+        yield _of(policy, await _held(policy, version) if version is not None else 0)
+
+
+@contextlib.asynccontextmanager
+async def _policy(dials: config.Config) -> AsyncIterator[Policy]:
+    policy = app.build_policy(dials)
+    await policy.start()
+    try:
+        yield policy
+    finally:
+        await policy.stop()
+
+
+def _version(dials: config.Config, name: str) -> Version | None:
+    """The version that a number or "live" names; None for a name of weights."""
+    if name != "live" and not name.isdecimal():
+        return None
+    with Ledger(app.ledger_path(dials)) as ledger:
+        found = ledger.live_version() if name == "live" else ledger.version(int(name))
+    if found is None:
+        raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
+    if found.state == "deleted":
+        raise NotInLedger(f"the weights of version {found.number} are no longer kept", remedy="see train.keep")
+    return found
+
+
+async def _held(policy: Policy, version: Version) -> int:
+    if isinstance(policy, Hosting):
+        await policy.admit(version)
+    elif isinstance(policy, Recall):
+        policy.know(version)
+    else:
+        await policy.load(version)
+    return version.number
+
+
+def _of(policy: Policy, number: int) -> Ask:
+    async def ask(prompt: Prompt, sampling: Sampling) -> Answered:
+        done = await answer(policy, prompt, sampling, version=number)
+        if not prompt.tools:
+            return Answered(text=done.reply.content)
+        return read_calls(done.reply.content, policy.tool_format, cut=done.finish == "length")
+
+    return ask
+
+
+def read_calls(raw: str, tool_format: str, *, cut: bool) -> Answered:
+    """Text and calls of a raw reply, as the API would give them out."""
+    found, whole = reader(tool_format), Assembly()
+    for part in (*found.feed(raw), *found.end(cut=cut)):
+        whole.add(part)
+    message = whole.message()
+    return Answered(text=message.content, calls=message.tool_calls, broken=bool(found.flaws))
+
+
+# --- servers ---
+
+
+@contextlib.asynccontextmanager
+async def _server(address: str, key: str | None) -> AsyncIterator[Ask]:
+    import httpx2
+
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    base = address.rstrip("/").removesuffix("/chat/completions")
+    async with httpx2.AsyncClient(base_url=f"{base}/", headers=headers, timeout=PATIENCE) as client:
+        model = await _first_model(client)
+
+        async def ask(prompt: Prompt, sampling: Sampling) -> Answered:
+            return _read(await _post(client, _body(model, prompt, sampling)))
+
+        yield ask
+
+
+async def _first_model(client: httpx2.AsyncClient) -> str:
+    import httpx2
+
+    try:
+        found = await client.get("models")
+    except httpx2.TransportError as error:
+        raise BackendDown(
+            f"no server answers at {client.base_url} ({type(error).__name__})",
+            remedy="give the address up to /v1, such as http://127.0.0.1:30000/v1",
+        ) from error
+    if found.status_code != 200:
+        raise BackendError(
+            f"GET {found.url}: status {found.status_code}: {found.text[:300]}", remedy="see --api-key-env"
+        )
+    return str(found.json()["data"][0]["id"])
+
+
+def _body(model: str, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": message.content} for message in prompt.messages],
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "seed": sampling.seed,
+    }
+    if prompt.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
+            }
+            for tool in prompt.tools
+        ]
+    return body
+
+
+async def _post(client: httpx2.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
+    import httpx2
+
+    try:  # the header keeps these turns out of training where the server is one of ours
+        done = await client.post("chat/completions", json=body, headers={"x-openclaw-rl-train": "off"})
+    except httpx2.TransportError as error:
+        raise BackendDown(f"{client.base_url} stopped answering ({type(error).__name__}: {error})") from error
+    if done.status_code != 200:
+        raise BackendError(f"POST {done.url}: status {done.status_code}: {done.text[:300]}")
+    found: dict[str, Any] = done.json()
+    return found
+
+
+def _read(found: dict[str, Any]) -> Answered:
+    message = found["choices"][0]["message"]
+    calls = tuple(
+        ToolCall(
+            id=call.get("id") or "", name=call["function"]["name"], arguments=call["function"]["arguments"] or "{}"
+        )
+        for call in message.get("tool_calls") or ()
+    )
+    return Answered(text=message.get("content") or "", calls=calls)
+
+
+# --- verbs ---
+
+
+async def evaluate(
+    dials: config.Config,
+    name: str,
+    *,
+    against: str | None = None,
+    seed: int = 0,
+    temperature: float = 0.0,
+    key_env: str | None = None,
+    tell: exam.Tell = lambda _: None,
+) -> dict[str, Any]:
+    """Put the task sets of ``eval.tasks`` to one, or to two and compare them; plain JSON."""
+    began = time.monotonic()
+    found = []
+    for one in (name, *([against] if against else [])):
+        async with answering(dials, one, key_env=key_env) as ask:
+            found.append(await exam.sit(ask, dials.eval.tasks, seed=seed, temperature=temperature, tell=tell))
+    view = exam.report(name, found[0], seed=seed, began=began)
+    if against is None:
+        return view
+    other = exam.report(against, found[1], seed=seed, began=began)
+    return {**view, "against": other, "compared": exam.compare(*found)}
+
+
+async def compare(
+    dials: config.Config, names: tuple[str, str], *, prompts: Sequence[str], count: int, tokens: int, seed: int
+) -> dict[str, Any]:
+    """The same prompts answered by two versions, side by side, with program-checked rates."""
+    tasks = versus.tasks(prompts, count=count, seed=seed)
+    sampling = Sampling(temperature=dials.policy.temperature, top_p=dials.policy.top_p, max_tokens=tokens)
+    versions = [_version(dials, name) for name in names]
+    async with _policy(dials) as policy:
+        said = []
+        for name, version in zip(names, versions, strict=True):
+            if version is None:
+                raise NotInLedger(f"{name!r} is no version", remedy="'openclaw-rl versions' lists them")
+            ask = _of(policy, await _held(policy, version))
+            said.append(await versus.ask_all(ask, tasks, sampling=sampling, seed=seed))
+    numbers = tuple(version.number for version in versions if version is not None)
+    return versus.view(tasks, numbers, said)
+
+
+async def answer_again(dials: config.Config, turn: str, *, seed: int = 0) -> dict[str, Any]:
+    """The prompt of a turn, answered by the live version now; nothing of it is kept."""
+    version = _version(dials, "live")
+    assert version is not None
+    with Ledger(app.ledger_path(dials)) as ledger:
+        found = ledger.turn(turn)
+    sampling = found.completion.sampling
+    async with _policy(dials) as policy:
+        number = await _held(policy, version)
+        most = sampling.max_tokens or dials.policy.max_tokens or 256
+        drawn = Sampling(temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=most, seed=seed)
+        done = await answer(policy, found.prompt, drawn, version=number)
+    return {"version": number, "reply": done.reply.content, "from": "asked now"}

@@ -1,0 +1,114 @@
+"""The verb for a person at a terminal: talk, correct, and see what becomes of it."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from openclaw_rl.cli.options import sources
+from openclaw_rl.errors import LedgerError, OpenClawError
+
+if TYPE_CHECKING:
+    from openclaw_rl.chatting import Talk
+    from openclaw_rl.config import Config, Resolved
+
+
+@click.command()
+@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where 'openclaw-rl up' listens].")
+@click.option("--key", metavar="KEY", help="The server's key [default: OPENCLAW_API_KEY, if it is set].")
+@click.option("--model", metavar="NAME", help="Model to ask for, such as NAME@17 for a past version.")
+@sources
+def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None) -> None:
+    """Talk to the running server; /good, /bad and /fix TEXT correct it, /why says what became of that."""
+    from openclaw_rl.chatting import Line, Talk
+
+    config = resolved.config
+    given = config.serve.api_key.get_secret_value() if config.serve.api_key else None
+    with Line(url or _address(config), key=key or given, model=model) as line:
+        talk = Talk(line, say=_say, note=_note, look=_looker(config))
+        talk.greet()
+        well = _converse(talk, _typed())
+    if not (well or sys.stdin.isatty()):
+        raise click.exceptions.Exit(1)
+
+
+def _converse(talk: Talk, typed: Iterator[str]) -> bool:
+    """Go through what is typed; whether all went well."""
+    failures = 0
+    for line in typed:
+        try:
+            if not talk.hear(line):
+                break
+        except KeyboardInterrupt:
+            _note("stopped")
+        except OpenClawError as error:  # a person goes on; a script learns of it by the exit code
+            failures += 1
+            click.secho(f"error: {error}", fg="red", err=True)
+    if not failures:
+        talk.end()
+    return not failures
+
+
+def _typed() -> Iterator[str]:
+    """Lines from a person, or from a pipe, until there are no more."""
+    if not sys.stdin.isatty():
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")
+        for line in sys.stdin:
+            yield line.rstrip("\n")
+        return
+    _edit_lines()
+    while True:
+        try:
+            yield input("\n> ")
+        except (EOFError, KeyboardInterrupt):
+            click.echo()
+            return
+
+
+def _edit_lines() -> None:
+    """Arrow keys and history, where the system has them."""
+    try:
+        import readline  # noqa: F401 (its import is what changes `input`)
+    except ImportError:  # not on every system; `input` works without
+        return
+
+
+def _say(text: str) -> None:
+    click.echo(text, nl=False)
+    sys.stdout.flush()
+
+
+def _note(text: str) -> None:
+    click.secho(text, dim=True, err=True)
+
+
+def _address(config: Config) -> str:
+    """Where `up` listens with these dials."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.serve.host, config.serve.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{config.serve.port}/v1"
+
+
+def _looker(config: Config) -> Callable[[str], Sequence[str]]:
+    """Reads a turn's way from the run's ledger, which is opened for reading each time and let go."""
+
+    def look(turn: str) -> Sequence[str]:
+        from openclaw_rl.app import ledger_path
+        from openclaw_rl.chatting import told
+        from openclaw_rl.review import views
+        from openclaw_rl.store import Ledger
+
+        path = ledger_path(config)
+        try:
+            with Ledger(path) as ledger:
+                shown = views.turn(ledger, turn)
+                made = [version.number for version in ledger.versions() if version.step is not None]
+                return told(shown, [views.version(ledger, number) for number in made])
+        except LedgerError as error:
+            return [f"what became of it cannot be seen from here: {error.what}", "name the run with --rl-buffer-dir"]
+
+    return look

@@ -1,0 +1,200 @@
+"""Verbs that show whether it learns."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openclaw_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Config
+    from openclaw_rl.demo import Report
+    from openclaw_rl.review.personal import Cell
+    from openclaw_rl.review.wishes import Wish
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_SETS = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any dial; may be repeated.")
+_PRESET = click.option("--preset", default="cpu-demo", show_default=True, metavar="NAME", help="Dials to begin with.")
+
+
+@click.command()
+@click.option("--user", "name", default="short", show_default=True, metavar="WISH", help="Who talks.")
+@click.option("--turns", default=48, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles what is asked and said.")
+@click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
+@click.option("--together", default=8, show_default=True, type=click.IntRange(1, 256), help="Sessions at once.")
+@click.option("--rounds", default=1, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
+@click.option("--json", "json_file", type=_FILE, help="Also write the figures to this file.")
+@click.option("--dir", "directory", type=_FOLDER, help="Where the run is kept [default: a new folder].")
+@click.option("--yes", is_flag=True, help="Go on with a run that is in --dir already.")
+@_PRESET
+@_SETS
+def demo(
+    name: str,
+    turns: int,
+    seed: int,
+    probes: int,
+    together: int,
+    rounds: int,
+    json_file: Path | None,
+    directory: Path | None,
+    yes: bool,
+    preset: str,
+    sets: tuple[str, ...],
+) -> None:
+    """Watch it learn: a simulated user with a wish talks to the real server for a few minutes.
+
+    Users: short, list, one_sentence, student, long, praise, metric, closing.
+    """
+    from openclaw_rl.cli.live import Live, print_report
+    from openclaw_rl.demo import Plan, run
+
+    wish = _wish(name)
+    config = _config(preset, sets, directory or _new_folder("demo"), seed=seed)
+    _may_go_on(Path(config.run.dir), yes=yes)
+    plan = Plan(wish=wish, turns=turns, seed=seed, probes=probes, together=together, rounds=rounds)
+    view = Live(turns)
+    try:
+        report = asyncio.run(run(config, plan, view))
+    finally:
+        view.done()
+    print_report(report)
+    _keep(report, json_file)
+
+
+@click.group()
+def bench() -> None:
+    """Measure how fast it learns."""
+
+
+@bench.command()
+@click.option("--users", default="short,list", show_default=True, metavar="A,B", help="Users, each on a policy alone.")
+@click.option(
+    "--together",
+    default="short:facts,list:advice,metric",
+    show_default=True,
+    metavar="A,B,C",
+    help="Users who share one policy; WISH:KIND asks only that kind. Empty: none.",
+)
+@click.option("--methods", default="binary,opd,combine,topk", show_default=True, metavar="A,B", help="Arms that train.")
+@click.option("--arms", default="none,memory", show_default=True, metavar="A,B", help="Arms that do not.")
+@click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Runs of each cell.")
+@click.option(
+    "--sessions", default=32, show_default=True, type=click.IntRange(3, 1000), help="Sessions a user has at most."
+)
+@click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
+@click.option("--rounds", default=1, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
+@click.option("--to-the-end", is_flag=True, help="Hold all sessions, also after the wish has held.")
+@click.option("--json", "json_file", type=_FILE, help="Keep results here; a second start goes on with what is missing.")
+@click.option("--plot", "plot_file", type=_FILE, help="Draw the result as SVG.")
+@click.option("--dir", "directory", type=_FOLDER, help="Where runs are kept while they last [default: a new folder].")
+@_PRESET
+@_SETS
+def personal(
+    users: str,
+    together: str,
+    methods: str,
+    arms: str,
+    seeds: int,
+    json_file: Path | None,
+    plot_file: Path | None,
+    directory: Path | None,
+    preset: str,
+    sets: tuple[str, ...],
+    **size: Any,
+) -> None:
+    """Sessions until a user's wish holds three times in a row, for every method and two arms without training."""
+    from openclaw_rl.bench import Setup, picture, run, spoken_for
+    from openclaw_rl.review.personal import ARMS, METHODS, cells, table
+
+    alone, shared = _names(users), _names(together)
+    for name in (*alone, *shared):
+        spoken_for(name)
+    every = (*_known(arms, ARMS, "arm"), *_known(methods, METHODS, "method"))
+    folder = directory or _new_folder("bench")
+    setup = Setup(config=_config(preset, sets, folder, seed=0), directory=folder, **size)
+    wanted = cells(users=alone, together=shared, arms=every, seeds=seeds)
+    book = asyncio.run(run(setup, wanted, json_file, done=_cell_done, heard=lambda _cell, _exchange: None))
+    click.echo(table(book["summary"]))
+    if plot_file is not None:
+        plot_file.write_text(picture(book), encoding="utf-8")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _known(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    for name in _names(text):
+        if name not in known:
+            raise ConfigError(f"no {what} {name!r}", remedy=f"known: {', '.join(known)}")
+    return _names(text)
+
+
+def _cell_done(cell: Cell, result: Mapping[str, Any]) -> None:
+    found = ", ".join(
+        f"{name} {one['sessions'] or 'not reached'} ({one['before']['rate']:.0%} -> {one['after']['rate']:.0%})"
+        for name, one in result["users"].items()
+    )
+    click.echo(f"{cell.key:<40} {found}, {result['seconds']:.0f} s", err=True)
+
+
+def _wish(name: str) -> Wish:
+    from openclaw_rl.review.wishes import WISHES
+
+    if name not in WISHES:
+        raise ConfigError(f"no simulated user {name!r}", remedy=f"known: {', '.join(WISHES)}")
+    return WISHES[name]
+
+
+def _config(preset: str, sets: tuple[str, ...], directory: Path, *, seed: int) -> Config:
+    from openclaw_rl.config import load
+
+    own = (f"run.dir={directory}", f"run.seed={seed}", "serve.port=0", "run.log_level=warning")
+    resolved = load(preset=preset, sets=(*own, *sets))
+    for note in resolved.notes:
+        click.secho(f"note: {note}", fg="yellow", err=True)
+    return resolved.config
+
+
+def _new_folder(what: str) -> Path:
+    import platformdirs
+
+    return platformdirs.user_data_path("openclaw-rl", appauthor=False) / f"{what}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _may_go_on(directory: Path, *, yes: bool) -> None:
+    if (directory / "ledger.db").exists() and not yes:
+        raise ConfigError(
+            f"there is a run in {directory} already, whose weights have learned something",
+            remedy="give another --dir, or --yes to go on from there",
+        )
+
+
+def _keep(report: Report, json_file: Path | None) -> None:
+    """Write the picture and the figures, and say where they are and how to undo what was learned."""
+    picture = report.run_dir / "curve.svg"
+    picture.write_text(report.picture(), encoding="utf-8")
+    if json_file is not None:
+        plain = {"command": "demo", "users": {report.plan.wish.name: report.plain()}}
+        _write_json(json_file, plain)
+        click.echo(f"figures        {json_file}")
+    click.echo(f"picture        {picture}")
+    click.echo(f"run directory  {report.run_dir}")
+    click.echo(f"look into it   openclaw-rl status --rl-buffer-dir {report.run_dir}")
+    click.echo(f"undo it        openclaw-rl rollback 0 --rl-buffer-dir {report.run_dir}")
+
+
+def _write_json(file: Path, value: Any) -> None:
+    """Write whole or not at all."""
+    draft = file.with_name(f"{file.name}.tmp")
+    draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.replace(file)

@@ -1,0 +1,319 @@
+"""How clients reach a running server: what goes into their settings, and how it gets there.
+
+`look` asks the server what it serves; `openclaw` and `recipe` say what a client must know of it; `write` merges that
+into a settings file. Everything between is pure.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from openclaw_rl.errors import BackendDown, BackendError, ConfigError, NotAllowed
+
+Settings: TypeAlias = dict[str, Any]
+
+PROVIDER = "openclaw-rl"
+"""the provider's name in a client's settings; the plugin for OpenClaw looks for it"""
+NO_KEY = "local"
+"""what is sent where a client insists on a key and the server asks for none"""
+LONGEST = 8192
+"""most tokens a client is told that one reply may have"""
+PATIENCE = 600
+"""seconds a client waits: the server holds requests rather than refuse them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A running server: its address up to /v1, the model it serves, the tokens of prompt and reply together."""
+
+    url: str
+    model: str
+    context: int
+
+    @property
+    def side(self) -> str:
+        """The same model for calls that are never trained on."""
+        return f"{self.model}-side"
+
+    @property
+    def output(self) -> int:
+        """Most tokens of one reply: a quarter of the context, so that a request of this length has room to be asked."""
+        return min(LONGEST, self.context // 4)
+
+    @property
+    def root(self) -> str:
+        return self.url.removesuffix("/v1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What to tell a client: the text, and where it belongs."""
+
+    where: str
+    text: str
+
+
+# --- the server ---
+
+
+def look(url: str, key: str | None = None) -> Served:
+    """What the server at ``url`` serves. Raises BackendDown when none answers, NotAllowed when the key is wrong."""
+    import httpx2
+
+    url = url.rstrip("/")
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx2.get(f"{url}/models", headers=headers, timeout=10.0)
+    except httpx2.TransportError as error:
+        raise BackendDown(
+            f"no server answers at {url} ({type(error).__name__})",
+            remedy="start one with 'openclaw-rl up', or say where it is with --url http://HOST:PORT/v1",
+        ) from error
+    if answer.status_code in (401, 403):
+        raise NotAllowed(
+            f"the server at {url} does not take this key", remedy="name the variable that holds it with --key-env NAME"
+        )
+    return served(url, answer.text)
+
+
+def served(url: str, listing: str) -> Served:
+    """What a listing of models says. BackendError for one that is not this server's, BackendDown while it loads."""
+    try:
+        first = json.loads(listing)["data"][0]
+        found = Served(url=url, model=str(first["id"]), context=int(first["context_length"]))
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise BackendError(
+            f"what answers at {url} is no OpenClaw-RL server: its list of models names no context_length",
+            remedy="give the address that 'openclaw-rl up' prints, with /v1 at its end",
+        ) from error
+    if found.context < 1:
+        raise BackendDown(f"the model at {url} is still being loaded", remedy="try again in a moment")
+    return found
+
+
+# --- OpenClaw ---
+
+
+def openclaw(
+    found: Served, *, key_env: str | None, lean: bool = False, plugin: bool = False, max_tokens: int | None = None
+) -> Settings:
+    """The part of openclaw.json that this server needs. ``key_env`` None: the server asks for no key.
+
+    ``lean`` shrinks the prompt to about 3,000 tokens; ``plugin`` lets the plugin see which run a call belongs to.
+    """
+    limit = min(max_tokens or found.output, found.output)
+    provider = {
+        "baseUrl": found.url,
+        "apiKey": f"${{{key_env}}}" if key_env else NO_KEY,
+        "api": "openai-completions",
+        "timeoutSeconds": PATIENCE,
+        "models": [_openclaw_model(name, found.context, limit) for name in (found.model, found.side)],
+    }
+    settings: Settings = {
+        "models": {"mode": "merge", "providers": {PROVIDER: provider}},
+        "agents": {"defaults": _openclaw_roles(found)},
+    }
+    if lean:
+        settings = merged(settings, _lean(found.context))
+    if plugin:
+        entry = {"enabled": True, "hooks": {"allowConversationAccess": True}}
+        settings = merged(settings, {"plugins": {"entries": {PROVIDER: entry}}})
+    return settings
+
+
+def _openclaw_model(name: str, context: int, output: int) -> Settings:
+    return {
+        "id": name,
+        "name": name,
+        "reasoning": False,
+        "input": ["text"],
+        "cost": {"input": 0, "output": 0, "cacheRead": 0, "cacheWrite": 0},
+        "contextWindow": context,
+        "maxTokens": output,
+        # Both make OpenClaw say which conversation a call belongs to.
+        "compat": {"supportsPromptCacheKey": True, "sendSessionAffinityHeaders": True},
+    }
+
+
+def _openclaw_roles(found: Served) -> Settings:
+    """The talk goes to the model, all work beside it to the alias that is never trained on."""
+    side = f"{PROVIDER}/{found.side}"
+    return {
+        "model": {"primary": f"{PROVIDER}/{found.model}"},
+        "utilityModel": side,
+        "compaction": {"model": side, "memoryFlush": {"model": side}},
+        "heartbeat": {"model": side},
+    }
+
+
+def _lean(context: int) -> Settings:
+    """No injected files, no skills, four tools, no heartbeat; a summary is kept as a small model writes it."""
+    compaction = {"mode": "default", "qualityGuard": {"enabled": False}, "keepRecentTokens": max(256, context // 8)}
+    return {
+        "agents": {
+            "defaults": {
+                "contextInjection": "never",
+                "skipBootstrap": True,
+                "skills": [],
+                "heartbeat": {"every": "0m"},
+                "compaction": compaction,
+            }
+        },
+        "tools": {"allow": ["read", "write", "edit", "exec"], "deny": ["apply_patch"], "toolSearch": False},
+    }
+
+
+# --- other clients ---
+
+
+def recipe(client: str, found: Served, *, key_env: str | None) -> Recipe:
+    """What to tell ``client``; it must be one of `CLIENTS`."""
+    return CLIENTS[client](found, key_env)
+
+
+def _claude_code(found: Served, key_env: str | None) -> Recipe:
+    values = {
+        "ANTHROPIC_BASE_URL": found.root,
+        "ANTHROPIC_API_KEY": _shell_key(key_env),
+        "ANTHROPIC_MODEL": shlex.quote(found.model),
+        "ANTHROPIC_DEFAULT_HAIKU_MODEL": shlex.quote(found.side),
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(found.output),
+    }
+    return Recipe(where="in the shell that starts claude", text=_exports(values))
+
+
+def _openai(found: Served, key_env: str | None) -> Recipe:
+    values = {"OPENAI_BASE_URL": found.url, "OPENAI_API_KEY": _shell_key(key_env)}
+    return Recipe(
+        where=f"in the shell that starts your program; ask for {found.model!r}, or {found.side!r} to stay untrained",
+        text=_exports(values),
+    )
+
+
+def _codex(found: Served, key_env: str | None) -> Recipe:
+    lines = [
+        f"model = {json.dumps(found.model)}",
+        f'model_provider = "{PROVIDER}"',
+        f"model_context_window = {found.context}",
+        "",
+        f"[model_providers.{PROVIDER}]",
+        'name = "OpenClaw-RL"',
+        f"base_url = {json.dumps(found.url)}",
+        'wire_api = "responses"',
+        *([f'env_key = "{key_env}"'] if key_env else []),
+    ]
+    return Recipe(where="in ~/.codex/config.toml", text="\n".join(lines))
+
+
+def _opencode(found: Served, key_env: str | None) -> Recipe:
+    limit = {"limit": {"context": found.context, "output": found.output}}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "OpenClaw-RL",
+        "options": {"baseURL": found.url, "apiKey": f"{{env:{key_env}}}" if key_env else NO_KEY},
+        "models": {found.model: limit, found.side: limit},
+    }
+    settings = {
+        "$schema": "https://opencode.ai/config.json",
+        "model": f"{PROVIDER}/{found.model}",
+        "small_model": f"{PROVIDER}/{found.side}",
+        "provider": {PROVIDER: provider},
+    }
+    return Recipe(where="in opencode.json of your project, or ~/.config/opencode/opencode.json", text=shown(settings))
+
+
+CLIENTS: Mapping[str, Callable[[Served, str | None], Recipe]] = {
+    "claude-code": _claude_code,
+    "codex": _codex,
+    "opencode": _opencode,
+    "openai": _openai,
+}
+
+
+def _shell_key(key_env: str | None) -> str:
+    return f'"${key_env}"' if key_env else NO_KEY
+
+
+def _exports(values: Mapping[str, str]) -> str:
+    return "\n".join(f"export {name}={value}" for name, value in values.items())
+
+
+# --- files ---
+
+
+def shown(settings: Settings) -> str:
+    return json.dumps(settings, indent=2, ensure_ascii=False)
+
+
+def merged(old: Settings, new: Settings) -> Settings:
+    """``old`` with ``new`` over it: tables are joined, anything else is replaced, and nothing else is touched."""
+    joined = dict(old)
+    for name, value in new.items():
+        before = joined.get(name)
+        joined[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return joined
+
+
+def never_wider(before: Settings, settings: Settings) -> Settings:
+    """``settings`` without the right to any tool that the owner has kept from the agent."""
+    theirs, ours = before.get("tools"), settings.get("tools")
+    if not isinstance(theirs, dict) or ours is None:
+        return settings
+    allow = theirs.get("allow", ours["allow"])
+    deny = [*theirs.get("deny", ()), *(tool for tool in ours["deny"] if tool not in theirs.get("deny", ()))]
+    return {**settings, "tools": {**ours, "allow": allow, "deny": deny}}
+
+
+def write(path: Path, settings: Settings) -> Path | None:
+    """Merge ``settings`` into the file and give the backup's place, None when there was nothing to keep.
+
+    The file appears whole or stays as it was. Raises ConfigError for one that would lose its comments.
+    """
+    path = path.resolve()
+    before = read(path)
+    after = merged(before, never_wider(before, settings))
+    if after == before:
+        return None
+    backup = _kept(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as draft:
+        draft.write(shown(after) + "\n")
+    made = Path(draft.name)  # readable by its owner alone: such files hold keys
+    if backup is not None:
+        made.chmod(path.stat().st_mode & 0o777)
+    made.replace(path)
+    return backup
+
+
+def read(path: Path) -> Settings:
+    """The settings in a file, none where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is not plain JSON ({error}): comments and other JSON5 would be lost by writing it",
+            remedy="run this again without --write and copy what it prints into the file",
+        ) from error
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds no object of settings", remedy="name another file with --config")
+    return found
+
+
+def _kept(path: Path) -> Path | None:
+    """A copy beside the file under a name that was free."""
+    if not path.exists():
+        return None
+    names = chain([".before-openclaw-rl"], (f".before-openclaw-rl.{number}" for number in count(2)))
+    backup = next(place for name in names if not (place := path.with_name(path.name + name)).exists())
+    shutil.copy2(path, backup)
+    return backup

@@ -1,0 +1,281 @@
+"""The gate and the watch, wired: a policy to examine with, the ledger to read from, the dials.
+
+Cheap questions come first and one failed answer ends the examination: the verdicts that trained the candidate, its
+weights, what it makes of turns that are read again; only then is anything generated, and only when it has moved away
+from the base is its general ability asked for anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from openclaw_rl.errors import BackendError, ModelRefused
+from openclaw_rl.judge.rules import look
+from openclaw_rl.ports import Case, Hosting, Policy, Recall, Relapse, Ruling
+from openclaw_rl.review.evaluate import (
+    Check,
+    Limits,
+    Shown,
+    check_ability,
+    check_entropy,
+    check_flaws,
+    check_kl,
+    check_length,
+    check_pairs,
+    check_sense,
+    check_verdicts,
+    decide,
+)
+from openclaw_rl.review.probes import Called, Examiner, Probes, choose
+from openclaw_rl.review.watch import Rules, relapse
+from openclaw_rl.serve.parts import CallStart
+from openclaw_rl.serve.tools import reader
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Sampling, Version
+
+log = logging.getLogger(__name__)
+
+NEAR = 0.1
+"""nats per token from the base by which a version may move before its general ability is asked for again"""
+
+REACH = 1000
+"""judged turns that the watch looks back on"""
+
+Borrow = Callable[[], Awaitable[Policy]]
+
+
+def reads_calls(policy: Policy) -> Called:
+    """Whether a raw reply calls a tool, and whether the call is broken, in the way this model writes them."""
+
+    def called(text: str, cut: bool) -> tuple[bool, bool]:
+        found = reader(policy.tool_format)
+        parts = [*found.feed(text), *found.end(cut=cut)]
+        return any(isinstance(part, CallStart) for part in parts), bool(found.flaws)
+
+    return called
+
+
+class OwnPolicy:
+    """A policy of this process alone, built and started when it is first needed."""
+
+    def __init__(self, build: Callable[[], Policy]) -> None:
+        self._build = build
+        self._policy: Policy | None = None
+        self._lock = asyncio.Lock()
+
+    async def __call__(self) -> Policy:
+        """The policy, ready; raises BackendError when it cannot be had."""
+        async with self._lock:
+            if self._policy is None:
+                made = self._build()
+                await made.start()
+                self._policy = made
+            return self._policy
+
+    async def stop(self) -> None:
+        """End it, if it was begun. Safe to call twice."""
+        policy, self._policy = self._policy, None
+        if policy is not None:
+            await policy.stop()
+
+
+class VersionGate:
+    """Examines a candidate beside the live version and rules: promote, refuse or hold."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        borrow: Borrow,
+        *,
+        limits: Limits,
+        sampling: Sampling,
+        held: int = 6,
+        replays: int = 4,
+        tokens: int = 28,
+    ) -> None:
+        self._ledger = ledger
+        self._borrow = borrow
+        self._limits = limits
+        self._sampling = sampling
+        self._held, self._replays, self._tokens = held, replays, tokens
+        self._examiner: Examiner | None = None
+        self._guests: set[int] = set()
+        self._able_at = 0.0  # how far from the base general ability was last measured and found good
+
+    async def rule(self, candidate: Version, live: Version) -> Ruling:
+        """Never raises for what a backend does: what cannot be measured now is held and tried again."""
+        began = time.monotonic()
+        checks: list[Check] = []
+        shown: list[dict[str, Any]] = []
+        try:
+            await self._examine(candidate, live, checks, shown)
+            decision, reason = decide(checks)
+        except BackendError as error:
+            decision, reason = "hold", f"the candidate cannot be examined now: {error}"
+        ruling = Ruling(
+            version=candidate.number,
+            against=live.number,
+            decision=decision,
+            reason=reason,
+            evidence={"checks": [_plain(check) for check in checks], "examples": shown},
+            seconds=round(time.monotonic() - began, 3),
+        )
+        if decision != "promote":
+            await self._let_go({candidate.number})
+        return ruling
+
+    async def _examine(
+        self, candidate: Version, live: Version, checks: list[Check], shown: list[dict[str, Any]]
+    ) -> None:
+        """Ask what is cheap first; stop at the first failure."""
+        checks.append(await asyncio.to_thread(self._verdicts, candidate))
+        if _failed(checks):
+            return
+        policy = await self._borrow()
+        checks.append(await self._admit(policy, candidate, live))
+        if _failed(checks):
+            return
+        examiner = self._examiner = self._examiner or Examiner(
+            policy, sampling=self._sampling, tokens=self._tokens, called=reads_calls(policy)
+        )
+        examiner.forget((candidate, live))
+        probes = await asyncio.to_thread(self._probes, candidate)
+        checks += await self._read_again(examiner, candidate, live, probes)
+        if _failed(checks):
+            return
+        checks += await self._heard(examiner, candidate, live, probes, shown)
+        if not _failed(checks):
+            checks.append(await self._ability(examiner, candidate, checks))
+
+    def _verdicts(self, candidate: Version) -> Check:
+        """Hold the verdicts of the step against what users plainly said."""
+        turns = self._ledger.step(candidate.step).turns if candidate.step is not None else ()
+        both = contradicted = 0
+        for name in turns:
+            verdict, outcome = self._ledger.verdict(name), self._ledger.outcome(name)
+            if verdict is None or outcome is None or verdict.source != "judge" or not verdict.score:
+                continue
+            plainly = look(Case(turn=self._ledger.turn(name), outcome=outcome)).score
+            if plainly:
+                both += 1
+                contradicted += (plainly > 0) != (verdict.score > 0)
+        return check_verdicts(contradicted, both, limits=self._limits)
+
+    async def _admit(self, policy: Policy, candidate: Version, live: Version) -> Check:
+        if not isinstance(policy, Hosting):
+            raise BackendError(
+                f"policy {policy.name!r} cannot hold a candidate beside the live version",
+                remedy="give it admit() and dismiss() (openclaw_rl.ports.Hosting), or set gate.mode = 'off'",
+            )
+        await self._let_go(self._guests - {candidate.number, live.number})
+        if isinstance(policy, Recall):
+            policy.know(live)
+        self._guests.add(candidate.number)
+        try:
+            await policy.admit(candidate)
+        except ModelRefused as error:
+            return Check(name="weights", ok=False, said=str(error))
+        return Check(name="weights", ok=True, said="readable and finite")
+
+    def _probes(self, candidate: Version) -> Probes:
+        before = self._ledger.step(candidate.step).at if candidate.step is not None else candidate.at
+        return choose(self._ledger, before=before, held=self._held, replays=self._replays)
+
+    async def _read_again(self, examiner: Examiner, candidate: Version, live: Version, probes: Probes) -> list[Check]:
+        limits = self._limits
+        kept = await examiner.kept(candidate, live, probes.pinned)
+        heeded = await examiner.heeded(candidate, live, probes.corrections)
+        return [
+            check_pairs("pinned", kept, tolerated=limits.likelihood_drop, what="pinned replies", limits=limits),
+            check_pairs("corrections", heeded, tolerated=limits.correction_drop, what="corrections", limits=limits),
+        ]
+
+    async def _heard(
+        self, examiner: Examiner, candidate: Version, live: Version, probes: Probes, shown: list[dict[str, Any]]
+    ) -> list[Check]:
+        limits = self._limits
+        old = await examiner.shown(live, probes.held)
+        new = await examiner.shown(candidate, probes.held)
+        replayed = await examiner.shown(candidate, probes.replayed)
+        shown += self._examples(old, new, replayed)
+        return [
+            check_kl([*new, *replayed], limits=limits),
+            check_entropy(new, old, limits=limits),
+            check_length(new, old, limits=limits),
+            check_flaws([*new, *replayed], old, limits=limits),
+            check_sense(new, old, limits=limits),
+        ]
+
+    async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
+        """Ask anew only once it has moved: so near to weights that were able, it cannot have lost much."""
+        away = next((check.numbers.get("kl") for check in checks if check.name == "kl"), None)
+        if away is not None and away <= self._able_at + NEAR:
+            said = f"not asked again: {away:.2f} nats per token from the base, last asked at {self._able_at:.2f}"
+            return Check(name="ability", ok=True, said=said)
+        base = Version(number=0, parent=None, base=candidate.base)
+        margins = await examiner.margins(candidate)
+        found = check_ability(margins, await examiner.margins(base), limits=self._limits)
+        if found.ok and away is not None:
+            self._able_at = away
+        return found
+
+    def _examples(self, old: Sequence[Shown], new: Sequence[Shown], replayed: Sequence[Shown]) -> list[dict[str, Any]]:
+        before = {one.probe: one.reply for one in old}
+        before |= {one.probe: self._ledger.turn(one.probe).completion.reply.content for one in replayed}
+        turns = {one.probe for one in replayed}
+        return [
+            {
+                "prompt": one.prompt,
+                "turn": one.probe if one.probe in turns else None,
+                "live": before.get(one.probe),
+                "candidate": one.reply,
+                "flaw": one.flaw,
+            }
+            for one in (*new, *replayed)
+        ]
+
+    async def _let_go(self, guests: set[int]) -> None:
+        """A version that was promoted stays until the next examination: serving takes it up meanwhile."""
+        leaving = guests & self._guests
+        self._guests -= leaving
+        try:
+            policy = await self._borrow() if leaving else None
+            for number in leaving:
+                if isinstance(policy, Hosting):
+                    await policy.dismiss(number)
+        except BackendError as error:  # a policy that is down holds nothing
+            log.debug("versions %s could not be dismissed: %s", leaving, error)
+
+
+def _failed(checks: Sequence[Check]) -> bool:
+    return any(check.ok is False for check in checks)
+
+
+def _plain(check: Check) -> dict[str, Any]:
+    return {"name": check.name, "ok": check.ok, "said": check.said, "numbers": dict(check.numbers)}
+
+
+class VersionWatch:
+    """Looks at the newest evidence whenever there is any."""
+
+    def __init__(self, ledger: Ledger, *, rules: Rules) -> None:
+        self._ledger = ledger
+        self._rules = rules
+        self._seen = -1
+
+    def look(self) -> Relapse | None:
+        """The relapse that the evidence shows, None while there is none."""
+        newest = self._ledger.newest("verdicts")
+        if newest == self._seen:
+            return None
+        self._seen = newest
+        return relapse(self._ledger.scored(REACH), self._ledger.versions(), rules=self._rules)
+
+
+def limits_of(dials: Any) -> Limits:
+    """What the gate tolerates, from the dials of the same names."""
+    return Limits(**{name: getattr(dials, name) for name in Limits.__slots__})

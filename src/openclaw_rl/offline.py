@@ -1,0 +1,131 @@
+"""Training from recorded conversations: read, judge and train until nothing is left, then end.
+
+A file is read a batch at a time and each batch is trained before the next is read: the log-probs of a recorded reply
+are those of the version that is live when it is read, so they must not be many versions old when it trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openclaw_rl.app import App, ledger_path
+from openclaw_rl.config import Config
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.ports import Policy
+from openclaw_rl.review.transcripts import Report, import_file
+from openclaw_rl.store import Ledger
+from openclaw_rl.train.loop import TrainLoop
+
+Said = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of the files: what was read of each, the steps taken, the version that is live at the end.
+
+    ``waiting`` turns are not judged or trained yet; the gate has not ruled on version ``undecided`` yet, if any.
+    """
+
+    reports: dict[Path, Report] = field(default_factory=dict)
+    steps: int = 0
+    trained: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    live: int = 0
+    undecided: int | None = None
+    waiting: int = 0
+    paused: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it was read, judged, trained or dropped, and the last version decided about."""
+        refused = any(report.refused for report in self.reports.values())
+        return not (refused or self.waiting or self.undecided)
+
+
+async def train_from(config: Config, files: Sequence[Path], *, user: str = "default", said: Said) -> Summary:
+    """Take the conversations in ``files`` through the whole line; ``said`` hears of each file and each step.
+
+    What the ledger knows already is not read again, and a turn that has trained does not train again: the same call
+    twice trains nothing the second time, and one that was interrupted is gone on with.
+    """
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"train.data: there is no file {file}", remedy="give the path of a JSON or JSONL file")
+    patient = config.train.model_copy(update={"max_wait": float("inf"), "idle_wait": float("inf")})
+    app = App(config.model_copy(update={"train": patient}), loops=("collect", "judge", "train"), policy=True)
+    async with app.started():
+        with Ledger(ledger_path(config), writer="import", sync=config.store.sync) as ledger:
+            assert app.policy is not None
+            return await _Line(app, app.policy, ledger, user, said).take(files)
+
+
+class _Line:
+    """The line from a file to a version, a batch at a time."""
+
+    def __init__(self, app: App, policy: Policy, ledger: Ledger, user: str, said: Said) -> None:
+        self._app, self._policy, self._ledger = app, policy, ledger
+        self._user, self._say = user, said
+        last = ledger.last_step()
+        self._told = last.number if last else 0
+        self._read = 0
+        self._summary = Summary()
+        self._dropped = ledger.drop_counts()
+
+    async def take(self, files: Sequence[Path]) -> Summary:
+        await self._work()  # what an earlier run left, and the first version
+        for file in files:
+            self._read = 0
+            await self._up_to_date()
+            report = await import_file(self._ledger, file, self._policy, user=self._user, progress=self._after)
+            self._summary.reports[file] = report
+            self._say(
+                f"{file}: {report.turns} turns taken, {report.known} known already, {len(report.refused)} refused"
+            )
+            for fault in report.refused:
+                self._say(f"refused {fault}")
+        train = self._app.loops["train"]
+        assert isinstance(train, TrainLoop)
+        train.hurry()
+        await self._work()
+        return self._end()
+
+    async def _after(self, report: Report) -> None:
+        if report.turns - self._read >= self._app.config.train.batch_size:
+            self._read = report.turns
+            await self._work()
+            await self._up_to_date()
+
+    async def _up_to_date(self) -> None:
+        """Read on with the newest version, so that what is read is measured by what will train on it."""
+        live = self._ledger.live_version()
+        if live is not None and live.number != self._policy.live:
+            await self._policy.load(live)
+
+    async def _work(self) -> None:
+        while await self._app.tick():
+            self._tell_steps()
+        self._tell_steps()
+
+    def _tell_steps(self) -> None:
+        for number in self._ledger.steps_after(self._told, 1000):
+            step, made = self._ledger.step(number), self._ledger.made_by(number)
+            loss = f", loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
+            came = f"version {made.number}" if made else f"skipped: {step.skipped}"
+            self._say(f"step {number}: {len(step.turns)} samples{loss}, {step.seconds:.1f} s, {came}")
+            self._told = number
+            self._summary.steps += 1
+            self._summary.trained += len(step.turns)
+
+    def _end(self) -> Summary:
+        live, newest = self._ledger.live_version(), self._ledger.versions()[-1]
+        now = self._ledger.drop_counts()
+        self._summary.dropped = {
+            why: count - before for why, count in now.items() if count > (before := self._dropped.get(why, 0))
+        }
+        self._summary.live = live.number if live else 0
+        self._summary.undecided = newest.number if newest.state == "candidate" else None
+        self._summary.waiting = self._ledger.backlog()
+        self._summary.paused = self._ledger.paused()
+        return self._summary

@@ -1,0 +1,296 @@
+"""The gate's arithmetic: is a candidate fit to be served in place of the live version? Pure.
+
+    measured numbers -> `Check` each -> `decide` -> promote, refuse or hold
+
+Every comparison is paired: the same probe, once by the live version and once by the candidate. *Noise* is what such
+pairs differ by without any change of quality: a comparison counts as worse only if the whole one-sided ``1 - alpha``
+interval of the mean difference lies below what is tolerated (or, for yes-and-no measures, if the sign test says so).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openclaw_rl.ports import Decision
+from openclaw_rl.review.everyday import degenerate
+from openclaw_rl.review.wishes import words
+
+FEWEST = 3
+"""pairs from which on a mean difference has an interval worth the name"""
+
+UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI"})
+"""scripts that do not part words by spaces, so that counting them says nothing"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the gate tolerates; each is a dial of the same name."""
+
+    alpha: float = 0.05
+    kl_budget: float = 1.5
+    ability_drop: float = 0.15
+    likelihood_drop: float = 0.3
+    correction_drop: float = 0.05
+    min_words: float = 6.0
+    length_ratio: float = 0.2
+    entropy_ratio: float = 4.0
+    flawed: float = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question and its answer. ``ok`` None: there was nothing to answer it from."""
+
+    name: str
+    ok: bool | None
+    said: str
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """One reply to a probe. ``kl`` and ``entropy`` are nats per token, None where they could not be measured.
+
+    ``sense`` says whether it names what was asked about, None where that is not known; ``flaw`` why it is none at all.
+    """
+
+    probe: str
+    prompt: str
+    reply: str
+    sense: bool | None = None
+    flaw: str | None = None
+    kl: float | None = None
+    entropy: float | None = None
+
+    @property
+    def words(self) -> int:
+        return words(self.reply)
+
+
+# --- intervals ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean and the ends of its interval; infinite ends where there are too few numbers."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+def interval(values: Sequence[float], *, alpha: float) -> Interval:
+    """The mean with one-sided bounds, each wrong with probability ``alpha`` (Student's t)."""
+    mean = statistics.fmean(values)
+    if len(values) < FEWEST:
+        return Interval(mean=mean, low=-math.inf, high=math.inf, count=len(values))
+    half = t_quantile(1 - alpha, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean=mean, low=mean - half, high=mean + half, count=len(values))
+
+
+def t_quantile(share: float, freedom: int) -> float:
+    """Student's t by Cornish and Fisher's expansion: within 2 % of the table for two degrees of freedom or more."""
+    z: float = statistics.NormalDist().inv_cdf(share)
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + math.fsum(term / float(freedom) ** power for power, term in enumerate(terms, start=1))
+
+
+def sign_test(lost: int, won: int) -> float:
+    """The chance of so many losses or more among pairs that differ, if either way were as likely."""
+    return tail(lost, lost + won, 0.5)
+
+
+def tail(count: int, of: int, rate: float) -> float:
+    """The chance of ``count`` or more successes in ``of`` tries."""
+    return min(1.0, sum(math.comb(of, k) * rate**k * (1 - rate) ** (of - k) for k in range(count, of + 1)))
+
+
+def wilson(good: int, of: int, *, alpha: float = 0.05) -> tuple[float, float]:
+    """The two-sided Wilson interval of a rate; nothing known is 0 to 1."""
+    if of == 0:
+        return 0.0, 1.0
+    z = statistics.NormalDist().inv_cdf(1 - alpha / 2)
+    rate, weight = good / of, z * z / of
+    middle = (rate + weight / 2) / (1 + weight)
+    half = z / (1 + weight) * math.sqrt(rate * (1 - rate) / of + weight / (4 * of))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def difference(first: Sequence[bool], second: Sequence[bool], *, alpha: float = 0.05) -> Interval:
+    """The paired difference of two rates, second less first, with a two-sided interval (Newcombe's by the pairs).
+
+    The variance is that of the pairs; half a pair is added on either side, so that no interval has no width.
+    """
+    pairs = list(zip(first, second, strict=True))
+    won, lost = sum(not a and b for a, b in pairs), sum(a and not b for a, b in pairs)
+    count, z = len(pairs), statistics.NormalDist().inv_cdf(1 - alpha / 2)
+    if count == 0:
+        return Interval(mean=0.0, low=-1.0, high=1.0, count=0)
+    mean = (won - lost) / count
+    spread = math.sqrt(max(won + lost + 1 - (won - lost) ** 2 / count, 0.0)) / count
+    return Interval(mean=mean, low=max(-1.0, mean - z * spread), high=min(1.0, mean + z * spread), count=count)
+
+
+# --- checks ---
+
+
+def check_verdicts(contradicted: int, both: int, *, limits: Limits, tolerated: float = 0.2) -> Check:
+    """Do the verdicts that trained it contradict what users plainly said? Some disagreement is tolerated."""
+    chance = tail(contradicted, both, tolerated) if both else 1.0
+    numbers = {"contradicted": contradicted, "both_speak": both, "chance": round(chance, 4)}
+    if not both:
+        return Check(name="verdicts", ok=None, said="no plain word of a user to hold the verdicts against")
+    if chance < limits.alpha:
+        said = f"{contradicted} of {both} verdicts contradict what the user plainly said: look at the judge"
+        return Check(name="verdicts", ok=False, said=said, numbers=numbers)
+    return Check(name="verdicts", ok=True, said=f"{contradicted} of {both} verdicts contradicted", numbers=numbers)
+
+
+def check_ability(candidate: Sequence[float], base: Sequence[float], *, limits: Limits) -> Check:
+    """General ability: small tasks whose right answer is likelier than every wrong one, counted against the base."""
+    if not candidate:
+        return Check(name="ability", ok=None, said="not measured")
+    now, before = (sum(margin > 0 for margin in each) / len(each) for each in (candidate, base))
+    numbers = {"candidate": round(now, 3), "base": round(before, 3), "tasks": len(candidate)}
+    said = f"{now:.0%} of {len(candidate)} small tasks right, the base {before:.0%}"
+    if not all(map(math.isfinite, candidate)):
+        return Check(name="ability", ok=False, said="its log-probs are not finite", numbers=numbers)
+    return Check(name="ability", ok=before - now <= limits.ability_drop + 1e-9, said=said, numbers=numbers)
+
+
+def check_pairs(name: str, gains: Sequence[float], *, tolerated: float, what: str, limits: Limits) -> Check:
+    """Is the mean gain below what is tolerated, beyond noise?"""
+    if not gains:
+        return Check(name=name, ok=None, said=f"no {what} to look at")
+    if not all(map(math.isfinite, gains)):
+        return Check(name=name, ok=False, said="its log-probs are not finite")
+    found = interval(gains, alpha=limits.alpha)
+    numbers = {"mean": _round(found.mean), "high": _round(found.high), "pairs": found.count, "tolerated": -tolerated}
+    said = f"{what}: {found.mean:+.3f} nats per token on {found.count}"
+    return Check(name=name, ok=found.high >= -tolerated, said=said, numbers=numbers)
+
+
+def check_kl(shown: Sequence[Shown], *, limits: Limits) -> Check:
+    """How far it has moved from the base, at the tokens of its own replies."""
+    values = [one.kl for one in shown if one.kl is not None]
+    if not values:
+        return Check(name="kl", ok=None, said="not measured")
+    mean = statistics.fmean(values)
+    said = f"{mean:.2f} nats per token from the base, {limits.kl_budget:g} allowed"
+    ok = math.isfinite(mean) and mean <= limits.kl_budget
+    return Check(name="kl", ok=ok, said=said, numbers={"kl": _round(mean), "budget": limits.kl_budget})
+
+
+def check_entropy(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: Limits) -> Check:
+    """Has its choice of words collapsed or dissolved? Compared with the live version as a ratio, either way."""
+    now, before = (_mean([s.entropy for s in each if s.entropy is not None]) for each in (candidate, live))
+    if now is None or before is None:
+        return Check(name="entropy", ok=None, said="not measured")
+    ratio = (now + 0.05) / (before + 0.05)  # so that two replies without any chance in them are alike
+    ok = math.isfinite(ratio) and 1 / limits.entropy_ratio <= ratio <= limits.entropy_ratio
+    said = f"{now:.2f} nats per token, the live version {before:.2f}"
+    return Check(name="entropy", ok=ok, said=said, numbers={"candidate": _round(now), "live": _round(before)})
+
+
+def check_length(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: Limits) -> Check:
+    """Mean words of the replies, against an absolute floor and against the live version's."""
+    now, before = (_mean([float(s.words) for s in each]) for each in (candidate, live))
+    if now is None or before is None:
+        return Check(name="length", ok=None, said="not measured")
+    floor = max(min(limits.min_words, before), limits.length_ratio * before)
+    said = f"{now:.1f} words a reply, the live version {before:.1f}, at least {floor:.1f} needed"
+    return Check(name="length", ok=now >= floor, said=said, numbers={"candidate": _round(now), "live": _round(before)})
+
+
+def check_flaws(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: Limits) -> Check:
+    """Replies that are none: repetition, junk, another script, a tool call that cannot be read."""
+    if not candidate:
+        return Check(name="flaws", ok=None, said="not measured")
+    now, before = ([s for s in each if s.flaw] for each in (candidate, live))
+    excess = len(now) / len(candidate) - (len(before) / len(live) if live else 0.0)
+    why = ", ".join(f"{n} x {flaw}" for flaw, n in Counter(s.flaw for s in now).most_common(3))
+    said = f"{len(now)} of {len(candidate)} replies degenerate" + (f" ({why})" if why else "")
+    numbers = {"candidate": len(now), "live": len(before), "replies": len(candidate)}
+    return Check(name="flaws", ok=excess <= limits.flawed, said=said, numbers=numbers)
+
+
+def check_sense(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: Limits) -> Check:
+    """Does it still name what was asked about? A sign test on the probes that both versions answered."""
+    known = {s.probe: s.sense for s in live if s.sense is not None}
+    pairs = [(known[s.probe], s.sense) for s in candidate if s.sense is not None and s.probe in known]
+    lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
+    if not pairs:
+        return Check(name="sense", ok=None, said="not measured")
+    chance = sign_test(lost, won)
+    good = sum(bool(now) for _, now in pairs)
+    numbers = {"lost": lost, "won": won, "pairs": len(pairs), "chance": round(chance, 4)}
+    said = f"{good} of {len(pairs)} replies name what was asked about; {lost} lost, {won} won"
+    return Check(name="sense", ok=chance >= limits.alpha or lost == 0, said=said, numbers=numbers)
+
+
+def decide(checks: Sequence[Check], *, needed: Sequence[str] = ("ability", "kl", "flaws")) -> tuple[Decision, str]:
+    """The ruling and its reason: one failed check refuses, a needed one without an answer holds."""
+    failed = [check for check in checks if check.ok is False]
+    if failed:
+        return "refuse", "; ".join(f"{check.name}: {check.said}" for check in failed)
+    answered = {check.name for check in checks if check.ok is not None}
+    silent = [name for name in needed if name not in answered]
+    if silent:
+        return "hold", f"not enough evidence: {', '.join(silent)} could not be measured"
+    return "promote", f"passed: {', '.join(check.name for check in checks if check.ok)}"
+
+
+# --- one reply ---
+
+
+def flaw(reply: str, *, prompt: str, broken_call: bool = False, calls: bool = False) -> str | None:
+    """Why a reply is none at all; None for any other. A call to a tool needs no words."""
+    if broken_call:
+        return "a tool call that cannot be read"
+    if calls:
+        return None
+    asked, said = script(prompt), script(reply)
+    if asked and said and asked != said:
+        return f"{said} letters where {asked} ones were asked"
+    found = degenerate(reply)
+    return None if found == "under 3 words" and said in UNSPACED else found
+
+
+def script(text: str) -> str | None:
+    """The script that most letters are of, such as LATIN or CJK; None for a text with few letters."""
+    found = Counter(unicodedata.name(sign, "").partition(" ")[0] for sign in text if sign.isalpha())
+    named, count = found.most_common(1)[0] if found else ("", 0)
+    return named if count >= 4 else None
+
+
+def k3(policy: Sequence[float], base: Sequence[float]) -> float:
+    """KL from the policy to the base, per token, from tokens that the policy drew: mean of ``exp(d) - 1 - d``."""
+    gaps = [max(-20.0, min(20.0, b - p)) for p, b in zip(policy, base, strict=True)]
+    return statistics.fmean(math.exp(d) - 1 - d for d in gaps)
+
+
+def leaning(advice: Sequence[float], logprobs: Sequence[float]) -> float:
+    """How far log-probs lean the way a hint points: their mean product with the hint's clipped gap, token by token."""
+    clipped = [max(-1.0, min(1.0, gap)) for gap in advice]
+    return statistics.fmean(gap * value for gap, value in zip(clipped, logprobs, strict=True))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _round(value: float) -> float | None:
+    """For JSON, which knows no infinity."""
+    return round(value, 4) if math.isfinite(value) else None

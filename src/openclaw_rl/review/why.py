@@ -1,0 +1,258 @@
+"""Why is it as it is? From a version back to the sentences that made it, from a correction forward to its effect.
+
+Plain JSON like the other views, documented in docs/json.md; `tell_version` and `tell_turn` say the same in lines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.ports import Ruling
+from openclaw_rl.review.evaluate import wilson
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Turn, Version, texts
+
+View = dict[str, Any]
+
+
+def versions(ledger: Ledger, *, now: float | None = None) -> list[View]:
+    """Every version in a line: where it comes from, what the gate said, how its replies were received."""
+    rates, live = ledger.bad_rates(), ledger.live_version()
+    at = time.time() if now is None else now
+    return [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
+
+
+def _row(ledger: Ledger, version: Version, rate: tuple[int, int] | None, live: Version | None, now: float) -> View:
+    rulings = ledger.rulings(version.number)
+    return {
+        "number": version.number,
+        "parent": version.parent,
+        "state": version.state,
+        "live": live is not None and live.number == version.number,
+        "step": version.step,
+        "turns": len(ledger.step(version.step).turns) if version.step is not None else 0,
+        "bad": rate[0] if rate else 0,
+        "scored": rate[1] if rate else 0,
+        "bad_high": round(wilson(*rate)[1], 3) if rate else None,
+        "ruling": _ruling(rulings[-1]) if rulings else None,
+        "note": version.note,
+        "at": version.at,
+        "seconds_ago": round(now - version.at, 1),
+    }
+
+
+def version(ledger: Ledger, number: int) -> View:
+    """A version back to its beginnings: each step of its line with the turns, verdicts, hints and sentences."""
+    found = ledger.version(number)
+    line = list(_line(ledger, found))
+    steps = [_step(ledger, one) for one in line if one.step is not None]
+    return {
+        "number": found.number,
+        "parent": found.parent,
+        "state": found.state,
+        "note": found.note,
+        "at": found.at,
+        "history": [{"state": state, "reason": reason, "at": at} for state, reason, at in ledger.history(number)],
+        "rulings": [{**_ruling(ruling), **ruling.evidence} for ruling in ledger.rulings(number)],
+        "line": [one.number for one in line],
+        "steps": steps,
+    }
+
+
+def _line(ledger: Ledger, found: Version) -> Iterator[Version]:
+    """The version and all it was built on, newest first; a rollback stands for the weights it went back to."""
+    at: Version | None = found
+    weights = None
+    while at is not None:
+        if at.adapter != weights or at is found:
+            yield at
+        weights = at.adapter
+        at = ledger.version(at.parent) if at.parent is not None else None
+
+
+def _step(ledger: Ledger, made: Version) -> View:
+    assert made.step is not None
+    step = ledger.step(made.step)
+    return {
+        "number": step.number,
+        "version": made.number,
+        "at": step.at,
+        "seconds": step.seconds,
+        "metrics": dict(step.metrics),
+        "turns": [_cause(ledger, turn) for turn in step.turns],
+    }
+
+
+def _cause(ledger: Ledger, name: str) -> View:
+    """One turn as a cause: what was asked, answered and said to it, and what was made of that."""
+    found, verdict = ledger.turn(name), ledger.verdict(name)
+    return {
+        "turn": name,
+        "user": found.user,
+        "version": found.completion.version,
+        "asked": _asked(found),
+        "reply": found.completion.reply.content,
+        "sentence": _sentence(ledger, name),
+        "score": verdict.score if verdict else None,
+        "source": verdict.source if verdict else None,
+        "note": verdict.note if verdict else None,
+        "hints": [asdict(hint) for hint in verdict.hints] if verdict else [],
+    }
+
+
+def turn(ledger: Ledger, name: str) -> View:
+    """A correction forward: the step that used it, the version that made, and the answers before and after."""
+    used = ledger.trained_in(name)
+    made = ledger.made_by(used) if used is not None else None
+    drop, fallen = ledger.dropped(name), ledger.fallen(name)
+    return {
+        **_cause(ledger, name),
+        "pinned": name in ledger.examples(),
+        "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
+        "step": used,
+        "made": {"number": made.number, "state": made.state, "at": made.at} if made else None,
+        "fallen": {"version": fallen[0], "state": fallen[1]} if fallen else None,
+        "ruling": _ruling(ledger.rulings(made.number)[-1]) if made and ledger.rulings(made.number) else None,
+        "before": ledger.turn(name).completion.reply.content,
+        "after": [*_after(ledger, name)],
+    }
+
+
+def _after(ledger: Ledger, name: str) -> Iterator[View]:
+    """How versions that the gate examined answered the same prompt again."""
+    for ruling in ledger.replayed(name):
+        for example in ruling.evidence.get("examples", ()):
+            if example["turn"] == name:
+                yield {"version": ruling.version, "reply": example["candidate"], "from": "the gate's replay"}
+
+
+def either(ledger: Ledger, name: str) -> View:
+    """`version` for a number, `turn` for anything else; the view has a key that tells which."""
+    if name.isdecimal():
+        return version(ledger, int(name))
+    if not name:
+        raise NotInLedger("say which version or turn", remedy="'openclaw-rl versions' lists versions")
+    return turn(ledger, name)
+
+
+def _asked(found: Turn) -> str:
+    return (texts(found.prompt.messages, "user") or (found.prompt.messages[-1].content,))[-1]
+
+
+def _sentence(ledger: Ledger, name: str) -> str | None:
+    """What the user said next."""
+    outcome = ledger.outcome(name)
+    said = texts(outcome.next_state, "user") if outcome else ()
+    return said[-1] if said else None
+
+
+def _ruling(ruling: Ruling) -> View:
+    return {
+        "decision": ruling.decision,
+        "reason": ruling.reason,
+        "against": ruling.against,
+        "seconds": ruling.seconds,
+        "at": ruling.at,
+    }
+
+
+# --- the same in lines ---
+
+
+def tell_versions(rows: list[View]) -> Iterator[str]:
+    """A table."""
+    yield f"{'version':>7}  {'parent':>6}  {'state':<11}  {'step':>4}  {'turns':>5}  {'bad':>9}  {'gate':<8} {'age':>7}"
+    for row in rows:
+        bad = f"{row['bad']} of {row['scored']}" if row["scored"] else "-"
+        gate = row["ruling"]["decision"] if row["ruling"] else "-"
+        mark = "*" if row["live"] else " "
+        state = "was live" if row["state"] == "live" and not row["live"] else row["state"]
+        yield (
+            f"{row['number']:>6}{mark}  {_dash(row['parent']):>6}  {state:<11}  {_dash(row['step']):>4}"
+            f"  {row['turns']:>5}  {bad:>9}  {gate:<8} {age(row['seconds_ago']):>7}"
+        )
+        if row["ruling"] and row["ruling"]["decision"] != "promote":
+            yield f"{'':>9}{row['ruling']['reason']}"
+        elif not row["ruling"] and row["note"] != f"step {row['step']}":
+            yield f"{'':>9}{row['note']}"
+
+
+def tell_version(view: View, *, steps: int = 3) -> Iterator[str]:
+    """The story of a version, newest step first."""
+    built = " on ".join(map(str, view["line"]))
+    yield f"version {view['number']}: {view['state']}, {view['note']}; the line of its weights: {built}"
+    for change in view["history"]:
+        yield f"  {_clock(change['at'])}  {change['state']}: {change['reason']}"
+    for ruling in view["rulings"]:
+        yield f"  gate, against version {ruling['against']} in {ruling['seconds']:.1f} s: {ruling['decision']}"
+        for check in ruling.get("checks", ()):
+            yield f"    {_mark(check['ok'])} {check['name']}: {check['said']}"
+        for example in ruling.get("examples", ())[:2]:
+            yield f"    asked  {_short(example['prompt'])}"
+            yield f"    live   {_short(example['live'])}"
+            yield f"    new    {_short(example['candidate'])}"
+    for step in view["steps"][:steps]:
+        yield f"  step {step['number']} made version {step['version']} from {len(step['turns'])} turns:"
+        for cause in step["turns"]:
+            yield from _tell_cause(cause, indent="    ")
+    rest = len(view["steps"]) - steps
+    if rest > 0:
+        yield f"  and {rest} steps before that (--steps shows more)"
+
+
+def tell_turn(view: View) -> Iterator[str]:
+    """The story of a correction."""
+    yield from _tell_cause(view, indent="")
+    if view["dropped"]:
+        yield f"did not train: {view['dropped']['reason']} ({view['dropped']['detail']})"
+    elif view["step"] is None:
+        yield "has not trained yet"
+    else:
+        made = view["made"]
+        what = f"which made version {made['number']} ({made['state']})" if made else "which made no version"
+        yield f"trained in step {view['step']}, {what}"
+    if view["fallen"]:
+        yield f"marked: version {view['fallen']['version']}, which it trained, was {view['fallen']['state']}"
+    yield f"before   version {view['version']}: {_short(view['before'], 300)}"
+    for after in view["after"]:
+        yield f"after    version {after['version']}: {_short(after['reply'], 300)}   ({after['from']})"
+
+
+def _tell_cause(cause: View, *, indent: str) -> Iterator[str]:
+    yield f"{indent}turn {cause['turn']} of {cause['user']}: {_short(cause['asked'])}"
+    yield f"{indent}  version {cause['version']} said  {_short(cause['reply'])}"
+    if cause["sentence"]:
+        yield f"{indent}  the user said  {_short(cause['sentence'])}"
+    score = "no opinion" if cause["score"] is None else f"{cause['score']:+g}"
+    yield f"{indent}  verdict  {score} ({cause['source']}: {cause['note']})"
+    for hint in cause["hints"]:
+        yield f"{indent}  {hint['kind']}  {_short(hint['text'])}"
+
+
+def age(seconds: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _mark(ok: bool | None) -> str:
+    return {True: "+", False: "!", None: "?"}[ok]
+
+
+def _dash(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _short(text: str | None, most: int = 110) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

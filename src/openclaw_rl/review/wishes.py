@@ -1,0 +1,206 @@
+"""Wishes that a program can check: how a user would like replies to be, and the words in which they say so. Pure.
+
+    wish = WISHES["short"]
+    wish.holds(reply)                      whether this reply is as the user likes it
+    wish.vague, wish.precise, wish.thanks  what the user says when it is not, and when it is
+
+The words are in ``phrases.toml``. A vague complaint names no measure ("Hmm, not what I wanted."), a precise one does.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+About = Literal["everyday", "facts", "advice", "measures"]
+"""kinds of task: ``everyday`` is facts and advice together"""
+
+CLOSING = "Hope that helps!"
+"""the phrase that ends every reply under the wish ``closing``"""
+
+_ITEM = re.compile(r"^[ \t]*(?:[-*•+–]|\(?(?:\d{1,2}|[a-hA-H])[.)])[ \t]+(?=\S)", re.MULTILINE)
+_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
+_BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
+_BOXED = re.compile(r"\\f?box(?:ed)?\b")
+_TERMINAL = re.compile(r"[.!?…。！？]+[\"”’')\]*_]*$")
+_END = re.compile(r"([^\s]*?)([.!?…]+)[\"”’')\]*_]*\s+(?=[\"“‘'(\[*_]*([A-Z0-9]\S*))|[。！？]\s*(?=\S)")
+_TITLES = frozenset(
+    ["mr", "mrs", "ms", "dr", "prof", "st", "vs", "e.g", "i.e", "eg", "ie", "fig", "approx", "cf", "jr"]
+)
+_INITIALS = re.compile(r"(?:[A-Za-z]\.)*[A-Za-z]")
+_OPENERS = frozenset(
+    ["the", "it", "this", "that", "in", "a", "an", "he", "she", "they", "we", "you", "there", "these", "for", "if"]
+)
+_EXAMPLE = re.compile(r"\d|\b(?:for example|for instance|such as|e\.g\.|specifically|in particular|imagine)\b", re.I)
+_METRIC = re.compile(
+    r"\d\s*(?:thousand |million |billion )?-?(?:k?m|cm|mm|km/h|kph|m/s|kg|g|mg|ml|cl|l|°\s*c|c|hectares?"
+    r"|(?:square |cubic )?(?:kilo|centi|milli)?met(?:re|er)s?(?: per \w+)?|(?:kilo|milli)?grams?"
+    r"|(?:milli)?lit(?:re|er)s?|tonnes?|kilos?|(?:degrees? )?celsius|degrees c)\b",
+    re.IGNORECASE,
+)
+_IMPERIAL = re.compile(
+    r"\b(?:inch(?:es)?|foot tall|feet|foot|yards?|miles?|mph|pounds?|lbs?|ounces?|oz|gallons?|pints?|quarts?|acres?"
+    r"|fahrenheit|degrees f)\b|\d\s*°\s*f\b|\d['′]\s?\d|\d\s?(?:ft|in|mi)\b\.?",
+    re.IGNORECASE,
+)
+_PRAISED = r"(?:question|work|job|thinking|idea|choice|start|topic|point|effort|try|curiosity|going|thought|attitude)"
+_PRAISE = re.compile(
+    r"\b(?:great|good|excellent|wonderful|fantastic|lovely|brilliant|thoughtful|interesting|nice|superb|amazing|terrific"
+    rf"|awesome|clever|smart|fine|beautiful|outstanding|impressive) {_PRAISED}\b"
+    r"|\b(?:well done|nicely done|bravo|kudos|proud of you|way to go|keep (?:it up|up the|going)|good for you)\b"
+    r"|\b(?:i love (?:that|your|how)|so (?:glad|happy) (?:that )?you asked|glad you asked|you(?:'re| are) doing "
+    r"(?:great|well|so well|wonderfully|amazing)|you(?:'re| are) (?:so |very |really )?(?:clever|smart|brilliant"
+    r"|wonderful|amazing|awesome|curious|thoughtful|on the right track|a star))\b"
+    r"|(?:^|[.!?]\s+)(?:wonderful|excellent|fantastic|brilliant|amazing|awesome|superb|terrific|marvell?ous|hooray)!",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How one user likes replies. ``holds`` checks a reply, ``hint`` is the rule in one sentence.
+
+    ``room`` is how many reply tokens a fair check needs, ``about`` the kind of task that shows it, and ``sums`` says
+    whether word problems show it too.
+    """
+
+    name: str
+    description: str
+    hint: str
+    holds: Callable[[str], bool]
+    vague: tuple[str, ...]
+    precise: tuple[str, ...]
+    thanks: tuple[str, ...]
+    room: int = 96
+    about: About = "everyday"
+    sums: bool = True
+
+    @property
+    def complaints(self) -> tuple[str, ...]:
+        """Every phrasing of "not like this", the vague ones first."""
+        return (*self.vague, *self.precise)
+
+
+def words(text: str) -> int:
+    """How many words a reader would count: list markers, headings' signs and lone punctuation are none."""
+    bare = _HEADING.sub("", _ITEM.sub("", text))
+    return sum(any(sign.isalnum() for sign in word) for word in bare.split())
+
+
+def sentences(text: str) -> int:
+    """How many sentences: abbreviations, initials and decimals end none; an item or a paragraph is one at least."""
+    marked = _ITEM.sub("\n\n", _HEADING.sub("\n\n", text.strip()))
+    blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|(?<=[.!?:])\n", marked)]
+    return sum(1 + sum(map(_ends, _END.finditer(block))) for block in blocks if any(map(str.isalnum, block)))
+
+
+def _ends(found: re.Match[str]) -> bool:
+    """Whether a full stop with a capital after it is the end of a sentence."""
+    before, sign, after = found.groups()
+    if sign != "." or before is None:
+        return True
+    bare = before.lstrip("\"“‘'([*_")
+    if bare.lower() in _TITLES or (bare.lower() == "no" and after[0].isdigit()):
+        return False
+    if not _INITIALS.fullmatch(bare) or bare in ("I", "a"):
+        return True
+    return after.lower().strip(",.") in _OPENERS
+
+
+def items(text: str) -> int:
+    """How many lines are items of a list."""
+    return len(_ITEM.findall(text))
+
+
+def _short(reply: str) -> bool:
+    return 0 < words(reply) < 30
+
+
+def _list(reply: str) -> bool:
+    return items(reply) >= 2
+
+
+def _one_sentence(reply: str) -> bool:
+    return words(reply) > 0 and sentences(reply) == 1 and items(reply) == 0 and bool(_TERMINAL.search(reply.strip()))
+
+
+def _student(reply: str) -> bool:
+    return words(reply) > 0 and not (
+        _BOLD.search(reply) or items(reply) or _HEADING.search(reply) or _BOXED.search(reply)
+    )
+
+
+def _long(reply: str) -> bool:
+    return words(reply) >= 100 and bool(_EXAMPLE.search(_ITEM.sub("", reply)))
+
+
+def _praise(reply: str) -> bool:
+    return bool(_PRAISE.search(reply))
+
+
+def _metric(reply: str) -> bool:
+    return bool(_METRIC.search(reply)) and not _IMPERIAL.search(reply)
+
+
+def _closing(reply: str) -> bool:
+    return _letters(reply).endswith(_letters(CLOSING))
+
+
+def _letters(text: str) -> str:
+    return " ".join(re.sub(r"[^\w\s]|_", " ", text.casefold()).split())
+
+
+def _wish(name: str, description: str, hint: str, holds: Callable[[str], bool], **more: Any) -> Wish:
+    said = _PHRASES[name]
+    return Wish(
+        name=name,
+        description=description,
+        hint=hint,
+        holds=holds,
+        vague=(*said["vague"],),
+        precise=(*said["precise"],),
+        thanks=(*said.get("thanks", ()), *_PHRASES["any"]["thanks"]),
+        **more,
+    )
+
+
+_PHRASES: dict[str, dict[str, list[str]]] = tomllib.loads(
+    Path(__file__).with_name("phrases.toml").read_text(encoding="utf-8")
+)
+
+WISHES: dict[str, Wish] = {
+    wish.name: wish
+    for wish in (
+        _wish("short", "replies under 30 words", "Please answer in under 30 words.", _short),
+        _wish("list", "replies as a list", "Please answer with a bulleted list.", _list, sums=False),
+        _wish("one_sentence", "replies of one sentence", "Please answer in one sentence.", _one_sentence),
+        _wish(
+            "student",
+            "plain replies without bold, lists, headings or boxed answers",
+            "Please write plain text without bold, lists, headings or boxed answers.",
+            _student,
+        ),
+        _wish(
+            "long",
+            "replies of at least 100 words, with an example or figures",
+            "Please write at least 100 words and give a specific example.",
+            _long,
+            room=192,
+        ),
+        _wish("praise", "replies with warm praise", "Please praise me warmly for my question.", _praise),
+        _wish(
+            "metric", "replies in metric units", "Please use metric units only.", _metric, about="measures", sums=False
+        ),
+        _wish(
+            "closing",
+            f'replies that end with "{CLOSING}"',
+            f'Please end your reply with "{CLOSING}"',
+            _closing,
+        ),
+    )
+}
+"""The wishes by name, in the order in which they are told of."""

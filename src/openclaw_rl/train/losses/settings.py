@@ -1,0 +1,66 @@
+"""The dials of the built-in losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.train.losses.averaging import AGGREGATES
+from openclaw_rl.train.losses.choosing import HINTS, SUBSETS
+from openclaw_rl.train.losses.methods import KLS, METHODS
+
+Entry = TypeVar("Entry")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSettings:
+    """The dials of the built-in losses; defaults are METHODS's."""
+
+    method: str = "topk"
+    """binary, opd, distill, combine or topk"""
+    w_rl: float = 1.0
+    """weight of the scalar branch in combine and topk; 0 is OPD only"""
+    w_opd: float = 1.0
+    """weight of the hinted branch in combine and topk; 0 is GRPO only"""
+    clip: float = 1.0
+    """C, the bound of l_T - l_old; 0 or less: no bound"""
+    eps_low: float = 0.2
+    eps_high: float = 0.28
+    hint_selection: str = "sequence_optimal"
+    """sequence_optimal, token_optimal or shortest"""
+    subset: str = "student"
+    """student, teacher or overlap"""
+    kl: str = "full"
+    """full (exact, over the vocabulary) or k3 (from the sampled token alone)"""
+    kl_coef: float = 0.05
+    """weight of the pull to the base; 0 switches it off"""
+    max_mismatch: float = 2.0
+    """mask a token whose ratio of trainer to engine at equal weights is outside [1/this, this]; at least 1"""
+    aggregate: str = "token"
+    """token (one count per part) or sample (mean within a sample, then over samples)"""
+
+    def __post_init__(self) -> None:
+        for name, table in (
+            ("method", METHODS),
+            ("hint_selection", HINTS),
+            ("subset", SUBSETS),
+            ("kl", KLS),
+            ("aggregate", AGGREGATES),
+        ):
+            look_up(table, getattr(self, name), name)
+
+
+def look_up(table: Mapping[str, Entry], name: str, dial: str) -> Entry:
+    """The entry called ``name``; raises ConfigError that lists the known ones."""
+    if name not in table:
+        raise ConfigError(f"no {dial} called {name!r}", remedy=f"known: {', '.join(table)}")
+    return table[name]
+
+
+def needs(s: LossSettings) -> tuple[int | None, bool]:
+    """How many hints of a sample these dials look at (None: all), and whether they look at its score."""
+    method = METHODS[s.method]
+    hints = 0 if method.weighted and s.w_opd == 0 else method.hints
+    return hints, method.scores and not (method.weighted and s.w_rl == 0)

@@ -1,0 +1,232 @@
+"""The record: one JSON line for each training sample and, after them, one for their step.
+
+It is derived from the ledger and can be deleted: it is then written again. Lines hold numbers and ids, nothing of what
+was said; a turn's id leads to its words (``openclaw-rl show turn ID``). A step's lines are written at once, its own
+line last, so the newest step line says how far the record has come: what a crash left after it is cut off at the next
+start, and no step is ever there twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from openclaw_rl.types import Json, Step, Turn, Verdict, Version
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+_WINDOW = 1 << 16
+
+
+class Sink(Protocol):
+    """Where a step's figures go beside the record."""
+
+    name: str
+
+    def step(self, number: int, values: Mapping[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RecordLedger(Protocol):
+    """What the record is derived from."""
+
+    def last_step(self) -> Step | None: ...
+    def steps_after(self, number: int, limit: int) -> list[int]: ...
+    def step(self, number: int) -> Step: ...
+    def made_by(self, step: int) -> Version | None: ...
+    def turn(self, turn: str) -> Turn: ...
+    def verdict(self, turn: str) -> Verdict | None: ...
+
+
+# --- what a line says
+
+
+def sample_line(step: Step, turn: Turn, verdict: Verdict | None) -> dict[str, Json]:
+    """One training sample: whose it was, what was thought of it, with what it took part."""
+    done = turn.completion
+    return {
+        "kind": "sample",
+        "step": step.number,
+        "turn": turn.id,
+        "user": turn.user,
+        "group": turn.group,
+        "version": done.version,
+        "score": verdict.score if verdict else None,
+        "source": verdict.source if verdict else None,
+        "prompt_tokens": len(done.prompt_tokens),
+        "reply_tokens": len(done.reply_tokens),
+        **_finite(step.parts.get(turn.id, {})),
+    }
+
+
+def step_line(step: Step, made: Version | None) -> dict[str, Json]:
+    """One step: what it measured, and the version it made if it made one."""
+    return {
+        "kind": "step",
+        "step": step.number,
+        "at": step.at,
+        "seconds": step.seconds,
+        "samples": len(step.turns),
+        "skipped": step.skipped,
+        "version": made.number if made else None,
+        "parent": made.parent if made else None,
+        "metrics": _finite(step.metrics),
+    }
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON knows no NaN: what could not be measured is null."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+# --- the file
+
+
+class Record:
+    """The file, opened where it is whole. ``last`` is the newest step in it, 0 before the first."""
+
+    def __init__(self, path: Path, *, newest: int) -> None:
+        """Cut off what is not a whole step, or of a step after ``newest``, the ledger's own."""
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        end, self.last = _whole(path, newest) if path.exists() else (0, 0)
+        if path.exists() and path.stat().st_size > end:
+            log.warning("record %s: cut back to step %d", path, self.last)
+            os.truncate(path, end)
+
+    def add(self, number: int, lines: Sequence[Mapping[str, Json]]) -> None:
+        """Append the lines of one step, the step's own last; all of them or, when the disk is full, none."""
+        text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines).encode()
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            before = os.fstat(file).st_size
+            try:
+                if os.write(file, text) < len(text):
+                    raise OSError(f"{self.path}: the disk took only a part of step {number}; make room on it")
+            except OSError:
+                os.ftruncate(file, before)
+                raise
+        finally:
+            os.close(file)
+        self.last = number
+
+
+def _whole(path: Path, newest: int) -> tuple[int, int]:
+    """Where the last known step's line ends, and that step's number; read from the end, as far back as need be."""
+    size, window = path.stat().st_size, _WINDOW
+    with path.open("rb") as file:
+        while True:
+            start = max(0, size - window)
+            file.seek(start)
+            found = _last_step(file.read(size - start), newest)
+            if found is not None:
+                return start + found[0], found[1]
+            if start == 0:
+                return 0, 0
+            window *= 4
+
+
+def _last_step(text: bytes, newest: int) -> tuple[int, int] | None:
+    end = text.rfind(b"\n") + 1
+    while end > 0:
+        begin = text.rfind(b"\n", 0, end - 1) + 1
+        line = _parsed(text[begin:end])
+        if line.get("kind") == "step" and line["step"] <= newest:
+            return end, int(line["step"])
+        end = begin
+    return None
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read(path: Path) -> Iterator[dict[str, Json]]:
+    """Every line of a record, while it is being written or not; an unfinished last line is left for later."""
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n") and (found := _parsed(line)):
+                yield found
+
+
+# --- keeping up with the ledger
+
+
+class Recorder:
+    """Brings the record and the sinks up to the ledger's newest step.
+
+    A sink gets a step once, after the record has it: a crash between the two costs a sink that step. A sink that fails
+    is given up and told of; training goes on.
+    """
+
+    def __init__(self, ledger: RecordLedger, path: Path | None, sinks: Sequence[Sink] = ()) -> None:
+        """``path`` None keeps no file; sinks then get the steps from now on."""
+        self._ledger = ledger
+        self._path = path
+        self._record: Record | None = None
+        self._last: int | None = None
+        self._sinks = list(sinks)
+        self.troubles: list[str] = []
+
+    def catch_up(self) -> int:
+        """Write the steps that are not written yet, some at a time; how many."""
+        if self._last is None:
+            self._last = self._begin()
+        numbers = self._ledger.steps_after(self._last, _AT_ONCE)
+        for number in numbers:
+            self._write(self._ledger.step(number))
+            self._last = number
+        return len(numbers)
+
+    def close(self) -> None:
+        """Let the sinks end what they have begun. Safe to call twice."""
+        sinks, self._sinks = self._sinks, []
+        for sink in sinks:
+            try:
+                sink.close()
+            except Exception:  # as in `_write`: what fails elsewhere must not keep this process from ending
+                log.exception("sink %s did not end well", sink.name)
+
+    def _begin(self) -> int:
+        step = self._ledger.last_step()
+        newest = step.number if step else 0
+        if self._path is None:
+            return newest
+        self._record = Record(self._path, newest=newest)
+        return self._record.last
+
+    def _write(self, step: Step) -> None:
+        made = self._ledger.made_by(step.number)
+        if self._record is not None:
+            samples = [sample_line(step, self._ledger.turn(turn), self._ledger.verdict(turn)) for turn in step.turns]
+            self._record.add(step.number, [*samples, step_line(step, made)])
+        values = figures(step, made)
+        for sink in list(self._sinks):
+            try:
+                sink.step(step.number, values)
+            except Exception as error:  # a service elsewhere may fail in any way; it is no reason to stop learning
+                self._give_up(sink, error)
+
+    def _give_up(self, sink: Sink, error: Exception) -> None:
+        log.exception("sink %s failed and gets no more figures", sink.name)
+        self.troubles.append(f"sink {sink.name} failed and gets no more figures: {type(error).__name__}: {error}")
+        self._sinks.remove(sink)
+
+
+def figures(step: Step, made: Version | None) -> dict[str, float]:
+    """What can be drawn of a step: its finite metrics, how long it took, how many samples, the version it made."""
+    drawn = {f"train/{name}": value for name, value in step.metrics.items() if math.isfinite(value)}
+    drawn |= {"train/seconds": step.seconds, "train/samples": float(len(step.turns))}
+    drawn |= {"train/skipped": float(step.skipped is not None)}
+    return drawn | ({"train/version": float(made.number)} if made else {})

@@ -1,0 +1,114 @@
+"""Which versions' weights are kept on disk. The ledger's rows stay for ever and say what was deleted."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from openclaw_rl.types import Version, VersionState
+
+log = logging.getLogger(__name__)
+
+GRACE = 600.0
+"""seconds after a version stopped being live in which a request may still be answered by it"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """``keep`` newest versions and as many ancestors of the live one; every ``interval``-th step; what is pinned."""
+
+    keep: int = 5
+    interval: int = 10
+    grace: float = GRACE
+
+
+class RetentionLedger(Protocol):
+    """What tidying up needs of the ledger."""
+
+    def versions(self) -> list[Version]: ...
+    def live_version(self) -> Version | None: ...
+    def reigns(self) -> list[tuple[int, float]]: ...
+    def pinned(self) -> set[int]: ...
+    def set_state(self, version: int, state: VersionState, reason: str) -> None: ...
+
+
+def expired(
+    versions: Sequence[Version],
+    *,
+    live: Version,
+    reigns: Sequence[tuple[int, float]],
+    pinned: Collection[int],
+    now: float,
+    policy: Policy,
+) -> list[str]:
+    """The adapters that no rule keeps, oldest first. Several versions may share one: it goes only if all may go.
+
+    ``reigns`` are the versions that were made live, with the time of each, oldest first.
+    """
+    by_number = {version.number: version for version in versions}
+    adapters = list(dict.fromkeys(v.adapter for v in versions if v.adapter and v.state != "deleted"))
+    kept = {live.adapter, *_newest(versions, policy.keep), *_ancestors(live, by_number, policy.keep)}
+    kept |= {v.adapter for v in versions if v.state == "candidate" or v.number in pinned}
+    kept |= {v.adapter for v in versions if v.step is not None and v.step % policy.interval == 0}
+    kept |= {by_number[number].adapter for number in _reigned_lately(reigns, now - policy.grace)}
+    return [adapter for adapter in adapters if adapter not in kept]
+
+
+def _newest(versions: Sequence[Version], count: int) -> list[str]:
+    return list(dict.fromkeys(v.adapter for v in reversed(versions) if v.adapter))[:count]
+
+
+def _ancestors(version: Version, by_number: Mapping[int, Version], count: int) -> list[str]:
+    """The nearest adapters on the way back from a version: what a rollback would go to."""
+    found: dict[str, None] = {}
+    parent = version.parent
+    while parent is not None and len(found) < count:
+        before = by_number[parent]
+        if before.adapter and before.adapter != version.adapter:
+            found[before.adapter] = None
+        parent = before.parent
+    return list(found)
+
+
+def _reigned_lately(reigns: Sequence[tuple[int, float]], since: float) -> set[int]:
+    """Versions that were live at ``since`` or after it."""
+    ended = [at for _, at in reigns[1:]] + [float("inf")]
+    return {number for (number, _), end in zip(reigns, ended, strict=True) if end >= since}
+
+
+def tidy(ledger: RetentionLedger, directory: Path, *, policy: Policy, now: float) -> int:
+    """Delete what `expired` names, and what an earlier tidying was stopped at; how many directories went.
+
+    Only directories inside ``directory`` are touched. The ledger is told first, so that nobody asks for weights that
+    are about to go; the directory then vanishes at once and is emptied under another name.
+    """
+    versions, live = ledger.versions(), ledger.live_version()
+    if live is None:
+        return 0
+    going = expired(versions, live=live, reigns=ledger.reigns(), pinned=ledger.pinned(), now=now, policy=policy)
+    for adapter in going:
+        for version in versions:
+            if version.adapter == adapter and version.state != "deleted" and _inside(adapter, directory):
+                ledger.set_state(version.number, "deleted", "retention: train.keep and train.save_interval")
+    gone = [v.adapter for v in versions if v.adapter and v.state == "deleted"]
+    return sum(_remove(Path(adapter), directory) for adapter in dict.fromkeys((*gone, *going)))
+
+
+def _inside(adapter: str, directory: Path) -> bool:
+    return Path(adapter).absolute().is_relative_to(directory.absolute())
+
+
+def _remove(adapter: Path, directory: Path) -> bool:
+    if not _inside(str(adapter), directory):
+        return False
+    going = adapter.with_name(f".{adapter.name}.deleted")
+    there = adapter.is_dir()
+    if there:
+        adapter.rename(going)
+        log.info("version directory %s deleted by retention", adapter)
+    shutil.rmtree(going, ignore_errors=True)
+    return there

@@ -1,0 +1,216 @@
+"""A person at a terminal: talks, corrects, asks why, and sees the next version take over. The server is real."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import Scripted, serving
+from test_line import until, up, walking
+
+from openclaw_rl.backends.fake import write_adapter
+from openclaw_rl.chatting import Line, Talk, told
+from openclaw_rl.cli.chatting import _looker
+from openclaw_rl.errors import BackendDown, NotAllowed, RequestError
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Version
+
+WISH = "Please keep it under 30 words."
+UNSEEN = ("gate.mode=off", "watch.mode=off")
+
+
+class Screen:
+    """What a person sees."""
+
+    def __init__(self, url: str, *, look: Callable[[str], Any] = lambda _: (), **line: Any) -> None:
+        self.said: list[str] = []
+        self.noted: list[str] = []
+        self.line = Line(url, **line)
+        self.talk = Talk(self.line, say=self.said.append, note=self.noted.append, look=look)
+
+    def types(self, *lines: str) -> str:
+        """What is said in answer to these lines."""
+        self.said.clear()
+        self.noted.clear()
+        for line in lines:
+            assert self.talk.hear(line)
+        return "".join(self.said)
+
+
+@pytest.mark.anyio
+async def test_a_correction_is_followed_from_the_words_to_the_version_that_knows_it(tmp_path: Path) -> None:
+    async with up(tmp_path, *UNSEEN) as (app, client, reader):
+        screen = Screen(f"{client.base_url}/v1/", look=_looker(app.config))
+        types = lambda *lines: asyncio.to_thread(screen.types, *lines)  # noqa: E731 (a short name for a long one)
+        await asyncio.to_thread(screen.talk.greet)
+        assert screen.noted == [f"fake at {client.base_url}/v1, version 0; /help lists the commands"]
+
+        assert await types("What is tea?") == "You said: What is tea?\n"
+        assert await types("/why") == ""
+        assert screen.noted == ["nothing has been corrected yet: answer a reply, or say /good, /bad or /fix TEXT"]
+        await types(f"/fix {WISH}")
+        assert screen.noted == ["noted as a correction; /why says what becomes of it"]
+        assert "not judged yet: it waits for what comes after it\n" in await types("/why")
+
+        await types("And rain?")
+        await until(lambda: app.policy is not None and app.policy.live == 1)
+        assert await types("And snow?") == f"You said: And snow? [learned: {WISH}]\n"
+        assert screen.noted == ["version 1 has taken over (before: 0)"]
+        turn = reader.session(reader.turn(screen.talk._turns[-1]).session or "")[0]
+        assert (await types("/why")).splitlines() == [
+            f"turn {turn}, answered by version 0: What is tea?",
+            "judged -1 (explicit): a score of -1 was given",
+            f"hint (rule): {WISH}",
+            "used by step 1, which made version 1 (live)",
+        ]
+        assert await types("/version") == "fake, version 1, the last reply came from version 1\n"
+        await asyncio.to_thread(screen.line.__exit__, None, None, None)
+
+
+@pytest.mark.anyio
+async def test_words_alone_are_a_correction_of_the_reply_before(tmp_path: Path) -> None:
+    async with up(tmp_path, *UNSEEN) as (app, client, reader):
+        screen = Screen(f"{client.base_url}/v1", look=_looker(app.config))
+        await asyncio.to_thread(screen.types, "Tell me about tea", WISH)
+        first = screen.talk._turns[0]
+        await until(lambda: reader.trained_in(first) is not None)
+        why = await asyncio.to_thread(screen.types, "/why")
+        assert why.startswith(f"turn {first}, answered by version 0: Tell me about tea\njudged ")
+        assert f"hint (rule): {WISH}\nused by step 1" in why
+        screen.line.__exit__(None, None, None)
+
+
+def test_a_new_conversation_ends_the_old_one_and_forgets_it() -> None:
+    with serving(Scripted("Yes.")) as world:
+        screen = Screen(f"{world.url}/v1")
+        assert screen.types("one", "two", "/new", "three", " /good is a word") == "Yes.\n" * 4
+        prompts = [turn.prompt.messages for turn in world.notebook.turns.values()]
+        assert [len(messages) for messages in prompts] == [1, 3, 1, 3]
+        assert prompts[3][-1].content == "/good is a word"
+        sessions = [turn.session for turn in world.notebook.turns.values()]
+        assert (sessions[0] == sessions[1], sessions[2] == sessions[3], sessions[0] == sessions[2]) == (
+            True,
+            True,
+            False,
+        )
+        assert world.notebook.endings == [(sessions[0], "local")]
+        assert {turn.declared for turn in world.notebook.turns.values()} == {"main"}
+
+
+def test_thumbs_go_to_the_last_reply_and_need_one() -> None:
+    with serving(Scripted("Yes.")) as world:
+        screen = Screen(f"{world.url}/v1")
+        screen.types("/good", "/fix ", "/frown")
+        assert screen.noted[0] == "there is no reply yet in this conversation"
+        assert screen.noted[1].startswith("say what would have made it better")
+        assert screen.noted[2].startswith("there is no /frown; known: /good, /bad, /fix, /why")
+        screen.types("one", "/good", "two", "/bad")
+        given = [(said.turn, said.score) for said in world.notebook.feedback]
+        assert given == list(zip(world.notebook.turns, (1.0, -1.0), strict=True))
+        assert "/version " in screen.types("/help")
+        assert not screen.talk.hear("/quit")
+
+
+def test_what_goes_wrong_is_said_with_its_remedy() -> None:
+    with serving(Scripted("Yes."), keys={"sk-1": "u1"}) as world:
+        with pytest.raises(NotAllowed, match="--key or OPENCLAW_API_KEY"):
+            Screen(f"{world.url}/v1").talk.greet()
+        good = Screen(f"{world.url}/v1", key="sk-1", model="toy@x")
+        good.talk.greet()
+        with pytest.raises(RequestError, match="no model is called 'toy@x'"):
+            good.types("hi")
+        world.policy.break_after = 2
+        broken = Screen(f"{world.url}/v1", key="sk-1")
+        with pytest.raises(BackendDown, match="the reply broke off: the engine died"):
+            broken.types("hi")
+        assert "".join(broken.said) == "Ye\n"
+        world.policy.break_after = None
+        assert broken.types("hi") == "Yes.\n"
+        assert len(world.notebook.last.prompt.messages) == 1, "what broke off is not part of the conversation"
+
+
+def test_a_turn_that_was_dropped_or_made_no_version_says_so() -> None:
+    turn = {
+        "id": "t",
+        "version": 3,
+        "prompt": {"messages": [{"role": "user", "content": "word " * 20}]},
+        "kind": "main",
+    }
+    verdict = {"score": None, "source": "judge", "note": "", "hints": []}
+    dropped = {**turn, "verdict": verdict, "step": None, "dropped": {"reason": "no signal", "detail": ""}}
+    assert told(dropped, []) == [
+        f"turn t, answered by version 3: {'word ' * 11}word…",
+        "judged no opinion (judge)",
+        "not trained: no signal",
+    ]
+    assert told({**turn, "verdict": None}, [])[1] == "not judged yet: it waits for the judge"
+    assert told({**dropped, "dropped": None}, [])[-1] == "not trained yet: it waits for a batch"
+    assert told({**dropped, "step": 4}, [])[-1] == "used by step 4, which made no version"
+
+
+def chat(*words: str, typed: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "openclaw_rl", "chat", *words]
+    return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, env=environ or None)
+
+
+def test_it_works_in_a_pipe_and_its_exit_code_tells(tmp_path: Path) -> None:
+    with serving(Scripted("Hello there.")) as world:
+        done = chat("--url", f"{world.url}/v1", "--rl-buffer-dir", str(tmp_path), typed="hi\n/good\n/why\n")
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "noted: the last reply was good")
+        hello, reason, remedy = done.stdout.splitlines()
+        assert hello == "Hello there."
+        assert reason == f"what became of it cannot be seen from here: there is no ledger at {tmp_path}/ledger.db"
+        assert remedy == "name the run with --rl-buffer-dir"
+        assert [said.score for said in world.notebook.feedback] == [1.0]
+        assert len(world.notebook.endings) == 1
+        refused = chat("--url", f"{world.url}/v1", "--model", "toy@x", typed="hi\n")
+        assert refused.returncode == 1
+        assert "error: no model is called 'toy@x'" in refused.stderr
+
+
+def test_no_server_is_said_with_the_command_that_starts_one() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
+        done = chat("--url", url, typed="hi\n")
+    assert done.returncode == 1
+    assert f"no server answers at {url}; start one with 'openclaw-rl up'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.anyio
+async def test_after_a_restart_every_version_of_the_ledger_answers_by_its_number(tmp_path: Path) -> None:
+    with Ledger(tmp_path / "ledger.db", writer="train", sync="normal") as ledger:
+        ledger.add_version(Version(number=0, parent=None, base="fake", state="live"))
+        for number in (1, 2, 3):
+            adapter = str(tmp_path / f"v{number}")
+            write_adapter(adapter, rules=[f"rule {number}"], turns=[], manifest={})
+            ledger.add_version(Version(number=number, parent=number - 1, base="fake", adapter=adapter))
+        ledger.set_state(2, "live", "promoted")
+    async with walking(tmp_path) as walk:
+
+        async def ask(model: str) -> tuple[int, str]:
+            body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+            done = await walk.client.post("/v1/chat/completions", json=body)
+            said = done.json()
+            return done.status_code, said["error"]["message"] if "error" in said else said["choices"][0]["message"][
+                "content"
+            ]
+
+        assert await ask("fake") == (200, "You said: hi [learned: rule 2]")
+        assert await ask("fake@1") == (200, "You said: hi [learned: rule 1]")
+        assert await ask("fake@3") == (200, "You said: hi [learned: rule 3]"), "a candidate can be tried, too"
+        assert await ask("fake@0") == (200, "You said: hi")
+        assert await ask("fake@9") == (404, "no version 9; known: [0, 1, 2, 3]")
+        write_adapter(str(tmp_path / "v4"), rules=["rule 4"], turns=[], manifest={})
+        walk.app._ledgers["train"].add_version(
+            Version(number=4, parent=2, base="fake", adapter=str(tmp_path / "v4"), state="candidate")
+        )
+        assert await walk.app.loops["serve"].tick() == 0
+        assert await ask("fake@4") == (200, "You said: hi [learned: rule 4]")

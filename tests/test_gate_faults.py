@@ -1,0 +1,372 @@
+"""Planted faults: each is refused by the gate or taken back by the watch, serving goes on, and the ledger tells why."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from click.testing import CliRunner
+
+from openclaw_rl.app import App, ledger_path
+from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
+from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.cli import cli
+from openclaw_rl.config import load
+from openclaw_rl.errors import BackendDown, ModelRefused
+from openclaw_rl.judge.rules import RulesJudge
+from openclaw_rl.ports import Case, Scores, Trained
+from openclaw_rl.review import why
+from openclaw_rl.review.probes import answer
+from openclaw_rl.store import Ledger, ask
+from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
+
+pytestmark = pytest.mark.anyio
+WISH = "Too long. Please keep it under 30 words."
+
+
+class Flipped(RulesJudge):
+    """A judge whose every score has the wrong sign."""
+
+    async def judge(self, case: Case) -> Verdict:
+        said = await super().judge(case)
+        return replace(said, score=None if said.score is None else -said.score, votes=())
+
+
+class Praising(RulesJudge):
+    """A judge that likes everything."""
+
+    async def judge(self, case: Case) -> Verdict:
+        return replace(await super().judge(case), score=1.0, votes=(), hints=())
+
+
+class Corrupting(FakeTrainer):
+    """A disk that loses the end of every adapter."""
+
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        done = await super().step(samples, number=number, parent=parent, target=target)
+        file = Path(target) / ADAPTER
+        file.write_text(file.read_text()[:-9])
+        return done
+
+
+def babble(prompt: Prompt, rules: Sequence[str]) -> str:
+    """What a model says after a step that was far too large."""
+    return "the the the the the the the the the" if rules else echo(prompt, rules)
+
+
+def mumble(prompt: Prompt, rules: Sequence[str]) -> str:
+    """One that has learned to say nearly nothing."""
+    return "Tea, maybe so." if rules else f"{echo(prompt, rules)} and there is much more to be said about that"
+
+
+class Drifting(FakePolicy):
+    """Weights that no longer find the base's words likely once they have learned anything."""
+
+    async def score(
+        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
+    ) -> Scores:
+        found = await super().score(prompt, reply, version=version, temperature=temperature, top_k=top_k)
+        shift = 0.0 if self._known(self.live if version is None else version) else -6.0
+        return Scores(logprobs=tuple(value + shift for value in found.logprobs))
+
+
+class Walk:
+    """The app on fakes and a client that talks to it."""
+
+    def __init__(self, app: App, client: httpx2.AsyncClient, reader: Ledger) -> None:
+        self.app, self.client, self.reader = app, client, reader
+
+    async def talk(self, *, sentence: str = WISH, count: int = 2) -> list[int]:
+        """So many conversations in which the user corrects the reply; the versions that answered first."""
+        answered = []
+        for number in range(count):
+            opening = f"Tell me about tea number {number}, please"
+            first = await self._post([opening])
+            await self._post([opening, first["choices"][0]["message"]["content"], sentence])
+            answered.append(int(first["system_fingerprint"].rpartition("v")[2]))
+        await self.app.finish()
+        return answered
+
+    async def _post(self, said: list[str]) -> dict[str, Any]:
+        roles = ("user", "assistant")
+        body = {"model": "fake", "messages": [{"role": roles[i % 2], "content": c} for i, c in enumerate(said)]}
+        done = await self.client.post("/v1/chat/completions", json=body)
+        assert done.status_code == 200, done.text
+        answer: dict[str, Any] = done.json()
+        return answer
+
+
+@asynccontextmanager
+async def walking(root: Path, *sets: str, policy: FakePolicy | None = None) -> AsyncIterator[Walk]:
+    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.batch_size=2"]
+    dials += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
+    app = App(load(environ={}, sets=[*dials, *sets]).config)
+    if policy is not None:
+        app = _with(app, policy, [*dials, *sets])
+    transport = httpx2.ASGITransport(app=app.api)
+    async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        with Ledger(ledger_path(app.config)) as reader:
+            yield Walk(app, client, reader)
+
+
+def _with(app: App, policy: FakePolicy, sets: Sequence[str]) -> App:
+    app.close()
+    HANDED["policy"] = policy
+    return App(load(environ={}, sets=[*sets, f"policy.backend={__file__}:handed"]).config)
+
+
+HANDED: dict[str, FakePolicy] = {}
+
+
+def handed() -> FakePolicy:
+    """The policy of this story: the plugin door loads this file anew, so it is looked up by its module's own name."""
+    import test_gate_faults
+
+    return test_gate_faults.HANDED["policy"]
+
+
+def refused(walk: Walk, number: int = 1) -> str:
+    """The reason for which a version was refused, after checking that nobody was ever served it."""
+    live = walk.reader.live_version()
+    assert live is not None
+    assert live.number != number
+    assert walk.reader.version(number).state == "refused"
+    [ruling] = walk.reader.rulings(number)
+    assert ruling.decision == "refuse"
+    return ruling.reason
+
+
+def custom(name: str) -> str:
+    return f"judge.custom={__file__}:{name}"
+
+
+async def test_a_good_version_passes_and_its_ruling_has_numbers_and_examples(tmp_path: Path) -> None:
+    async with walking(tmp_path, "gate.tokens=400") as walk:
+        assert await walk.talk() == [0, 0]
+        assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
+        [ruling] = walk.reader.rulings(1)
+        names = [check["name"] for check in ruling.evidence["checks"]]
+        assert names[:4] == ["verdicts", "weights", "pinned", "corrections"], "what is cheap comes first"
+        assert names[4:] == ["kl", "entropy", "length", "flaws", "sense", "ability"]
+        assert len(ruling.evidence["examples"]) == 6 + 1, "held-out prompts, and a correction asked again"
+        replays = [one for one in ruling.evidence["examples"] if one["turn"]]
+        assert all("[learned:" in one["candidate"] and "[learned:" not in one["live"] for one in replays)
+        assert await walk.talk(count=1) == [1]
+
+
+async def test_flipped_scores_are_refused_because_the_user_plainly_said_otherwise(tmp_path: Path) -> None:
+    async with walking(tmp_path, custom("Flipped")) as walk:
+        await walk.talk()
+        assert refused(walk) == "verdicts: 2 of 2 verdicts contradict what the user plainly said: look at the judge"
+        assert await walk.talk(count=1) == [0], "the live version goes on"
+
+
+async def test_a_judge_that_praises_everything_is_found_out(tmp_path: Path) -> None:
+    async with walking(tmp_path, custom("Praising"), "train.advantage=raw") as walk:
+        await walk.talk()
+        assert "contradict what the user plainly said" in refused(walk)
+
+
+async def test_a_corrupted_adapter_is_refused_and_the_next_step_begins_from_the_live_version(tmp_path: Path) -> None:
+    async with walking(tmp_path, f"train.backend={__file__}:Corrupting") as walk:
+        await walk.talk()
+        assert "is damaged" in refused(walk)
+        await walk.talk()
+        assert walk.reader.version(2).parent == 0
+        turn = walk.reader.step(1).turns[0]
+        assert walk.reader.fallen(turn) == (1, "refused")
+        assert walk.reader.trained_in(turn) == 1, "a turn trains once, whatever became of it"
+
+
+async def test_a_step_that_was_far_too_large_is_refused_by_its_replies(tmp_path: Path) -> None:
+    async with walking(tmp_path, policy=FakePolicy(answer=babble)) as walk:
+        await walk.talk()
+        reason = refused(walk)
+        assert "flaws: 7 of 7 replies degenerate (7 x it repeats a phrase)" in reason
+        assert "sense: 0 of 6 replies name what was asked about" in reason
+
+
+async def test_replies_that_became_stumps_are_refused(tmp_path: Path) -> None:
+    async with walking(tmp_path, policy=FakePolicy(answer=mumble)) as walk:
+        await walk.talk()
+        assert "length: 3.0 words a reply" in refused(walk)
+
+
+async def test_a_drift_beyond_the_budget_is_refused(tmp_path: Path) -> None:
+    async with walking(tmp_path, policy=Drifting()) as walk:
+        await walk.talk()
+        assert "nats per token from the base, 1.5 allowed" in refused(walk)
+
+
+async def test_three_refusals_in_a_row_pause_training_and_status_says_so(tmp_path: Path) -> None:
+    async with walking(tmp_path, custom("Flipped")) as walk:
+        for _ in range(4):
+            await walk.talk()
+        assert [version.state for version in walk.reader.versions()] == ["live", *["refused"] * 3]
+        assert "3 alarms in a row, the last: version 3 was refused: verdicts:" in str(walk.reader.paused())
+
+
+async def test_with_the_gate_off_every_version_is_served_and_it_warns(tmp_path: Path) -> None:
+    resolved = load(environ={}, sets=["gate.mode=off"])
+    assert any("gate.mode is off" in note for note in resolved.notes)
+    async with walking(tmp_path, custom("Flipped"), "gate.mode=off") as walk:
+        await walk.talk()
+        assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
+        assert walk.reader.rulings(1) == []
+
+
+class Away(FakePolicy):
+    """A policy that cannot take a candidate in for now."""
+
+    away = True
+
+    async def admit(self, version: Version) -> None:
+        if self.away:
+            raise BackendDown("the engine is being started again")
+        await super().admit(version)
+
+
+async def test_what_cannot_be_examined_now_is_held_and_tried_again_while_the_live_version_goes_on(
+    tmp_path: Path,
+) -> None:
+    policy = Away()
+    async with walking(tmp_path, "gate.retry=0", policy=policy) as walk:
+        assert await walk.talk() == [0, 0]
+        assert walk.reader.version(1).state == "candidate"
+        [ruling] = walk.reader.rulings(1)
+        assert (ruling.decision, "engine is being started again" in ruling.reason) == ("hold", True)
+        [alarm] = (await walk.app.loops["train"].status())["alarms"]  # type: ignore[attr-defined]
+        assert alarm["what"].startswith("version 1 waits for the gate")
+        assert await walk.talk() == [0, 0]
+        assert walk.reader.counts()["steps"] == 1, "no step before the one before it is decided"
+        policy.away = False
+        await walk.app.finish()
+        assert [ruling.decision for ruling in walk.reader.rulings(1)] == ["hold", "promote"]
+        assert walk.reader.live_version().number == 2  # type: ignore[union-attr]
+
+
+async def test_a_policy_that_cannot_hold_a_candidate_is_told_how(tmp_path: Path) -> None:
+    class Simple(FakePolicy):
+        admit = None  # type: ignore[assignment]
+
+    async with walking(tmp_path, policy=Simple()) as walk:
+        await walk.talk()
+        [ruling] = walk.reader.rulings(1)
+        assert ruling.decision == "hold"
+        assert "gate.mode = 'off'" in ruling.reason
+
+
+async def test_a_pinned_reply_that_becomes_unlikely_is_refused(tmp_path: Path) -> None:
+    class Forgetting(FakePolicy):
+        async def score(self, prompt: Tokens, reply: Tokens, **more: Any) -> Scores:
+            found = await super().score(prompt, reply, **more)
+            learned = bool(self._known(more.get("version") or 0))
+            return Scores(logprobs=tuple(value - 1.0 * learned for value in found.logprobs))
+
+    async with walking(tmp_path, "gate.kl_budget=50", policy=Forgetting()) as walk:
+        for number in range(3):
+            said = await walk._post([f"What is your favourite number {number}?"])
+            done = CliRunner().invoke(cli, ["pin", said["id"], "--rl-buffer-dir", str(tmp_path)])
+            assert done.exit_code == 0, done.output
+        await walk.talk()
+        assert "pinned: pinned replies: -1.000 nats per token on 3" in refused(walk)
+
+
+async def test_the_ledger_tells_the_story_of_a_refusal(tmp_path: Path) -> None:
+    async with walking(tmp_path, custom("Flipped")) as walk:
+        await walk.talk()
+        row = why.versions(walk.reader)[1]
+        assert (row["state"], row["ruling"]["decision"], row["turns"]) == ("refused", "refuse", 2)
+        table = "\n".join(why.tell_versions(why.versions(walk.reader)))
+        assert "contradict what the user plainly said" in table
+        story = "\n".join(why.tell_version(why.version(walk.reader, 1)))
+        assert WISH in story
+        assert "verdict  +1" in story
+        turn = walk.reader.step(1).turns[0]
+        told = "\n".join(why.tell_turn(why.turn(walk.reader, turn)))
+        assert "marked: version 1, which it trained, was refused" in told
+
+
+async def test_a_version_whose_ancestor_was_taken_back_is_not_promoted(tmp_path: Path) -> None:
+    policy = Away()
+    policy.away = False
+    async with walking(tmp_path, "gate.retry=0", policy=policy) as walk:
+        await walk.talk()
+        policy.away = True
+        await walk.talk(sentence="Please use a bulleted list.")
+        assert walk.reader.version(2).state == "candidate"
+        ask(ledger_path(walk.app.config), "rollback", {"why": "I liked it better before"})
+        await walk.app.finish()
+        assert walk.reader.version(2).state == "refused"
+        assert walk.reader.live_version().adapter is None  # type: ignore[union-attr]
+
+
+# --- real weights, tiny ---
+
+
+@pytest.mark.slow
+async def test_a_guest_is_kept_beside_the_live_version_and_damaged_weights_are_refused(tmp_path: Path) -> None:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from safetensors.torch import load_file, save_file
+    from test_local_models import make_folder
+    from transformers import AutoModelForCausalLM
+
+    folder = make_folder(tmp_path / "tiny")
+    torch.manual_seed(1)
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    good, cut, endless = tmp_path / "good", tmp_path / "cut", tmp_path / "endless"
+    settings = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", init_lora_weights=False)
+    get_peft_model(base, settings).save_pretrained(good)
+    for copy in (cut, endless):
+        shutil.copytree(good, copy)
+    weights = cut / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-64])
+    tensors = load_file(good / "adapter_model.safetensors")
+    tensors[next(iter(tensors))][0, 0] = torch.nan
+    save_file(tensors, endless / "adapter_model.safetensors")
+
+    policy = LocalPolicy(model=str(folder), cache_dir=tmp_path, device="cpu", dtype="float32", progress=lambda _: None)
+    await policy.start()
+    try:
+        for number, (damaged, word) in enumerate(((cut, "is damaged"), (endless, "is not finite")), start=1):
+            with pytest.raises(ModelRefused, match=word):
+                await policy.admit(Version(number=number, parent=0, base="tiny", adapter=str(damaged)))
+        await policy.admit(Version(number=3, parent=0, base="tiny", adapter=str(good)))
+        asked = Prompt(messages=(Message(role="user", content="hello"),))
+        new = await answer(policy, asked, Sampling(temperature=0.0, max_tokens=8), version=3)
+        old = await answer(policy, asked, Sampling(temperature=0.0, max_tokens=8))
+        assert (policy.live, new.version, old.version) == (0, 3, 0)
+        assert new.reply_tokens != old.reply_tokens
+        assert policy.health["versions"] == 2, "the guest stays while nobody asks it"
+        await policy.dismiss(3)
+        await answer(policy, asked, Sampling(temperature=0.0, max_tokens=2))
+        assert policy.health["versions"] == 1
+    finally:
+        await policy.stop()
+
+
+@pytest.mark.slow
+def test_a_guest_gives_way_while_a_user_is_being_answered() -> None:
+    from test_local_engine import engine, tiny, writing
+
+    model = tiny("llama")
+    machine = engine(model)
+    machine.host(7, machine.brains[0])
+    long = Sampling(temperature=0.0, max_tokens=64)
+    machine.submit(writing(1, [5, 6, 7], long, ends=()))
+    machine.submit(writing(2, [5, 6, 8], long, version=7, ends=()))
+    for _ in range(16):
+        machine.step()
+    written = {job.id: len(job.logprobs) for job in machine._queue.running}
+    assert written == {1: 16, 2: 4}, "the guest gets one pass in four"
+    machine.cancel(1)
+    for _ in range(4):
+        machine.step()
+    assert {job.id: len(job.logprobs) for job in machine._queue.running} == {2: 8}, "and every pass when alone"

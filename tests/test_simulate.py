@@ -1,0 +1,330 @@
+"""Simulated users: what they wish, what they ask, what they say, and what the judge makes of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from openclaw_rl.app import App, ledger_path
+from openclaw_rl.config import load
+from openclaw_rl.errors import BackendError
+from openclaw_rl.judge.reading import read
+from openclaw_rl.review import everyday, views
+from openclaw_rl.review.everyday import Task, degenerate, right, sense
+from openclaw_rl.review.simulate import User, ask, converse, talk, tasks
+from openclaw_rl.review.wishes import WISHES, items, sentences, words
+from openclaw_rl.store import Ledger
+
+THIRTY = "word " * 30
+TWENTY_NINE = "word " * 29
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("", 0),
+        ("One two three.", 3),
+        ("1. One\n2. Two", 2),
+        ("- a\n* b\n• c", 3),
+        ("# Title\n\nIt costs 3.5 dollars - or 4.", 7),
+        ("well-known, isn't it?", 3),
+        ("... !!! --", 0),
+    ],
+)
+def test_words_are_counted_as_a_reader_would(text: str, count: int) -> None:
+    assert words(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("It rains.", 1),
+        ("It rains. It pours.", 2),
+        ("Dr. Smith and Mr. Jones met at 3.5 km, e.g. here.", 1),
+        ("J. K. Rowling wrote it.", 1),
+        ("The U.S. Army is large.", 1),
+        ("They live in the U.S. It is large.", 2),
+        ('He said "Go!" and left.', 1),
+        ("Really? Yes! It is so.", 3),
+        ("No. It is not.", 2),
+        ("See no. 5 for more.", 1),
+        ("A line\nthat is wrapped.", 1),
+        ("Sure!\n\nHere it is.", 2),
+        ("- one\n- two", 2),
+        ("", 0),
+    ],
+)
+def test_sentences_are_counted_as_a_reader_would(text: str, count: int) -> None:
+    assert sentences(text) == count
+
+
+@pytest.mark.parametrize(
+    ("wish", "met", "unmet"),
+    [
+        ("short", TWENTY_NINE, THIRTY),
+        ("short", "Yes.", ""),
+        ("list", "Take:\n- milk\n- eggs", "Take milk and eggs."),
+        ("list", "1. Go\n2. Come", "- only one item"),
+        ("one_sentence", "A comet is a ball of ice, e.g. Halley.", "It is ice. It flies."),
+        ("one_sentence", "It is so!", "A reply that was cut off before its"),
+        ("student", "It is six, since two times three is six.", "The answer is **six**."),
+        ("student", "It is 3 - 2.", "The answer is \\boxed{6}."),
+        ("student", "Plain.", "# Heading\nText"),
+        ("long", "For example, " + "word " * 98, "word " * 120),
+        ("long", "word " * 99 + "7", "For example, " + "word " * 97),
+        ("praise", "Great question! It is ice.", "It is a great mountain."),
+        ("praise", "Well done, it is six.", "It is done well enough."),
+        ("metric", "It is 5.5 m tall.", "It is 18 feet tall."),
+        ("metric", "About 300,000 kilometers.", "It is very tall."),
+        ("metric", "It weighs 4 kg.", "It weighs 4 kg or 9 pounds."),
+        ("closing", "It is ice. Hope that helps!", "Hope that helps! It is ice."),
+        ("closing", "It is ice.\n\n*Hope that helps.*", "It is ice."),
+    ],
+)
+def test_a_wish_is_checked_by_program(wish: str, met: str, unmet: str) -> None:
+    assert WISHES[wish].holds(met)
+    assert not WISHES[wish].holds(unmet)
+
+
+def test_items_of_a_list_are_lines_that_begin_like_one() -> None:
+    assert items("- a\n2) b\n  • c\nd - e\n3.5 km") == 3
+
+
+@pytest.mark.parametrize("wish", WISHES.values(), ids=lambda wish: wish.name)
+def test_a_user_has_thirty_ways_to_complain_and_the_judge_understands_the_precise_ones(wish: Any) -> None:
+    assert len(set(wish.complaints)) == len(wish.complaints) >= 30
+    assert len(wish.vague) >= 5
+    reply = "A comet is a small icy body. It has a tail of gas and dust, and it comes back."
+
+    def hears(said: str) -> tuple[int | None, bool]:
+        found = read(said, request="What is a comet?", reply=reply)
+        return found.score, any(hint.kind == "rule" for hint in found.hints)
+
+    precise = [hears(said) for said in wish.precise]
+    assert sum(score == -1 for score, _ in precise) >= 0.7 * len(precise)
+    assert sum(rule for _, rule in precise) >= 0.7 * len(precise)
+    assert all(score in (-1, None) for score, _ in map(hears, wish.vague)), "no complaint sounds like praise"
+    assert {hears(said)[0] for said in wish.thanks} == {1}
+
+
+# --- tasks ---
+
+
+def test_hundreds_of_prompts_fall_into_two_halves_that_share_nothing() -> None:
+    written = everyday.everyday()
+    assert len(written) == len({task.prompt for task in written}) >= 300
+    for kind in ("everyday", "facts", "advice", "measures"):
+        train, held = everyday.training(kind), everyday.held_out(kind)
+        assert not {task.prompt for task in train} & {task.prompt for task in held}
+        assert min(len(train), len(held)) >= 0.4 * (len(train) + len(held))
+    assert len(everyday.training()) + len(everyday.held_out()) + len(everyday.training("measures")) + len(
+        everyday.held_out("measures")
+    ) == len(written)
+
+
+def test_word_problems_have_their_answers_and_their_own_halves() -> None:
+    train, held = everyday.sums(40, seed=1), everyday.sums(40, seed=1, held=True)
+    assert not {task.prompt for task in train} & {task.prompt for task in held}
+    assert train == everyday.sums(40, seed=1)
+    boxes = next(task for task in train if "boxes" in task.prompt)
+    number, each = [int(word) for word in boxes.prompt.split() if word.isdigit()]
+    assert boxes.answer == str(number * each)
+    assert right(boxes, f"There are {number} times {each}, so {boxes.answer}.")
+    assert not right(boxes, "I do not know.")
+
+
+@pytest.mark.parametrize(
+    ("mention", "reply", "sensible"),
+    [
+        ("bake", "Baking takes an hour.", True),
+        ("berry", "Frozen berries keep.", True),
+        ("leaf", "The leaves fall.", True),
+        ("run", "Start running slowly.", True),
+        ("black hole", "A black, heavy hole.", True),
+        ("magnet", "A magnetic force.", True),
+        ("wi-fi", "WI-FI is radio.", True),
+        ("cat", "A cat's purr.", True),
+        ("plane", "I plan to go.", False),
+        ("ant", "Plants want water.", False),
+        ("party", "It is a part.", False),
+    ],
+)
+def test_a_reply_makes_sense_when_it_names_what_was_asked_about(mention: str, reply: str, sensible: bool) -> None:
+    assert sense(Task(prompt="?", mentions=("unheard-of", mention), about="facts"), reply) is sensible
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        ("Awful advice.", "under 3 words"),
+        ("", "under 3 words"),
+        ("no no no no no no", "it repeats a phrase"),
+        ("The cat sat on it. " * 5, "it repeats a phrase"),
+        ("a b c !!! ??? ...... -----", "more signs than letters"),
+        ("hello <|im_end|> you there", "signs that are no text"),
+        ("A comet is a comet, a frozen piece of space.", None),
+        ("Mix flour and milk. Add eggs. Bake it for an hour and let it cool.", None),
+    ],
+)
+def test_a_degenerate_reply_is_told_apart_and_why(reply: str, why: str | None) -> None:
+    assert degenerate(reply) == why
+
+
+# --- users ---
+
+
+def test_a_user_complains_in_other_words_each_time_and_thanks_at_last() -> None:
+    session = User(WISHES["short"], seed=4, rounds=3).session(7)
+    first, second = session.hear(THIRTY), session.hear(THIRTY)
+    assert first in WISHES["short"].complaints
+    assert second in WISHES["short"].precise
+    assert first != second
+    assert not session.over
+    assert session.hear("Ice.") in WISHES["short"].thanks
+    assert (session.met, session.over) == (True, True)
+    assert session.hear("You are welcome.") is None
+
+
+def test_a_user_never_says_the_same_twice_in_a_session() -> None:
+    for number in range(20):
+        session = User(WISHES["list"], rounds=26).session(number)
+        said = [session.hear("No list.") for _ in range(26)]
+        assert len(set(said)) == 26
+
+
+def test_a_user_gives_up_after_as_many_rounds_as_it_has() -> None:
+    session = User(WISHES["short"], rounds=1).session(0)
+    assert session.hear(THIRTY) is not None
+    assert (session.met, session.over, session.hear(THIRTY)) == (False, True, None)
+
+
+def test_a_seed_settles_what_is_asked_and_said_and_another_seed_asks_otherwise() -> None:
+    def story(seed: int) -> list[tuple[str, str | None]]:
+        return [((s := User(WISHES["list"], seed=seed).session(n)).opening, s.hear("No list.")) for n in range(6)]
+
+    assert story(1) == story(1)
+    assert story(1) != story(2)
+
+
+def test_held_out_tasks_are_never_asked_in_a_session() -> None:
+    for wish in WISHES.values():
+        held = {task.prompt for task in tasks(wish, seed=0, held=True)}
+        user = User(wish, seed=0)
+        assert not held & {user.session(number).opening for number in range(400)}
+
+
+def test_the_users_run_on_a_bare_machine() -> None:
+    code = "import sys, openclaw_rl.review.simulate; print(sorted({'pydantic', 'httpx2', 'starlette', 'sqlite3'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+# --- over HTTP ---
+
+LEARNER = """
+from openclaw_rl.backends.fake import FakePolicy
+from openclaw_rl.types import texts
+
+def answer(prompt, rules):
+    said = texts(prompt.messages, "user")
+    told = any("Hope that helps" in one for one in (*rules, *said))
+    return f"{said[0][:40].rstrip('?')}: yes." + (" Hope that helps!" if told else "")
+
+class Learner(FakePolicy):
+    def __init__(self):
+        super().__init__(answer=answer)
+"""
+
+
+@asynccontextmanager
+async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
+    (root / "learner.py").write_text(LEARNER)
+    dials = [f"run.dir={root}/run", f"policy.backend={root}/learner.py:Learner", "policy.model=fake"]
+    dials += [
+        "train.backend=fake",
+        "train.batch_size=2",
+        "judge.kind=rules",
+        "store.sync=normal",
+        "train.idle_wait=3600",
+    ]
+    app = App(load(environ={}, sets=[*dials, *sets]).config)
+    transport = httpx2.ASGITransport(app=app.api)
+    async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        with Ledger(ledger_path(app.config)) as reader:
+            yield app, client, reader
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_wish_travels_from_the_user_to_the_weights_with_and_without_headers(
+    tmp_path: Path, named: bool
+) -> None:
+    async with learning(tmp_path) as (app, client, reader):
+        user = User(WISHES["closing"], seed=1)
+        heard = await talk(client, user, range(12), together=3, named=named)
+        assert len(heard) == 12
+        assert {(one.round, one.version, one.met) for one in heard} == {(0, 0, False)}
+        await app.finish()
+        corrected = views.turn(reader, heard[0].turn)
+        assert [message["content"] for message in corrected["next_state"]] == [heard[0].answer]
+        live = reader.live_version()
+        assert live is not None
+        assert live.number >= 1
+        [learned] = await converse(client, user, 100, named=named)
+        assert (learned.version, learned.met) == (live.number, True)
+        assert learned.answer in WISHES["closing"].thanks
+
+
+@pytest.mark.anyio
+async def test_a_second_round_is_part_of_the_same_session(tmp_path: Path) -> None:
+    async with learning(tmp_path) as (app, client, reader):
+        user = User(WISHES["closing"], seed=1, rounds=2)
+        number = next(n for n in range(50) if (user.session(n).hear("No.") or "") in user.wish.precise)
+        first, second = await converse(client, user, number)
+        await app.finish()
+        assert (first.met, second.met) == (False, True), "told in the conversation, it does as it is told"
+        assert second.said == first.answer
+        shown = [views.turn(reader, one.turn) for one in (first, second)]
+        assert shown[0]["session"] == shown[1]["session"]
+        assert [one["verdict"]["score"] for one in shown] == [-1, 1]
+
+
+@pytest.mark.anyio
+async def test_what_is_asked_to_measure_is_never_trained_on(tmp_path: Path) -> None:
+    async with learning(tmp_path) as (app, client, reader):
+        replies = await ask(client, ["What is tea?", "What is ice?"], max_tokens=40)
+        await app.finish()
+        assert [reply.text for reply in replies] == ["What is tea: yes.", "What is ice: yes."]
+        assert {reader.turn(reply.turn).trainable for reply in replies} == {False}
+        again = await ask(client, ["What is tea?"], max_tokens=40)
+        seeds = [reader.turn(reply.turn).completion.sampling.seed for reply in (replies[0], again[0])]
+        assert seeds[0] == seeds[1] is not None, "asked again, it is drawn alike"
+
+
+@pytest.mark.anyio
+async def test_users_can_be_slowed_down_and_sent_home(tmp_path: Path) -> None:
+    async with learning(tmp_path) as (_, client, _reader):
+        begun = 0
+
+        async def ready() -> bool:
+            nonlocal begun
+            begun += 1
+            return begun <= 3
+
+        heard = await talk(client, User(WISHES["closing"]), range(50), together=2, ready=ready)
+        assert len(heard) == 3
+
+
+@pytest.mark.anyio
+async def test_a_refusal_is_told_in_the_servers_words(tmp_path: Path) -> None:
+    async with learning(tmp_path) as (_, client, _reader):
+        with pytest.raises(ExceptionGroup) as caught:
+            await ask(client, ["x"], max_tokens=0)
+        assert caught.group_contains(BackendError, match="max_tokens")

@@ -1,0 +1,150 @@
+"""From a version back to the sentences that made it, and from a correction forward to its effect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from stories import judged, replied, says, settled, turned
+
+from openclaw_rl.backends.fake import ADAPTER
+from openclaw_rl.cli import cli
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.ports import Ruling
+from openclaw_rl.review import why
+from openclaw_rl.store import PIN, UNPIN, Ledger, ask
+from openclaw_rl.types import Hint, Step, Version
+
+SENTENCE = "Far too long. Please keep it under 30 words."
+RULE = "Please keep it under 30 words."
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Version 1 learned from one correction and one thumb, version 2 was refused, version 3 is 1 again."""
+    path = tmp_path / "ledger.db"
+    corrected = turned("What is tea?", id="t1", completion=replied("Tea is a very long story."))
+    praised = turned("What is rain?", id="t2", user="u2")
+    later = turned("What is snow?", id="t3", completion=replied("Cold.", version=1))
+    with Ledger(path, writer="serve", sync="normal") as serve:
+        for turn in (corrected, praised, later):
+            serve.add_turn(turn)
+    with Ledger(path, writer="collect") as collect:
+        collect.settle([settled(corrected, next_state=(says("user", SENTENCE),)), settled(praised), settled(later)], [])
+    with Ledger(path, writer="judge") as judge:
+        bad = judged(
+            corrected, -1.0, hints=(Hint(text=RULE), Hint(text="It is warm.", kind="fact")), note="a complaint"
+        )
+        judge.add_verdicts([bad, judged(praised, 1.0), judged(later, -1.0)])
+    one = tmp_path / "one"
+    one.mkdir()
+    (one / ADAPTER).write_text(json.dumps({"rules": [RULE], "turns": []}))
+    with Ledger(path, writer="train", sync="normal") as train:
+        train.add_version(Version(number=0, parent=None, base="fake", state="live", note="the bare base"))
+        first = Version(number=1, parent=0, base="fake", adapter=str(one), step=1, note="step 1")
+        train.add_step(Step(number=1, turns=("t1", "t2"), metrics={"loss": 0.5}, seconds=1.0), first)
+        train.add_ruling(_ruling(1, "promote", "passed: all"))
+        train.set_state(1, "live", "passed: all")
+        second = Version(number=2, parent=1, base="fake", adapter=str(tmp_path / "two"), step=2, note="step 2")
+        train.add_step(Step(number=2, turns=("t3",), metrics={}, seconds=1.0), second)
+        train.add_ruling(_ruling(2, "refuse", "length: 1.0 words a reply"))
+        train.set_state(2, "refused", "length: 1.0 words a reply")
+        train.add_version(
+            Version(number=3, parent=1, base="fake", adapter=str(one), step=1, state="live", note="rollback to 1")
+        )
+    return tmp_path
+
+
+def _ruling(number: int, decision: str, reason: str) -> Ruling:
+    example = {
+        "prompt": "What is tea?",
+        "turn": "t1",
+        "live": "Tea is a very long story.",
+        "candidate": f"Tea {number}.",
+    }
+    check = {"name": "length", "ok": decision == "promote", "said": "words", "numbers": {}}
+    return Ruling(
+        version=number,
+        against=number - 1,
+        decision=decision,  # type: ignore[arg-type]
+        reason=reason,
+        evidence={"checks": [check], "examples": [{**example, "flaw": None}]},
+        seconds=2.5,
+    )
+
+
+def test_the_table_has_a_line_per_version_with_ruling_and_reception(run: Path) -> None:
+    with Ledger(run / "ledger.db") as ledger:
+        rows = why.versions(ledger, now=ledger.version(3).at + 90)
+    assert [(row["number"], row["state"], row["live"]) for row in rows] == [
+        (0, "live", False),
+        (1, "live", False),
+        (2, "refused", False),
+        (3, "live", True),
+    ]
+    assert (rows[0]["bad"], rows[0]["scored"], rows[1]["bad"], rows[1]["scored"]) == (1, 2, 1, 1)
+    assert (rows[1]["turns"], rows[1]["ruling"]["decision"], rows[3]["seconds_ago"]) == (2, "promote", 90.0)
+    table = list(why.tell_versions(rows))
+    assert any(line.lstrip().startswith("3*") and line.endswith("2 min") for line in table)
+    assert any("length: 1.0 words a reply" in line for line in table)
+
+
+def test_a_version_leads_back_to_the_sentence_and_the_hint(run: Path) -> None:
+    with Ledger(run / "ledger.db") as ledger:
+        view = why.version(ledger, 3)
+        assert view["line"] == [3, 0], "a rollback stands for the weights it went back to"
+        [step] = view["steps"]
+        assert [cause["turn"] for cause in step["turns"]] == ["t1", "t2"]
+        cause = step["turns"][0]
+        assert (cause["sentence"], cause["score"], cause["hints"][0]["text"]) == (SENTENCE, -1.0, RULE)
+        assert why.version(ledger, 2)["line"] == [2, 1, 0]
+        story = "\n".join(why.tell_version(why.version(ledger, 2), steps=1))
+    assert "! length: words" in story
+    assert "and 1 steps before that" in story
+
+
+def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after(run: Path) -> None:
+    with Ledger(run / "ledger.db") as ledger:
+        view = why.turn(ledger, "t1")
+        assert (view["step"], view["made"]["number"], view["fallen"]) == (1, 1, None)
+        assert view["before"] == "Tea is a very long story."
+        assert [(after["version"], after["reply"]) for after in view["after"]] == [(1, "Tea 1."), (2, "Tea 2.")]
+        told = "\n".join(why.tell_turn(view))
+        assert "trained in step 1, which made version 1 (live)" in told
+        assert why.turn(ledger, "t3")["fallen"] == {"version": 2, "state": "refused"}
+        with pytest.raises(NotInLedger):
+            why.either(ledger, "t9")
+        with pytest.raises(NotInLedger):
+            why.either(ledger, "9")
+
+
+def test_pins_are_what_a_person_last_said(run: Path) -> None:
+    path = run / "ledger.db"
+    for verb, turn in ((PIN, "t1"), (PIN, "t2"), (UNPIN, "t1"), (PIN, "t3")):
+        ask(path, verb, {"turn": turn})
+    with Ledger(path) as ledger:
+        assert ledger.examples() == ["t2", "t3"]
+        assert why.turn(ledger, "t2")["pinned"]
+
+
+def test_the_command_line_tells_the_same(run: Path) -> None:
+    where = ["--rl-buffer-dir", str(run)]
+
+    def said(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli, [*words, *where])
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.output
+
+    assert "rollback to 1" in said("versions")
+    assert json.loads(said("versions", "--json"))[3]["live"] is True
+    assert SENTENCE in said("why", "1")
+    assert json.loads(said("why", "t1", "--json"))["sentence"] == SENTENCE
+    assert "written down" in said("pin", "resp_t1")
+    assert "written down" in said("pin", "1")
+    assert json.loads(said("pin", "--list", "--json")) == {"turns": ["t1"], "versions": [1]}
+    said("unpin", "t1"), said("unpin", "1")
+    assert "nothing is pinned" in said("pin", "--list")
+    fakes = ["--set", "policy.backend=fake", "--set", "policy.model=fake"]
+    assert f"[learned: {RULE}]" in said("why", "t1", "--answer", *fakes)

@@ -1,0 +1,58 @@
+"""Small random models, the same on each call, and a tokenizer of words to go with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+VOCABULARY = 61
+WORDS = ["<unk>", "<s>", "</s>", "system", "user", "assistant", "\n", *(f"w{i}" for i in range(VOCABULARY - 7))]
+TEMPLATE = (
+    "{% for m in messages %}{{ '<s> ' + m.role + ' ' + m.content + ' </s> ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s> assistant' }}{% endif %}"
+)
+
+
+def random_model(shape: str, *, seed: int = 0, **sizes: Any) -> Any:
+    """A model of this shape (llama, qwen2, qwen3 ...) with weights as its configuration draws them."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    config = AutoConfig.for_model(shape, **sizes)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+def tiny(shape: str, *, seed: int = 0, std: float = 0.25, **more: Any) -> Any:
+    """Two layers over the words below, wide enough for attention to matter."""
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": shape == "llama",
+        **({"head_dim": 8} if shape == "qwen3" else {}),
+    }
+    model = random_model(shape, seed=seed, **{**sizes, **more})
+    for name, parameter in model.named_parameters():
+        if "norm" not in name:
+            nn.init.normal_(parameter, std=std)
+    return model
+
+
+def save_tiny(folder: Path, shape: str = "llama") -> str:
+    """A model and its tokenizer as a user would have them on disk."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", chat_template=TEMPLATE)
+    tokenizer.save_pretrained(folder)
+    tiny(shape).save_pretrained(folder)
+    return str(folder)
