@@ -198,7 +198,7 @@ def _throughput(model: Any, brain: Brain, tuned: Brain, ask: argparse.Namespace)
         merged = _served(model, brain, tuned, count, ask.tokens, version=1)
         together = _static(model, count, ask.tokens)
         rows.append(Row(at_once=count, engine=plain, adapter=merged, static=together, one_by_one=alone))
-        print(f"  {count} at once: measured", file=sys.stderr)
+        print(f"  {rows[-1]}", file=sys.stderr)
     return rows
 
 

@@ -111,8 +111,8 @@ def test_a_faultless_run_passes_every_check() -> None:
         ("r1", {"step": 1}, "side calls are side, and never trained"),
         ("t09", {"parent": "t00"}, "sessions are separate"),
         ("t09", {"session": "s-second:0"}, "sessions are separate"),
-        ("t06", {"next_state": (("user", "What is a comet?"),)}, "reset and compaction join nothing"),
-        ("t07", {"parent": "t06"}, "reset and compaction join nothing"),
+        ("t06", {"next_state": (("user", "What is a comet?"),)}, "reset and compaction join nothing wrongly"),
+        ("t07", {"parent": "t06"}, "reset and compaction join nothing wrongly"),
         ("t00", {"score": None}, "corrections reached the judge"),
         ("t00", {"hints": ("Be kind.",)}, "corrections reached the judge"),
         ("t01", {"declared": "main"}, "without the plugin it is found out"),
@@ -120,6 +120,19 @@ def test_a_faultless_run_passes_every_check() -> None:
 )
 def test_each_fault_is_seen(turn: str, fields: dict[str, Any], name: str) -> None:
     assert name in failing(changed(good(), turn, **fields))
+
+
+def test_a_compaction_may_go_on_with_what_was_said_next_and_with_nothing_else() -> None:
+    from checks import check
+
+    compacted = [replace(parts()[0], cut="compaction"), *parts()[1:]]
+    on = changed(changed(good(), "t06", next_state=(("user", "What is a comet?"),)), "t07", parent="t06")
+    wrong = changed(on, "t06", next_state=(("user", "What is rain?"),))
+    given = {"plugin": False, "heard": [], "failed": [], "steps": [["t00"]], "live": 1}
+    assert [each.name for each in check(on, compacted, **given) if not each.ok] == []
+    assert [each.name for each in check(wrong, compacted, **given) if not each.ok] == [
+        "reset and compaction join nothing wrongly"
+    ]
 
 
 def test_a_turn_that_is_missing_or_one_too_many_is_seen() -> None:

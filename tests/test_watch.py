@@ -102,6 +102,19 @@ def test_what_was_taken_back_is_not_held_against_those_before_it() -> None:
     assert relapse([*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 12)], versions, rules=RULES) is None
 
 
+def test_a_version_that_a_person_brought_back_is_judged_anew() -> None:
+    versions = [
+        *chain("live", "rolled back"),
+        Version(number=2, parent=0, base="b", adapter=None, state="live"),
+        Version(number=3, parent=1, base="b", adapter="a1", state="live"),
+    ]
+    story = [*seen(0, 0, 20), *seen(1, 12)]
+    assert relapse(story, versions, rules=RULES) is None, "what was said of it before is over"
+    found = relapse([*story, *seen(3, 8)], versions, rules=RULES)
+    assert found is not None
+    assert (found.version, found.to) == (3, 0)
+
+
 def test_weights_that_are_no_longer_kept_are_passed_by() -> None:
     story = [*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 8)]
     found = relapse(story, chain("live", "deleted", "live"), rules=RULES)

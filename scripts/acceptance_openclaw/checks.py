@@ -112,7 +112,7 @@ def check(
         _turns(paired, stray, parts),
         _next_states(paired),
         _side(rows),
-        _separate(paired),
+        _separate(paired, parts),
         _cuts(paired, parts),
         _corrections(paired),
         _steps(rows, steps),
@@ -217,12 +217,12 @@ def _side(rows: Sequence[Row]) -> Check:
     return _all("side calls are side, and never trained", bad, f"{len(side)} side calls")
 
 
-def _separate(paired: Paired) -> Check:
+def _separate(paired: Paired, parts: Sequence[Part]) -> Check:
     home = {row.id: turn.part for turn, row in paired if row}
     bad = [
-        f"{row.id} of part {turn.part} follows {row.parent} of part {home.get(row.parent)}"
+        f"{row.id} of part {turn.part} follows {row.parent} of part {home[row.parent]}"
         for turn, row in paired
-        if row and row.parent and home.get(row.parent) not in (turn.part, None)
+        if row and row.parent in home and not _one_talk(home[row.parent], turn.part, parts)
     ]
     keys: dict[str, set[str]] = {}
     for turn, row in paired:
@@ -232,7 +232,13 @@ def _separate(paired: Paired) -> Check:
     return _all("sessions are separate", bad, f"{len(keys)} sessions, no turn follows one of another")
 
 
+def _one_talk(before: int, after: int, parts: Sequence[Part]) -> bool:
+    """A compaction shortens a conversation, a reset ends it."""
+    return before == after or (before + 1 == after and parts[before].cut == "compaction")
+
+
 def _cuts(paired: Paired, parts: Sequence[Part]) -> Check:
+    """After a reset nothing is joined; after a compaction nothing but what the same person said next."""
     bad, seen = [], []
     for number, part in enumerate(parts):
         if part.cut is None:
@@ -243,10 +249,14 @@ def _cuts(paired: Paired, parts: Sequence[Part]) -> Check:
             bad.append(f"nothing was said around the {part.cut} of {part.key}")
             continue
         last, first = mine[-1], after[0]
-        seen.append(f"{part.cut}: the turn before ended {last.ended!r}")
-        if last.next_state or first.parent:
+        joined = last.next_state or first.parent
+        told = part.cut == "compaction" and last.next_state == (("user", first.asked),) and first.parent == last.id
+        seen.append(
+            f"{part.cut}: " + ("goes on with what was said next" if told else f"the turn before ended {last.ended!r}")
+        )
+        if joined and not told:
             bad.append(f"{part.cut} of {part.key} joins {last.id} and {first.id}")
-    return Check(name="reset and compaction join nothing", ok=not bad, detail="; ".join(bad or seen))
+    return _all("reset and compaction join nothing wrongly", bad, "; ".join(seen))
 
 
 def _corrections(paired: Paired) -> Check:

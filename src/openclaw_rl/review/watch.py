@@ -62,7 +62,8 @@ class Rules:
 def relapse(seen: Sequence[Evidence], versions: Sequence[Version], *, rules: Rules) -> Relapse | None:
     """The promotion after which it became worse, if there is one; ``seen`` is in order, oldest first."""
     line = lineage(versions)
-    mine = [(line[one.version], one) for one in seen if one.version in line]
+    over = {version.number for version in versions if version.state == "rolled back"}  # a person brought it back since
+    mine = [(line[one.version], one) for one in seen if one.version in line and one.version not in over]
     found: list[tuple[float, int, Relapse]] = []
     for place in range(1, len(set(line.values()))):
         record = [one for at, one in mine if at < place]
@@ -158,7 +159,8 @@ def _told(
     strength: float,
 ) -> Relapse:
     deleted = {version.number for version in versions if version.state == "deleted"}
-    first = min(number for number, at in line.items() if at == place)
+    over = {version.number for version in versions if version.state == "rolled back"}
+    first = min((number for number, at in line.items() if at == place), key=lambda number: (number in over, number))
     last = max((number for number, at in line.items() if at < place and number not in deleted), key=lambda n: line[n])
     was, now = (sum(one.score < 0 for one in each) for each in (before, after))
     return Relapse(
