@@ -130,8 +130,8 @@ def test_kl_by_hand() -> None:
 
 def test_entropy_may_neither_collapse_nor_dissolve() -> None:
     live = [shown("a", entropy=1.95)]
-    verdicts = [check_entropy([shown("a", entropy=e)], live, limits=LIMITS).ok for e in (0.40, 0.46, 7.9, 8.0)]
-    # (e + 0.05) / 2 within 1/4 .. 4: from 0.45 to 7.95
+    verdicts = [check_entropy([shown("a", entropy=e)], live, limits=LIMITS).ok for e in (0.61, 0.62, 5.9, 6.0)]
+    # (e + 0.05) / 2 within 1/3 .. 3: from 0.617 to 5.95
     assert verdicts == [False, True, True, False]
 
 

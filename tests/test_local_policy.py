@@ -279,7 +279,7 @@ def test_health_answers_within_fifty_milliseconds_while_the_engine_is_saturated(
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
 
             async def ask(index: int) -> int:
-                body = {"model": "tiny", "max_tokens": 40, "messages": [{"role": "user", "content": f"busy {index}"}]}
+                body = {"model": "tiny", "max_tokens": 20, "messages": [{"role": "user", "content": f"busy {index}"}]}
                 return (await client.post("/v1/chat/completions", json=body)).status_code
 
             tasks = [asyncio.create_task(ask(index)) for index in range(32)]

@@ -316,7 +316,7 @@ class GateDials(Section):
     correction_drop: float = Field(default=0.05, ge=0, le=100, description="nats per token corrections may lose")
     min_words: float = Field(default=6.0, ge=0, le=1000, description="fewest words of a reply, on average")
     length_ratio: float = Field(default=0.2, ge=0, le=1, description="fewest words as a share of the live version's")
-    entropy_ratio: float = Field(default=4.0, gt=1, le=100, description="factor by which entropy may grow or shrink")
+    entropy_ratio: float = Field(default=3.0, gt=1, le=100, description="factor by which entropy may grow or shrink")
     flawed: float = Field(default=0.25, ge=0, le=1, description="share of replies that may degenerate beyond its")
     probes: int = Field(default=6, ge=1, le=64, description="held-out prompts that both versions answer")
     replays: int = Field(default=4, ge=0, le=64, description="past corrections and pinned turns that are read again")

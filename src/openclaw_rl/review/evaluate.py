@@ -39,7 +39,7 @@ class Limits:
     correction_drop: float = 0.05
     min_words: float = 6.0
     length_ratio: float = 0.2
-    entropy_ratio: float = 4.0
+    entropy_ratio: float = 3.0
     flawed: float = 0.25
 
 
