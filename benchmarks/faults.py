@@ -115,10 +115,13 @@ async def with_run(sets: Sequence[str], act: Callable[[Run], Any]) -> dict[str, 
 
 
 async def plant(fault: Fault) -> dict[str, Any]:
-    """A user who wants short replies talks for two batches; what was served, and what the gate said."""
+    """A user who wants short replies talks for two batches; what was served, and what the gate said.
+
+    Replies have room to end by themselves, so that it is the judge who speaks of them.
+    """
 
     async def act(run: Run) -> dict[str, Any]:
-        user, heard = User(WISHES["short"], seed=1), []
+        user, heard = User(replace(WISHES["short"], room=200), seed=1), []
         for first in (0, 4):
             heard += await talk(run.client, user, range(first, first + 4), together=4)
             await run.settle()

@@ -59,6 +59,7 @@ def good() -> list[Any]:
                 parent=rows[-1].id if same else None,
                 next_state=(turn.follows,) if turn.follows else (),
                 ended=None if turn.follows else "superseded",
+                judged=bool(turn.follows),
                 score=-1.0 if corrected else None,
                 hints=("Please answer in under 30 words.",) if corrected else (),
                 step=1 if corrected and turn.part == 0 else None,
@@ -113,13 +114,18 @@ def test_a_faultless_run_passes_every_check() -> None:
         ("t09", {"session": "s-second:0"}, "sessions are separate"),
         ("t06", {"next_state": (("user", "What is a comet?"),)}, "reset and compaction join nothing wrongly"),
         ("t07", {"parent": "t06"}, "reset and compaction join nothing wrongly"),
-        ("t00", {"score": None}, "corrections reached the judge"),
-        ("t00", {"hints": ("Be kind.",)}, "corrections reached the judge"),
+        ("t00", {"judged": False}, "corrections reached the judge"),
         ("t01", {"declared": "main"}, "without the plugin it is found out"),
     ],
 )
 def test_each_fault_is_seen(turn: str, fields: dict[str, Any], name: str) -> None:
     assert name in failing(changed(good(), turn, **fields))
+
+
+def test_some_corrections_may_be_left_but_not_most() -> None:
+    rows = changed(good(), "t00", score=None, hints=())
+    assert failing(rows) == []
+    assert failing(changed(rows, "t02", hints=("Be kind.",))) == ["corrections reached the judge"]
 
 
 def test_a_compaction_may_go_on_with_what_was_said_next_and_with_nothing_else() -> None:

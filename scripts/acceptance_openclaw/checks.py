@@ -31,6 +31,7 @@ class Row:
     parent: str | None = None
     next_state: tuple[tuple[str, str], ...] = ()
     ended: str | None = None
+    judged: bool = False
     score: float | None = None
     hints: tuple[str, ...] = ()
     step: int | None = None
@@ -260,17 +261,13 @@ def _cuts(paired: Paired, parts: Sequence[Part]) -> Check:
 
 
 def _corrections(paired: Paired) -> Check:
+    """All are judged; some may be left at that: what follows a reply that asks a question may be the answer to it."""
     corrected = [row for turn, row in paired if row and not row.rewritten and turn.follows == ("user", TOO_LONG)]
-    bad = [
-        f"{row.id}: score {row.score}, hints {list(row.hints)}"
-        for row in corrected
-        if row.score is None or row.score >= 0 or not any("30 words" in hint for hint in row.hints)
-    ]
-    return _all(
-        "corrections reached the judge",
-        bad or ([] if corrected else ["nothing was corrected"]),
-        f"{len(corrected)} replies scored below 0, each with its hint",
-    )
+    heeded = [row for row in corrected if row.score and row.score < 0 and any("30 words" in hint for hint in row.hints)]
+    bad = [f"{row.id} has no verdict" for row in corrected if not row.judged]
+    if len(heeded) < 2:
+        bad.append(f"{len(heeded)} of {len(corrected)} corrections were understood")
+    return _all("corrections reached the judge", bad, f"{len(corrected)} judged, {len(heeded)} below 0 with their hint")
 
 
 def _steps(rows: Sequence[Row], steps: Sequence[Sequence[str]]) -> Check:

@@ -137,7 +137,7 @@ class Server(Process):
     """`openclaw-rl up` with the embedded model that learns, short replies, and given tool calls."""
 
     def __init__(self, folder: Path, keys: Mapping[str, str], *, fake: bool = False) -> None:
-        """``keys`` are the users' keys by name; four corrections of each make one step."""
+        """``keys`` are the users' keys by name; three corrections of each make one step."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1"
         self.run = folder / "run"
@@ -153,7 +153,7 @@ class Server(Process):
             "policy.chat_template": str(HERE / "tools.jinja"),
             "policy.tool_format": "hermes",
             "policy.temperature": "0.7",
-            "train.batch_size": str(4 * len(keys)),  # the corrections of the first two conversations of each
+            "train.batch_size": str(3 * len(keys)),  # most of the corrections, so that there is one step and no other
             "train.max_wait": "600",
             "train.idle_wait": "60",
             "judge.kind": "rules",

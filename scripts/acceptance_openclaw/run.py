@@ -251,10 +251,11 @@ def _row(ledger: Ledger, turn: Turn) -> Row:
         parent=outcome.parent if outcome else None,
         next_state=tuple((said.role, said.content) for said in outcome.next_state) if outcome else (),
         ended=outcome.ended if outcome else None,
+        judged=verdict is not None,
         score=verdict.score if verdict else None,
         hints=tuple(hint.text for hint in verdict.hints) if verdict else (),
         step=ledger.trained_in(turn.id),
-        reply=turn.completion.reply.content,
+        reply=_STAMP.sub("", turn.completion.reply.content),  # one that the model wrote, OpenClaw takes away
         rewritten=_REQUEUED.match(asked) is not None,
         finish=turn.completion.finish,
     )

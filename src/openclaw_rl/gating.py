@@ -199,8 +199,9 @@ class VersionGate:
     ) -> list[Check]:
         limits = self._limits
         old = await examiner.shown(live, probes.held)
-        new = await examiner.shown(candidate, probes.held)
-        replayed = await examiner.shown(candidate, probes.replayed)
+        said = await examiner.shown(candidate, (*probes.held, *probes.replayed))  # one batch: a pass serves them all
+        again = {probe.key for probe in probes.replayed}
+        new, replayed = [one for one in said if one.probe not in again], [one for one in said if one.probe in again]
         shown += self._examples(old, new, replayed)
         return [
             check_kl([*new, *replayed], limits=limits),
