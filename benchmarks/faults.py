@@ -164,15 +164,23 @@ async def watched() -> dict[str, Any]:
         served = {"before": sum(clean), "of": len(clean), "bad_turns_served": spoiled, "after": sum(after)}
         return {"fault": "watch", **run.told(), "served": served}
 
-    wait = ("train.batch_size=12", "train.method=topk", "train.lr=0.05", "train.w_opd=0", "gate.mode=off")
+    wait = (
+        "train.batch_size=12",
+        "train.max_wait=3600",
+        "train.idle_wait=3600",
+        "train.method=topk",
+        "train.lr=0.05",
+        "train.w_opd=0",
+        "gate.mode=off",
+    )
     return await with_run(wait, act)
 
 
 async def _sensible(run: Run, task: Task) -> bool:
     """One session of a user who only wants sense; whether they got it."""
-    first = [{"role": "user", "content": task.prompt}]
+    first = [{"role": "user", "content": f"{task.prompt} Answer in one short sentence."}]
     session = {"X-Session-Id": task.prompt, "X-Turn-Type": "main"}
-    reply: Reply = await post(run.client, first, max_tokens=48, headers=session, seed=7)
+    reply: Reply = await post(run.client, first, max_tokens=96, headers=session, seed=7)
     fine = degenerate(reply.text) is None and sense(task, reply.text)
     said = "Thanks, that helped a lot!" if fine else "That makes no sense at all."
     more = [*first, {"role": "assistant", "content": reply.text}, {"role": "user", "content": said}]

@@ -173,6 +173,15 @@ async def test_a_judge_that_praises_everything_is_found_out(tmp_path: Path) -> N
         assert "contradict what the user plainly said" in refused(walk)
 
 
+async def test_one_contradiction_is_no_proof_but_the_next_step_remembers_it(tmp_path: Path) -> None:
+    async with walking(tmp_path, custom("Praising"), "train.advantage=raw", "train.batch_size=1") as walk:
+        await walk.talk(count=1)
+        assert walk.reader.version(1).state == "live"
+        await walk.talk(count=1)
+        assert "2 of 2 verdicts contradict" in refused(walk, 2)
+        assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
+
+
 async def test_a_corrupted_adapter_is_refused_and_the_next_step_begins_from_the_live_version(tmp_path: Path) -> None:
     async with walking(tmp_path, f"train.backend={__file__}:Corrupting") as walk:
         await walk.talk()

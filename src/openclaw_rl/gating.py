@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
 from openclaw_rl.errors import BackendError, ModelRefused
@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 NEAR = 0.1
 """nats per token from the base by which a version may move before its general ability is asked for again"""
 
+BACK = 4
+"""steps before a doubtful one whose verdicts are looked at as well"""
 REACH = 1000
 """judged turns that the watch looks back on"""
 
@@ -152,18 +154,24 @@ class VersionGate:
             checks.append(await self._ability(examiner, candidate, checks))
 
     def _verdicts(self, candidate: Version) -> Check:
-        """Hold the verdicts of the step against what users plainly said."""
-        turns = self._ledger.step(candidate.step).turns if candidate.step is not None else ()
-        both = contradicted = 0
-        for name in turns:
+        """Hold the verdicts of the step against what users plainly said; in doubt, those of the steps before too."""
+        if candidate.step is None:
+            return check_verdicts(0, 0, limits=self._limits)
+        both = list(self._opinions(candidate.step))
+        judges = {judge for judge, agrees in both if not agrees}
+        for number in range(max(candidate.step - BACK, 1), candidate.step) if judges else ():
+            both += [one for one in self._opinions(number) if one[0] in judges]
+        return check_verdicts(sum(not agrees for _, agrees in both), len(both), limits=self._limits)
+
+    def _opinions(self, step: int) -> Iterator[tuple[str, bool]]:
+        """Of each verdict of a step on which the user's own words speak too: the judge, and whether they agree."""
+        for name in self._ledger.step(step).turns:
             verdict, outcome = self._ledger.verdict(name), self._ledger.outcome(name)
             if verdict is None or outcome is None or verdict.source != "judge" or not verdict.score:
                 continue
             plainly = look(Case(turn=self._ledger.turn(name), outcome=outcome)).score
             if plainly:
-                both += 1
-                contradicted += (plainly > 0) != (verdict.score > 0)
-        return check_verdicts(contradicted, both, limits=self._limits)
+                yield verdict.judge, (plainly > 0) == (verdict.score > 0)
 
     async def _admit(self, policy: Policy, candidate: Version, live: Version) -> Check:
         if not isinstance(policy, Hosting):
