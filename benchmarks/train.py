@@ -31,7 +31,7 @@ from torch import Tensor
 from openclaw_rl.backends.local.train_batch import Batch, Count, Net, Student, ask_others, collate, gradient
 from openclaw_rl.backends.local.train_forward import ATTENTION, compile_layers, enable_tree
 from openclaw_rl.backends.local.train_head import Head
-from openclaw_rl.backends.local.train_model import add_adapter
+from openclaw_rl.backends.local.train_model import adapter_layers, add_adapter, switched_off
 from openclaw_rl.backends.local.train_settings import LoraSettings
 from openclaw_rl.train import losses
 from openclaw_rl.train.tree import plant
@@ -56,6 +56,7 @@ class Bench:
 
     model: Any
     wrapped: Any
+    adapter: list[Any]
     device: torch.device
     plain_attention: str
 
@@ -79,7 +80,7 @@ def build(shape: str, device: torch.device, recompute: bool) -> Bench:
     wrapped = add_adapter(model, LoraSettings(), shape, mixed=device.type == "cuda")
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    return Bench(model, wrapped, device, plain)
+    return Bench(model, wrapped, adapter_layers(model), device, plain)
 
 
 def attend(bench: Bench, how: str) -> None:
@@ -128,9 +129,10 @@ def tree_step(bench: Bench, batch: Batch, budget: int | None) -> Count:
     layer, count = bench.model.get_output_embeddings(), Count()
     head = Head(weight=layer.weight)
 
-    bench.model.train(bench.model.is_gradient_checkpointing)  # as the trainer does: there is no dropout
+    if bench.model.training != bench.model.is_gradient_checkpointing:  # as the trainer does: there is no dropout
+        bench.model.train(bench.model.is_gradient_checkpointing)
     base = Net(model=bench.model, head=head, tree=True, context=bench.cast)
-    with bench.wrapped.disable_adapter():
+    with switched_off(bench.adapter):
         others = ask_others(batch, base, base, k=4, budget=budget, count=count)
     student = Student(net=base, training=bench.cast)
     gradient(batch, student, others, losses.loss, lambda _: None, k=4, budget=budget, count=count)

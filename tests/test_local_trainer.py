@@ -31,7 +31,7 @@ from openclaw_rl.backends.local.train_batch import (
     look,
     states,
 )
-from openclaw_rl.backends.local.train_head import Head
+from openclaw_rl.backends.local.train_head import Head, largest
 from openclaw_rl.backends.local.train_memory import Shape, plan
 from openclaw_rl.backends.local.train_worker import Order, Worker, norm_alarm
 from openclaw_rl.backends.local.trainer import LocalTrainer
@@ -741,3 +741,14 @@ async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -
     with pytest.raises(BackendError, match="the disk is on fire"):
         await trainer.start()
     assert trainer.process_id is None
+
+
+@pytest.mark.parametrize("width", [100, 2048, 5003, 49152])
+@pytest.mark.parametrize("k", [1, 4, 16])
+def test_the_k_largest_of_long_rows_are_those_that_a_plain_search_finds(width: int, k: int) -> None:
+    logits = torch.randn(7, width, generator=torch.Generator().manual_seed(width + k), dtype=torch.float64)
+    logits[:, -1] = 9.0  # in the part that fills no block
+    logits[:, :3] = 8.0 + torch.arange(3)  # several in one block
+    values, where = largest(logits, k)
+    assert torch.equal(values, logits.topk(k, -1).values)
+    assert torch.equal(logits.gather(1, where), values)

@@ -23,7 +23,7 @@ _ADJ = (
 _ADJER = r"(?:warmer|friendlier|kinder|nicer|shorter|longer|simpler|clearer|softer|calmer|funnier|briefer|blunter|gentler|easier|lighter|stricter|bolder|snappier|punchier|crisper|tighter)"
 _DEGREE = r"(?:(?:a bit|a little|a lot|much|far|way|slightly|so|really|very|even|bit|some) )*"
 _FORM = (
-    r"(?:bullet ?points?|bullets|bullet lists?|(?:numbered )?lists?|tables?|prose|paragraphs?|json(?: only)?|markdown|plain (?:text|english)|yaml|csv|code|full sentences"
+    r"(?:bullet ?points?|bullets|bullet lists?|(?:(?:numbered|bulleted|ordered|short|simple) )?lists?|tables?|prose|paragraphs?|json(?: only)?|markdown|plain (?:text|english)|yaml|csv|code|full sentences"
     r"|headings?|headers|emojis?|emoticons|jargon|exclamation (?:marks|points)|caps|capital letters|lower ?case|upper ?case|all caps|bold|italics|abbreviations|acronyms|slang|cliches"
     r"|metaphors|adjectives|intros?|introductions?|preambles?|fluff|filler|disclaimers?|apologies|explanations?|commentary|comments|small talk|questions|rhymes|hashtags|links|sources|examples"
     r"|steps|latex|html|first person|second person|third person|past tense|present tense|active voice|passive voice)"
@@ -114,7 +114,7 @@ def _comparative(text: str) -> str:
 
 
 _LENGTH = r"(?:words?|sentences?|lines?|paragraphs?|characters?|chars|bullets?|bullet points?)"
-_NO_FORM = r"(?:bullet ?points?|bullets|bullet lists?|(?:numbered )?lists?|tables?|markdown|headings?|headers|emojis?|emoticons|jargon|exclamation (?:marks|points)|caps|bold|italics|abbreviations|acronyms|slang|cliches|metaphors|adjectives|intros?|introductions?|preambles?|fluff|filler|disclaimers?|apologies|explanations?|commentary|small talk|rhymes|hashtags|latex|html)"
+_NO_FORM = r"(?:bullet ?points?|bullets|bullet lists?|(?:(?:numbered|bulleted|ordered|short|simple) )?lists?|tables?|markdown|headings?|headers|emojis?|emoticons|jargon|exclamation (?:marks|points)|caps|bold|italics|abbreviations|acronyms|slang|cliches|metaphors|adjectives|intros?|introductions?|preambles?|fluff|filler|disclaimers?|apologies|explanations?|commentary|small talk|rhymes|hashtags|latex|html)"
 _STYLE = rf"(?:{_MEASURE}|{_LANG}|{_FORM}|analog(?:y|ies)|words|language|sentences|terms|tone|spelling|units|tool|tools|names|dates|numbers|digits|style|voice|tense|quotes|vocabulary|punctuation|grammar|characters|layout)"
 _MANNER = rf"(?:(?:in|as|with|like|without|into|to) (?:an? |the |my |i'm |simple |plain |more |less |fewer |only |just |any |all |{_NUMBER} )*(?:{_DEGREE}(?:{_ADJ}|{_ADJER}) )*(?:\w+ )?(?:{_STYLE}|{_UNIT}|five|child|person|human|friend|pirate|manner|way|details?)\b.{{0,30}})"
 _VERB = r"(?:run|check|ask|read|test|verify|mention|use|cite|include|write|answer|keep|start|end|give|explain|say|add|follow|stop|focus|confirm|look|avoid|show|quote|listen|be (?:more|less))"
@@ -132,7 +132,7 @@ WISHES: tuple[Wish, ...] = (
         rf"{_ASK}(?:keep|limit|restrict|cut|trim) (?:it|this|that|them|things|your \w+|(?:the |all |your )?(?:answers?|repl(?:y|ies)|responses?|messages?)|yourself)(?: down)? (?:(?:to |under |below |within |at most |to at most |to under |at )(?:max(?:imum)? |just |only |about )?{_NUMBER} .{{1,40}}|(?:{_DEGREE}(?:more |less )?(?:{_ADJ}|{_ADJER}|tight|light|clean)\b).{{0,40}})"
     ),
     _wish(
-        rf"{_SOFT}(?:in |with |i need |i want(?:ed)? |i'd like |i said |i asked for |i told you |give me |answer in |answer with |keep to |more )?(?:just |only |exactly |about |around )?(?:under|at most|max(?:imum)?(?: of)?|no more than|not more than|less than|fewer than|within|up to|at least|a maximum of|below|over|minimum) {_NUMBER} {_UNIT}(?: or (?:less|fewer|so))?(?: max(?:imum)?)?{_END}",
+        rf"{_SOFT}(?:in |with |i need |i want(?:ed)? |i'd like |i'd prefer |i prefer |i said |i asked for |i told you |give me |answer in |answer with |keep to |more )?(?:just |only |exactly |about |around )?(?:under|at most|max(?:imum)?(?: of)?|no more than|not more than|less than|fewer than|within|up to|at least|a maximum of|below|over|minimum) {_NUMBER} {_UNIT}(?: or (?:less|fewer|so))?(?: max(?:imum)?)?{_END}",
         _as_form,
     ),
     _wish(
@@ -147,6 +147,13 @@ WISHES: tuple[Wish, ...] = (
         _as_form,
     ),
     _wish(rf"{_SOFT}(?:only |just )?{_NUMBER} {_UNIT} (?:max(?:imum)?|at most|only|or (?:less|fewer)){_END}", _as_form),
+    _wish(
+        rf"{_SOFT}(?:only|just) (?:one|1|two|2|three|3) (?:short )?(?:words?|sentences?|lines?|paragraphs?){_END}",
+        _as_form,
+    ),
+    _wish(
+        rf"{_ASK}(?:use|write) (?:only |just )?(?:one|1|two|2|three|3) (?:short )?(?:words?|sentences?|lines?|paragraphs?){_END}"
+    ),
     _wish(
         rf"{_ASK}(?:be|sound|act|stay) {_DEGREE}(?:more |less )?(?:{_ADJ}|{_ADJER})(?: and {_DEGREE}(?:more |less )?(?:{_ADJ}|{_ADJER}))?(?: (?:to|with|towards) me| about (?:it|this))?{_END}",
         answerable=True,
@@ -194,6 +201,15 @@ WISHES: tuple[Wish, ...] = (
         rf"{_ASK}(?:give|make|write|use|send|want)(?: me| us)? (?:an? |the )?{_FORM}(?: instead| please| next time| only| from now on)+{_END}"
     ),
     _wish(
+        rf"{_ASK}(?:format|write|give|present|structure|put) (?:your|the) (?:answers?|reply|replies|responses?|points) (?:as|in|into) (?:an? )?{_FORM}{_END}"
+    ),
+    _wish(
+        rf"{_ASK}(?:give|write|make)(?: me| us)? an? {_FORM} of (?:the )?(?:(?:key|main|short|most important) )?(?:points|facts|ideas|things){_END}"
+    ),
+    _wish(
+        rf"{_ASK}list the (?:(?:key|main|most important) )?(?:points|facts|ideas|things) (?:as|in|with) {_FORM}{_END}"
+    ),
+    _wish(
         rf"{_SOFT}(?:an? |the )?{_FORM} would (?:be|have been) (?:better|nicer|nice|great|good|preferable){_END}",
         lambda text: "Please answer in " + _lower_first(re.sub(r"(?i) would .*$", "", _strip(text))),
     ),
@@ -218,7 +234,7 @@ WISHES: tuple[Wish, ...] = (
     ),
     _wish(rf"(?:no |nope )?in (?:{_MEASURE}){_END}", _as_form),
     _wish(
-        rf"{_SOFT}(?:{_LANG}|{_MEASURE}|prose|json|markdown|plain text|all caps|lower ?case|bullet points|bullets|an? list|an? table|first person|past tense) (?:only )?(?:please){_END}",
+        rf"{_SOFT}(?:{_LANG}|{_MEASURE}|prose|json|markdown|plain text|all caps|lower ?case|bullet points|bullets|an? (?:bulleted |numbered |short )?list|an? table|first person|past tense) (?:only )?(?:please){_END}",
         _as_form,
     ),
     _wish(rf"{_ASK}(?:give|show|list|quote|state|convert)(?: me)?(?: \w+){{0,3}} (?:in|to) (?:the )?{_MEASURE}{_END}"),

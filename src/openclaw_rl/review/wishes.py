@@ -176,7 +176,14 @@ WISHES: dict[str, Wish] = {
     wish.name: wish
     for wish in (
         _wish("short", "replies under 30 words", "Please answer in under 30 words.", _short),
-        _wish("list", "replies as a list", "Please answer with a bulleted list.", _list, sums=False),
+        _wish(
+            "list",
+            "replies as a list",
+            "Please answer with a bulleted list of short points.",
+            _list,
+            room=128,
+            sums=False,
+        ),
         _wish("one_sentence", "replies of one sentence", "Please answer in one sentence.", _one_sentence),
         _wish(
             "student",

@@ -113,9 +113,9 @@ def states(net: Net, paths: Sequence[Path], budget: int | None, count: Count) ->
     found: dict[int, Tensor] = {}
     with net.context():
         for forest in forests:
-            out = hidden(net.model, forest, tree=net.tree)
-            for member, rows in zip(forest.members, forest.rows, strict=True):
-                found[member] = out[rows.to(out.device)]
+            rows = torch.cat(forest.rows).to(net.head.weight.device)  # before the pass, or the host would wait for it
+            out = hidden(net.model, forest, tree=net.tree)[rows]
+            found |= zip(forest.members, torch.split(out, [len(part) for part in forest.rows]), strict=True)
     return [found[at] for at in range(len(paths))]
 
 
@@ -302,11 +302,12 @@ def gradient(
 
 
 def _run(batch: Batch, student: Student, forest: Forest) -> Pass:
+    device = batch.tokens.device
+    rows = torch.cat(forest.rows).to(device)  # before the pass, or the host would wait for it
+    spans = [batch.spans[member] for member in forest.members]
+    token = torch.cat([torch.arange(span.start, span.stop) for span in spans]).to(device)
     with student.training():
         out = hidden(student.net.model, forest, tree=student.net.tree)
-    rows = torch.cat(forest.rows).to(out.device)
-    spans = [batch.spans[member] for member in forest.members]
-    token = torch.cat([torch.arange(span.start, span.stop, device=out.device) for span in spans])
     return Pass(hidden=out[rows], token=token)
 
 

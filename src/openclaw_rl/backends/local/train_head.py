@@ -1,19 +1,24 @@
 """The head in chunks: log-probs, the k best and a whole-vocabulary KL at given hidden states, forward and backward.
 
 No tensor of [tokens, vocabulary] is ever made for a whole batch: a chunk of rows is multiplied out, read, and let go.
-The backward pass multiplies it out again and returns the gradient of the hidden states.
+The backward pass multiplies it out again and returns the gradient of the hidden states. On CUDA the reading is fused,
+as a chunk is large and each separate operation would go through all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
 """logits that one chunk may hold"""
+_BLOCK = 128
+"""logits of which only the largest is looked at first in the search for the k best"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,28 +94,70 @@ def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: Base 
     """Look once over the vocabulary at hidden [N, d], each row's logits divided by its temperature [N]."""
     k, parts = min(k, len(head.weight)), []
     for rows in head.rows(len(hidden)):
-        logits = head.logits(hidden[rows]).div_(temperature[rows, None])
-        norm = logits.logsumexp(-1)
-        best = logits.topk(k, -1)
-        found: tuple[Tensor, ...] = (norm, best.indices, best.values - norm[:, None])
-        if base is not None:
-            reference, base_norm = _log_base(base, rows, temperature)
-            found = (*found, _kl(logits.sub_(norm[:, None]), reference), base_norm)
-        parts.append(found)
+        logits, warmth = head.logits(hidden[rows]), temperature[rows, None]
+        best, ids = largest(logits, k)
+        if base is None:
+            found = [_on(logits, _norm)(logits, warmth)]
+        else:
+            found = [*_on(logits, _apart)(logits, base.head.logits(base.hidden[rows]), warmth)]
+        norm, *more = found
+        parts.append((norm, ids, best / warmth - norm[:, None], *more))
     return Scan(**{name: torch.cat(part) for name, part in zip(_SCANNED, zip(*parts, strict=True), strict=False)})
 
 
 _SCANNED = ("norm", "ids", "top", "kl", "base_norm")
 
 
-def _log_base(base: Base, rows: slice, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    logits = base.head.logits(base.hidden[rows]).div_(temperature[rows, None])
-    norm = logits.logsumexp(-1)
-    return logits.sub_(norm[:, None]), norm
+def largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row [n, V] and where they are, largest first.
+
+    In a long row only the k blocks with the largest heads can hold any of them, so all else is read just once.
+    """
+    whole = logits.shape[1] // _BLOCK * _BLOCK
+    if whole < k * _BLOCK * 4:
+        best = logits.topk(k, -1)
+        return best.values, best.indices
+    blocks = logits[:, :whole].view(len(logits), -1, _BLOCK)
+    chosen = blocks.amax(-1).topk(k, -1).indices
+    near = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
+    where = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK, device=logits.device)).flatten(1)
+    rest = torch.arange(whole, logits.shape[1], device=logits.device).expand(len(logits), -1)
+    best = torch.cat([near, logits[:, whole:]], 1).topk(k, -1)
+    return best.values, torch.cat([where, rest], 1).gather(1, best.indices)
 
 
-def _kl(current: Tensor, reference: Tensor) -> Tensor:
-    return (current.exp() * (current - reference)).sum(-1)
+def _norm(logits: Tensor, warmth: Tensor) -> Tensor:
+    """The log-normaliser [n] of logits [n, V] divided by their temperature [n, 1]."""
+    return (logits / warmth).logsumexp(-1)
+
+
+def _apart(logits: Tensor, base: Tensor, warmth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-normaliser, KL to the base and the base's log-normaliser, each [n]."""
+    logits, base = logits / warmth, base / warmth
+    norm, base_norm = logits.logsumexp(-1), base.logsumexp(-1)
+    logq = logits - norm[:, None]
+    return norm, (logq.exp() * (logq - (base - base_norm[:, None]))).sum(-1), base_norm
+
+
+def _slope(logits: Tensor, warmth: Tensor, given: Tensor) -> Tensor:
+    """The part of the gradient of the logits [n, V] that log-probs with gradients of sum ``given`` [n, 1] share."""
+    return (logits / warmth).softmax(-1) * (-given / warmth)
+
+
+def _slope_apart(logits: Tensor, base: Tensor, warmth: Tensor, given: Tensor, kl: Tensor) -> Tensor:
+    """The same with a KL to the base whose gradient is ``kl`` [n, 1]."""
+    logq, logp = (logits / warmth).log_softmax(-1), (base / warmth).log_softmax(-1)
+    q, gap = logq.exp(), logq - logp
+    return q * ((gap - (q * gap).sum(-1, keepdim=True)) * kl - given) / warmth
+
+
+@cache
+def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+
+
+def _on(logits: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
+    return _fused(function) if logits.is_cuda else function
 
 
 @torch.no_grad()
@@ -146,14 +193,14 @@ def pull_back(
     """
     parts = []
     for rows in head.rows(len(hidden)):
-        logq = head.logits(hidden[rows]).div_(temperature[rows, None])
-        logq.sub_(logq.logsumexp(-1, keepdim=True))
-        q, given = logq.exp(), at_ids[rows].to(logq.dtype)
-        gradient = q * -given.sum(-1, keepdim=True)
-        gradient.scatter_add_(1, ids[rows], given)
-        if kl is not None and base is not None:
-            gap = logq.sub_(_log_base(base, rows, temperature)[0])
-            gap.sub_((q * gap).sum(-1, keepdim=True))
-            gradient.add_(q.mul_(gap).mul_(kl[rows, None]))
-        parts.append(head.back(gradient.div_(temperature[rows, None]), hidden[rows]))
+        logits, warmth = head.logits(hidden[rows]), temperature[rows, None]
+        given = at_ids[rows].to(logits.dtype)
+        whole = given.sum(-1, keepdim=True)
+        if kl is None or base is None:
+            gradient = _on(logits, _slope)(logits, warmth, whole)
+        else:
+            theirs = base.head.logits(base.hidden[rows])
+            gradient = _on(logits, _slope_apart)(logits, theirs, warmth, whole, kl[rows, None])
+        gradient.scatter_add_(1, ids[rows], given / warmth)
+        parts.append(head.back(gradient, hidden[rows]))
     return torch.cat(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,7 @@ class Policy:
             self._train_everything()
         else:
             self._wrapped = add_adapter(self.model, settings.lora, settings.model, mixed=self._mixed())
+        self._switches = adapter_layers(self.model)
         self.model.eval()  # the adapter's layers came in training mode
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         self._initial = None if settings.lora is None else {n: p.detach().clone() for n, p in self.parameters.items()}
@@ -134,7 +135,8 @@ class Policy:
         listens = self.model.is_gradient_checkpointing or (
             self.settings.lora is not None and self.settings.lora.dropout > 0
         )
-        self.model.train(listens)
+        if self.model.training != listens:
+            self.model.train(listens)
         try:
             with self._cast():
                 yield
@@ -146,8 +148,7 @@ class Policy:
     def _without_adapter(self) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(self._asked())
-            if self._wrapped is not None:
-                stack.enter_context(self._wrapped.disable_adapter())
+            stack.enter_context(switched_off(self._switches))
             yield
 
     @contextmanager
@@ -230,6 +231,25 @@ def add_adapter(model: Any, lora: LoraSettings, base: str, *, mixed: bool = Fals
             module.cast_input_dtype_enabled = False
     config.inference_mode = True  # what is saved is for serving
     return wrapped
+
+
+def adapter_layers(model: Any) -> list[Any]:
+    """The layers that hold a part of an adapter."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+
+
+@contextmanager
+def switched_off(layers: Sequence[Any]) -> Iterator[None]:
+    """The model without its adapter; peft's own switch walks through all parameters, which a GPU would wait for."""
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
 
 
 def linear_layers(model: Any) -> list[str]:

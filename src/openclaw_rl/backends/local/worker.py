@@ -50,6 +50,8 @@ from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, Open
 
 LEAST = 1024
 """a cache smaller than this is of no use"""
+MODERATE = 2 * GIB
+"""bytes of main memory that a cache takes unless four full contexts need more"""
 SETTLED = 0.15
 """seconds after which freed memory can be given back"""
 
@@ -319,7 +321,7 @@ def _load(settings: Settings, progress: Callable[[str], None]) -> Loaded:
 def cache_rows(loaded: Loaded, brain: Brain, settings: Settings) -> int:
     """How many tokens the cache holds: as asked, or as many as a full batch can use within a share of free memory.
 
-    What the next version needs is left free.
+    What the next version needs is left free; in main memory, which others use too, a moderate cache is enough.
     """
     context = min(settings.context or loaded.context, loaded.context)
     each, left = row_bytes(loaded.model), available(loaded.device)
@@ -327,8 +329,10 @@ def cache_rows(loaded: Loaded, brain: Brain, settings: Settings) -> int:
         rows = settings.cache_tokens
         share = left
     else:
-        share = int(max(left - version_bytes(loaded.model, brain), 0) * (0.25 if loaded.device.type == "cpu" else 0.5))
-        rows = min(settings.max_batch * context, share // each)
+        on_cpu = loaded.device.type == "cpu"
+        share = int(max(left - version_bytes(loaded.model, brain), 0) * (0.25 if on_cpu else 0.5))
+        most = max(MODERATE // each, 4 * context) if on_cpu else settings.max_batch * context
+        rows = min(settings.max_batch * context, most, share // each)
     if rows * each > share or rows < min(LEAST, context):
         raise ModelRefused(
             f"{loaded.name}: the cache has {share / GIB:.2f} GiB, and {rows:,} tokens at {each:,} bytes each "
