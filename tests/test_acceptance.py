@@ -180,6 +180,16 @@ def test_with_the_plugin_every_turn_must_say_what_it_is() -> None:
     assert failing(changed(rows, "t03", declared=None), plugin=True) == ["the plugin says what each turn is"]
 
 
+def test_what_openclaw_does_by_itself_after_a_restart_is_told_from_what_was_said() -> None:
+    from run import _said
+
+    resumed = "[System] Your previous turn was interrupted by a gateway restart while waiting. Continue."
+    queued = "[Queued user message from a previous active turn; preserved as context only.]\nShorter."
+    assert _said("Shorter.") == _said(f"Shorter.\n{resumed}") == _said(queued) == "Shorter."
+    assert _said(f"{queued}\n\nContinue the current task from the transcript.") == "Shorter."
+    assert _said(f"{queued}\n\nShorter.") == "Shorter."
+
+
 def test_the_session_key_is_read_from_openclaws_own_line() -> None:
     from checks import session_key
 

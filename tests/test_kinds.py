@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.collect.kinds import Around, compacted, rule
+from openclaw_rl.collect.kinds import REWRITTEN, Around, compacted, rule
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sampling, Tool, ToolCall, Turn
 
 DATA = Path(__file__).parent / "data"
 TOOLS = (Tool(name="exec"),)
+RESUMED = "[System] Your previous turn was interrupted by a gateway restart while OpenClaw was waiting on model work."
 
 
 def message(wire: dict[str, Any]) -> Message:
@@ -123,6 +124,7 @@ def test_what_is_declared_wins_over_every_sign() -> None:
         ([says("user", "positive or negative?")], (), {"sampling": Sampling(max_tokens=1)}, "one-shot utility"),
         ([says("user", "extract")], (), {"sampling": Sampling(json_schema={})}, "one-shot utility"),
         ([says("user", "daily report")], TOOLS, {"session": "openclaw-cron-7"}, "scheduled job"),
+        ([says("user", "a"), says("assistant", "b"), says("user", f"Shorter.\n{RESUMED}")], TOOLS, {}, REWRITTEN),
     ],
 )
 def test_side_calls_give_themselves_away(messages: list[Message], tools: Any, more: Any, reason: str) -> None:

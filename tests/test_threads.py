@@ -92,6 +92,8 @@ def test_envelopes_are_taken_off_a_users_words() -> None:
     assert clean("one\n[Mon 2026-11-16 10:00 UTC] two") == "one\ntwo"
     assert clean("[2026-11-15 00:06:01] boom\n[2026-11-15 00:06:02] bang") == "boom\n[2026-11-15 00:06:02] bang"
     assert clean("[note] keep this, and [2] that") == "[note] keep this, and [2] that"
+    resumed = "[System] Your previous turn was interrupted by a gateway restart while waiting. Continue."
+    assert clean(f"Too long.\n{resumed}") == clean(f"{resumed}\nToo long.") == "Too long."
 
 
 @pytest.mark.parametrize("text", ["<think>a\nb</think>yes", "a\nb</think>yes", "<think></think>yes"])

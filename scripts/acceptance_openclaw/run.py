@@ -32,7 +32,8 @@ from openclaw_rl.types import Message, Turn
 
 NAMES = {"plain": "without the plugin", "plugin": "with the plugin"}
 _STAMP = re.compile(r"^\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d [A-Za-z0-9+:/_-]+\] ")
-_REQUEUED = re.compile(r"^\[Queued user message[^\]]*\]\n(.*?)\n\nContinue the current task .*", re.DOTALL)
+_REQUEUED = re.compile(r"^\[Queued user message[^\]]*\]\n(.*?)(?:\n\nContinue the current task .*)?\Z", re.DOTALL)
+_RESUMED = re.compile(r"\n?\[System\] Your previous turn was interrupted by a gateway restart[^\n]*")
 _TROUBLE = re.compile(r"^(?:⚠|No response from OpenClaw)|request failed|something went wrong", re.IGNORECASE)
 
 
@@ -241,7 +242,7 @@ def _row(ledger: Ledger, turn: Turn) -> Row:
         id=turn.id,
         key=session_key("\n".join(users)),
         tools=bool(turn.prompt.tools),
-        asked=_REQUEUED.sub(r"\1", asked),
+        asked=_said(asked),
         calls=tuple(call.name for call in turn.completion.reply.tool_calls),
         declared=turn.declared,
         version=turn.completion.version,
@@ -256,7 +257,7 @@ def _row(ledger: Ledger, turn: Turn) -> Row:
         hints=tuple(hint.text for hint in verdict.hints) if verdict else (),
         step=ledger.trained_in(turn.id),
         reply=_STAMP.sub("", turn.completion.reply.content),  # one that the model wrote, OpenClaw takes away
-        rewritten=_REQUEUED.match(asked) is not None,
+        rewritten=bool(_REQUEUED.match(asked) or _RESUMED.search(asked)),
         finish=turn.completion.finish,
     )
 
@@ -267,6 +268,11 @@ def _asked(messages: Sequence[Message]) -> str:
         if message.role == "user" and not message.content.startswith("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>"):
             return _STAMP.sub("", message.content).partition("\n\nRuntime: agent=")[0]
     return ""
+
+
+def _said(asked: str) -> str:
+    """What the person said last; a message that waited while OpenClaw went on by itself stands before it."""
+    return _REQUEUED.sub(r"\1", _RESUMED.sub("", asked)).rpartition("\n\n")[2].strip()
 
 
 def main() -> int:

@@ -32,6 +32,9 @@ _REQUEUED = re.compile(  # how OpenClaw sends a person's words again after a cal
     r"(?:\n\nContinue the current task from [^\n]*)?\Z",
     re.DOTALL,
 )
+_RESUMED = re.compile(  # what OpenClaw adds to them when it goes on by itself after its gateway was restarted
+    r"(?:^|\n)\[System\] Your previous turn was interrupted by a gateway restart\b[^\n]*", re.MULTILINE
+)
 _BLOCKS = (
     ("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>", "<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),
     ("<system-reminder>", "</system-reminder>"),
@@ -76,13 +79,14 @@ def clean(text: str) -> str:
     if "Runtime: agent=" in text:
         text = _RUNTIME.sub("", text)
     if "[" in text:
+        text = _RESUMED.sub("", text)
         text = _STAMP.sub("", _ANY_STAMP.sub("", text, count=1) if _ANY_STAMP.match(text) else text)
     return _REQUEUED.sub(r"\1", text.strip()).strip()
 
 
 def requeued(text: str) -> bool:
-    """Whether a user's text is one that OpenClaw rewrote after a call that failed."""
-    return _REQUEUED.match(_ANY_STAMP.sub("", text.strip(), count=1)) is not None
+    """Whether a user's text is one that OpenClaw rewrote after a call that failed or was interrupted."""
+    return bool(_REQUEUED.match(_ANY_STAMP.sub("", text.strip(), count=1)) or _RESUMED.search(text))
 
 
 def stamped(text: str) -> bool:
