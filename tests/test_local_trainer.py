@@ -6,6 +6,9 @@ import json
 import math
 import os
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -741,6 +744,48 @@ async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -
     with pytest.raises(BackendError, match="the disk is on fire"):
         await trainer.start()
     assert trainer.process_id is None
+
+
+ORPHAN = """
+import multiprocessing, threading, time
+from openclaw_rl.backends.local import train_process
+
+def busy(ready):
+    threading.Thread(target=train_process._end_with_parent, daemon=True).start()
+    ready.set()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    here = multiprocessing.get_context("spawn")
+    ready = here.Event()
+    child = here.Process(target=busy, args=(ready,))
+    child.start()
+    ready.wait()
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "orphan.py").write_text(ORPHAN)
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphan.py")], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    until = time.monotonic() + 20
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def alive(pid: int) -> bool:
+    """Whether the process still runs; one that only waits to be fetched does not."""
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @pytest.mark.parametrize("width", [100, 2048, 5003, 49152])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import re
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
@@ -281,17 +282,22 @@ def main() -> int:
     told.add_argument("--kill-gateway", action="store_const", dest="kill", const="gateway")
     told.add_argument("--kill-server", action="store_const", dest="kill", const="server")
     told.add_argument("--fake", action="store_true", help="no model: the shipped fakes, to try this run itself out")
-    told.add_argument("--keep", type=Path, metavar="FOLDER", help="keep logs, settings and the ledger there")
+    told.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep logs, settings and the ledger there, also when all is well"
+    )
     given = told.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # so that the children are ended too
     entry = installed()
     good = plugin_tests()
     names = [given.only] if given.only else list(NAMES)
-    with tempfile.TemporaryDirectory(prefix="openclaw-rl-acceptance-") as scratch:
-        folder = given.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        good = play(folder.resolve(), entry, names, kill=given.kill, fake=given.fake) and good
-    return 0 if good else 1
+    folder = given.keep or Path(tempfile.mkdtemp(prefix="openclaw-rl-acceptance-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    held = play(folder.resolve(), entry, names, kill=given.kill, fake=given.fake)
+    if given.keep is None and held:
+        shutil.rmtree(folder)
+    elif not held:
+        print(f"\nkept for a look: {folder}", flush=True)
+    return 0 if good and held else 1
 
 
 if __name__ == "__main__":
