@@ -101,6 +101,11 @@ def test_reasoning_is_no_part_of_a_reply(text: str) -> None:
     assert spoken(text) == "yes"
 
 
+def test_a_clock_that_the_model_wrote_is_no_part_of_a_reply() -> None:
+    assert spoken("[Sun 2026-11-15 10:01 UTC] A river.") == spoken(" A river.") == "A river."
+    assert spoken("[1] A river.") == "[1] A river."
+
+
 def test_rewritten_history_has_the_same_path() -> None:
     was = [
         system("It is 10:00."),

@@ -95,10 +95,11 @@ def stamped(text: str) -> bool:
 
 
 def spoken(text: str) -> str:
-    """An assistant's text without its reasoning."""
+    """An assistant's text without its reasoning, and without a clock at its head, which a client may take away."""
     if "think>" in text:
         text = _THINK.sub("", _THINK_OPENED_BY_TEMPLATE.sub("", text))
-    return text
+    text = text.lstrip()
+    return _ANY_STAMP.sub("", text, count=1) if _ANY_STAMP.match(text) else text
 
 
 def stripped(message: Message) -> Message | None:
