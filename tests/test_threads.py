@@ -165,6 +165,21 @@ def test_a_retry_of_the_same_request_judges_nothing() -> None:
     assert (story.outcomes["t1"].ended, story.outcomes["t1"].evidence) == ("superseded", ())
 
 
+QUEUED = "[Queued user message from a previous active turn; preserved as context only. Continue below.]"
+
+
+def test_words_that_a_client_sent_again_after_a_failure_still_count() -> None:
+    again = f"{QUEUED}\nshorter\n\nContinue the current task from the existing transcript."
+    story = Story()
+    story.add(turn("t1", [user("hi")], "hello"), turn("t2", [user("hi"), bot("hello"), user(again)], "shorter\n\nCon"))
+    assert story.said("t1") == [("user", "shorter")]
+    assert (story.outcomes["t2"].kind, story.outcomes["t2"].parent) == ("side", "t1")
+    # the client has taken the echo out of the reply, and its own words out of the request
+    later = [user("hi"), bot("hello"), user("shorter"), bot("short"), user("thanks")]
+    story.add(turn("t3", later, "welcome"), turn("t4", [*later, bot("welcome"), user("bye")], "bye"))
+    assert (story.outcomes["t3"].kind, story.said("t3")) == ("main", [("user", "bye")])
+
+
 def test_a_retry_whose_prompt_shows_the_same_words_is_not_judged_by_its_own_prompt() -> None:
     prompt = [user("say it"), bot("it"), user("say it")]
     story = Story()

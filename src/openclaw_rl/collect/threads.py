@@ -140,7 +140,7 @@ class Threads:
         if outcome is not None:
             self._settled(entry)
             parent = parent if parent is not None and outcome.parent in (None, parent.turn) else None
-        if parent is not None and entry.kind == "main" and self._said(link, turn):
+        if parent is not None and _speaks(entry) and self._said(link, turn):
             parent.answered = True
 
     def end(self, ending: Ending) -> list[Outcome]:
@@ -194,7 +194,9 @@ class Threads:
                 thread = thread or (entry.thread if entry else None)
                 continue
             asked = [e for e in self._index.asking(ask.user, ask.history(first)) if e.thread.base == ask.base]
-            if asked:  # the reply to a known request was rewritten: what came before is settled already
+            if any(
+                e.reason != kinds.REWRITTEN for e in asked
+            ):  # the reply to a known request was rewritten: what came before is settled already
                 return Link(thread=next((e.thread for e in reversed(asked) if e.parent), None))
             stop, begin, direct = owners[first], -1, False
         return Link(side=side, thread=thread)
@@ -248,8 +250,8 @@ class Threads:
         return len(reading.ends)
 
     def _continue(self, link: Link, entry: Entry, turn: Turn) -> list[Outcome]:
-        """Settle what a main turn's request says about the turns before it."""
-        if entry.kind == "side":
+        """Settle what a request says about the turns before it: a main turn's, or a person's words sent again."""
+        if not _speaks(entry):
             return []
         settled: list[Outcome] = []
         said = self._said(link, turn)
@@ -384,6 +386,11 @@ class Threads:
             del names[thread.name]
             if not names:
                 del self._bases[thread.user, thread.base]
+
+
+def _speaks(entry: Entry) -> bool:
+    """Whether somebody's words are in the request, be it that a client sent them again in words of its own."""
+    return entry.kind == "main" or entry.reason == kinds.REWRITTEN
 
 
 def _around(link: Link) -> kinds.Around:
