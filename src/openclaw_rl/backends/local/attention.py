@@ -21,7 +21,7 @@ from openclaw_rl.backends.local.cache import Arena, Strand
 
 NAME = "openclaw"
 STRIDE = 64
-"""pasts that are answered together are read in whole multiples of this"""
+"""pasts that are answered together are read in whole multiples of this on CUDA"""
 COPIED = 8192
 """rows of short pasts that a CPU copies for one layer, at most"""
 
@@ -79,7 +79,7 @@ class Singles:
             own = self.positions[:, None]
             seen = self._steps <= own
             seen = seen & (self._steps > own - window) if window else seen
-            self._masks[window] = seen[:, None, None]
+            self._masks[window] = _additive(seen, self.arena.data)[:, None, None]
         return self._masks[window]
 
 
@@ -173,7 +173,8 @@ class Layout:
             own = torch.arange(end - self.spans[index].count, end, device=device)[:, None]
             other = torch.arange(end, device=device)[None]
             seen = other <= own
-            self._masks[index, window] = seen & (other > own - window) if window else seen
+            seen = seen & (other > own - window) if window else seen
+            self._masks[index, window] = _additive(seen, self.arena.data)
         return self._masks[index, window]
 
     def _group(self) -> list[int]:
@@ -193,8 +194,16 @@ class Layout:
         device = self.arena.data.device
         where = torch.tensor([firsts[index] for index in found], device=device)
         starts = torch.tensor([self.spans[index].strand.start for index in found], device=device)
-        length = -(-max(self._ends[index] for index in found) // STRIDE) * STRIDE
+        stride = STRIDE if device.type == "cuda" else 1  # a CPU needs no few shapes, and copies what it reads
+        length = -(-max(self._ends[index] for index in found) // stride) * stride
         return where, Singles(self.arena, starts, self.positions[where], length)
+
+
+def _additive(seen: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A mask as attention adds it; on a CPU it would else be made of ``seen`` anew for every layer."""
+    if like.device.type == "cuda":
+        return seen
+    return torch.zeros(seen.shape, dtype=like.dtype).masked_fill_(~seen, float("-inf"))
 
 
 def _attention(

@@ -98,7 +98,7 @@ class Lean:
             x = x + layer.out(self._attend(index, layer, h, cos, sin, layout))
             h = functional.rms_norm(x, size, layer.after, self.eps)
             gate, up = layer.gate_up(h).chunk(2, dim=-1)
-            x = x + layer.down(functional.silu(gate) * up)
+            x = x + layer.down(functional.silu(gate).mul_(up))
         return self.head(functional.rms_norm(x[keep], size, self.norm, self.eps)).float()
 
     def _attend(

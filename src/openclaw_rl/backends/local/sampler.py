@@ -14,6 +14,8 @@ import torch
 
 from openclaw_rl.types import Sampling
 
+BLOCK = 128
+"""chances that are added up before it is looked in which of such blocks a drawn number falls"""
 HEAD = 512
 """top-p looks at this many of the best tokens first, and sorts the whole vocabulary only where they do not suffice"""
 
@@ -61,7 +63,8 @@ def draw(logits: torch.Tensor, drawers: Sequence[Drawer]) -> list[Draw]:
     scaled = logits / logits.new_tensor(heats)[:, None] if hot else logits
     raw_norm = logits.logsumexp(-1)
     hot_norm = scaled.logsumexp(-1) if hot else raw_norm
-    tokens = _choose(_penalise(scaled, logits, drawers, heats), drawers)
+    scores = _penalise(scaled, logits, drawers, heats)
+    tokens = _choose(scores, drawers, hot_norm if scores is scaled else scores.logsumexp(-1))
     at = tokens[:, None]
     raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
     tempered = (scaled.gather(1, at)[:, 0] - hot_norm).tolist()
@@ -95,14 +98,15 @@ def _penalise(
     return scaled
 
 
-def _choose(scores: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
+def _choose(scores: torch.Tensor, drawers: Sequence[Drawer], norm: torch.Tensor) -> torch.Tensor:
+    """A token for each row of ``scores``, whose log-normaliser is ``norm`` `[n]`."""
     chance = [row for row, drawer in enumerate(drawers) if not drawer.sampling.greedy]
     plain = [row for row in chance if not drawers[row].filtered]
     if len(plain) == len(drawers):
-        return _pick(scores.softmax(-1), drawers)
+        return _pick((scores - norm[:, None]).exp_(), drawers)
     tokens = scores.argmax(-1)
     if plain:
-        tokens[plain] = _pick(scores[plain].softmax(-1), [drawers[row] for row in plain])
+        tokens[plain] = _pick((scores[plain] - norm[plain, None]).exp_(), [drawers[row] for row in plain])
     for row in chance:
         if drawers[row].filtered:
             tokens[row] = _pick_filtered(scores[row], drawers[row])
@@ -110,11 +114,17 @@ def _choose(scores: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
 
 
 def _pick(chances: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
-    """Where each drawer's number falls in the running sum of its row."""
-    sums = chances.double().cumsum(-1)
+    """Where each drawer's number falls in the running sum of its row: first in which block, then where in it."""
+    width = BLOCK if chances.shape[-1] % BLOCK == 0 else chances.shape[-1]
+    blocks = chances.view(len(chances), -1, width)
+    sums = blocks.sum(-1).double().cumsum(-1)
     points = sums.new_tensor([[drawer.chance.random()] for drawer in drawers]) * sums[:, -1:]
-    picked = torch.searchsorted(sums, points, right=True)[:, 0].clamp_(max=chances.shape[-1] - 1)
-    # rounding can land on a token of chance zero at the very end of the row
+    block = torch.searchsorted(sums, points, right=True).clamp_(max=sums.shape[-1] - 1)
+    before = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    inner = blocks[torch.arange(len(chances), device=chances.device), block[:, 0]].double().cumsum(-1)
+    place = torch.searchsorted(inner, points - before, right=True).clamp_(max=width - 1)
+    picked = (block * width + place)[:, 0]
+    # rounding can land on a token of chance zero at the very end of the row or block
     impossible = chances.gather(1, picked[:, None])[:, 0] == 0
     return torch.where(impossible, chances.argmax(-1), picked) if impossible.any() else picked
 
