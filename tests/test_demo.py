@@ -273,7 +273,7 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(tmp_p
     book = json.loads(file.read_text())
     book["cells"]["none closing seed0"]["seconds"] = 12345.0
     file.write_text(json.dumps(book))
-    second = command(*asked, "--seeds", "2", "--plot", str(plot))
+    second = command(*asked, "--seeds", "2", "--jobs", "2", "--plot", str(plot))
     assert second.exit_code == 0, second.output
     book = json.loads(file.read_text())
     assert list(book["cells"]) == ["none closing seed0", "opd closing seed0", "none closing seed1", "opd closing seed1"]

@@ -15,8 +15,10 @@ import shutil
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,17 +86,48 @@ async def run(
     *,
     done: Callable[[Cell, Mapping[str, Any]], None],
     heard: Heard,
+    jobs: int = 1,
 ) -> dict[str, Any]:
-    """Run the cells that ``file`` does not hold yet; all results, written to it after every cell."""
+    """Run the cells that ``file`` does not hold yet; all results, written to it after every cell.
+
+    With several ``jobs`` so many cells run at once, each in a process of its own, whose talk is not heard here.
+    """
     book = read(file, setup)
+    found: dict[str, Any] = book["cells"]
     for cell in wanted:
-        if cell.key not in book["cells"]:
-            book["cells"][cell.key] = await run_cell(setup, cell, heard=heard)
-            book["summary"] = summary(book["cells"], sessions=setup.sessions)
-            if file is not None:
-                await asyncio.to_thread(write, file, book)
-        done(cell, book["cells"][cell.key])
+        if cell.key in found:
+            done(cell, found[cell.key])
+    missing = [cell for cell in wanted if cell.key not in found]
+    order = [*found, *(cell.key for cell in missing)]
+    async for cell, result in _results(setup, missing, heard, jobs):
+        found[cell.key] = result
+        book["cells"] = {key: found[key] for key in order if key in found}
+        book["summary"] = summary(book["cells"], sessions=setup.sessions)
+        if file is not None:
+            await asyncio.to_thread(write, file, book)
+        done(cell, result)
     return book
+
+
+async def _results(
+    setup: Setup, cells: Sequence[Cell], heard: Heard, jobs: int
+) -> AsyncIterator[tuple[Cell, dict[str, Any]]]:
+    """The cells with their results, as they come."""
+    if jobs == 1:
+        for cell in cells:
+            yield cell, await run_cell(setup, cell, heard=heard)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [asyncio.wrap_future(pool.submit(_run_cell_here, setup, cell)) for cell in cells]
+        try:
+            for coming in asyncio.as_completed(waiting):
+                yield await coming
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_cell_here(setup: Setup, cell: Cell) -> tuple[Cell, dict[str, Any]]:
+    return cell, asyncio.run(run_cell(setup, cell))
 
 
 def read(file: Path | None, setup: Setup) -> dict[str, Any]:

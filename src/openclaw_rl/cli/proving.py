@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from openclaw_rl.config import Config
     from openclaw_rl.demo import Report
     from openclaw_rl.review.personal import Cell
+    from openclaw_rl.review.simulate import Exchange
     from openclaw_rl.review.wishes import Wish
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -92,6 +93,9 @@ def bench() -> None:
 )
 @click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
+@click.option(
+    "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Runs at once, where there is room."
+)
 @click.option("--to-the-end", is_flag=True, help="Hold all sessions, also after the wish has held.")
 @click.option("--json", "json_file", type=_FILE, help="Keep results here; a second start goes on with what is missing.")
 @click.option("--plot", "plot_file", type=_FILE, help="Draw the result as SVG.")
@@ -104,6 +108,7 @@ def personal(
     methods: str,
     arms: str,
     seeds: int,
+    jobs: int,
     json_file: Path | None,
     plot_file: Path | None,
     directory: Path | None,
@@ -122,10 +127,14 @@ def personal(
     folder = directory or _new_folder("bench")
     setup = Setup(config=_config(preset, sets, folder, seed=0), directory=folder, **size)
     wanted = cells(users=alone, together=shared, arms=every, seeds=seeds)
-    book = asyncio.run(run(setup, wanted, json_file, done=_cell_done, heard=lambda _cell, _exchange: None))
+    book = asyncio.run(run(setup, wanted, json_file, done=_cell_done, heard=_unheard, jobs=jobs))
     click.echo(table(book["summary"]))
     if plot_file is not None:
         plot_file.write_text(picture(book), encoding="utf-8")
+
+
+def _unheard(_cell: Cell, _exchange: Exchange) -> None:
+    """Nobody listens to the talk of a benchmark."""
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -92,6 +92,8 @@ class Lean:
     def __call__(self, tokens: torch.Tensor, layout: Places, keep: torch.Tensor) -> torch.Tensor:
         x = functional.embedding(tokens, self.embedding)
         cos, sin = (part[0, :, None] for part in self.rotary(x[None], layout.positions[None]))
+        half = self.dim // 2
+        sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)  # the sign of a turned half, once for all layers
         size = x.shape[-1:]
         for index, layer in enumerate(self.layers):
             h = functional.rms_norm(x, size, layer.before, self.eps)
@@ -111,8 +113,7 @@ class Lean:
             sizes, norms = [self.heads, self.kv_heads], layer.norms
             parts = zip(torch.split(qk, sizes, dim=1), norms, strict=True)
             qk = torch.cat([functional.rms_norm(part, (self.dim,), weight, self.eps) for part, weight in parts], dim=1)
-        half = self.dim // 2
-        qk = qk * cos + torch.cat((-qk[..., half:], qk[..., :half]), dim=-1) * sin
+        qk = torch.addcmul(qk * cos, qk.roll(self.dim // 2, -1), sin)
         kv = torch.stack((qk[:, self.heads :], y[:, turned:]), dim=1)
         answer = layout.attend(index, qk[:, : self.heads], kv, scale=layer.scale, window=layer.window)
         return answer.reshape(len(h), -1)
