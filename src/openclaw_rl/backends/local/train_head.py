@@ -7,9 +7,12 @@ as a chunk is large and each separate operation would go through all of it.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -157,7 +160,13 @@ def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _on(logits: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
-    return _fused(function) if logits.is_cuda else function
+    return _fused(function) if logits.is_cuda and can_compile() else function
+
+
+@cache
+def can_compile() -> bool:
+    """Whether kernels can be made on this machine: there is Triton, and a C compiler for what launches them."""
+    return find_spec("triton") is not None and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
 
 
 @torch.no_grad()

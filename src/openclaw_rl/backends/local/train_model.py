@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from openclaw_rl.backends.local.models import pick_device
 from openclaw_rl.backends.local.train_batch import Net, Student
 from openclaw_rl.backends.local.train_forward import compile_layers, enable_tree
-from openclaw_rl.backends.local.train_head import Head
+from openclaw_rl.backends.local.train_head import Head, can_compile
 from openclaw_rl.backends.local.train_publish import ADAPTER, MODEL
 from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings, attribute
 from openclaw_rl.errors import BackendError, ModelRefused
@@ -70,7 +70,7 @@ class Policy:
 
     def _compiles(self) -> bool:
         large = self.device.type == "cuda" and sum(p.numel() for p in self.model.parameters()) >= _LARGE
-        return large if self.settings.compile is None else self.settings.compile
+        return large and can_compile() if self.settings.compile is None else self.settings.compile
 
     def _train_everything(self) -> None:
         # small steps vanish in the rounding of half precision: what is trained is kept in single
