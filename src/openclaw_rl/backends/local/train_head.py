@@ -7,7 +7,6 @@ as a chunk is large and each separate operation would go through all of it.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -166,7 +165,7 @@ def _on(logits: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def can_compile() -> bool:
     """Whether kernels can be made on this machine: there is Triton, and a C compiler for what launches them."""
-    return find_spec("triton") is not None and any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+    return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
 
 
 @torch.no_grad()
