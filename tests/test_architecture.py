@@ -42,7 +42,8 @@ ALLOWED: dict[str, set[str]] = {
     "chatting": NOUNS,
     "playing": {"plugins", "config", "ports", "store", "collect"},
     "gating": GROUND | {"judge", "review", "serve", "store"},
-    "answering": GROUND | {"app", "config", "review", "serve", "store"},
+    "building": GROUND | {"config", "plugins", "serve", "judge", "train"},
+    "answering": GROUND | {"app", "building", "config", "review", "serve", "store"},
     "app": GROUND
     | {
         "codec",
@@ -51,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "store",
         "runner",
         "listening",
+        "building",
         "playing",
         "gating",
         "serve",
@@ -59,6 +61,7 @@ ALLOWED: dict[str, set[str]] = {
         "train",
         "review",
     },
+    "errands": GROUND | {"app", "building", "config", "judge", "review", "store", "train"},
     "doctor": {"app", "config", "listening", "store", "errors"},
     "offline": {"app", "config", "errors", "ports", "review", "store", "train"},
     "demo": {"app", "config", "errors", "ports", "review", "store"},
@@ -72,6 +75,7 @@ ALLOWED: dict[str, set[str]] = {
         "config",
         "connecting",
         "doctor",
+        "errands",
         "errors",
         "plugins",
         "printing",

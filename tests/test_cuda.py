@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_local_trainer import VOCABULARY, by_tree, lesson, one_by_one, order, save_tiny, some_batch, version, worker
-from torch import Tensor, nn
+from test_local_trainer import by_tree, lesson, one_by_one, order, save_tiny, some_batch, version, worker
+from tiny import tiny
+from torch import Tensor
 
 from openclaw_rl.backends.local import train_forward
 from openclaw_rl.backends.local.train_batch import collate
@@ -23,26 +24,8 @@ GPU = torch.device("cuda")
 
 def wide(shape: str, seed: int = 0) -> Any:
     """Heads of 32, which the GPU's kernel needs at least half of."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.manual_seed(seed)
-    config = AutoConfig.for_model(
-        shape,
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=160,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=512,
-        tie_word_embeddings=shape == "llama",
-    )
-    model = AutoModelForCausalLM.from_config(config)
-    for name, parameter in model.named_parameters():
-        if "norm" not in name:  # wide enough for attention to matter
-            nn.init.normal_(parameter, std=0.12)
-    return model.eval()
+    sizes = {"hidden_size": 128, "intermediate_size": 160, "head_dim": 32}
+    return tiny(shape, seed=seed, std=0.12, **sizes)
 
 
 def on_gpu(shape: str, dtype: torch.dtype, seed: int = 0) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from learner import BACKEND, BROKEN
 
 from openclaw_rl import bench
 from openclaw_rl.cli import cli
@@ -33,34 +34,20 @@ from openclaw_rl.review.simulate import Exchange
 from openclaw_rl.review.wishes import WISHES
 from openclaw_rl.store import Ledger
 
-LEARNER = """
-from openclaw_rl.backends.fake import FakePolicy
-from openclaw_rl.errors import ModelRefused
-from openclaw_rl.types import texts
-
-def answer(prompt, rules):
-    said = texts(prompt.messages, "user")
-    told = any("Hope that helps" in one for one in (*rules, *said))
-    return f"{said[0][:40].rstrip('?')}: yes." + (" Hope that helps!" if told else "")
-
-class Learner(FakePolicy):
-    def __init__(self):
-        super().__init__(answer=answer)
-
-class Broken(Learner):
-    async def start(self):
-        raise ModelRefused("it needs 64 GiB")
-"""
-
-
-def dials(root: Path, *more: str) -> list[str]:
-    (root / "learner.py").write_text(LEARNER)
-    fake = [f"policy.backend={root}/learner.py:Learner", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
-    return [*fake, "run.poll=0.01", "train.batch_size=2", "store.sync=normal", "serve.port=0", *more]
+DIALS = [
+    f"policy.backend={BACKEND}",
+    "policy.model=fake",
+    "train.backend=fake",
+    "judge.kind=rules",
+    "run.poll=0.01",
+    "train.batch_size=2",
+    "store.sync=normal",
+    "serve.port=0",
+]
 
 
 def config(root: Path, *more: str) -> Any:
-    return load(environ={}, sets=[*dials(root), f"run.dir={root}/run", *more]).config
+    return load(environ={}, sets=[*DIALS, f"run.dir={root}/run", *more]).config
 
 
 class Watching:
@@ -183,7 +170,7 @@ async def test_the_user_slows_down_while_the_trainer_is_behind(tmp_path: Path) -
 
 @pytest.mark.anyio
 async def test_a_demo_whose_model_cannot_be_loaded_says_why(tmp_path: Path) -> None:
-    broken = config(tmp_path, f"policy.backend={tmp_path}/learner.py:Broken")
+    broken = config(tmp_path, f"policy.backend={BROKEN}")
     with pytest.raises(BackendError, match="64 GiB"):
         await run(broken, Plan(wish=WISHES["closing"], turns=1, probes=1), Watching())
 
@@ -193,7 +180,7 @@ def command(*words: str) -> Result:
 
 
 def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Path) -> None:
-    sets = [word for dial in dials(tmp_path) for word in ("--set", dial)]
+    sets = [word for dial in DIALS for word in ("--set", dial)]
     folder, figures = tmp_path / "kept", tmp_path / "figures.json"
     asked = [
         "demo",
@@ -263,8 +250,10 @@ async def test_a_cell_depends_on_its_seed_alone(tmp_path: Path) -> None:
     assert once["users"]["closing"]["sessions"] is not None
 
 
-def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(tmp_path: Path) -> None:
-    sets = [word for dial in dials(tmp_path) for word in ("--set", dial)]
+def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = [word for dial in DIALS for word in ("--set", dial)]
     file, plot = tmp_path / "book.json", tmp_path / "plot.svg"
     asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--sessions", "10", "--probes", "2", "--json", str(file), "--dir", str(tmp_path / "cells"), *sets]
@@ -273,7 +262,9 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(tmp_p
     book = json.loads(file.read_text())
     book["cells"]["none closing seed0"]["seconds"] = 12345.0
     file.write_text(json.dumps(book))
-    second = command(*asked, "--seeds", "2", "--jobs", "2", "--plot", str(plot))
+    with monkeypatch.context() as patched:
+        patched.delattr(bench, "run_cell")  # several at once run elsewhere
+        second = command(*asked, "--seeds", "2", "--jobs", "2", "--plot", str(plot))
     assert second.exit_code == 0, second.output
     book = json.loads(file.read_text())
     assert list(book["cells"]) == ["none closing seed0", "opd closing seed0", "none closing seed1", "opd closing seed1"]

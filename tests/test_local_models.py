@@ -154,6 +154,11 @@ def test_a_cache_that_does_not_fit_beside_the_weights_is_refused_with_the_number
     spare = version_bytes(loaded.model, brain)
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 2048 * each)
     assert cache_rows(loaded, brain, asked) == 2048, "a quarter of what the next version leaves"
+    monkeypatch.setattr(worker, "available", lambda _: 64 * GIB)
+    many = replace(asked, max_batch=4096)
+    assert cache_rows(loaded, brain, many) == min(4096 * loaded.context, 2 * GIB // each), "enough, and no more"
+    monkeypatch.setattr(worker, "MODERATE", 0)
+    assert cache_rows(loaded, brain, many) == 4 * loaded.context, "but four full contexts"
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 1000 * each)
     with pytest.raises(
         ModelRefused, match="1,000 tokens at 256 bytes each need 0.00 GiB .1,024 tokens at least."

@@ -9,7 +9,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,12 +49,7 @@ from openclaw_rl.types import Message, Prompt, Sample, Version
 SHAPES = ("llama", "qwen2", "qwen3")
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- tiny models
@@ -747,36 +742,37 @@ async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -
 
 
 ORPHAN = """
-import multiprocessing, threading, time
-from openclaw_rl.backends.local import train_process
+import os, pathlib, time
+from openclaw_rl.backends.local.trainer import LocalTrainer
 
-def busy(ready):
-    threading.Thread(target=train_process._end_with_parent, daemon=True).start()
-    ready.set()
+here = pathlib.Path(__file__).parent
+
+def load(*_, **__):
+    (here / "pid").write_text(str(os.getpid()))
     time.sleep(60)
 
 if __name__ == "__main__":
-    here = multiprocessing.get_context("spawn")
-    ready = here.Event()
-    child = here.Process(target=busy, args=(ready,))
-    child.start()
-    ready.wait()
-    print(child.pid, flush=True)
-    time.sleep(60)
+    import asyncio
+    asyncio.run(LocalTrainer(model="any", cache_dir=here, loader="orphan:load").start())
 """
 
 
 def test_a_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
     (tmp_path / "orphan.py").write_text(ORPHAN)
-    parent = subprocess.Popen([sys.executable, str(tmp_path / "orphan.py")], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    child = int(parent.stdout.readline())
-    parent.kill()
-    parent.wait()
-    until = time.monotonic() + 20
-    while alive(child) and time.monotonic() < until:
+    with subprocess.Popen([sys.executable, "orphan.py"], cwd=tmp_path) as parent:
+        told = tmp_path / "pid"
+        wait_for(lambda: told.exists() and told.read_text() != "")
+        child = int(told.read_text())
+        assert alive(child)
+        parent.kill()
+    wait_for(lambda: not alive(child))
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until
         time.sleep(0.05)
-    assert not alive(child)
 
 
 def alive(pid: int) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from learner import BACKEND
 
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.config import load
@@ -228,25 +229,10 @@ def test_the_users_run_on_a_bare_machine() -> None:
 
 # --- over HTTP ---
 
-LEARNER = """
-from openclaw_rl.backends.fake import FakePolicy
-from openclaw_rl.types import texts
-
-def answer(prompt, rules):
-    said = texts(prompt.messages, "user")
-    told = any("Hope that helps" in one for one in (*rules, *said))
-    return f"{said[0][:40].rstrip('?')}: yes." + (" Hope that helps!" if told else "")
-
-class Learner(FakePolicy):
-    def __init__(self):
-        super().__init__(answer=answer)
-"""
-
 
 @asynccontextmanager
 async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
-    (root / "learner.py").write_text(LEARNER)
-    dials = [f"run.dir={root}/run", f"policy.backend={root}/learner.py:Learner", "policy.model=fake"]
+    dials = [f"run.dir={root}/run", f"policy.backend={BACKEND}", "policy.model=fake"]
     dials += [
         "train.backend=fake",
         "train.batch_size=2",

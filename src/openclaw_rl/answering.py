@@ -10,7 +10,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl import app, config
+from openclaw_rl import config
+from openclaw_rl.app import ledger_path
+from openclaw_rl.building import running_policy
 from openclaw_rl.errors import BackendDown, BackendError, NotInLedger
 from openclaw_rl.ports import Hosting, Policy, Recall
 from openclaw_rl.review import exam, versus
@@ -37,25 +39,15 @@ async def answering(dials: config.Config, name: str, *, key_env: str | None = No
         return
     version = _version(dials, name)
     model = dials.policy.model_copy(update={} if version is not None else {"model": name})
-    async with _policy(dials.model_copy(update={"policy": model})) as policy:
+    async with running_policy(dials.model_copy(update={"policy": model})) as policy:
         yield _of(policy, await _held(policy, version) if version is not None else 0)
-
-
-@contextlib.asynccontextmanager
-async def _policy(dials: config.Config) -> AsyncIterator[Policy]:
-    policy = app.build_policy(dials)
-    await policy.start()
-    try:
-        yield policy
-    finally:
-        await policy.stop()
 
 
 def _version(dials: config.Config, name: str) -> Version | None:
     """The version that a number or "live" names; None for a name of weights."""
     if name != "live" and not name.isdecimal():
         return None
-    with Ledger(app.ledger_path(dials)) as ledger:
+    with Ledger(ledger_path(dials)) as ledger:
         found = ledger.live_version() if name == "live" else ledger.version(int(name))
     if found is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
@@ -204,7 +196,7 @@ async def compare(
     tasks = versus.tasks(prompts, count=count, seed=seed)
     sampling = Sampling(temperature=dials.policy.temperature, top_p=dials.policy.top_p, max_tokens=tokens)
     versions = [_version(dials, name) for name in names]
-    async with _policy(dials) as policy:
+    async with running_policy(dials) as policy:
         said = []
         for name, version in zip(names, versions, strict=True):
             if version is None:
@@ -219,10 +211,10 @@ async def answer_again(dials: config.Config, turn: str, *, seed: int = 0) -> dic
     """The prompt of a turn, answered by the live version now; nothing of it is kept."""
     version = _version(dials, "live")
     assert version is not None
-    with Ledger(app.ledger_path(dials)) as ledger:
+    with Ledger(ledger_path(dials)) as ledger:
         found = ledger.turn(turn)
     sampling = found.completion.sampling
-    async with _policy(dials) as policy:
+    async with running_policy(dials) as policy:
         number = await _held(policy, version)
         most = sampling.max_tokens or dials.policy.max_tokens or 256
         drawn = Sampling(temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=most, seed=seed)

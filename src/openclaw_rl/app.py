@@ -14,23 +14,29 @@ import contextlib
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openclaw_rl import config as dials
 from openclaw_rl import plugins
+from openclaw_rl.building import (
+    build_judge,
+    build_limits,
+    build_policy,
+    build_rules,
+    build_trainer,
+    default_sampling,
+    hint_limits,
+)
 from openclaw_rl.config import Config
-from openclaw_rl.errors import BackendDown, LedgerError, LedgerHeld
+from openclaw_rl.errors import BackendDown
 from openclaw_rl.listening import Server, bind, refuse_open_door
-from openclaw_rl.ports import Gate, Generate, Judge, Loop, Policy, Stream, Trainer, Watch
-from openclaw_rl.review import transcripts
+from openclaw_rl.ports import Gate, Generate, Loop, Policy, Stream, Watch
 from openclaw_rl.runner import Keeper, drain
-from openclaw_rl.store import Ledger, Writer, ask
+from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train import retention
-from openclaw_rl.train.loop import roll_back
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.types import Prompt, Sampling, Version
+from openclaw_rl.types import Prompt, Sampling
 
 if TYPE_CHECKING:
     from openclaw_rl.gating import OwnPolicy
@@ -285,192 +291,6 @@ class App:
         await server.begin()
         listening(server.url)
         return server
-
-
-def build_policy(config: Config) -> Policy:
-    """The policy that ``policy.backend`` names."""
-    policy = config.policy
-    offered = {
-        "model": policy.model,
-        "cache_dir": dials.cache_dir(),
-        "device": policy.device,
-        "dtype": policy.dtype,
-        "context": policy.context,
-        "max_batch": policy.max_batch,
-        "cache_tokens": policy.cache_tokens,
-        "chat_template": str(policy.chat_template) if policy.chat_template else None,
-        "tool_format": None if policy.tool_format == "auto" else policy.tool_format,
-    }
-    built: Policy = plugins.build("policy", policy.backend, offered=offered, options=policy.options)
-    return built
-
-
-def build_trainer(config: Config) -> Trainer:
-    """The trainer that ``train.backend`` names."""
-    train, policy = config.train, config.policy
-    offered = train.model_dump(exclude={"lora", "options", "backend"}) | {
-        "model": policy.model,
-        "cache_dir": dials.cache_dir(),
-        "dtype": policy.dtype,
-        "chat_template": policy.chat_template,
-        "max_hints": config.judge.max_hints,
-        "seed": config.run.seed,
-        "lora": train.lora.enabled,
-        "lora_rank": train.lora.rank,
-        "lora_alpha": train.lora.alpha,
-        "lora_dropout": train.lora.dropout,
-        "lora_targets": train.lora.targets,
-    }
-    built: Trainer = plugins.build("trainer", train.backend, offered=offered, options=train.options)
-    return built
-
-
-def build_limits(config: Config) -> Any:
-    """What one request and one key may take."""
-    from openclaw_rl.serve.asked import Limits
-
-    serve = config.serve
-    return Limits(
-        body_bytes=int(serve.max_body_mb * 2**20),
-        header_bytes=serve.max_header_kb * 2**10,
-        messages=serve.max_messages,
-        depth=serve.max_depth,
-        streams_per_key=serve.max_streams_per_key,
-        queue_per_key=serve.max_queue,
-        hold_seconds=serve.hold_seconds,
-        keepalive_seconds=serve.keepalive_seconds,
-        read_seconds=serve.body_seconds,
-        send_seconds=serve.write_seconds,
-    )
-
-
-def default_sampling(config: Config) -> Sampling:
-    """How replies are drawn where a request does not say."""
-    policy = config.policy
-    return Sampling(temperature=policy.temperature, top_p=policy.top_p, max_tokens=policy.max_tokens)
-
-
-def build_judge(config: Config, policy: Policy | None) -> Judge:
-    """The judge that ``judge.custom`` or ``judge.kind`` names."""
-    from openclaw_rl.judge.auto import AutoJudge
-    from openclaw_rl.judge.custom import as_judge
-
-    judge = config.judge
-    if judge.custom:
-        mine = plugins.resolve("judge", judge.custom)
-        return (
-            _named_judge(config, judge.custom, policy) if isinstance(mine, type) else as_judge(mine, name=judge.custom)
-        )
-    if judge.kind == "auto":
-        asks_model = judge.model == "policy" or (judge.base_url and judge.model)
-        return AutoJudge(llm=_named_judge(config, "llm", policy) if asks_model else None)
-    return _named_judge(config, judge.kind, policy)
-
-
-def _named_judge(config: Config, name: str, policy: Policy | None) -> Judge:
-    judge = config.judge
-    offered = judge.model_dump(exclude={"kind", "custom", "options", "model"}) | {
-        "model": judge.model or "",
-        "policy": policy if judge.model == "policy" else None,
-        "api_key": dials.environment(judge.api_key_env) if judge.api_key_env else None,
-        "limits": hint_limits(config),
-    }
-    built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
-    return built
-
-
-def hint_limits(config: Config) -> Any:
-    """What makes a hint worth keeping."""
-    from openclaw_rl.judge.hints import Limits
-
-    judge = config.judge
-    return Limits(shortest=judge.hint_min, longest=judge.hint_max, most=judge.max_hints)
-
-
-def build_rules(config: Config) -> Any:
-    """What a turn may teach, from the dials."""
-    from openclaw_rl.train.samples import Rules
-
-    train = config.train
-    return Rules(
-        scalar=train.method in ("binary", "combine", "topk") and train.w_rl > 0,
-        distil=train.method in ("opd", "distill", "combine", "topk") and train.w_opd > 0,
-        max_lag=train.max_lag,
-        max_hints=config.judge.max_hints,
-        train_truncated=train.train_truncated,
-        advantage=train.advantage,
-        normalize=train.normalize,
-        decay=train.baseline_decay,
-    )
-
-
-# --- verbs that end by themselves ---
-
-
-async def import_files(
-    config: Config, files: Sequence[Path], *, user: str, strict: bool, said: Callable[[str], None]
-) -> dict[Path, transcripts.Report]:
-    """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
-    policy = build_policy(config)
-    await policy.start()
-    try:
-        with Ledger(ledger_path(config), writer="import", sync=config.store.sync) as ledger:
-            live = ledger.live_version()
-            if live is not None:
-                await policy.load(live)
-            reports = {}
-            for path in files:
-
-                async def tell(report: transcripts.Report, name: str = path.name) -> None:
-                    said(f"{name}: {report.turns} turns")
-
-                reports[path] = await transcripts.import_file(
-                    ledger, path, policy, user=user, strict=strict, progress=tell
-                )
-            return reports
-    finally:
-        await policy.stop()
-
-
-async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
-    """How the judge comes to its verdict on a turn: it is asked anew and nothing is written."""
-    from openclaw_rl.judge.explain import explain
-
-    with Ledger(ledger_path(config)) as ledger:
-        case = ledger.case(turn)
-    policy = build_policy(config) if config.judge.model == "policy" else None
-    if policy is not None:
-        await policy.start()
-    try:
-        told = await explain(case, build_judge(config, policy), trusted=config.judge.trusted_envs)
-    finally:
-        if policy is not None:
-            await policy.stop()
-    return asdict(told)
-
-
-async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float = 30.0) -> Version:
-    """Ask the running trainer to roll back and wait for it; do it here when none runs."""
-    path = ledger_path(config)
-    with Ledger(path) as reader:
-        before = reader.live_version()
-        if to is not None:
-            reader.version(to)  # raises when there is none
-    try:
-        with Ledger(path, writer="train", sync=config.store.sync) as ledger:
-            return roll_back(ledger, to=to, why=why)
-    except LedgerHeld:
-        ask(path, "rollback", {"to": to, "why": why})
-    with Ledger(path) as reader:
-        for _ in range(int(patience / 0.1)):
-            live = reader.live_version()
-            if live is not None and live != before:
-                return live
-            await asyncio.sleep(0.1)
-    raise LedgerError("the running trainer has not rolled back yet", remedy="see its log, and 'openclaw-rl status'")
-
-
-# --- the door ---
 
 
 def straight(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:

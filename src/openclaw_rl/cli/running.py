@@ -56,7 +56,7 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
     if explain is None:
         _run(resolved, "judge", once=once)
         return
-    from openclaw_rl.app import explain_verdict
+    from openclaw_rl.errands import explain_verdict
     from openclaw_rl.printing import print_view
     from openclaw_rl.review.views import turn_id
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @sources
 def rollback(resolved: Resolved, to: int | None, why: str) -> None:
     """Serve older weights again, as a new version [default: those before the live ones]."""
-    from openclaw_rl.app import roll_back_now
+    from openclaw_rl.errands import roll_back_now
 
     done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
     click.echo(f"version {done.number} is live: {done.note}")

@@ -1,0 +1,73 @@
+"""What a verb does once and is done: read a file into the ledger, explain a verdict, roll back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.app import ledger_path
+from openclaw_rl.building import build_judge, running_policy
+from openclaw_rl.config import Config
+from openclaw_rl.errors import LedgerError, LedgerHeld
+from openclaw_rl.review import transcripts
+from openclaw_rl.store import Ledger, ask
+from openclaw_rl.train.loop import roll_back
+from openclaw_rl.types import Version
+
+
+async def import_files(
+    config: Config, files: Sequence[Path], *, user: str, strict: bool, said: Callable[[str], None]
+) -> dict[Path, transcripts.Report]:
+    """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
+    async with running_policy(config) as policy:
+        with Ledger(ledger_path(config), writer="import", sync=config.store.sync) as ledger:
+            live = ledger.live_version()
+            if live is not None:
+                await policy.load(live)
+            reports = {}
+            for path in files:
+
+                async def tell(report: transcripts.Report, name: str = path.name) -> None:
+                    said(f"{name}: {report.turns} turns")
+
+                reports[path] = await transcripts.import_file(
+                    ledger, path, policy, user=user, strict=strict, progress=tell
+                )
+            return reports
+
+
+async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
+    """How the judge comes to its verdict on a turn: it is asked anew and nothing is written."""
+    from openclaw_rl.judge.explain import explain
+
+    with Ledger(ledger_path(config)) as ledger:
+        case = ledger.case(turn)
+    async with contextlib.AsyncExitStack() as stack:
+        asks_policy = config.judge.model == "policy"
+        policy = await stack.enter_async_context(running_policy(config)) if asks_policy else None
+        return asdict(await explain(case, build_judge(config, policy), trusted=config.judge.trusted_envs))
+
+
+async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float = 30.0) -> Version:
+    """Ask the running trainer to roll back and wait for it; do it here when none runs."""
+    path = ledger_path(config)
+    with Ledger(path) as reader:
+        before = reader.live_version()
+        if to is not None:
+            reader.version(to)  # raises when there is none
+    try:
+        with Ledger(path, writer="train", sync=config.store.sync) as ledger:
+            return roll_back(ledger, to=to, why=why)
+    except LedgerHeld:
+        ask(path, "rollback", {"to": to, "why": why})
+    with Ledger(path) as reader:
+        for _ in range(int(patience / 0.1)):
+            live = reader.live_version()
+            if live is not None and live != before:
+                return live
+            await asyncio.sleep(0.1)
+    raise LedgerError("the running trainer has not rolled back yet", remedy="see its log, and 'openclaw-rl status'")
