@@ -194,8 +194,7 @@ class Threads:
                 thread = thread or (entry.thread if entry else None)
                 continue
             asked = [e for e in self._index.asking(ask.user, ask.history(first)) if e.thread.base == ask.base]
-            # the reply to a known request was rewritten: what came before is settled already
-            if any(entry.reason != kinds.REWRITTEN for entry in asked):
+            if asked:  # the reply to a known request was rewritten: what came before is settled already
                 return Link(thread=next((e.thread for e in reversed(asked) if e.parent), None))
             stop, begin, direct = owners[first], -1, False
         return Link(side=side, thread=thread)
