@@ -5,7 +5,8 @@
     python benchmarks/train.py --curve                    cost by turns: 2, 4, 8, 16, 32
 
 Both roads compute the same: for each turn the student with gradient, the base under the plain prompt (for the KL) and
-the teacher under each hint, and the default loss. Times are the best of ``--repeat`` after a warm-up.
+the teacher under each hint, and the default loss; how alike their gradients are is printed beside the times, which
+are the best of ``--repeat`` after a warm-up.
 Where TRL is installed, its GRPO trainer computes the same turns as far as it can say them: the scalar loss and the
 sampled KL to the base, no hinted views. It is compared with the tree on that work alone.
 """
@@ -20,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,32 @@ def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list
     return samples, views
 
 
+@torch.no_grad()
+def sampled_now(bench: Bench, samples: Sequence[Sample]) -> list[Sample]:
+    """The samples as if the model itself had just said them."""
+    attend(bench, bench.plain_attention)
+    bench.model.eval()
+
+    def said(sample: Sample) -> Sample:
+        reply = torch.tensor(sample.reply_tokens, device=bench.device)
+        of_all = plain_logprobs(bench, sample.prompt_tokens, sample.reply_tokens)
+        return replace(sample, logprobs=tuple(of_all.gather(1, reply[:, None])[:, 0].tolist()))
+
+    return [said(sample) for sample in samples]
+
+
+def slopes(bench: Bench, work: Callable[[], object]) -> Tensor:
+    """The gradient that ``work`` leaves, as one line of numbers."""
+    forget(bench)
+    work()
+    return torch.cat([p.grad.flatten() for p in bench.model.parameters() if p.grad is not None])
+
+
+def forget(bench: Bench) -> None:
+    for parameter in bench.model.parameters():
+        parameter.grad = None
+
+
 # --- two roads
 
 
@@ -135,7 +162,9 @@ def tree_step(bench: Bench, batch: Batch, budget: int | None) -> Count:
     with switched_off(bench.adapter):
         others = ask_others(batch, base, base, k=4, budget=budget, count=count)
     student = Student(net=base, training=bench.cast)
-    gradient(batch, student, others, losses.loss, lambda _: None, k=4, budget=budget, count=count)
+    _, why = gradient(batch, student, others, losses.loss, lambda _: None, k=4, budget=budget, count=count)
+    if why is not None:
+        raise SystemExit(f"the step in trees was left out: {why}")
     return count
 
 
@@ -258,8 +287,7 @@ def measure(bench: Bench, work: Callable[[], object], repeat: int) -> Measured:
     work()
     best, peak = float("inf"), 0.0
     for _ in range(repeat):
-        for parameter in bench.model.parameters():
-            parameter.grad = None
+        forget(bench)
         with Peak(bench.device) as watch:
             begin = time.perf_counter()
             work()
@@ -346,13 +374,16 @@ def attention_seconds(bench: Bench, batch: Batch, flops: float) -> float:
 
 def one_run(args: argparse.Namespace, bench: Bench) -> None:
     samples, views = session(args.shape, args.turns, args.hints)
+    samples = sampled_now(bench, samples)
     batch = collate(samples, views, version=0, device=bench.device, wide=torch.float32)
     turns = measure(bench, lambda: turn_by_turn(bench, samples, views), args.repeat)
+    wanted = slopes(bench, lambda: turn_by_turn(bench, samples, views))
     theirs = against_trl(args, bench) if find_spec("trl") else None
     if args.compile:  # only the tree's road: the others are measured as people run them
         compile_layers(bench.model)
     counted = tree_step(bench, batch, args.budget)
     tree = measure(bench, lambda: tree_step(bench, batch, args.budget), args.repeat)
+    alike = torch.cosine_similarity(wanted, slopes(bench, lambda: tree_step(bench, batch, args.budget)), dim=0)
     flops = peak_flops(bench.device)
     least = floor_seconds(bench, batch, counted, args.hints, flops)
     seeing = attention_seconds(bench, batch, flops)
@@ -362,6 +393,7 @@ def one_run(args: argparse.Namespace, bench: Bench) -> None:
     print(f"tokens      {counted.sequential:>10,}  {counted.packed:>10,}")
     print(f"seconds     {turns.seconds:>10.3f}  {tree.seconds:>10.3f}  {times:.1f} x faster")
     print(f"peak, GiB   {turns.peak / GIB:>10.2f}  {tree.peak / GIB:>10.2f}  {less:.2f} of it")
+    print(f"gradients   of the two, their cosine: {float(alike):.4f}")
     print(f"floor       {least:.3f} s at {flops / 1e12:.2f} Tflop/s: {least / tree.seconds:.0%} of it reached")
     print(f"            {least + seeing:.3f} s with attention: {(least + seeing) / tree.seconds:.0%} of it reached")
     print(f"speed       {counted.packed / tree.seconds:,.0f} distinct tokens a second")

@@ -541,6 +541,30 @@ def test_a_skipped_step_says_why_and_leaves_weights_and_optimizer_bit_for_bit(
     assert not (tmp_path / "v2").exists()
 
 
+@pytest.mark.parametrize("dial", [True, False])
+def test_a_batch_that_says_little_moves_little(folder: str, tmp_path: Path, dial: bool) -> None:
+    def moved(name: str, samples: list[Sample]) -> float:
+        trainer = worker(folder, lr_by_signal=dial)
+        before = trainer.policy.weights()
+        done = trainer.step(order(samples, tmp_path / name))
+        assert done.metrics["lr"] == pytest.approx(5e-4 * (done.metrics["signal"] if dial else 1.0))
+        return sum(float((now - before[name]).norm()) for name, now in trainer.policy.weights().items())
+
+    told, faint = moved("told", lesson()), moved("faint", lesson(advantage=0.1, teachers=()))
+    assert faint / told == pytest.approx(0.1 if dial else 1.0, rel=0.2)
+
+
+def test_a_correction_after_many_thanks_is_no_alarm(folder: str, tmp_path: Path) -> None:
+    trainer, parent = worker(folder, lr=1e-5), Version(number=0, parent=None, base="tiny")
+    for number in range(1, 5):
+        done = trainer.step(order(lesson(0.05, ()), tmp_path / f"v{number}", number=number, parent=parent))
+        parent = version(number, done.adapter)
+    quiet = done.metrics["grad_norm"]
+    done = trainer.step(order(lesson(), tmp_path / "v5", number=5, parent=parent))
+    assert done.skipped is None
+    assert done.metrics["grad_norm"] > 10 * quiet
+
+
 def test_a_gradient_that_is_not_finite_or_far_beyond_its_median_raises_an_alarm() -> None:
     assert norm_alarm(5.0, [1.0, 2.0, 3.0], 10.0) is None
     assert norm_alarm(19.9, [1.0, 2.0, 3.0], 10.0) is None

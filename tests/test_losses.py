@@ -483,3 +483,28 @@ def test_gradients_agree_with_finite_differences(road: dict[str, str], aggregate
 
 def test_the_documentation_says_what_the_code_does() -> None:
     assert doctest.testmod(losses) == (0, 7)
+
+
+# --- how much a sample has to say
+
+
+@pytest.mark.parametrize(
+    ("method", "dials", "hinted", "advantage", "expected"),
+    [
+        ("topk", {}, True, 0.1, 1.0),
+        ("topk", {}, False, -0.4, 0.4),
+        ("topk", {}, False, 2.5, 1.0),
+        ("topk", {"w_rl": 0.1}, False, -0.5, 0.05),
+        ("topk", {"w_rl": 0.1, "w_opd": 0.2}, True, None, 1.0),  # the scale of both is no signal
+        ("topk", {"w_opd": 0.0, "w_rl": 0.3}, True, 0.5, 0.5),
+        ("combine", {"w_rl": 2.0}, True, None, 0.5),
+        ("binary", {"w_rl": 0.1}, True, 0.5, 0.5),  # its hint is not looked at, nor are weights
+        ("opd", {}, False, 1.0, 0.0),
+        ("distill", {}, True, None, 1.0),
+    ],
+)
+def test_what_a_sample_has_to_say(
+    method: str, dials: dict[str, float], hinted: bool, advantage: float | None, expected: float
+) -> None:
+    found = losses.weight_of(plain(method=method, **dials), hinted=hinted, advantage=advantage)
+    assert found == pytest.approx(expected)

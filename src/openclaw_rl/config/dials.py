@@ -267,6 +267,9 @@ class TrainDials(Section):
         default=2.0, ge=1, le=1000, description="mask tokens whose trainer to engine ratio is beyond"
     )
     lr: float = Field(default=5e-4, gt=0, le=1, description="learning rate; a full tune wants a tenth of an adapter's")
+    lr_by_signal: bool = Field(
+        default=True, description="smaller steps for a batch that says little, as thanks alone do"
+    )
     weight_decay: float = Field(default=0.0, ge=0, le=1, description="weight decay of AdamW")
     adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="first momentum of AdamW")
     adam_beta2: float = Field(default=0.95, ge=0, lt=1, description="second momentum of AdamW")

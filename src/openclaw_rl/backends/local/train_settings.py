@@ -42,6 +42,7 @@ class TrainSettings:
     k: int
     max_hints: int
     lr: float
+    lr_by_signal: bool
     weight_decay: float
     adam_beta1: float
     adam_beta2: float

@@ -28,7 +28,7 @@ from openclaw_rl.backends.local.train_publish import STATE, publishing, read_man
 from openclaw_rl.backends.local.train_settings import TrainSettings, attribute
 from openclaw_rl.errors import BackendError, RequestError
 from openclaw_rl.ports import Trained
-from openclaw_rl.train.losses import LossInputs, health, loss, needs
+from openclaw_rl.train.losses import LossInputs, health, loss, needs, weight_of
 from openclaw_rl.types import Prompt, Sample, Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 _SHARE = {"cuda": 0.85}  # of what is free; main memory is shared with whoever serves, so half of it
 _HISTORY = 32  # gradient norms that the running median looks back on
 _ENOUGH = 3  # of them before it may raise an alarm
+_LEAST = 0.05  # gradients are compared for what their batches have to say, and for this at least
 
 
 @dataclass(slots=True)
@@ -107,7 +108,8 @@ class Worker:
         batch = collate(order.samples, views, version=order.parent.number, device=self.policy.device, wide=self._wide())
         _refuse_idle(batch, self.needs[1])
         metrics = self._gradient(batch)
-        metrics |= {"teachers_missing": float(missing), **self._apply(metrics)}
+        signal = self._signal(order.samples)
+        metrics |= {"teachers_missing": float(missing), "signal": signal, **self._apply(metrics, signal)}
         return metrics
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
@@ -161,32 +163,45 @@ class Worker:
         self.budget = max(longest, min(self.budget, total) // 2)
         log.warning("out of memory: %d tokens at once from now on", self.budget)
 
-    def _apply(self, metrics: dict[str, float]) -> dict[str, float]:
+    def _signal(self, samples: Sequence[Sample]) -> float:
+        """How much a batch has to say, 0 .. 1: the weight of a sample's hint or of its score, on average.
+
+        AdamW makes a step of the same length from any gradient. A batch of thanks alone, where the pull to the base is
+        about all there is, would undo with it what corrections have taught.
+        """
+        dials = self.settings.losses
+        return statistics.fmean(
+            weight_of(dials, hinted=bool(sample.teachers), advantage=sample.advantage) for sample in samples
+        )
+
+    def _apply(self, metrics: dict[str, float], signal: float) -> dict[str, float]:
         """Check the gradient's norm, clip it, update; the moving average follows."""
         s, parameters = self.settings, list(self.policy.parameters.values())
         norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-        why = norm_alarm(norm, self._state.norms, s.norm_alarm)
+        weighed = norm / max(signal, _LEAST)  # a correction after many thanks is no alarm
+        why = norm_alarm(weighed, self._state.norms, s.norm_alarm)
         if why is not None:
             raise Skip(why, {**metrics, "grad_norm": norm})
         if s.grad_clip > 0:
             torch.nn.utils.clip_grads_with_norm_(
                 parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device)
             )
-        optimizer = self._optimizer()
+        lr = s.lr * signal if s.lr_by_signal else s.lr
+        optimizer = self._optimizer(lr)
         optimizer.step()
         self._forget_gradients()
         self._state = State(
             optimizer=_to_cpu(optimizer.state_dict()) if s.offload_optimizer else optimizer.state_dict(),
             random=self._random(),
-            norms=[*self._state.norms, norm][-_HISTORY:],
+            norms=[*self._state.norms, weighed][-_HISTORY:],
             ema=self._moved_average(),
         )
         self._at = None  # in memory now, on disk only when published
-        return {"grad_norm": norm, "lr": s.lr}
+        return {"grad_norm": norm, "lr": lr}
 
-    def _optimizer(self) -> torch.optim.AdamW:
+    def _optimizer(self, lr: float) -> torch.optim.AdamW:
         s = self.settings
-        dials = {"lr": s.lr, "betas": (s.adam_beta1, s.adam_beta2), "eps": s.adam_eps, "weight_decay": s.weight_decay}
+        dials = {"lr": lr, "betas": (s.adam_beta1, s.adam_beta2), "eps": s.adam_eps, "weight_decay": s.weight_decay}
         optimizer = torch.optim.AdamW(self.policy.parameters.values(), **dials)  # type: ignore[arg-type]
         if self._state.optimizer is not None:
             optimizer.load_state_dict(self._state.optimizer)

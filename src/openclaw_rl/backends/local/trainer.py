@@ -63,6 +63,7 @@ class LocalTrainer:
     max_mismatch: float = 2.0
     lr: float | None = None
     """None: 5e-4 for an adapter, a tenth of it for a full tune"""
+    lr_by_signal: bool = True
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
     adam_beta2: float = 0.95

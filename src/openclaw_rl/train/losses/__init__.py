@@ -83,6 +83,7 @@ from openclaw_rl.train.losses.settings import (
     LossSettings,
     look_up,
     needs,
+    weight_of,
 )
 from openclaw_rl.train.losses.total import (
     loss,
@@ -136,5 +137,6 @@ __all__ = [
     "token_optimal",
     "topk",
     "topk_opd",
+    "weight_of",
     "with_tail",
 ]

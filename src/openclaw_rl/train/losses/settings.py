@@ -64,3 +64,15 @@ def needs(s: LossSettings) -> tuple[int | None, bool]:
     method = METHODS[s.method]
     hints = 0 if method.weighted and s.w_opd == 0 else method.hints
     return hints, method.scores and not (method.weighted and s.w_rl == 0)
+
+
+def weight_of(s: LossSettings, *, hinted: bool, advantage: float | None) -> float:
+    """How much a sample has to say, 0 .. 1: its hint's weight or its score's, whichever is larger.
+
+    A weight is taken relative to the larger of ``w_opd`` and ``w_rl``, so that scaling both changes nothing.
+    """
+    method = METHODS[s.method]
+    w_opd, w_rl = (s.w_opd, s.w_rl) if method.weighted else (1.0, 1.0)
+    told = w_opd if hinted and method.hints != 0 else 0.0
+    scored = w_rl * min(1.0, abs(advantage or 0.0)) if method.scores else 0.0
+    return max(told, scored) / (max(w_opd, w_rl) or 1.0)
