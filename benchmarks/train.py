@@ -140,7 +140,7 @@ def slopes(bench: Bench, work: Callable[[], object]) -> Tensor:
     """The gradient that ``work`` leaves, as one line of numbers."""
     forget(bench)
     work()
-    return torch.cat([p.grad.flatten() for p in bench.model.parameters() if p.grad is not None])
+    return torch.cat([p.grad.double().flatten() for p in bench.model.parameters() if p.grad is not None])
 
 
 def forget(bench: Bench) -> None:
