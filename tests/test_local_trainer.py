@@ -603,6 +603,9 @@ def test_a_teacher_whose_prompt_does_not_fit_is_missing_and_counted(folder: str,
     assert done.metrics["teachers_missing"] == 3
     alone = worker(folder, method="opd").step(order(lesson(advantage=None, teachers=(long,)), tmp_path / "v2"))
     assert "no teacher's prompt" in str(alone.skipped)
+    partly = lesson(advantage=None, teachers=(long,))[:1] + lesson(advantage=None)[1:]
+    half = worker(folder, method="opd").step(order(partly, tmp_path / "v3"))
+    assert half.metrics["signal"] == pytest.approx(2 / 3)  # a hint that cannot be said says nothing
 
 
 def test_the_teacher_is_the_base_the_live_weights_or_their_average(folder: str, tmp_path: Path) -> None:
@@ -625,6 +628,12 @@ def test_a_custom_loss_is_a_function_of_the_same_inputs(folder: str, tmp_path: P
     done = worker(folder, loss=f"{__name__}:half_the_ratio").step(order(lesson(), tmp_path / "v1"))
     assert done.metrics["mine"] == 1.0
     assert done.adapter is not None
+
+
+def test_a_custom_loss_may_learn_from_scores_whatever_the_method_says(folder: str, tmp_path: Path) -> None:
+    trainer = worker(folder, loss=f"{__name__}:half_the_ratio", method="opd")
+    done = trainer.step(order(lesson(advantage=0.5, teachers=()), tmp_path / "v1"))
+    assert done.metrics["lr"] == pytest.approx(0.5 * 5e-4)
 
 
 def test_pieces_of_a_batch_add_up_to_the_whole(folder: str, tmp_path: Path) -> None:

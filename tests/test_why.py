@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,17 @@ def test_the_command_line_tells_the_same(run: Path) -> None:
     assert "nothing is pinned" in said("pin", "--list")
     fakes = ["--set", "policy.backend=fake", "--set", "policy.model=fake"]
     assert f"[learned: {RULE}]" in said("why", "t1", "--answer", *fakes)
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"), [("`versions`", ["versions"]), ("`why VERSION`", ["why", "1"]), ("`why TURN`", ["why", "t1"])]
+)
+def test_every_field_that_is_printed_is_told_in_the_docs(run: Path, heading: str, names: list[str]) -> None:
+    done = CliRunner().invoke(cli, [*names, "--json", "--rl-buffer-dir", str(run)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    page = (Path(__file__).parents[1] / "docs" / "json.md").read_text(encoding="utf-8")
+    section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
+    cause = page.split("## `why VERSION`\n")[1].split("\n## ")[0] if names[-1] == "t1" else ""
+    told = set(re.findall(r"\w+", section + cause))
+    assert set(found[0] if isinstance(found, list) else found) - told == set()

@@ -12,6 +12,9 @@ from openclaw_rl.config import Config
 from openclaw_rl.ports import Judge, Policy, Trainer
 from openclaw_rl.types import Sampling
 
+# Scores and hints, for methods where weights have no say; as `train.losses.needs`, which wants torch.
+_LEARNS_FROM = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
+
 
 def build_policy(config: Config) -> Policy:
     """The policy that ``policy.backend`` names."""
@@ -129,9 +132,10 @@ def build_rules(config: Config) -> Any:
     from openclaw_rl.train.samples import Rules
 
     train = config.train
+    scalar, distil = _LEARNS_FROM.get(train.method, (train.w_rl > 0, train.w_opd > 0))
     return Rules(
-        scalar=train.method in ("binary", "combine", "topk") and train.w_rl > 0,
-        distil=train.method in ("opd", "distill", "combine", "topk") and train.w_opd > 0,
+        scalar=scalar or train.loss is not None,  # a loss of the user's own is given everything
+        distil=distil or train.loss is not None,
         max_lag=train.max_lag,
         max_hints=config.judge.max_hints,
         train_truncated=train.train_truncated,

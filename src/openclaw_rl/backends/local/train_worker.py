@@ -11,7 +11,7 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from openclaw_rl.backends.local.train_publish import STATE, publishing, read_man
 from openclaw_rl.backends.local.train_settings import TrainSettings, attribute
 from openclaw_rl.errors import BackendError, RequestError
 from openclaw_rl.ports import Trained
-from openclaw_rl.train.losses import LossInputs, health, loss, needs, weight_of
+from openclaw_rl.train.losses import LossInputs, LossSettings, health, loss, needs, weight_of
 from openclaw_rl.types import Prompt, Sample, Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Worker:
         self.settings = settings
         self.policy = Policy(settings)
         self._chat = Chat(self.policy.tokenizer)
-        self.loss, self.needs = _loss(settings)
+        self.loss, self._weigh, self._most_hints = _loss(settings)
         self.plan = self._plan()
         self.budget = settings.micro_tokens or self.plan.tokens
         if self.plan.recompute:
@@ -103,12 +103,13 @@ class Worker:
         return Trained(adapter=order.target, metrics=_finite(metrics), seconds=time.monotonic() - began)
 
     def _train(self, order: Order) -> dict[str, float]:
-        self._refuse_silence(order.samples)
         views, missing = self._views(order.samples)
+        signal = self._signal(order.samples, views)
+        if signal == 0:
+            nothing = "no teacher's prompt could be rendered" if missing else "there is no hint"
+            raise Skip(f"no signal: every advantage is zero and {nothing}")
         batch = collate(order.samples, views, version=order.parent.number, device=self.policy.device, wide=self._wide())
-        _refuse_idle(batch, self.needs[1])
         metrics = self._gradient(batch)
-        signal = self._signal(order.samples)
         metrics |= {"teachers_missing": float(missing), "signal": signal, **self._apply(metrics, signal)}
         return metrics
 
@@ -163,16 +164,13 @@ class Worker:
         self.budget = max(longest, min(self.budget, total) // 2)
         log.warning("out of memory: %d tokens at once from now on", self.budget)
 
-    def _signal(self, samples: Sequence[Sample]) -> float:
-        """How much a batch has to say, 0 .. 1: the weight of a sample's hint or of its score, on average.
-
-        AdamW makes a step of the same length from any gradient. A batch of thanks alone, where the pull to the base is
-        about all there is, would undo with it what corrections have taught.
-        """
-        dials = self.settings.losses
-        return statistics.fmean(
-            weight_of(dials, hinted=bool(sample.teachers), advantage=sample.advantage) for sample in samples
-        )
+    def _signal(self, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]]) -> float:
+        """How much a batch has to say, 0 .. 1: what its samples have, on average."""
+        said = [
+            self._weigh(hinted=any(view is not None for view in row), advantage=sample.advantage)
+            for sample, row in zip(samples, views, strict=True)
+        ]
+        return statistics.fmean(said) if said else 0.0
 
     def _apply(self, metrics: dict[str, float], signal: float) -> dict[str, float]:
         """Check the gradient's norm, clip it, update; the moving average follows."""
@@ -222,15 +220,9 @@ class Worker:
 
     # --- what a step is made of
 
-    def _refuse_silence(self, samples: Sequence[Sample]) -> None:
-        hints, scores = self.needs
-        scored = scores and any(sample.advantage for sample in samples)
-        if not scored and not (hints != 0 and any(sample.teachers for sample in samples)):
-            raise Skip("no signal: every advantage is zero and there is no hint")
-
     def _views(self, samples: Sequence[Sample]) -> tuple[list[list[Tokens | None]], int]:
         """Every teacher's prompt as ids, and how many could not be rendered or do not fit."""
-        most = self.settings.max_hints if self.needs[0] is None else self.needs[0]
+        most = self.settings.max_hints if self._most_hints is None else self._most_hints
         views = [[self._view(prompt, sample) for prompt in sample.teachers[:most]] for sample in samples]
         return views, sum(view is None for row in views for view in row)
 
@@ -342,11 +334,15 @@ class Worker:
 # --- decisions
 
 
-def _loss(settings: TrainSettings) -> tuple[Loss, tuple[int | None, bool]]:
-    """The loss to train with, and what it looks at: a custom one is given everything."""
+def _loss(settings: TrainSettings) -> tuple[Loss, Callable[..., float], int | None]:
+    """The loss to train with, how much a sample has to say to it, and how many hints it looks at (None: all).
+
+    A custom one is given everything, and may make something of all of it.
+    """
     if settings.loss is not None:
-        return attribute(settings.loss), (None, True)
-    return partial(loss, settings=settings.losses), needs(settings.losses)
+        return attribute(settings.loss), partial(weight_of, LossSettings()), None
+    dials = settings.losses
+    return partial(loss, settings=dials), partial(weight_of, dials), needs(dials)[0]
 
 
 def alarm(vitals: Mapping[str, float], *, gap: float, ess: float) -> str | None:
@@ -368,14 +364,9 @@ def norm_alarm(norm: float, history: Sequence[float], times: float) -> str | Non
         return "alarm: the gradient is not finite"
     usual = statistics.median(history) if len(history) >= _ENOUGH else 0.0
     if usual > 0 and norm > times * usual:  # where nothing was learned lately there is nothing to compare with
-        return f"alarm: gradient norm {norm:.3g} is above {times:g} times its median {usual:.3g}"
+        beyond = f"is above {times:g} times its median {usual:.3g}"
+        return f"alarm: gradient norm {norm:.3g}, by what its batch has to say, {beyond}"
     return None
-
-
-def _refuse_idle(batch: Batch, scores: bool) -> None:
-    scored = scores and bool((batch.advantage[batch.has_advantage] != 0).any())
-    if not scored and not batch.hinted:
-        raise Skip("no signal: no teacher's prompt could be rendered")
 
 
 def _out_of_memory(error: BaseException) -> bool:

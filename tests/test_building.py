@@ -1,0 +1,24 @@
+"""What the loops are told of the dials agrees with what the parts make of them."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from openclaw_rl.building import build_rules
+from openclaw_rl.config import Config
+from openclaw_rl.train.losses import METHODS, LossSettings, needs
+
+
+@pytest.mark.parametrize(("method", "w_rl", "w_opd"), [*product(METHODS, (0.0, 0.5), (0.0, 0.5))])
+def test_a_turn_is_kept_for_just_what_its_method_looks_at(method: str, w_rl: float, w_opd: float) -> None:
+    dials = {"method": method, "w_rl": w_rl, "w_opd": w_opd}
+    hints, scores = needs(LossSettings(**dials))
+    rules = build_rules(Config.model_validate({"train": dials}))
+    assert (rules.scalar, rules.distil) == (scores, hints != 0)
+
+
+def test_a_loss_of_ones_own_is_given_scores_and_hints() -> None:
+    rules = build_rules(Config.model_validate({"train": {"method": "binary", "loss": "mine.py:loss"}}))
+    assert (rules.scalar, rules.distil) == (True, True)
