@@ -665,6 +665,38 @@ def test_running_out_of_memory_halves_the_tokens_at_once_until_it_fits(
         worker(folder).step(order(lesson(), tmp_path / "v3"))
 
 
+def test_layers_are_recomputed_only_for_batches_that_need_it(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, full = train_forward.hidden, True
+    modes: list[bool] = []
+
+    def watched(model: Any, forest: Any, *, tree: bool) -> Tensor:
+        if torch.is_grad_enabled():
+            modes.append(model.is_gradient_checkpointing)
+            if full and not modes[-1]:
+                raise torch.OutOfMemoryError("all that the layers keep")
+        return real(model, forest, tree=tree)
+
+    def step(name: str, **dials: int | bool) -> Trained:
+        trainer = worker(folder)
+        trainer.plan = replace(trainer.plan, **dials)
+        return trainer.step(order(lesson(), tmp_path / name))
+
+    tokens = sum(len(one.prompt_tokens) + len(one.reply_tokens) for one in lesson())
+    monkeypatch.setattr(train_batch, "hidden", watched)
+    full = False
+    kept = step("kept", recompute=True, spared=tokens)
+    again = step("again", recompute=True, spared=tokens - 1)
+    assert modes == [False, True]
+    assert same_loss(kept, again)
+    assert kept.metrics["grad_norm"] == pytest.approx(again.metrics["grad_norm"], rel=1e-5)
+    full = True  # the plan was wrong: they are recomputed before any piece gets smaller
+    late = step("late", recompute=True, spared=tokens)
+    assert modes[2:] == [False, True]
+    assert late.metrics["passes"] == kept.metrics["passes"]
+
+
 def test_what_was_added_up_before_memory_ran_out_is_forgotten(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -711,6 +743,10 @@ def test_the_plan_counts_what_a_token_leaves_behind() -> None:
     # recomputed: 2 layers * 8 * 4 kept, and two layers' worth alive
     assert plan(SMALL, 10**7, recompute=True, chunk=10).per_token == 64 + 2 * 832
     assert plan(SMALL, None).recompute is False
+    # room for 1,000 tokens as they are is little: larger batches are recomputed, smaller ones are spared
+    short = plan(SMALL, 1_200 + 200 + 1_664 * 1000, chunk=10)
+    assert (short.recompute, short.spared, short.per_token) == (True, 1000, 64 + 2 * 832)
+    assert "recompute on beyond 1000" in str(short)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:

@@ -285,7 +285,7 @@ class TrainDials(Section):
     )
     recompute: bool | None = Field(
         default=None,
-        description="gradient checkpointing, less memory for more arithmetic; not set: when memory asks for it",
+        description="gradient checkpointing, less memory for more arithmetic; not set: for batches that need it",
     )
     compile: bool | None = Field(
         default=None,

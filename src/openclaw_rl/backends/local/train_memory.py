@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from openclaw_rl.errors import ModelRefused
@@ -33,7 +33,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Bytes by purpose, and the decision: tokens at once, and whether layers are recomputed in the backward pass."""
+    """Bytes by purpose, and the decision: tokens at once, and whether layers are recomputed in the backward pass.
+
+    ``spared``: a batch of so many tokens goes through as it is, though larger ones are recomputed.
+    """
 
     weights: int
     training: int
@@ -42,13 +45,15 @@ class MemoryPlan:
     available: int | None
     tokens: int
     recompute: bool
+    spared: int = 0
 
     def __str__(self) -> str:
         free = "unknown" if self.available is None else f"{self.available / GIB:.1f} GiB"
+        beyond = f" beyond {self.spared}" if self.recompute and self.spared else ""
         return (
             f"weights {self.weights / GIB:.2f} GiB, gradients and optimizer {self.training / GIB:.2f} GiB, "
             f"head {self.head / GIB:.2f} GiB, {self.per_token / 1024:.0f} KiB a token, {free} free: "
-            f"{self.tokens} tokens at once, recompute {'on' if self.recompute else 'off'}"
+            f"{self.tokens} tokens at once, recompute {'on' if self.recompute else 'off'}{beyond}"
         )
 
 
@@ -57,10 +62,9 @@ def plan(shape: Shape, available: int | None, *, recompute: bool | None = None, 
 
     Raises ModelRefused with the numbers when not even a short turn fits.
     """
-    if recompute is None:
-        roomy = _plan(shape, available, False, chunk)
-        recompute = roomy.tokens < _ROOMY
-    found = _plan(shape, available, recompute, chunk)
+    found = _plan(shape, available, bool(recompute), chunk)
+    if recompute is None and found.tokens < _ROOMY:
+        found = replace(_plan(shape, available, True, chunk), spared=found.tokens)
     if found.tokens < _LEAST:
         raise ModelRefused(
             f"training {shape.parameters / 1e9:.2f} billion parameters does not fit: {found}",

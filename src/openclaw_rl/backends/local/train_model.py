@@ -118,6 +118,13 @@ class Policy:
         }
         return roles[self.settings.teacher]()
 
+    def recompute(self, on: bool) -> None:
+        """Whether layers are computed again in the backward pass, which keeps less of them in memory."""
+        if on and not self.model.is_gradient_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        elif not on and self.model.is_gradient_checkpointing:
+            self.model.gradient_checkpointing_disable()
+
     def _mixed(self) -> bool:
         return self.device.type == "cuda" and self.compute in _CASTS
 

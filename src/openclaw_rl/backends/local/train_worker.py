@@ -12,7 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,6 @@ class Worker:
         self.loss, self._weigh, self._most_hints = _loss(settings)
         self.plan = self._plan()
         self.budget = settings.micro_tokens or self.plan.tokens
-        if self.plan.recompute:
-            self.policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self._at: str | None = None
         self._state = self._first()
 
@@ -125,6 +123,7 @@ class Worker:
 
     def _try_gradient(self, batch: Batch) -> dict[str, float]:
         count, s = Count(), self.settings
+        self.policy.recompute(self.plan.recompute and _tokens(batch) > self.plan.spared)
         base = self.policy.base()
         teacher = self.policy.teacher(base, self._state.ema)
         reference = base if s.losses.kl_coef > 0 else None
@@ -154,14 +153,17 @@ class Worker:
         gc.collect()
         if self.policy.device.type == "cuda":
             torch.cuda.empty_cache()
+        if _tokens(batch) <= self.plan.spared:
+            self.plan = replace(self.plan, spared=0)
+            log.warning("out of memory: layers are recomputed from now on")
+            return
         longest = max(len(path.tokens) for path in (*batch.plain, *(path for _, _, path in batch.hinted)))
         if self.budget <= longest:
             raise BackendError(
                 f"out of memory with a single turn of {longest} tokens at once ({self.plan}): {error}",
                 remedy="switch recompute on, shorten the context, or train on a larger device",
             )
-        total = sum(len(path.tokens) for path in batch.plain)
-        self.budget = max(longest, min(self.budget, total) // 2)
+        self.budget = max(longest, min(self.budget, _tokens(batch)) // 2)
         log.warning("out of memory: %d tokens at once from now on", self.budget)
 
     def _signal(self, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]]) -> float:
@@ -367,6 +369,11 @@ def norm_alarm(norm: float, history: Sequence[float], times: float) -> str | Non
         beyond = f"is above {times:g} times its median {usual:.3g}"
         return f"alarm: gradient norm {norm:.3g}, by what its batch has to say, {beyond}"
     return None
+
+
+def _tokens(batch: Batch) -> int:
+    """Of all its turns, one by one."""
+    return sum(len(path.tokens) for path in batch.plain)
 
 
 def _out_of_memory(error: BaseException) -> bool:
