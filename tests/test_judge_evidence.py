@@ -186,3 +186,27 @@ def test_words_of_a_tool_are_no_hint_unless_the_user_said_them_too() -> None:
 )
 def test_a_hint_without_a_kind_is_given_one(text: str, kind: str) -> None:
     assert kind_of(text) == kind
+
+
+@pytest.mark.parametrize(
+    ("rule", "vague"),
+    [
+        ("Please keep it shorter.", True),
+        ("Please use fewer words.", True),
+        ("Please be more specific.", True),
+        ("Please keep it brief.", True),
+        ("以后的回答请再简短一些。", True),
+        ("Please use fewer than 30 words.", False),
+        ("Please answer in no more than one sentence.", False),
+        ("Please use a bulleted list.", False),
+        ('Please end with "More soon".', False),
+    ],
+)
+def test_a_rule_that_says_which_way_and_not_how_far_is_vague(rule: str, vague: bool) -> None:
+    (kept,) = sift([Hint(text=rule)], reply="").kept
+    assert kept.vague is vague
+
+
+def test_only_rules_are_vague() -> None:
+    (kept,) = sift([Hint(text="The file is shorter than that.", kind="fact")], reply="").kept
+    assert kept.vague is False

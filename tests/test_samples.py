@@ -233,3 +233,17 @@ def test_a_group_that_never_becomes_whole_trains_when_it_has_waited_long_enough_
 def test_nothing_waits_nothing_is_due() -> None:
     assert drawn("") == ""
     assert drawn("", now=9999.0) == ""
+
+
+def test_a_recalled_rule_teaches_in_place_of_the_turns_own() -> None:
+    turn = turned()
+    given = {"live": 0, "rules": Rules(), "recalled": ("Answer in one sentence.",)}
+    for verdict in (judged(turn, 1.0), judged(turn, -1.0, hints=(RULE,))):
+        found = sift(turn, settled(turn), verdict, **given)  # type: ignore[arg-type]
+        assert isinstance(found, Sample)
+        assert found.recalled
+        assert found.teachers == (turn.prompt.hinted("Answer in one sentence."),)
+    plain = sift(turn, settled(turn), judged(turn, 1.0), live=0, rules=Rules(distil=False), recalled=("Be brief.",))
+    assert isinstance(plain, Sample)
+    assert not plain.recalled
+    assert plain.teachers == ()

@@ -44,11 +44,11 @@ class Story:
             clock=lambda: self.now,
         )  # type: ignore[arg-type]
 
-    def said(self, score: float | None, hint: str | None = None) -> str:
-        turn = turned(at=self.now)
+    def said(self, score: float | None, hint: str | Hint | None = None, *, kind: str = "main", **turn_is: Any) -> str:
+        turn = turned(at=self.now, **turn_is)
         self.serve.add_turn(turn)
-        self.collect.settle([settled(turn, at=self.now)], [], turns_read=self.serve.newest("turns"))
-        hints = (Hint(text=hint),) if hint else ()
+        self.collect.settle([settled(turn, at=self.now, kind=kind)], [], turns_read=self.serve.newest("turns"))
+        hints = (hint if isinstance(hint, Hint) else Hint(text=hint),) if hint else ()
         self.judge.add_verdicts([judged(turn, score, hints=hints, at=self.now)])
         return turn.id
 
@@ -281,3 +281,62 @@ async def test_rewards_that_are_all_equal_take_no_step_make_no_version_and_are_n
     assert {story.train.step(n).skipped for n in (1, 2, 3)} == {"every advantage is zero and there is no hint"}
     assert [v.number for v in story.train.versions()] == [0]
     assert story.train.paused() is None, "three in a row, and none of them an alarm"
+
+
+class Attentive(FakeTrainer):
+    """Notes what taught each turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taught: dict[str, list[str]] = {}
+
+    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+        self.taught |= {one.turn: [t.messages[-1].content.split("\n\n")[1] for t in one.teachers] for one in samples}
+        return await super().step(samples, **more)
+
+
+async def test_a_rule_goes_on_teaching_its_users_next_turns_for_as_long_as_asked(tmp_path: Path) -> None:
+    trainer = Attentive()
+    story = Story(tmp_path, trainer)
+    loop = story.begin(trainer, rules=Rules(remember=2), batch_size=1)
+    vague = Hint(text="Please be clearer.", vague=True)
+    first, other = story.said(-1.0, "Be brief, please."), story.said(-1.0, vague, user="u2")
+    thanked, cross, late = story.said(1.0), story.said(-1.0), story.said(1.0)
+    while await loop.tick():
+        pass
+    assert trainer.taught == {
+        first: ["Be brief, please."],
+        other: ["Please be clearer."],
+        thanked: ["Be brief, please."],
+        cross: ["Be brief, please."],
+        late: [],
+    }
+    steps = [story.train.trained_in(turn) or 0 for turn in (first, thanked)]
+    assert ["recalled" in story.train.step(n).parts[t] for n, t in zip(steps, (first, thanked), strict=True)] == [0, 1]
+
+
+async def test_the_newest_rule_stands_and_nothing_is_recalled_from_what_may_not_teach(tmp_path: Path) -> None:
+    trainer = Attentive()
+    story = Story(tmp_path, trainer)
+    loop = story.begin(trainer, rules=Rules(remember=9), batch_size=1)
+    story.said(-1.0, "Be brief, please.")
+    story.said(-1.0, "Use lists instead.")
+    vague = story.said(-1.0, Hint(text="Please be clearer.", vague=True))
+    story.said(-1.0, "Sing it to me.", kind="side")
+    story.said(-1.0, "Shout it at me.", trainable=False)
+    last = story.said(1.0)
+    while await loop.tick():
+        pass
+    assert trainer.taught[last] == trainer.taught[vague] == ["Use lists instead."]
+    assert len(trainer.taught) == 4, "neither the side turn nor the one kept out is trained"
+
+
+async def test_without_the_dial_a_rule_teaches_its_own_turn_alone(tmp_path: Path) -> None:
+    trainer = Attentive()
+    story = Story(tmp_path, trainer)
+    loop = story.begin(trainer, batch_size=1)
+    story.said(-1.0, "Be brief, please.")
+    thanked = story.said(1.0)
+    while await loop.tick():
+        pass
+    assert trainer.taught[thanked] == []

@@ -142,4 +142,5 @@ def build_rules(config: Config) -> Any:
         advantage=train.advantage,
         normalize=train.normalize,
         decay=train.baseline_decay,
+        remember=train.remember,
     )

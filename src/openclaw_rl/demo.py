@@ -153,8 +153,8 @@ class Host:
     client: httpx2.AsyncClient
     reader: Ledger
 
-    def standing(self) -> Standing:
-        """What waits is what is not trained, and a version that is not decided on or not taken up yet."""
+    def standing(self, heard: int) -> Standing:
+        """How far the loops are with the ``heard`` turns. A version waits until it is decided on and taken up."""
         live, versions = self.reader.live_version(), self.reader.versions()
         refused = sum(version.state == "refused" for version in versions)
         undecided = sum(version.state == "candidate" for version in versions)
@@ -163,8 +163,13 @@ class Host:
             live=self.policy.live,
             promoted=max(0, len(versions) - 1) - refused - undecided,
             refused=refused,
-            waiting=self.reader.backlog() + (undecided + untaken) * self.config.train.batch_size,
+            waiting=heard - self._used() + (undecided + untaken) * self.config.train.batch_size,
         )
+
+    def _used(self) -> int:
+        """Heard turns that were trained or dropped; the replies that nobody reads are not among them."""
+        drops = self.reader.drop_counts()
+        return self.reader.counts()["trained"] + sum(drops.values()) - drops.get("opted out", 0)
 
     def stuck(self) -> bool:
         """Whether nobody trains: then there is nothing to wait for."""
@@ -221,7 +226,7 @@ async def run(config: Config, plan: Plan, view: View) -> Report:
         seconds["talk"] = time.monotonic() - began - seconds["before"]
         view.phase("the same held-out prompts again")
         second = await _probe(host, plan, plain, view)
-        standing, paused = host.standing(), host.reader.paused()
+        standing, paused = host.standing(len(exchanges)), host.reader.paused()
     seconds["after"] = time.monotonic() - began - seconds["before"] - seconds["talk"]
     seconds["total"] = time.monotonic() - began
     old, hinted = first[: len(plain)], first[len(plain) :]
@@ -266,7 +271,6 @@ async def _converse(host: Host, plan: Plan, view: View) -> tuple[list[Exchange],
             together=plan.together,
             heard=talked.heard,
             ready=talked.ready,
-            left=talked.left,
         )
         view.phase("the trainer finishes its last batch")
         await talked.settled()
@@ -281,24 +285,22 @@ class _Talk:
     def __init__(self, host: Host, plan: Plan, view: View) -> None:
         self._host, self._plan, self._view = host, plan, view
         self._batch = host.config.train.batch_size
-        self._open = 0
+        self._unheard = 0
         self.told: list[Exchange] = []
         self.promotions: list[tuple[int, int]] = []
 
     def heard(self, exchange: Exchange) -> None:
+        self._unheard -= exchange.round == 0
         self.told.append(exchange)
         self._view.heard(exchange)
 
-    def left(self) -> None:
-        self._open -= 1
-
     async def ready(self) -> bool:
-        """Wait, though not for ever, while two batches are on their way; False once all turns are had."""
+        """Wait, though not for ever, while a batch is on its way; False once all turns are had."""
         until = time.monotonic() + PATIENCE
         while len(self.told) < self._plan.turns:
-            free = self._look().waiting + self._open < 2 * self._batch
+            free = self._look().waiting + self._unheard < self._batch
             if free or self._host.stuck() or time.monotonic() > until:
-                self._open += 1
+                self._unheard += 1
                 return True
             await asyncio.sleep(LOOK)
         return False
@@ -317,7 +319,7 @@ class _Talk:
             await asyncio.sleep(LOOK)
 
     def _look(self) -> Standing:
-        standing = self._host.standing()
+        standing = self._host.standing(len(self.told))
         if standing.live > (self.promotions[-1][1] if self.promotions else 0):
             self.promotions.append((len(self.told), standing.live))
         self._view.stands(standing)

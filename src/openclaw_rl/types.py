@@ -279,10 +279,14 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hint:
-    """What would have made a reply better: a rule is distilled, a fact is kept, a complaint only scores."""
+    """What would have made a reply better: a rule is distilled, a fact is kept, a complaint only scores.
+
+    A ``vague`` rule says which way, not how far ("shorter").
+    """
 
     text: str
     kind: HintKind = "rule"
+    vague: bool = False
 
     def __post_init__(self) -> None:
         _one_of(self.kind, HintKind, "kind")
@@ -309,6 +313,11 @@ class Verdict:
         _one_of(self.source, Source, "source")
         _need(all(vote in (-1, 0, 1, None) for vote in self.votes), "votes", "a vote is +1, -1, 0 or None")
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """What the user asked for as far as it may be distilled, shortest first."""
+        return tuple(hint.text for hint in self.hints if hint.kind == "rule")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -316,6 +325,7 @@ class Sample:
 
     ``mask[r]`` False keeps reply token r out of every loss. ``advantage`` is the scalar branch's, None where it has no
     signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them is the same.
+    ``recalled`` says that the hints are of an earlier turn of the same user.
     """
 
     turn: str
@@ -330,6 +340,7 @@ class Sample:
     temperature: float
     version: int
     group: str | None = None
+    recalled: bool = False
 
     def __post_init__(self) -> None:
         _tokens(self.prompt_tokens, "prompt_tokens")

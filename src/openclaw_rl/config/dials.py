@@ -245,6 +245,12 @@ class TrainDials(Section):
         default="baseline", description="score less its moving mean, bare score, score less group mean"
     )
     normalize: bool = Field(default=False, description="divide group advantages by the group's standard deviation")
+    remember: int = Field(
+        default=0,
+        ge=0,
+        le=10_000,
+        description="for how many of a user's next turns a rule that they gave goes on teaching; 0: for none",
+    )
     baseline_decay: float = Field(default=0.95, ge=0, lt=1, description="decay of a user's moving mean of scores")
     w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the scalar branch; 0: OPD only")
     w_opd: float = Field(default=1.0, ge=0, le=1000, description="weight of distillation; 0: GRPO only")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.judge.reading import read
 from openclaw_rl.judge.text import words
+from openclaw_rl.judge.wishes_en import COMPARATIVE
 from openclaw_rl.types import Hint, HintKind
 
 _RUN = 5  # words in a row that a hint may not borrow from text that is not the user's
@@ -19,6 +20,8 @@ _STATES = re.compile(
 _OBLIGES = re.compile(
     r"(?i)\b(?:should|must|always|never|need to|please|prefer|avoid|don't|do not)\b|请|不要|别|应|必须"
 )
+_WHICH_WAY = re.compile(rf"(?i)\b(?:more|less|fewer|brief\w*|{COMPARATIVE}|to the point|elaborate)\b|更|一点|一些")
+_HOW_FAR = re.compile(r"(?i)\d|\b(?:one|two|three|four|five|six|ten|twenty|thirty|fifty|single)\b|[\"“「]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +64,7 @@ def sift(
             refused.append((text, reason))
             continue
         seen.add(_folded(text))
-        kept.append(Hint(text=text, kind=hint.kind))
+        kept.append(Hint(text=text, kind=hint.kind, vague=hint.kind == "rule" and is_vague(text)))
     seats = sorted(kept, key=lambda hint: (_SEAT[hint.kind], len(hint.text), hint.text))
     refused.extend((hint.text, f"more than {limits.most} hints") for hint in seats[limits.most :])
     return Sifted(
@@ -99,6 +102,11 @@ def borrowed(text: str, *, user: str, others: str) -> bool:
 def _runs(text: str) -> set[tuple[str, ...]]:
     said = words(text)
     return {said[at : at + _RUN] for at in range(len(said) - _RUN + 1)}
+
+
+def is_vague(rule: str) -> bool:
+    """Whether a rule says which way, not how far."""
+    return bool(_WHICH_WAY.search(rule)) and not _HOW_FAR.search(rule)
 
 
 def kind_of(text: str) -> HintKind:

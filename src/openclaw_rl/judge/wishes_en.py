@@ -20,7 +20,7 @@ _ADJ = (
     r"|enthusiastic|cheerful|encouraging|patient|respectful|gentle|succinct|terse|thorough|helpful|human|dramatic|emotional|dry|preachy|repetitive|robotic|cheesy"
     r"|complicated|complex|long|abstract|theoretical|basic|packed|dense|flowery|salesy|pushy|negative|harsh|cold|rude|chatty|literal|poetic|academic|slow|fast)"
 )
-_ADJER = r"(?:warmer|friendlier|kinder|nicer|shorter|longer|simpler|clearer|softer|calmer|funnier|briefer|blunter|gentler|easier|lighter|stricter|bolder|snappier|punchier|crisper|tighter)"
+COMPARATIVE = r"(?:warmer|friendlier|kinder|nicer|shorter|longer|simpler|clearer|softer|calmer|funnier|briefer|blunter|gentler|easier|lighter|stricter|bolder|snappier|punchier|crisper|tighter)"
 _DEGREE = r"(?:(?:a bit|a little|a lot|much|far|way|slightly|so|really|very|even|bit|some) )*"
 _FORM = (
     r"(?:bullet ?points?|bullets|bullet lists?|(?:(?:numbered|bulleted|ordered|short|simple) )?lists?|tables?|prose|paragraphs?|json(?: only)?|markdown|plain (?:text|english)|yaml|csv|code|full sentences"
@@ -72,15 +72,20 @@ def _after(pattern: str, lead: str) -> Callable[[str], str]:
 
 def _as_form(text: str) -> str:
     bare = re.sub(
-        r"(?i)\b(?:please|pls|plz|ok|thanks|and|but|instead|i need|i want(?:ed)?|i'd like|give me|i asked for|i said|i told you)\b",
+        r"(?i)\b(?:please|pls|plz|ok|thanks|and|but|instead|i need|i want(?:ed)?|i'd like|i(?:'d| would)? prefer|give me|i asked for|i said|i told you)\b",
         " ",
         text,
     )
-    bare = re.sub(r"(?i)^(?:answer|keep) (?=(?:in|with|to)\b)", "", " ".join(bare.strip(" .!,?").split()))
+    bare = re.sub(r"(?i) (?:is enough|would do)$", "", " ".join(bare.strip(" .!,?").split()))
+    when = re.match(r"(?i)(next time|from now on)[, ]+", bare)
+    bare = bare[when.end() :] if when else bare
+    bare = re.sub(r"(?i)^(?:answer|keep) (?=(?:in|with|to)\b)", "", bare)
     bare = bare if re.match(rf"(?i){_LANG}", bare) else _lower_first(bare)
+    later = f" {when.group(1).lower()}" if when else ""
     if re.match(r"at least|over|minimum|more", bare):
-        return f"Please write {bare}"
-    return f"Please answer {bare}" if re.match(r"(?:in|with|as|using)\b", bare) else f"Please answer in {bare}"
+        return f"Please write {bare}{later}"
+    lead = "Please answer" if re.match(r"(?:in|with|as|using)\b", bare) else "Please answer in"
+    return f"{lead} {bare}{later}"
 
 
 def _too(text: str) -> str:
@@ -105,18 +110,21 @@ def _too(text: str) -> str:
 
 def _no_form(text: str) -> str:
     bare = re.sub(r"(?i)\b(?:please|pls|plz|next time)\b", " ", text)
-    return "Please use " + " ".join(_strip(bare).split()).replace("No ", "no ", 1)
+    bare = " ".join(_strip(bare).split())
+    return f"Please {_lower_first(bare)}" if re.match(r"(?i)skip\b", bare) else f"Please use {_lower_first(bare)}"
 
 
 def _comparative(text: str) -> str:
     bare = re.sub(r"(?i)\b(?:please|pls|plz|ok)\b", " ", text)
-    return "Please make it " + " ".join(_strip(bare).lower().split())
+    bare = " ".join(_strip(bare).lower().split())
+    verb = "give" if re.search(r"\b(?:more|less) (?:details?|context|depth|numbers|data)\b", bare) else "make it"
+    return f"Please {verb} {bare}"
 
 
 _LENGTH = r"(?:words?|sentences?|lines?|paragraphs?|characters?|chars|bullets?|bullet points?)"
 _NO_FORM = r"(?:bullet ?points?|bullets|bullet lists?|(?:(?:numbered|bulleted|ordered|short|simple) )?lists?|tables?|markdown|headings?|headers|emojis?|emoticons|jargon|exclamation (?:marks|points)|caps|bold|italics|abbreviations|acronyms|slang|cliches|metaphors|adjectives|intros?|introductions?|preambles?|fluff|filler|disclaimers?|apologies|explanations?|commentary|small talk|rhymes|hashtags|latex|html)"
 _STYLE = rf"(?:{_MEASURE}|{_LANG}|{_FORM}|analog(?:y|ies)|words|language|sentences|terms|tone|spelling|units|tool|tools|names|dates|numbers|digits|style|voice|tense|quotes|vocabulary|punctuation|grammar|characters|layout)"
-_MANNER = rf"(?:(?:in|as|with|like|without|into|to) (?:an? |the |my |i'm |simple |plain |more |less |fewer |only |just |any |all |{_NUMBER} )*(?:{_DEGREE}(?:{_ADJ}|{_ADJER}) )*(?:\w+ )?(?:{_STYLE}|{_UNIT}|five|child|person|human|friend|pirate|manner|way|details?)\b.{{0,30}})"
+_MANNER = rf"(?:(?:in|as|with|like|without|into|to) (?:an? |the |my |i'm |simple |plain |more |less |fewer |only |just |any |all |{_NUMBER} )*(?:{_DEGREE}(?:{_ADJ}|{COMPARATIVE}) )*(?:\w+ )?(?:{_STYLE}|{_UNIT}|five|child|person|human|friend|pirate|manner|way|details?)\b.{{0,30}})"
 _VERB = r"(?:run|check|ask|read|test|verify|mention|use|cite|include|write|answer|keep|start|end|give|explain|say|add|follow|stop|focus|confirm|look|avoid|show|quote|listen|be (?:more|less))"
 
 WISHES: tuple[Wish, ...] = (
@@ -129,7 +137,7 @@ WISHES: tuple[Wish, ...] = (
         _no_form,
     ),
     _wish(
-        rf"{_ASK}(?:keep|limit|restrict|cut|trim) (?:it|this|that|them|things|your \w+|(?:the |all |your )?(?:answers?|repl(?:y|ies)|responses?|messages?)|yourself)(?: down)? (?:(?:to |under |below |within |at most |to at most |to under |at )(?:max(?:imum)? |just |only |about )?{_NUMBER} .{{1,40}}|(?:{_DEGREE}(?:more |less )?(?:{_ADJ}|{_ADJER}|tight|light|clean)\b).{{0,40}})"
+        rf"{_ASK}(?:keep|limit|restrict|cut|trim) (?:it|this|that|them|things|your \w+|(?:the |all |your )?(?:answers?|repl(?:y|ies)|responses?|messages?)|yourself)(?: down)? (?:(?:to |under |below |within |at most |to at most |to under |at )(?:max(?:imum)? |just |only |about )?{_NUMBER} .{{1,40}}|(?:{_DEGREE}(?:more |less )?(?:{_ADJ}|{COMPARATIVE}|tight|light|clean)\b).{{0,40}})"
     ),
     _wish(
         rf"{_SOFT}(?:in |with |i need |i want(?:ed)? |i'd like |i'd prefer |i prefer |i said |i asked for |i told you |give me |answer in |answer with |keep to |more )?(?:just |only |exactly |about |around )?(?:under|at most|max(?:imum)?(?: of)?|no more than|not more than|less than|fewer than|within|up to|at least|a maximum of|below|over|minimum) {_NUMBER} {_UNIT}(?: or (?:less|fewer|so))?(?: max(?:imum)?)?{_END}",
@@ -155,15 +163,15 @@ WISHES: tuple[Wish, ...] = (
         rf"{_ASK}(?:use|write) (?:only |just )?(?:one|1|two|2|three|3) (?:short )?(?:words?|sentences?|lines?|paragraphs?){_END}"
     ),
     _wish(
-        rf"{_ASK}(?:be|sound|act|stay) {_DEGREE}(?:more |less )?(?:{_ADJ}|{_ADJER})(?: and {_DEGREE}(?:more |less )?(?:{_ADJ}|{_ADJER}))?(?: (?:to|with|towards) me| about (?:it|this))?{_END}",
+        rf"{_ASK}(?:be|sound|act|stay) {_DEGREE}(?:more |less )?(?:{_ADJ}|{COMPARATIVE})(?: and {_DEGREE}(?:more |less )?(?:{_ADJ}|{COMPARATIVE}))?(?: (?:to|with|towards) me| about (?:it|this))?{_END}",
         answerable=True,
     ),
     _wish(
-        rf"{_SOFT}{_DEGREE}(?:(?:more|less) (?:{_ADJ}|details?|context|depth|numbers|data)|{_ADJER})(?: and {_DEGREE}(?:(?:more|less) {_ADJ}|{_ADJER}))?{_END}",
+        rf"{_SOFT}{_DEGREE}(?:(?:more|less) (?:{_ADJ}|details?|context|depth|numbers|data)|{COMPARATIVE})(?: and {_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}))?{_END}",
         _comparative,
     ),
     _wish(
-        rf"{_ASK}(?:make|keep|write|phrase|say|do|put|format|have|turn|give|explain) (?:it|this|that|them|everything)(?: me)?(?: again| all| into)? (?:{_DEGREE}(?:(?:more|less) {_ADJ}|{_ADJER})(?: and .{{1,30}})?|{_MANNER}|an? {_FORM}|{_FORM}){_END}"
+        rf"{_ASK}(?:make|keep|write|phrase|say|do|put|format|have|turn|give|explain) (?:it|this|that|them|everything)(?: me)?(?: again| all| into)? (?:{_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE})(?: and .{{1,30}})?|{_MANNER}|an? {_FORM}|{_FORM}){_END}"
     ),
     _wish(
         rf"{_ASK}(?:(?:do|say|write|try|explain) (?:it|this|that) (?:again|over|once more)|try again|redo|rewrite|rephrase|once more|one more time)(?: it| this| that)? (?:but |this time |with |without |in |as |using |and ).{{2,60}}"
@@ -177,7 +185,7 @@ WISHES: tuple[Wish, ...] = (
     _wish(rf"{_ASK}write(?: it| everything| this| that)?(?: only| just| always)? {_MANNER}{_END}"),
     _wish(rf"{_ASK}(?:write|say|tell me) (?:a (?:bit|little|lot) )?(?:more|less){_END}"),
     _wish(
-        rf"{_ASK}(?:make|keep|give me|give) (?:(?:your|the|all your|all) )?(?:{_DEGREE}(?:(?:more|less) {_ADJ}|{_ADJER}) (?:answers?|repl(?:y|ies)|responses?|sentences|messages)|(?:answers?|repl(?:y|ies)|responses?|sentences|messages) {_DEGREE}(?:(?:more|less) {_ADJ}|{_ADJER}|short|brief|simple)){_END}"
+        rf"{_ASK}(?:make|keep|give me|give) (?:(?:your|the|all your|all) )?(?:{_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}) (?:answers?|repl(?:y|ies)|responses?|sentences|messages)|(?:answers?|repl(?:y|ies)|responses?|sentences|messages) {_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}|short|brief|simple)){_END}"
     ),
     _wish(
         rf"{_ASK}(?:don't forget|do not forget|remember|make sure)(?: to)? (?:{_VERB}|end|start|begin|finish|close|sign|greet)\b.{{3,80}}"
@@ -189,7 +197,7 @@ WISHES: tuple[Wish, ...] = (
         ),
     ),
     _wish(
-        rf"{_SOFT}(?:i(?:'d| would) like |i want |i need |give me )?{_DEGREE}(?:{_ADJER}|fewer|more {_ADJ}|less {_ADJ}) (?:sentences|answers?|repl(?:y|ies)|words|paragraphs|responses?|messages){_END}",
+        rf"{_SOFT}(?:i(?:'d| would) like |i want |i need |give me )?{_DEGREE}(?:{COMPARATIVE}|fewer|more {_ADJ}|less {_ADJ}) (?:sentences|answers?|repl(?:y|ies)|words|paragraphs|responses?|messages){_END}",
         lambda text: (
             "Please give "
             + _lower_first(
@@ -277,13 +285,13 @@ WISHES: tuple[Wish, ...] = (
         rf"{_ASK}(?:tone it down|loosen (?:it )?up(?: a bit)?|loosen it up|get to the point|cut to the chase|simplify(?: it| that| this)?|shorten (?:it|this|that|your \w+)|elaborate|be yourself|summari[sz]e it in .{{1,30}}|go into more detail|spell it out|lighten up)(?: please| a bit| a little)*"
     ),
     _wish(
-        rf"{_SOFT}i(?:'d| would)? (?:rather|prefer|rather have|prefer if|prefer it if|much prefer)(?: (?:you|have|it|that|if you|your))* (?:(?:used?|answered|wrote|kept|gave) .{{2,50}}|(?:something |an? |the |in |as |as an? )?(?:{_DEGREE}(?:more |less |fewer )?(?:{_ADJ}|{_ADJER}) ?)?(?:{_STYLE}|{_FORM}|answers|replies|responses|ones?|{_NUMBER} {_UNIT})?(?: {_DEGREE}(?:(?:more|less) {_ADJ}|{_ADJER}))?){_END}",
+        rf"{_SOFT}i(?:'d| would)? (?:rather|prefer|rather have|prefer if|prefer it if|much prefer)(?: (?:you|have|it|that|if you|your))* (?:(?:used?|answered|wrote|kept|gave) .{{2,50}}|(?:something |an? |the |in |as |as an? )?(?:{_DEGREE}(?:more |less |fewer )?(?:{_ADJ}|{COMPARATIVE}) ?)?(?:{_STYLE}|{_FORM}|answers|replies|responses|ones?|{_NUMBER} {_UNIT})?(?: {_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}))?){_END}",
         lambda text: (
             "I prefer " + re.sub(r"(?i)^.*?(?:rather have|rather|prefer)(?: it)? (?:if )?", "", text.strip(" .!"))
         ),
     ),
     _wish(
-        rf"{_SOFT}i(?:'d like| would like| need| want) (?:it|this|that|the \w+|answers|you) (?:to be )?{_DEGREE}(?:(?:more|less) {_ADJ}|{_ADJER}){_END}",
+        rf"{_SOFT}i(?:'d like| would like| need| want) (?:it|this|that|the \w+|answers|you) (?:to be )?{_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}){_END}",
         lambda text: (
             "Please make it "
             + re.sub(

@@ -100,7 +100,7 @@ def plain(text: str) -> Prompt:
 
 def _rule(story: Story, turn: str) -> str | None:
     verdict = story.verdict(turn)
-    return next((hint.text for hint in verdict.hints if hint.kind == "rule"), None) if verdict else None
+    return next(iter(verdict.rules), None) if verdict else None
 
 
 def _readable(turn: Turn) -> bool:

@@ -146,13 +146,12 @@ async def talk(
     heard: Heard = lambda _: None,
     remember: Remember = str,
     ready: Ready = at_once,
-    left: Callable[[], None] = lambda: None,
 ) -> list[Exchange]:
     """Hold the sessions of ``numbers``, ``together`` at once; every reply that was read, in the order of reading.
 
     ``named`` sends a session's name and its end in headers; without it the client says nothing. ``remember`` may
     change the opening message (a memory pasted into the prompt). ``ready`` is awaited before each session: False ends
-    the talk, and waiting in it slows the users down. ``left`` is called when a session is over.
+    the talk, and waiting in it slows the users down.
     """
     waiting, told = iter(numbers), list[Exchange]()
 
@@ -165,7 +164,6 @@ async def talk(
             if not await ready():
                 return
             await converse(client, user, number, named=named, heard=hear, remember=remember)
-            left()
 
     async with asyncio.TaskGroup() as group:
         for _ in range(together):

@@ -14,7 +14,7 @@ from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import Ruling
 from openclaw_rl.review.evaluate import wilson
 from openclaw_rl.store import Ledger
-from openclaw_rl.types import Turn, Version, texts
+from openclaw_rl.types import Step, Turn, Version, texts
 
 View = dict[str, Any]
 
@@ -83,13 +83,14 @@ def _step(ledger: Ledger, made: Version) -> View:
         "at": step.at,
         "seconds": step.seconds,
         "metrics": dict(step.metrics),
-        "turns": [_cause(ledger, turn) for turn in step.turns],
+        "turns": [_cause(ledger, turn, step) for turn in step.turns],
     }
 
 
-def _cause(ledger: Ledger, name: str) -> View:
+def _cause(ledger: Ledger, name: str, step: Step | None) -> View:
     """One turn as a cause: what was asked, answered and said to it, and what was made of that."""
     found, verdict = ledger.turn(name), ledger.verdict(name)
+    earlier = ledger.recall(name) if step is not None and "recalled" in step.parts.get(name, {}) else None
     return {
         "turn": name,
         "user": found.user,
@@ -101,16 +102,18 @@ def _cause(ledger: Ledger, name: str) -> View:
         "source": verdict.source if verdict else None,
         "note": verdict.note if verdict else None,
         "hints": [asdict(hint) for hint in verdict.hints] if verdict else [],
+        "recalled": {"turn": earlier.turn, "rules": [*earlier.rules]} if earlier else None,
     }
 
 
 def turn(ledger: Ledger, name: str) -> View:
     """A correction forward: the step that used it, the version that made, and the answers before and after."""
     used = ledger.trained_in(name)
+    step = ledger.step(used) if used is not None else None
     made = ledger.made_by(used) if used is not None else None
     drop, fallen = ledger.dropped(name), ledger.fallen(name)
     return {
-        **_cause(ledger, name),
+        **_cause(ledger, name, step),
         "pinned": name in ledger.examples(),
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "step": used,
@@ -231,6 +234,9 @@ def _tell_cause(cause: View, *, indent: str) -> Iterator[str]:
     yield f"{indent}  verdict  {score} ({cause['source']}: {cause['note']})"
     for hint in cause["hints"]:
         yield f"{indent}  {hint['kind']}  {_short(hint['text'])}"
+    if cause["recalled"]:
+        for rule in cause["recalled"]["rules"]:
+            yield f"{indent}  recalled from turn {cause['recalled']['turn']}  {_short(rule)}"
 
 
 def age(seconds: float) -> str:

@@ -47,6 +47,27 @@ class Reader(Reviews):
         row = self.row(f"SELECT {VERDICT} FROM verdicts v WHERE v.turn = ? ORDER BY v.seq DESC LIMIT 1", turn)
         return to_verdict(row) if row else None
 
+    def recall(self, turn: str, *, within: int | None = None) -> Verdict | None:
+        """What the user of a turn had asked for last: the newest verdict with a rule, before this turn and its verdict.
+
+        Only main turns that may be trained on count; ``within`` looks at so many turns at most. A vague rule does not
+        displace an earlier one that is none: who says "under 30 words" and then "shorter" still means the former.
+        """
+        rule = "SELECT 1 FROM json_each(v.hints) h WHERE coalesce(json_extract(h.value, '$.kind'), 'rule') = 'rule'"
+        row = self.row(
+            f"SELECT {VERDICT} FROM (SELECT p.id, p.seq FROM turns t JOIN turns p ON p.user = t.user AND p.seq < t.seq"
+            "  WHERE t.id = ?1 ORDER BY p.seq DESC LIMIT ?2) p JOIN verdicts v ON v.turn = p.id"
+            " WHERE v.hints != '[]' AND v.seq < (SELECT max(seq) FROM verdicts WHERE turn = ?1)"
+            f" AND EXISTS ({rule})"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
+            " AND EXISTS (SELECT 1 FROM turns x WHERE x.id = p.id AND x.trainable)"
+            " AND EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = p.id AND o.kind = 'main')"
+            f" ORDER BY EXISTS ({rule} AND NOT coalesce(json_extract(h.value, '$.vague'), 0)) DESC, p.seq DESC LIMIT 1",
+            turn,
+            -1 if within is None else within,
+        )
+        return to_verdict(row) if row else None
+
     def feedback(self, turn: str) -> tuple[Feedback, ...]:
         """All that was said of a turn outright, oldest first."""
         sql = "SELECT turn, score, hint, edit, source, at FROM feedback WHERE turn = ? ORDER BY seq"

@@ -84,4 +84,7 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE optouts (session TEXT PRIMARY KEY, user TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
     """,
+    """
+    CREATE INDEX turns_user ON turns (user, seq);
+    """,
 )

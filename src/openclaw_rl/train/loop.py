@@ -348,4 +348,6 @@ class TrainLoop:
 def _part(sample: Sample, parent: Version) -> dict[str, float]:
     """With what a turn took part in a step."""
     known = {"hints": float(len(sample.teachers)), "lag": float(parent.number - sample.version)}
+    if sample.recalled:
+        known["recalled"] = 1.0
     return known if sample.advantage is None else {"advantage": sample.advantage, **known}

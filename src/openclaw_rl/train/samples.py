@@ -25,6 +25,8 @@ class Rules:
     advantage: Advantage = "baseline"
     normalize: bool = False
     decay: float = 0.95
+    remember: int = 0
+    """for how many of a user's next turns a rule goes on teaching"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +42,18 @@ class Batch:
         return not any(sample.advantage or sample.teachers for sample in self.samples)
 
 
-def sift(turn: Turn, outcome: Outcome, verdict: Verdict, *, live: int, rules: Rules) -> Sample | Drop:
-    """The sample that a judged turn gives, its ``advantage`` still the plain score; or the reason why it gives none."""
+def sift(
+    turn: Turn, outcome: Outcome, verdict: Verdict, *, live: int, rules: Rules, recalled: Sequence[str] = ()
+) -> Sample | Drop:
+    """The sample that a judged turn gives, its ``advantage`` still the plain score; or the reason why it gives none.
+
+    ``recalled`` are rules that the user gave on an earlier turn, which teach in place of this turn's own.
+    """
     reason = _unfit(turn, outcome, live=live, rules=rules)
     if reason:
         return Drop(turn=turn.id, stage="train", reason=reason[0], detail=reason[1])
     done = turn.completion
-    teachers = _teachers(turn.prompt, verdict, rules)
+    teachers = _teachers(turn.prompt, recalled or verdict.rules, rules)
     score = _scalar(verdict) if rules.scalar else None
     if score is not None and done.sampling.greedy:
         if not teachers:
@@ -67,6 +74,7 @@ def sift(turn: Turn, outcome: Outcome, verdict: Verdict, *, live: int, rules: Ru
         mask=(True,) * len(done.reply_tokens),
         advantage=score,
         teachers=teachers,
+        recalled=bool(teachers and recalled),
         temperature=done.sampling.temperature,
         version=done.version,
     )
@@ -89,11 +97,8 @@ def _unfit(turn: Turn, outcome: Outcome, *, live: int, rules: Rules) -> tuple[st
     return None
 
 
-def _teachers(prompt: Prompt, verdict: Verdict, rules: Rules) -> tuple[Prompt, ...]:
-    if not rules.distil:
-        return ()
-    rule_texts = [hint.text for hint in verdict.hints if hint.kind == "rule"]
-    return tuple(prompt.hinted(text) for text in rule_texts[: rules.max_hints])
+def _teachers(prompt: Prompt, said: Sequence[str], rules: Rules) -> tuple[Prompt, ...]:
+    return tuple(prompt.hinted(text) for text in said[: rules.max_hints]) if rules.distil else ()
 
 
 def _scalar(verdict: Verdict) -> float | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from openclaw_rl.train.samples import Rules, due, sift, task_of
-from openclaw_rl.types import Drop, Outcome, Sample, Turn, Verdict, Version
+from openclaw_rl.types import Drop, Hint, Outcome, Sample, Turn, Verdict, Version
 
 _GROUPS_REACH = 1024
 
@@ -30,6 +30,7 @@ class WorkLedger(Protocol):
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
     def live_version(self) -> Version | None: ...
     def rolled_back(self) -> set[int]: ...
+    def recall(self, turn: str, *, within: int | None = None) -> Verdict | None: ...
     def group(self, group: str) -> tuple[int, int]: ...
     def last_turn_at(self) -> float | None: ...
     def newest(self, table: Any) -> int: ...
@@ -91,11 +92,30 @@ class Work:
         return len(drops)
 
     def _sifted(self, judged: Judged, live: int, taken_back: set[int]) -> Sample | Drop:
-        found = sift(judged.turn, judged.outcome, judged.verdict, live=live, rules=self._rules)
+        found = sift(
+            judged.turn,
+            judged.outcome,
+            judged.verdict,
+            live=live,
+            rules=self._rules,
+            recalled=self._recalled(judged),
+        )
         if isinstance(found, Drop) or found.version not in taken_back:
             return found
         detail = f"version {found.version} answered it"
         return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
+
+    def _recalled(self, judged: Judged) -> tuple[str, ...]:
+        """What the user asked for earlier, if that was not too long ago and this turn says nothing better.
+
+        A vague rule of this turn gives way to an earlier one that says how far.
+        """
+        if not (self._rules.remember and self._rules.distil) or any(not hint.vague for hint in _rules(judged.verdict)):
+            return ()
+        earlier = self._ledger.recall(judged.turn.id, within=self._rules.remember)
+        if earlier is None or (judged.verdict.rules and all(hint.vague for hint in _rules(earlier))):
+            return ()
+        return earlier.rules
 
     def due(self) -> list[Sample]:
         """The samples of the next step, none while it is not time for one."""
@@ -128,3 +148,7 @@ class Work:
     def _is_whole(self, sessions: int, unjudged: int) -> bool:
         """A play under way always has a turn without a verdict: its newest."""
         return sessions >= self._group_size and unjudged == 0
+
+
+def _rules(verdict: Verdict) -> list[Hint]:
+    return [hint for hint in verdict.hints if hint.kind == "rule"]

@@ -102,14 +102,15 @@ class Worker:
 
     def _train(self, order: Order) -> dict[str, float]:
         views, missing = self._views(order.samples)
-        signal = self._signal(order.samples, views)
-        if signal == 0:
+        weight = self._weight(order.samples, views)
+        if weight == 0:
             nothing = "no teacher's prompt could be rendered" if missing else "there is no hint"
             raise Skip(f"no signal: every advantage is zero and {nothing}")
         batch = collate(order.samples, views, version=order.parent.number, device=self.policy.device, wide=self._wide())
         metrics = self._gradient(batch)
-        metrics |= {"teachers_missing": float(missing), "signal": signal, **self._apply(metrics, signal)}
-        return metrics
+        signal = self._weight(order.samples, views, news=True)
+        applied = self._apply(metrics, weight=weight, signal=signal)
+        return metrics | {"teachers_missing": float(missing), "signal": signal, **applied}
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The batch's gradient; when memory runs out, again with half as many tokens at once."""
@@ -166,19 +167,25 @@ class Worker:
         self.budget = max(longest, min(self.budget, _tokens(batch)) // 2)
         log.warning("out of memory: %d tokens at once from now on", self.budget)
 
-    def _signal(self, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]]) -> float:
-        """How much a batch has to say, 0 .. 1: what its samples have, on average."""
+    def _weight(
+        self, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]], *, news: bool = False
+    ) -> float:
+        """How much a batch has to say, 0 .. 1: what its samples have, on average; or how much of that is ``news``."""
         said = [
-            self._weigh(hinted=any(view is not None for view in row), advantage=sample.advantage)
+            self._weigh(
+                hinted=any(view is not None for view in row),
+                advantage=sample.advantage,
+                recalled=news and sample.recalled,
+            )
             for sample, row in zip(samples, views, strict=True)
         ]
         return statistics.fmean(said) if said else 0.0
 
-    def _apply(self, metrics: dict[str, float], signal: float) -> dict[str, float]:
+    def _apply(self, metrics: dict[str, float], *, weight: float, signal: float) -> dict[str, float]:
         """Check the gradient's norm, clip it, update; the moving average follows."""
         s, parameters = self.settings, list(self.policy.parameters.values())
         norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-        weighed = norm / max(signal, _LEAST)  # a correction after many thanks is no alarm
+        weighed = norm / max(weight, _LEAST)  # a correction after many thanks is no alarm
         why = norm_alarm(weighed, self._state.norms, s.norm_alarm)
         if why is not None:
             raise Skip(why, {**metrics, "grad_norm": norm})
