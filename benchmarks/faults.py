@@ -73,7 +73,7 @@ class Fault:
 HERE = Path(__file__).resolve()
 FAULTS = (
     Fault(name="flipped", sets=(f"judge.custom={HERE}:Flipped", "train.method=topk")),
-    Fault(name="rate", sets=("train.lr=0.05",)),
+    Fault(name="rate", sets=("train.lr=0.06",)),
     Fault(name="corrupt", sets=(f"train.backend={HERE}:Corrupting",)),
     Fault(name="praise", sets=(f"judge.custom={HERE}:Praising", "train.method=topk")),
 )
@@ -169,7 +169,7 @@ async def watched() -> dict[str, Any]:
         "train.max_wait=3600",
         "train.idle_wait=3600",
         "train.method=topk",
-        "train.lr=0.05",
+        "train.lr=0.06",
         "train.w_opd=0",
         "gate.mode=off",
     )

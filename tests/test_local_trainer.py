@@ -447,6 +447,8 @@ def test_a_full_tune_is_published_as_a_model_that_loads_by_its_folder(folder: st
         {},
         {"lora_dropout": 0.3},
         {"teacher": "ema", "ema_decay": 0.5},
+        {"average": 2},
+        {"average": 2, "lora": False, "lr": 1e-3, "dtype": "bfloat16"},
         {"lora": False, "lr": 1e-3},
         {"lora": False, "lr": 1e-3, "dtype": "bfloat16"},
     ],
@@ -592,6 +594,58 @@ def test_the_gap_of_an_on_policy_batch_is_rounding_alone(folder: str, tmp_path: 
     assert done.metrics["gap_mean"] < 1e-5
     assert done.metrics["ess"] == pytest.approx(1.0)
     assert (done.metrics["lag_mean"], done.metrics["masked_off_policy"]) == (0.0, 0.0)
+
+
+# --- averages
+
+
+def steps(trainer: Worker, where: Path, count: int) -> list[str]:
+    """So many steps on the same lesson, each from the one before; where they lie."""
+    made: list[str] = []
+    for number in range(1, count + 1):
+        parent = version(number - 1, made[-1]) if made else None
+        made.append(str(trainer.step(order(lesson(), where / f"v{number}", number=number, parent=parent)).adapter))
+    return made
+
+
+def published(folder: str | None) -> dict[str, Tensor]:
+    return load_file(Path(str(folder)) / train_publish.ADAPTER)
+
+
+def test_what_is_published_is_the_mean_of_the_trained_weights_and_training_goes_on_from_the_newest(
+    folder: str, tmp_path: Path
+) -> None:
+    raw, mean = (
+        [published(one) for one in steps(worker(folder, average=over), tmp_path / str(over), 3)] for over in (1, 2)
+    )
+    for name, first in raw[0].items():
+        assert torch.equal(mean[0][name], first)
+        second = (first + raw[1][name]) / 2
+        torch.testing.assert_close(mean[1][name], second)
+        torch.testing.assert_close(mean[2][name], (second + raw[2][name]) / 2)
+
+
+def test_the_engine_is_compared_with_the_average_that_it_serves(folder: str, tmp_path: Path) -> None:
+    from peft import PeftModel
+
+    trainer = worker(folder, average=8, lr=2e-2)
+    parent = version(2, steps(trainer, tmp_path, 2)[-1])
+    served = PeftModel.from_pretrained(load(folder).model, str(parent.adapter)).eval()
+    on_policy = []
+    for one in lesson():
+        scores = log_softmax(served, one.prompt_tokens, one).gather(-1, torch.tensor(one.reply_tokens)[:, None])[:, 0]
+        on_policy.append(replace(one, logprobs=tuple(scores.tolist()), version=2))
+    third = trainer.step(order(on_policy, tmp_path / "v3", number=3, parent=parent))
+    assert third.metrics["gap_mean"] < 1e-5, "at the weights that are served"
+    assert third.metrics["masked_off_policy"] == 0.0
+    assert third.metrics["ess"] < 0.999, "the newest weights are elsewhere"
+
+
+def test_without_averaging_training_goes_on_from_what_is_served(folder: str, tmp_path: Path) -> None:
+    parent = version(2, steps(worker(folder, average=4), tmp_path, 2)[-1])
+    after = worker(folder, lr=1e-12).step(order(lesson(), tmp_path / "v3", number=3, parent=parent))
+    for name, value in published(parent.adapter).items():
+        torch.testing.assert_close(published(after.adapter)[name], value)
 
 
 # --- teachers and custom losses

@@ -510,11 +510,8 @@ def test_what_a_sample_has_to_say(
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("advantage", "expected"), [(1.8, 0.81), (3.0, 1.0), (1.0, 0.3), (0.0, 0.1), (-0.1, 1.0), (None, 1.0)]
-)
-def test_a_hint_recalled_for_a_liked_reply_says_as_much_as_that_is_a_surprise(
-    advantage: float | None, expected: float
-) -> None:
-    found = losses.weight_of(plain(method="topk", w_rl=0.3), hinted=True, advantage=advantage, recalled=True)
-    assert found == pytest.approx(expected)
+def test_a_hint_says_as_much_as_it_is_urgent() -> None:
+    dials = plain(method="topk", w_rl=0.4)
+    assert losses.weight_of(dials, hinted=True, advantage=0.1, urgency=0.25) == pytest.approx(0.25)
+    assert losses.weight_of(dials, hinted=True, advantage=-1.8, urgency=0.25) == pytest.approx(0.4)  # the score's
+    assert losses.weight_of(dials, hinted=True, advantage=None) == 1.0

@@ -318,6 +318,11 @@ class Verdict:
         """What the user asked for as far as it may be distilled, shortest first."""
         return tuple(hint.text for hint in self.hints if hint.kind == "rule")
 
+    @property
+    def precise(self) -> bool:
+        """Whether one of its rules says how far, not only which way."""
+        return any(hint.kind == "rule" and not hint.vague for hint in self.hints)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -325,7 +330,8 @@ class Sample:
 
     ``mask[r]`` False keeps reply token r out of every loss. ``advantage`` is the scalar branch's, None where it has no
     signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them is the same.
-    ``recalled`` says that the hints are of an earlier turn of the same user.
+    ``recalled`` says that the hints are of an earlier turn of the same user. ``urgency`` (0 .. 1) is how much there is
+    left to learn from this user's rules.
     """
 
     turn: str
@@ -341,6 +347,7 @@ class Sample:
     version: int
     group: str | None = None
     recalled: bool = False
+    urgency: float = 1.0
 
     def __post_init__(self) -> None:
         _tokens(self.prompt_tokens, "prompt_tokens")

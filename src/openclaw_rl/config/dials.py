@@ -276,6 +276,9 @@ class TrainDials(Section):
     lr_by_signal: bool = Field(
         default=True, description="smaller steps for a batch that says little, as thanks alone do"
     )
+    average: int = Field(
+        default=1, ge=1, le=1000, description="steps over which the weights that are served are averaged; 1: the newest"
+    )
     weight_decay: float = Field(default=0.0, ge=0, le=1, description="weight decay of AdamW")
     adam_beta1: float = Field(default=0.9, ge=0, lt=1, description="first momentum of AdamW")
     adam_beta2: float = Field(default=0.95, ge=0, lt=1, description="second momentum of AdamW")

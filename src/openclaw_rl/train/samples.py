@@ -12,6 +12,8 @@ from openclaw_rl.types import Drop, Outcome, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
+_LEAST_URGENCY = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
@@ -129,8 +131,17 @@ def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, float], rules
             continue
         score, before = sample.advantage, after.get(sample.user, 0.0)
         after[sample.user] = rules.decay * before + (1 - rules.decay) * score
-        done.append(replace(sample, advantage=score - before if rules.advantage == "baseline" else score))
+        advantage = score - before if rules.advantage == "baseline" else score
+        done.append(replace(sample, advantage=advantage, urgency=_urgency(before) if rules.remember else 1.0))
     return Batch(samples=tuple(done), baselines=after)
+
+
+def _urgency(content: float) -> float:
+    """How much is left to learn from somebody whose scores have been about ``content`` (-1 .. 1) of late.
+
+    A rule that goes on teaching would otherwise move the weights as far by each content turn as by each complaint.
+    """
+    return min(1.0, max(_LEAST_URGENCY, (1.0 - content) / 2))
 
 
 def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from openclaw_rl.train.samples import Rules, due, sift, task_of
-from openclaw_rl.types import Drop, Hint, Outcome, Sample, Turn, Verdict, Version
+from openclaw_rl.types import Drop, Outcome, Sample, Turn, Verdict, Version
 
 _GROUPS_REACH = 1024
 
@@ -110,12 +110,11 @@ class Work:
 
         A vague rule of this turn gives way to an earlier one that says how far.
         """
-        if not (self._rules.remember and self._rules.distil) or any(not hint.vague for hint in _rules(judged.verdict)):
+        said = judged.verdict
+        if not (self._rules.remember and self._rules.distil) or said.precise:
             return ()
         earlier = self._ledger.recall(judged.turn.id, within=self._rules.remember)
-        if earlier is None or (judged.verdict.rules and all(hint.vague for hint in _rules(earlier))):
-            return ()
-        return earlier.rules
+        return earlier.rules if earlier is not None and (earlier.precise or not said.rules) else ()
 
     def due(self) -> list[Sample]:
         """The samples of the next step, none while it is not time for one."""
@@ -148,7 +147,3 @@ class Work:
     def _is_whole(self, sessions: int, unjudged: int) -> bool:
         """A play under way always has a turn without a verdict: its newest."""
         return sessions >= self._group_size and unjudged == 0
-
-
-def _rules(verdict: Verdict) -> list[Hint]:
-    return [hint for hint in verdict.hints if hint.kind == "rule"]

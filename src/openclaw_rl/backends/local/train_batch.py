@@ -132,16 +132,29 @@ class Hinted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Others:
-    """What the step compares the student with: the teacher's views and the base, each None where not asked for."""
+    """What the step compares the student with: the teacher's views, the base, and log-probs [N] of what is served.
+
+    Each is None where it was not asked for.
+    """
 
     teacher: Hinted | None
     base: Base | None
+    served: Tensor | None = None
 
 
-def ask_others(batch: Batch, teacher: Net, base: Net | None, *, k: int, budget: int | None, count: Count) -> Others:
-    """One pass through the teacher for all hinted views, and one through the base for the plain ones.
+def ask_others(
+    batch: Batch,
+    teacher: Net,
+    base: Net | None,
+    served: Net | None = None,
+    *,
+    k: int,
+    budget: int | None,
+    count: Count,
+) -> Others:
+    """One pass through the teacher for all hinted views, one through the base and one through ``served`` for the rest.
 
-    Where both are the same weights it is a single pass: plain and hinted prompts share their beginnings too.
+    Teacher and base make a single pass where they are the same weights: their prompts share their beginnings too.
     """
     views = [path for _, _, path in batch.hinted]
     plain = list(batch.plain) if base is not None else []
@@ -154,7 +167,15 @@ def ask_others(batch: Batch, teacher: Net, base: Net | None, *, k: int, budget: 
     return Others(
         teacher=_hinted(batch, for_views, teacher.head, k) if views else None,
         base=Base(hidden=torch.cat(for_plain), head=base.head) if base is not None else None,
+        served=_sampled(batch, served, budget, count) if served is not None else None,
     )
+
+
+def _sampled(batch: Batch, net: Net, budget: int | None, count: Count) -> Tensor:
+    """The log-prob [N] of each sampled token."""
+    found = torch.cat(states(net, batch.plain, budget, count))
+    norm = train_head.scan(found, net.head, batch.temperature, k=1).norm
+    return train_head.at(found, net.head, batch.temperature, norm, batch.tokens[:, None])[:, 0]
 
 
 def _hinted(batch: Batch, found: list[Tensor], head: Head, k: int) -> Hinted:
@@ -218,6 +239,7 @@ def look(batch: Batch, student: Tensor, head: Head, others: Others, *, k: int) -
         teacher_current=at[:, 1 + width :].view(n, -1, width).permute(1, 0, 2),
         kl=kl,
         reference=_reference(batch, others.base, seen.base_norm),
+        served=others.served,
         **teacher,
     )
     return inputs, Leaves(ids=ids, at=at, kl=kl)

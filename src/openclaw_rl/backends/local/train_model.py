@@ -114,9 +114,13 @@ class Policy:
         roles: dict[str, Callable[[], Net]] = {
             "base": lambda: base,
             "live": lambda: self._net(self.model, self._asked),
-            "ema": lambda: self._net(self.model, lambda: self._as(ema or {})),
+            "ema": lambda: self._net(self.model, lambda: self.lent(ema or {})),
         }
         return roles[self.settings.teacher]()
+
+    def served(self, average: Weights) -> Net:
+        """The weights that were published, where these are an average."""
+        return self._net(self.model, lambda: self.lent(average))
 
     def recompute(self, on: bool) -> None:
         """Whether layers are computed again in the backward pass, which keeps less of them in memory."""
@@ -159,7 +163,7 @@ class Policy:
             yield
 
     @contextmanager
-    def _as(self, weights: Weights) -> Iterator[None]:
+    def lent(self, weights: Weights) -> Iterator[None]:
         """Lend the model other values of its trained parameters for a while."""
         before = {name: p.data for name, p in self.parameters.items()}
         try:

@@ -43,6 +43,7 @@ class TrainSettings:
     max_hints: int
     lr: float
     lr_by_signal: bool
+    average: int
     weight_decay: float
     adam_beta1: float
     adam_beta2: float

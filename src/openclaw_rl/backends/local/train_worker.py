@@ -48,7 +48,11 @@ class State:
     norms: list[float] = field(default_factory=list)
     ema: Weights | None = None
     master: Weights | None = None
-    """trained weights in single precision, where the published ones are rounded"""
+    """trained weights as they are, where the published ones are rounded or averaged"""
+    average: Weights | None = None
+    """what is published, where that is an average"""
+    averaged: int = 0
+    """how many weights are in it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +132,9 @@ class Worker:
         base = self.policy.base()
         teacher = self.policy.teacher(base, self._state.ema)
         reference = base if s.losses.kl_coef > 0 else None
-        others = ask_others(batch, teacher, reference, k=s.k, budget=self.budget, count=count)
+        apart = self._state.average if self._state.averaged > 1 and bool(batch.same_weights.any()) else None
+        served = self.policy.served(apart) if apart is not None else None
+        others = ask_others(batch, teacher, reference, served, k=s.k, budget=self.budget, count=count)
         vitals: dict[str, float] = {}
 
         def stop(inputs: LossInputs) -> str | None:
@@ -170,12 +176,12 @@ class Worker:
     def _weight(
         self, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]], *, news: bool = False
     ) -> float:
-        """How much a batch has to say, 0 .. 1: what its samples have, on average; or how much of that is ``news``."""
+        """How much a batch has to say, 0 .. 1: what its samples have, on average; with ``news``, by their urgency."""
         said = [
             self._weigh(
                 hinted=any(view is not None for view in row),
                 advantage=sample.advantage,
-                recalled=news and sample.recalled,
+                urgency=sample.urgency if news else 1.0,
             )
             for sample, row in zip(samples, views, strict=True)
         ]
@@ -197,11 +203,14 @@ class Worker:
         optimizer = self._optimizer(lr)
         optimizer.step()
         self._forget_gradients()
+        average, averaged = self._averaged()
         self._state = State(
             optimizer=_to_cpu(optimizer.state_dict()) if s.offload_optimizer else optimizer.state_dict(),
             random=self._random(),
             norms=[*self._state.norms, weighed][-_HISTORY:],
             ema=self._moved_average(),
+            average=average,
+            averaged=averaged,
         )
         self._at = None  # in memory now, on disk only when published
         return {"grad_norm": norm, "lr": lr}
@@ -222,6 +231,18 @@ class Worker:
         decay, old = self.settings.ema_decay, self._state.ema or {}
         now = self.policy.weights()
         return {name: old[name].to(value).mul_(decay).add_(value, alpha=1 - decay) for name, value in now.items()}
+
+    @torch.no_grad()
+    def _averaged(self) -> tuple[Weights | None, int]:
+        """The mean of the first so many weights, then a moving one; and how many are in it."""
+        most = self.settings.average
+        if most == 1:
+            return None, 0
+        now, old = self.policy.weights(), self._state.average
+        count = min(self._state.averaged + 1, most)
+        if old is None or count == 1:
+            return now, 1
+        return {name: old[name].to(value).lerp_(value, 1 / count) for name, value in now.items()}, count
 
     def _forget_gradients(self) -> None:
         for parameter in self.policy.parameters.values():
@@ -251,6 +272,7 @@ class Worker:
         model, s, device = self.policy.model, self.settings, self.policy.device
         trained = list(self.policy.parameters.values())
         held = (s.lora is None and s.losses.kl_coef > 0) + (s.teacher_model is not None)
+        held += s.lora is None and s.average > 1
         shape = Shape(
             parameters=sum(p.numel() for p in model.parameters()),
             trainable=sum(p.numel() for p in trained),
@@ -297,6 +319,10 @@ class Worker:
             self.policy.put(weights)
             return self._first()
         state = State(**torch.load(directory / STATE, map_location="cpu", weights_only=True))
+        if state.averaged and self.settings.average == 1:  # no longer averaged: go on from what is served
+            state.master, state.average, state.averaged = None, None, 0
+        elif state.averaged and state.average is None:
+            state.average = {name: value.to(self.policy.device) for name, value in weights.items()}
         self.policy.put(state.master or weights)
         if state.ema is None and self.settings.teacher == "ema":
             state.ema = self.policy.weights()
@@ -306,11 +332,14 @@ class Worker:
         rounded = (
             self.settings.lora is None and self.policy.compute != next(iter(self.policy.parameters.values())).dtype
         )
-        master = _to_cpu(self.policy.weights()) if rounded else None
-        state = {name: getattr(self._state, name) for name in ("optimizer", "random", "norms", "ema")}
+        average = self._state.average
+        state = {name: getattr(self._state, name) for name in ("optimizer", "random", "norms", "ema", "averaged")}
+        state["master"] = self.policy.weights() if rounded or average is not None else None
+        state["average"] = average if rounded else None  # else it is the very file that is published
         with publishing(Path(order.target)) as directory:
-            self.policy.write(directory)
-            torch.save({**_to_cpu(state), "master": master}, directory / STATE)
+            with self.policy.lent(average or {}):
+                self.policy.write(directory)
+            torch.save(_to_cpu(state), directory / STATE)
             write_manifest(directory, {**self._identity(order), "metrics": metrics})
         self._at = order.target
 

@@ -64,6 +64,8 @@ class LocalTrainer:
     lr: float | None = None
     """None: 5e-4 for an adapter, a tenth of it for a full tune"""
     lr_by_signal: bool = True
+    average: int = 1
+    """steps over which what is published is averaged"""
     weight_decay: float = 0.0
     adam_beta1: float = 0.9
     adam_beta2: float = 0.95

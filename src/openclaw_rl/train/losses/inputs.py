@@ -25,7 +25,7 @@ class LossInputs:
     old: Tensor
     """[N] l_old of the sampled token, as recorded while it was sampled"""
     same_weights: Tensor
-    """[N] bool: sampled by the very weights that ``current`` comes from, so that both should be equal"""
+    """[N] bool: sampled by the very weights that ``served`` comes from, so that it should equal ``old``"""
     advantage: Tensor
     """[S] the scalar branch's A"""
     has_advantage: Tensor
@@ -54,13 +54,20 @@ class LossInputs:
     """[N] KL(current || base) over the whole vocabulary, None where it was not computed"""
     reference: Tensor | None = None
     """[N] l_ref of the sampled token under the base, None where it was not computed"""
+    served: Tensor | None = None
+    """[N] l of the sampled token under the version that is served, None where that is ``current``"""
+
+    @property
+    def comparable(self) -> Tensor:
+        """[N] what the engine should have found too where ``same_weights``."""
+        return self.current.detach() if self.served is None else self.served
 
     def __post_init__(self) -> None:
         n, s, h, k = len(self.sample), len(self.advantage), len(self.teacher), self.student_ids.shape[-1]
         if h < 1:
             raise InvalidValue("teacher", "no row", remedy="give one row and let has_teacher be False")
         for names, shape in (
-            ("mask current old same_weights kl reference", (n,)),
+            ("mask current old same_weights kl reference served", (n,)),
             ("has_advantage", (s,)),
             ("teacher has_teacher", (h, n)),
             ("student_ids student_old student_current", (n, k)),

@@ -14,9 +14,6 @@ from openclaw_rl.train.losses.methods import KLS, METHODS
 Entry = TypeVar("Entry")
 
 
-_LEAST_RECALLED = 0.1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
     """The dials of the built-in losses; defaults are METHODS's."""
@@ -69,18 +66,13 @@ def needs(s: LossSettings) -> tuple[int | None, bool]:
     return hints, method.scores and not (method.weighted and s.w_rl == 0)
 
 
-def weight_of(s: LossSettings, *, hinted: bool, advantage: float | None, recalled: bool = False) -> float:
-    """How much a sample has to say, 0 .. 1: its hint's weight or its score's, whichever is larger.
+def weight_of(s: LossSettings, *, hinted: bool, advantage: float | None, urgency: float = 1.0) -> float:
+    """How much a sample has to say, 0 .. 1: its hint's weight by its urgency, or its score's, whichever is larger.
 
-    A hint that is recalled for a reply that was liked says little: it counts by the square of the score's surprise, in
-    parts of the greatest there is (2, a reply liked by somebody who never likes any), and never less than a tenth.
     A weight is taken relative to the larger of ``w_opd`` and ``w_rl``, so that scaling both changes nothing.
     """
     method = METHODS[s.method]
     w_opd, w_rl = (s.w_opd, s.w_rl) if method.weighted else (1.0, 1.0)
-    surprise = abs(advantage or 0.0)
-    told = w_opd if hinted and method.hints != 0 else 0.0
-    if recalled and advantage is not None and advantage >= 0:
-        told *= min(1.0, max(_LEAST_RECALLED, (surprise / 2) ** 2))
-    scored = w_rl * min(1.0, surprise) if method.scores else 0.0
+    told = w_opd * urgency if hinted and method.hints != 0 else 0.0
+    scored = w_rl * min(1.0, abs(advantage or 0.0)) if method.scores else 0.0
     return max(told, scored) / (max(w_opd, w_rl) or 1.0)

@@ -14,7 +14,7 @@ from openclaw_rl.train.losses.inputs import LossInputs
 def fit(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, Tensor]:
     """Why tokens are kept out, each reason [N] bool and disjoint from those before it; ``kept`` is the rest."""
     finite = x.current.detach().isfinite() & x.old.isfinite()
-    near = ((x.current.detach() - x.old).abs() <= math.log(max_mismatch)) | ~x.same_weights
+    near = ((x.comparable - x.old).abs() <= math.log(max_mismatch)) | ~x.same_weights
     return {
         "masked_sample": ~x.mask,
         "masked_non_finite": x.mask & ~finite,
@@ -29,7 +29,7 @@ def health(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, float]:
     The gap is |trainer - engine| at equal weights, before the off-policy mask; NaN where no token is comparable.
     """
     reasons = fit(x, max_mismatch)
-    gap = (x.current.detach() - x.old).abs()[x.same_weights & (reasons["kept"] | reasons["masked_off_policy"])]
+    gap = (x.comparable - x.old).abs()[x.same_weights & (reasons["kept"] | reasons["masked_off_policy"])]
     weight = ratio(x.current.detach(), x.old)[reasons["kept"]]
     nothing = float("nan")
     return {
