@@ -253,6 +253,6 @@ def test_rules_that_go_on_teaching_are_the_less_urgent_the_more_content_their_us
     batch = assemble(scored(-1.0, 1.0, 1.0), baselines={"u1": 0.5}, rules=Rules(decay=0.5, remember=8))
     assert [one.urgency for one in batch.samples] == pytest.approx([0.25, 0.625, 0.3125])  # before: 0.5, -0.25, 0.375
     happy = assemble(scored(1.0), baselines={"u1": 1.0}, rules=Rules(remember=8))
-    assert happy.samples[0].urgency == 0.1, "never nothing: the teacher also mends what nobody complains of"
+    assert happy.samples[0].urgency == 0.2, "never nothing: the teacher also mends what nobody complains of"
     plain = assemble(scored(1.0), baselines={"u1": 0.5}, rules=Rules())
     assert plain.samples[0].urgency == 1.0

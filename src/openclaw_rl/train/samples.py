@@ -12,7 +12,7 @@ from openclaw_rl.types import Drop, Outcome, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
-_LEAST_URGENCY = 0.1
+_LEAST_URGENCY = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
