@@ -71,9 +71,11 @@ class Fault:
 
 
 HERE = Path(__file__).resolve()
+PRESET = "cpu-demo"
+TOO_HIGH = f"train.lr={100 * load(environ={}, preset=PRESET).config.train.lr}"
 FAULTS = (
     Fault(name="flipped", sets=(f"judge.custom={HERE}:Flipped", "train.method=topk")),
-    Fault(name="rate", sets=("train.lr=0.06",)),
+    Fault(name="rate", sets=(TOO_HIGH,)),
     Fault(name="corrupt", sets=(f"train.backend={HERE}:Corrupting",)),
     Fault(name="praise", sets=(f"judge.custom={HERE}:Praising", "train.method=topk")),
 )
@@ -103,7 +105,7 @@ async def with_run(sets: Sequence[str], act: Callable[[Run], Any]) -> dict[str, 
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as root:
         dials = [f"run.dir={root}", "run.log_level=error", "train.max_wait=0", *sets]
-        app = App(load(environ={}, preset="cpu-demo", sets=dials).config)
+        app = App(load(environ={}, preset=PRESET, sets=dials).config)
         assert app.api is not None
         transport = httpx2.ASGITransport(app=app.api)
         async with (
@@ -169,7 +171,7 @@ async def watched() -> dict[str, Any]:
         "train.max_wait=3600",
         "train.idle_wait=3600",
         "train.method=topk",
-        "train.lr=0.06",
+        TOO_HIGH,
         "train.w_opd=0",
         "gate.mode=off",
     )

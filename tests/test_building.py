@@ -6,7 +6,8 @@ from itertools import product
 
 import pytest
 
-from openclaw_rl.building import build_rules
+from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.building import build_rules, build_trainer
 from openclaw_rl.config import Config
 from openclaw_rl.train.losses import METHODS, LossSettings, needs
 
@@ -22,3 +23,11 @@ def test_a_turn_is_kept_for_just_what_its_method_looks_at(method: str, w_rl: flo
 def test_a_loss_of_ones_own_is_given_scores_and_hints() -> None:
     rules = build_rules(Config.model_validate({"train": {"method": "binary", "loss": "mine.py:loss"}}))
     assert (rules.scalar, rules.distil) == (True, True)
+
+
+def test_what_is_remembered_and_averaged_reaches_who_remembers_and_averages() -> None:
+    config = Config.model_validate({"train": {"backend": "local", "remember": 7, "average": 3}})
+    assert build_rules(config).remember == 7
+    trainer = build_trainer(config)
+    assert isinstance(trainer, LocalTrainer)
+    assert trainer.settings.average == 3

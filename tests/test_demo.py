@@ -154,7 +154,9 @@ async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path)
     assert view.standings[-1].live == plain["promotions"][-1][1]
     assert "held-out after: 100%" in report.picture()
     with Ledger(tmp_path / "run" / "ledger.db") as reader:
-        trained = {turn for number in reader.steps_after(0, 100) for turn in reader.step(number).turns}
+        steps = [reader.step(number).turns for number in reader.steps_after(0, 100)]
+        assert {len(turns) for turns in steps} == {2}, "no turn slips in beside a batch"
+        trained = {turn for turns in steps for turn in turns}
         held = {answer["prompt"] for answer in plain["answers"]}
         assert trained
         assert not held & {reader.turn(turn).prompt.messages[0].content for turn in trained}
@@ -165,7 +167,11 @@ async def test_the_user_slows_down_while_the_trainer_is_behind(tmp_path: Path) -
     view = Watching()
     plan = Plan(wish=WISHES["closing"], turns=14, probes=1, together=4)
     await run(config(tmp_path, "train.options.seconds=0.3"), plan, view)
-    assert max(standing.waiting for standing in view.standings) <= 3 * 2 + 4, "two batches of two, and those under way"
+    most = max(standing.waiting for standing in view.standings)
+    assert most <= 2 * 2, "a batch of two, or its version twice while it moves on"
+    with Ledger(tmp_path / "run" / "ledger.db") as reader:
+        parts = [part for number in reader.steps_after(0, 100) for part in reader.step(number).parts.values()]
+    assert {part["lag"] for part in parts} == {0.0}, "each turn was answered by what the batches before it made"
 
 
 @pytest.mark.anyio

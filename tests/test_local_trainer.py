@@ -554,6 +554,8 @@ def test_a_batch_that_says_little_moves_little(folder: str, tmp_path: Path, dial
 
     told, faint = moved("told", lesson()), moved("faint", lesson(advantage=0.1, teachers=()))
     assert faint / told == pytest.approx(0.1 if dial else 1.0, rel=0.2)
+    content = moved("content", [replace(one, urgency=0.25) for one in lesson(advantage=0.1)])
+    assert content / told == pytest.approx(0.25 if dial else 1.0, rel=0.2)
 
 
 def test_a_correction_after_many_thanks_is_no_alarm(folder: str, tmp_path: Path) -> None:

@@ -236,16 +236,16 @@ def test_nothing_waits_nothing_is_due() -> None:
 
 
 def test_a_recalled_rule_teaches_in_place_of_the_turns_own() -> None:
-    turn = turned()
-    given = {"live": 0, "rules": Rules(), "recalled": ("Answer in one sentence.",)}
+    turn, earlier = turned(), turned()
+    recalled = judged(earlier, -1.0, hints=(Hint(text="Answer in one sentence."),))
     for verdict in (judged(turn, 1.0), judged(turn, -1.0, hints=(RULE,))):
-        found = sift(turn, settled(turn), verdict, **given)  # type: ignore[arg-type]
+        found = sift(turn, settled(turn), verdict, live=0, rules=Rules(), recalled=recalled)
         assert isinstance(found, Sample)
-        assert found.recalled
+        assert found.recalled == earlier.id
         assert found.teachers == (turn.prompt.hinted("Answer in one sentence."),)
-    plain = sift(turn, settled(turn), judged(turn, 1.0), live=0, rules=Rules(distil=False), recalled=("Be brief.",))
+    plain = sift(turn, settled(turn), judged(turn, 1.0), live=0, rules=Rules(distil=False), recalled=recalled)
     assert isinstance(plain, Sample)
-    assert not plain.recalled
+    assert plain.recalled is None
     assert plain.teachers == ()
 
 

@@ -121,6 +121,16 @@ def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after
             why.either(ledger, "9")
 
 
+def test_a_turn_that_a_remembered_rule_taught_names_the_turn_it_came_from(run: Path) -> None:
+    parts: dict[str, dict[str, float | str]] = {"t2": {"hints": 1.0, "lag": 0.0, "recalled": "t1"}}
+    with Ledger(run / "ledger.db", writer="train", sync="normal") as train:
+        train.db.execute("UPDATE trained SET part = ? WHERE turn = 't2'", (json.dumps(parts["t2"]),))
+        view = why.turn(train, "t2")
+        assert view["recalled"] == {"turn": "t1", "rules": [RULE]}
+        assert f"recalled from turn t1  {RULE}" in "\n".join(why.tell_turn(view))
+        assert why.turn(train, "t1")["recalled"] is None
+
+
 def test_pins_are_what_a_person_last_said(run: Path) -> None:
     path = run / "ledger.db"
     for verb, turn in ((PIN, "t1"), (PIN, "t2"), (UNPIN, "t1"), (PIN, "t3")):

@@ -154,8 +154,12 @@ class Host:
     reader: Ledger
 
     def standing(self, heard: int) -> Standing:
-        """How far the loops are with the ``heard`` turns. A version waits until it is decided on and taken up."""
-        live, versions = self.reader.live_version(), self.reader.versions()
+        """How far the loops are with the ``heard`` turns. A version waits until it is decided on and taken up.
+
+        Read in the order in which things move on, so that what moves meanwhile is seen twice rather than not at all.
+        """
+        used = self._used()
+        versions, live = self.reader.versions(), self.reader.live_version()
         refused = sum(version.state == "refused" for version in versions)
         undecided = sum(version.state == "candidate" for version in versions)
         untaken = live is not None and live.number != self.policy.live
@@ -163,7 +167,7 @@ class Host:
             live=self.policy.live,
             promoted=max(0, len(versions) - 1) - refused - undecided,
             refused=refused,
-            waiting=heard - self._used() + (undecided + untaken) * self.config.train.batch_size,
+            waiting=heard - used + (undecided + untaken) * self.config.train.batch_size,
         )
 
     def _used(self) -> int:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -293,6 +293,11 @@ class Hint:
         _need(bool(self.text.strip()), "text", "a hint says something")
 
 
+def rules(hints: Iterable[Hint]) -> tuple[str, ...]:
+    """The texts of those that are rules."""
+    return tuple(hint.text for hint in hints if hint.kind == "rule")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The judgement of one turn. ``score`` None is "no opinion"; 0 is "ambiguous, judged so"."""
@@ -316,7 +321,7 @@ class Verdict:
     @property
     def rules(self) -> tuple[str, ...]:
         """What the user asked for as far as it may be distilled, shortest first."""
-        return tuple(hint.text for hint in self.hints if hint.kind == "rule")
+        return rules(self.hints)
 
     @property
     def precise(self) -> bool:
@@ -330,8 +335,8 @@ class Sample:
 
     ``mask[r]`` False keeps reply token r out of every loss. ``advantage`` is the scalar branch's, None where it has no
     signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them is the same.
-    ``recalled`` says that the hints are of an earlier turn of the same user. ``urgency`` (0 .. 1) is how much there is
-    left to learn from this user's rules.
+    ``recalled`` is the earlier turn of the same user that the hints are of, None where they are of this one.
+    ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules.
     """
 
     turn: str
@@ -346,7 +351,7 @@ class Sample:
     temperature: float
     version: int
     group: str | None = None
-    recalled: bool = False
+    recalled: str | None = None
     urgency: float = 1.0
 
     def __post_init__(self) -> None:
@@ -369,7 +374,8 @@ class Sample:
 class Step:
     """One optimiser step, or the decision to take none (``skipped`` says why); ``baselines`` are those after it.
 
-    ``parts`` says, by turn, with what it took part: its advantage, how many hints taught, its lag.
+    ``parts`` says, by turn, with what it took part: its advantage, how many hints taught, its lag, and
+    the turn that these hints were recalled from.
     """
 
     number: int
@@ -378,7 +384,7 @@ class Step:
     seconds: float
     skipped: str | None = None
     baselines: Mapping[str, float] = field(default_factory=dict)
-    parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    parts: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:

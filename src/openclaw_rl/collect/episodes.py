@@ -208,7 +208,7 @@ async def _tried(work: Awaitable[T]) -> tuple[T | None, Exception | None]:
     """What the work gave, or why it failed: a world may fail in any way, and its failure is its own."""
     try:
         return await work, None
-    except Exception as error:
+    except Exception as error:  # a world is anyone's code; the caller gives its reason to the episode it ends
         return None, error
 
 

@@ -90,7 +90,8 @@ def _step(ledger: Ledger, made: Version) -> View:
 def _cause(ledger: Ledger, name: str, step: Step | None) -> View:
     """One turn as a cause: what was asked, answered and said to it, and what was made of that."""
     found, verdict = ledger.turn(name), ledger.verdict(name)
-    earlier = ledger.recall(name) if step is not None and "recalled" in step.parts.get(name, {}) else None
+    source = step.parts.get(name, {}).get("recalled") if step is not None else None
+    earlier = ledger.verdict(str(source)) if source is not None else None
     return {
         "turn": name,
         "user": found.user,

@@ -47,10 +47,10 @@ class Reader(Reviews):
         row = self.row(f"SELECT {VERDICT} FROM verdicts v WHERE v.turn = ? ORDER BY v.seq DESC LIMIT 1", turn)
         return to_verdict(row) if row else None
 
-    def recall(self, turn: str, *, within: int | None = None) -> Verdict | None:
+    def recall(self, turn: str, *, within: int) -> Verdict | None:
         """What the user of a turn had asked for last: the newest verdict with a rule, before this turn and its verdict.
 
-        Only main turns that may be trained on count; ``within`` looks at so many turns at most. A vague rule does not
+        Of ``within`` turns before it, only main ones that may be trained on count. A vague rule does not
         displace an earlier one that is none: who says "under 30 words" and then "shorter" still means the former.
         """
         rule = "SELECT 1 FROM json_each(v.hints) h WHERE coalesce(json_extract(h.value, '$.kind'), 'rule') = 'rule'"
@@ -64,7 +64,7 @@ class Reader(Reviews):
             " AND EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = p.id AND o.kind = 'main')"
             f" ORDER BY EXISTS ({rule} AND NOT coalesce(json_extract(h.value, '$.vague'), 0)) DESC, p.seq DESC LIMIT 1",
             turn,
-            -1 if within is None else within,
+            within,
         )
         return to_verdict(row) if row else None
 

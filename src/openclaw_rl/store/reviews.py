@@ -9,6 +9,7 @@ from openclaw_rl import codec
 from openclaw_rl.ports import Ruling
 from openclaw_rl.store.file import LedgerFile
 from openclaw_rl.store.rows import insert
+from openclaw_rl.types import rules
 
 PIN, UNPIN = "pin turn", "unpin turn"
 """how a person asks that a turn be an example for the gate, and no longer"""
@@ -108,4 +109,4 @@ class Reviews(LedgerFile):
 
 
 def _rules(hints: str) -> tuple[str, ...]:
-    return tuple(hint.text for hint in codec.hints(json.loads(hints)) if hint.kind == "rule")
+    return rules(codec.hints(json.loads(hints)))

@@ -345,9 +345,9 @@ class TrainLoop:
         return self._ledger.versions()[-1].number + 1
 
 
-def _part(sample: Sample, parent: Version) -> dict[str, float]:
+def _part(sample: Sample, parent: Version) -> dict[str, float | str]:
     """With what a turn took part in a step."""
-    known = {"hints": float(len(sample.teachers)), "lag": float(parent.number - sample.version)}
-    if sample.recalled:
-        known["recalled"] = 1.0
+    known: dict[str, float | str] = {"hints": float(len(sample.teachers)), "lag": float(parent.number - sample.version)}
+    if sample.recalled is not None:
+        known["recalled"] = sample.recalled
     return known if sample.advantage is None else {"advantage": sample.advantage, **known}

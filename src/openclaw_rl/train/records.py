@@ -81,9 +81,9 @@ def step_line(step: Step, made: Version | None) -> dict[str, Json]:
     }
 
 
-def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+def _finite(values: Mapping[str, float | str]) -> dict[str, float | str | None]:
     """JSON knows no NaN: what could not be measured is null."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {name: value if isinstance(value, str) or math.isfinite(value) else None for name, value in values.items()}
 
 
 # --- the file

@@ -45,17 +45,17 @@ class Batch:
 
 
 def sift(
-    turn: Turn, outcome: Outcome, verdict: Verdict, *, live: int, rules: Rules, recalled: Sequence[str] = ()
+    turn: Turn, outcome: Outcome, verdict: Verdict, *, live: int, rules: Rules, recalled: Verdict | None = None
 ) -> Sample | Drop:
     """The sample that a judged turn gives, its ``advantage`` still the plain score; or the reason why it gives none.
 
-    ``recalled`` are rules that the user gave on an earlier turn, which teach in place of this turn's own.
+    ``recalled`` is the verdict of an earlier turn of the same user, whose rules teach in place of this one's.
     """
     reason = _unfit(turn, outcome, live=live, rules=rules)
     if reason:
         return Drop(turn=turn.id, stage="train", reason=reason[0], detail=reason[1])
     done = turn.completion
-    teachers = _teachers(turn.prompt, recalled or verdict.rules, rules)
+    teachers = _teachers(turn.prompt, (recalled or verdict).rules, rules)
     score = _scalar(verdict) if rules.scalar else None
     if score is not None and done.sampling.greedy:
         if not teachers:
@@ -76,7 +76,7 @@ def sift(
         mask=(True,) * len(done.reply_tokens),
         advantage=score,
         teachers=teachers,
-        recalled=bool(teachers and recalled),
+        recalled=recalled.turn if recalled and teachers else None,
         temperature=done.sampling.temperature,
         version=done.version,
     )

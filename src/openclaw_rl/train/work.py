@@ -30,7 +30,7 @@ class WorkLedger(Protocol):
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
     def live_version(self) -> Version | None: ...
     def rolled_back(self) -> set[int]: ...
-    def recall(self, turn: str, *, within: int | None = None) -> Verdict | None: ...
+    def recall(self, turn: str, *, within: int) -> Verdict | None: ...
     def group(self, group: str) -> tuple[int, int]: ...
     def last_turn_at(self) -> float | None: ...
     def newest(self, table: Any) -> int: ...
@@ -105,16 +105,16 @@ class Work:
         detail = f"version {found.version} answered it"
         return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
 
-    def _recalled(self, judged: Judged) -> tuple[str, ...]:
+    def _recalled(self, judged: Judged) -> Verdict | None:
         """What the user asked for earlier, if that was not too long ago and this turn says nothing better.
 
         A vague rule of this turn gives way to an earlier one that says how far.
         """
         said = judged.verdict
         if not (self._rules.remember and self._rules.distil) or said.precise:
-            return ()
+            return None
         earlier = self._ledger.recall(judged.turn.id, within=self._rules.remember)
-        return earlier.rules if earlier is not None and (earlier.precise or not said.rules) else ()
+        return earlier if earlier is not None and (earlier.precise or not said.rules) else None
 
     def due(self) -> list[Sample]:
         """The samples of the next step, none while it is not time for one."""
