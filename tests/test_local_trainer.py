@@ -447,8 +447,8 @@ def test_a_full_tune_is_published_as_a_model_that_loads_by_its_folder(folder: st
         {},
         {"lora_dropout": 0.3},
         {"teacher": "ema", "ema_decay": 0.5},
-        {"average": 2},
-        {"average": 2, "lora": False, "lr": 1e-3, "dtype": "bfloat16"},
+        {"average": 2, "lr_by_signal": False},
+        {"average": 2, "lr_by_signal": False, "lora": False, "lr": 1e-3, "dtype": "bfloat16"},
         {"lora": False, "lr": 1e-3},
         {"lora": False, "lr": 1e-3, "dtype": "bfloat16"},
     ],
@@ -618,7 +618,8 @@ def test_what_is_published_is_the_mean_of_the_trained_weights_and_training_goes_
     folder: str, tmp_path: Path
 ) -> None:
     raw, mean = (
-        [published(one) for one in steps(worker(folder, average=over), tmp_path / str(over), 3)] for over in (1, 2)
+        [published(one) for one in steps(worker(folder, average=over, lr_by_signal=False), tmp_path / str(over), 3)]
+        for over in (1, 2)
     )
     for name, first in raw[0].items():
         assert torch.equal(mean[0][name], first)
@@ -627,10 +628,23 @@ def test_what_is_published_is_the_mean_of_the_trained_weights_and_training_goes_
         torch.testing.assert_close(mean[2][name], (second + raw[2][name]) / 2)
 
 
+def test_the_more_a_batch_says_the_more_of_it_is_served_at_once(folder: str, tmp_path: Path) -> None:
+    told = [replace(one, urgency=0.6) for one in lesson(advantage=0.0)]
+    found = {}
+    for over in (1, 4):
+        trainer, where = worker(folder, average=over), tmp_path / str(over)
+        first = trainer.step(order(told, where / "v1"))
+        second = trainer.step(order(told, where / "v2", number=2, parent=version(1, first.adapter)))
+        assert second.metrics["signal"] == pytest.approx(0.6)
+        found[over] = published(first.adapter), published(second.adapter)
+    for name, newest in found[1][1].items():
+        torch.testing.assert_close(found[4][1][name], 0.4 * found[1][0][name] + 0.6 * newest)
+
+
 def test_the_engine_is_compared_with_the_average_that_it_serves(folder: str, tmp_path: Path) -> None:
     from peft import PeftModel
 
-    trainer = worker(folder, average=8, lr=2e-2)
+    trainer = worker(folder, average=8, lr=2e-2, lr_by_signal=False)
     parent = version(2, steps(trainer, tmp_path, 2)[-1])
     served = PeftModel.from_pretrained(load(folder).model, str(parent.adapter)).eval()
     on_policy = []
@@ -644,7 +658,7 @@ def test_the_engine_is_compared_with_the_average_that_it_serves(folder: str, tmp
 
 
 def test_without_averaging_training_goes_on_from_what_is_served(folder: str, tmp_path: Path) -> None:
-    parent = version(2, steps(worker(folder, average=4), tmp_path, 2)[-1])
+    parent = version(2, steps(worker(folder, average=4, lr_by_signal=False), tmp_path, 2)[-1])
     after = worker(folder, lr=1e-12).step(order(lesson(), tmp_path / "v3", number=3, parent=parent))
     for name, value in published(parent.adapter).items():
         torch.testing.assert_close(published(after.adapter)[name], value)

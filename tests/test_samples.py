@@ -8,7 +8,7 @@ import pytest
 from stories import judged, replied, settled, turned
 
 from openclaw_rl.train.samples import Batch, Rules, assemble, due, ready, sift, task_of
-from openclaw_rl.types import Drop, Hint, Sample, Sampling
+from openclaw_rl.types import Baseline, Drop, Hint, Sample, Sampling
 
 RULE = Hint(text="Keep it under 30 words.")
 FACT = Hint(text="The file is called b.txt.", kind="fact")
@@ -120,22 +120,24 @@ def advantages(batch: Batch) -> list[float | None]:
 def test_the_baseline_is_read_before_it_is_updated() -> None:
     batch = assemble(scored(1.0, 1.0, -1.0), baselines={}, rules=Rules())
     assert advantages(batch) == [1.0, 0.95, -1.0975]
-    assert batch.baselines["u1"] == pytest.approx(0.95 * (0.95 * 0.05 + 0.05) - 0.05)
+    assert batch.baselines["u1"].mean == pytest.approx(0.95 * (0.95 * 0.05 + 0.05) - 0.05)
 
 
 def test_each_user_has_a_baseline_of_their_own_and_it_goes_on_from_where_it_was() -> None:
-    batch = assemble([*scored(1.0), *scored(1.0, user="u2")], baselines={"u2": 0.5}, rules=Rules())
+    batch = assemble([*scored(1.0), *scored(1.0, user="u2")], baselines={"u2": Baseline(0.5, 1.0)}, rules=Rules())
     assert advantages(batch) == [1.0, 0.5]
-    assert batch.baselines["u2"] == pytest.approx(0.525)
+    assert batch.baselines["u2"].mean == pytest.approx(0.525)
 
 
 def test_a_turn_without_a_score_leaves_the_baseline_alone() -> None:
-    batch = assemble(scored(None, 1.0), baselines={"u1": 0.2}, rules=Rules())
+    batch = assemble(scored(None, 1.0), baselines={"u1": Baseline(0.2, 1.0)}, rules=Rules())
     assert advantages(batch) == [None, 0.8]
 
 
 def test_raw_advantages_are_the_scores() -> None:
-    assert advantages(assemble(scored(1.0, -1.0), baselines={"u1": 0.9}, rules=Rules(advantage="raw"))) == [1.0, -1.0]
+    assert advantages(
+        assemble(scored(1.0, -1.0), baselines={"u1": Baseline(0.9, 1.0)}, rules=Rules(advantage="raw"))
+    ) == [1.0, -1.0]
 
 
 def test_a_group_is_measured_against_its_own_mean_and_spread() -> None:
@@ -196,8 +198,10 @@ def test_plays_of_one_task_are_measured_step_by_step_against_each_other() -> Non
 
 
 def test_a_group_leaves_the_baselines_alone() -> None:
-    batch = assemble(scored(1.0, 0.0, groups=("a", "a")), baselines={"u1": 0.3}, rules=Rules(advantage="group"))
-    assert batch.baselines == {"u1": 0.3}
+    batch = assemble(
+        scored(1.0, 0.0, groups=("a", "a")), baselines={"u1": Baseline(0.3, 1.0)}, rules=Rules(advantage="group")
+    )
+    assert batch.baselines == {"u1": Baseline(0.3, 1.0)}
 
 
 def drawn(groups: str, *, partial: str = "", size: int = 2, now: float = 1000.0, **more: Any) -> str:
@@ -250,9 +254,13 @@ def test_a_recalled_rule_teaches_in_place_of_the_turns_own() -> None:
 
 
 def test_rules_that_go_on_teaching_are_the_less_urgent_the_more_content_their_user_is() -> None:
-    batch = assemble(scored(-1.0, 1.0, 1.0), baselines={"u1": 0.5}, rules=Rules(decay=0.5, remember=8))
-    assert [one.urgency for one in batch.samples] == pytest.approx([0.25, 0.625, 0.3125])  # before: 0.5, -0.25, 0.375
-    happy = assemble(scored(1.0), baselines={"u1": 1.0}, rules=Rules(remember=8))
+    batch = assemble(scored(-1.0, 1.0, 1.0), baselines={"u1": Baseline(0.5, 1.0)}, rules=Rules(decay=0.5, remember=8))
+    assert [one.urgency for one in batch.samples] == pytest.approx([0.5, 1.0, 0.625])  # before: 0.5, -0.25, 0.375
+    fresh = assemble(scored(-1.0, -1.0, 1.0, 1.0), baselines={}, rules=Rules(decay=0.5, remember=8))
+    assert [one.urgency for one in fresh.samples] == pytest.approx(
+        [1.0, 1.0, 1.0, 6 / 7]
+    )  # at first nobody was content
+    happy = assemble(scored(1.0), baselines={"u1": Baseline(1.0, 1.0)}, rules=Rules(remember=8))
     assert happy.samples[0].urgency == 0.2, "never nothing: the teacher also mends what nobody complains of"
-    plain = assemble(scored(1.0), baselines={"u1": 0.5}, rules=Rules())
+    plain = assemble(scored(1.0), baselines={"u1": Baseline(0.5, 1.0)}, rules=Rules())
     assert plain.samples[0].urgency == 1.0

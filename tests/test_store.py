@@ -17,7 +17,7 @@ from openclaw_rl import codec
 from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
 from openclaw_rl.store import WRITERS, Ledger, ask
 from openclaw_rl.store.schema import MIGRATIONS
-from openclaw_rl.types import Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
+from openclaw_rl.types import Baseline, Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
 
 words = st.text(max_size=40)
 ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=50).map(tuple)
@@ -106,7 +106,7 @@ def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path:
     assert row.verdict.votes == (1, 1, None)
     assert row.verdict.hints == (Hint(text="Be brief, please."),)
     train.add_version(Version(number=0, parent=None, base="b", state="live"))
-    step = Step(number=1, turns=(turn.id,), metrics={"loss": 0.5}, seconds=1.0, baselines={"u1": 0.05})
+    step = Step(number=1, turns=(turn.id,), metrics={"loss": 0.5}, seconds=1.0, baselines={"u1": Baseline(0.05, 0.05)})
     train.add_step(step, Version(number=1, parent=0, base="b", adapter=str(ledger_path.parent / "v1"), step=1))
     assert train.untrained(10) == []
     assert train.step(1) == step

@@ -258,7 +258,15 @@ async def _probe(host: Host, plan: Plan, prompts: Sequence[str], view: View) -> 
         view.probed(done, len(prompts))
 
     most = host.config.policy.max_batch
-    replies = await ask(host.client, prompts, max_tokens=plan.wish.room, together=most, seed=plan.seed, heard=heard)
+    replies = await ask(
+        host.client,
+        prompts,
+        max_tokens=plan.wish.room,
+        temperature=plan.wish.temperature,
+        together=most,
+        seed=plan.seed,
+        heard=heard,
+    )
     return [reply.text for reply in replies]
 
 

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from openclaw_rl.errors import InvalidValue
 
@@ -370,6 +370,27 @@ class Sample:
         _need(self.temperature >= 0.0, "temperature", f"{self.temperature!r} is below 0")
 
 
+class Baseline(NamedTuple):
+    """The moving average of a user's scores, which begins at 0, and how much of it is scores: 0 before the first."""
+
+    mean: float = 0.0
+    share: float = 0.0
+
+    @classmethod
+    def read(cls, written: float | Sequence[float]) -> Self:
+        """From JSON; what was written without its share is taken as all scores."""
+        return cls(written, 1.0) if isinstance(written, int | float) else cls(*written)
+
+    def after(self, score: float, *, decay: float) -> Self:
+        """With one score more."""
+        return type(self)(decay * self.mean + (1 - decay) * score, decay * self.share + 1 - decay)
+
+    @property
+    def content(self) -> float:
+        """How content the user has been of late, -1 .. 1; somebody of whom nothing is known is not yet."""
+        return self.mean / self.share if self.share > 0 else -1.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One optimiser step, or the decision to take none (``skipped`` says why); ``baselines`` are those after it.
@@ -383,7 +404,7 @@ class Step:
     metrics: Mapping[str, float]
     seconds: float
     skipped: str | None = None
-    baselines: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
     parts: Mapping[str, Mapping[str, float | str]] = field(default_factory=dict)
     at: float = field(default_factory=time.time)
 

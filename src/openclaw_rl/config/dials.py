@@ -274,7 +274,7 @@ class TrainDials(Section):
     )
     lr: float = Field(default=5e-4, gt=0, le=1, description="learning rate; a full tune wants a tenth of an adapter's")
     lr_by_signal: bool = Field(
-        default=True, description="smaller steps for a batch that says little, as thanks alone do"
+        default=True, description="smaller steps, and more averaged, for a batch that says little, as thanks alone do"
     )
     average: int = Field(
         default=1, ge=1, le=1000, description="steps over which the weights that are served are averaged; 1: the newest"

@@ -192,6 +192,7 @@ async def converse(
             client,
             history,
             max_tokens=CLOSING_TOKENS if last else user.wish.room,
+            temperature=user.wish.temperature,
             headers=_headers(name, last=last) if named else {},
             seed=_seed(name, len(told)),
         )
@@ -233,6 +234,7 @@ async def ask(
     prompts: Sequence[str],
     *,
     max_tokens: int,
+    temperature: float | None = None,
     together: int = 8,
     seed: int = 0,
     model: str = "policy",
@@ -244,8 +246,15 @@ async def ask(
     async def one(number: int, prompt: str) -> Reply:
         async with gate:
             said = [{"role": "user", "content": prompt}]
-            off = {"x-openclaw-rl-train": "off"}
-            reply = await post(client, said, max_tokens=max_tokens, headers=off, seed=_seed(prompt, seed), model=model)
+            reply = await post(
+                client,
+                said,
+                max_tokens=max_tokens,
+                temperature=temperature,
+                headers={"x-openclaw-rl-train": "off"},
+                seed=_seed(prompt, seed),
+                model=model,
+            )
         heard(number, reply)
         return reply
 
@@ -266,11 +275,14 @@ async def post(
     max_tokens: int,
     headers: dict[str, str],
     seed: int,
+    temperature: float | None = None,
     model: str = "policy",
 ) -> Reply:
     """One chat completion; raises BackendError with the server's words for any refusal."""
     began = time.monotonic()
     body = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "seed": seed}
+    if temperature is not None:
+        body["temperature"] = temperature
     done = await client.post("/v1/chat/completions", json=body, headers=headers)
     if done.status_code != 200:
         raise BackendError(f"POST {done.url}: status {done.status_code}: {done.text[:500]}")

@@ -65,7 +65,8 @@ class Wish:
     """How one user likes replies. ``holds`` checks a reply, ``hint`` is the rule in one sentence.
 
     ``room`` is how many reply tokens a fair check needs, ``about`` the kind of task that shows it, and ``sums`` says
-    whether word problems show it too.
+    whether word problems show it too. ``temperature`` is what this user's client asks for (None: what the server
+    has).
     """
 
     name: str
@@ -78,6 +79,7 @@ class Wish:
     room: int = 96
     about: About = "everyday"
     sums: bool = True
+    temperature: float | None = None
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -183,6 +185,7 @@ WISHES: dict[str, Wish] = {
             _list,
             room=128,
             sums=False,
+            temperature=0.7,  # colder, the embedded model's lists repeat themselves
         ),
         _wish("one_sentence", "replies of one sentence", "Please answer in one sentence.", _one_sentence),
         _wish(

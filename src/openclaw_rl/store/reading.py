@@ -20,7 +20,7 @@ from openclaw_rl.store.rows import (
     to_verdict,
     to_version,
 )
-from openclaw_rl.types import Drop, Feedback, Outcome, Step, Turn, Verdict, Version
+from openclaw_rl.types import Baseline, Drop, Feedback, Outcome, Step, Turn, Verdict, Version
 
 
 class Reader(Reviews):
@@ -122,7 +122,7 @@ class Reader(Reviews):
             metrics=json.loads(row[1]),
             seconds=row[2],
             skipped=row[3],
-            baselines=json.loads(row[4]),
+            baselines={user: Baseline.read(written) for user, written in json.loads(row[4]).items()},
             at=row[5],
         )
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.types import Version
+from openclaw_rl.types import Baseline, Version
 
 MANIFEST = "manifest.json"
 MEMORY = "loop.json"
@@ -26,7 +26,7 @@ class Memory:
     """Where a run stood after a version was made."""
 
     step: int = 0
-    baselines: Mapping[str, float] = field(default_factory=dict)
+    baselines: Mapping[str, Baseline] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,10 @@ def recall(directory: Path) -> Memory:
     """What `remember` wrote; the manifest's step and no baselines where it wrote nothing."""
     if (directory / MEMORY).exists():
         said = _json(directory / MEMORY)
-        return Memory(step=int(said["step"]), baselines=said["baselines"])
+        return Memory(
+            step=int(said["step"]),
+            baselines={user: Baseline.read(written) for user, written in said["baselines"].items()},
+        )
     manifest = _json(directory / MANIFEST) if (directory / MANIFEST).exists() else {}
     return Memory(step=int(manifest.get("step") or 0))
 

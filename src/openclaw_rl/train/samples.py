@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from openclaw_rl.types import Drop, Outcome, Prompt, Sample, Turn, Verdict
+from openclaw_rl.types import Baseline, Drop, Outcome, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
@@ -36,7 +36,7 @@ class Batch:
     """Samples with their advantages, and the users' baselines after them."""
 
     samples: tuple[Sample, ...]
-    baselines: Mapping[str, float]
+    baselines: Mapping[str, Baseline]
 
     @property
     def silent(self) -> bool:
@@ -119,7 +119,7 @@ def _why_silent(verdict: Verdict, rules: Rules) -> str:
     return f"{said}, no rule to distil"
 
 
-def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, float], rules: Rules) -> Batch:
+def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], rules: Rules) -> Batch:
     """Turn the plain scores into advantages, reading each user's baseline before it is updated."""
     after = dict(baselines)
     if rules.advantage == "group":
@@ -129,19 +129,20 @@ def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, float], rules
         if sample.advantage is None:
             done.append(sample)
             continue
-        score, before = sample.advantage, after.get(sample.user, 0.0)
-        after[sample.user] = rules.decay * before + (1 - rules.decay) * score
-        advantage = score - before if rules.advantage == "baseline" else score
-        done.append(replace(sample, advantage=advantage, urgency=_urgency(before) if rules.remember else 1.0))
+        score, before = sample.advantage, after.get(sample.user, Baseline())
+        after[sample.user] = before.after(score, decay=rules.decay)
+        advantage = score - before.mean if rules.advantage == "baseline" else score
+        done.append(replace(sample, advantage=advantage, urgency=_urgency(before.content) if rules.remember else 1.0))
     return Batch(samples=tuple(done), baselines=after)
 
 
 def _urgency(content: float) -> float:
     """How much is left to learn from somebody whose scores have been about ``content`` (-1 .. 1) of late.
 
-    A rule that goes on teaching would otherwise move the weights as far by each content turn as by each complaint.
+    All while at most half of the replies are as wished, less from there on: a rule that goes on teaching would
+    otherwise move the weights as far by each content turn as by each complaint.
     """
-    return min(1.0, max(_LEAST_URGENCY, (1.0 - content) / 2))
+    return min(1.0, max(_LEAST_URGENCY, 1.0 - content))
 
 
 def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:

@@ -188,7 +188,7 @@ class Worker:
         return statistics.fmean(said) if said else 0.0
 
     def _apply(self, metrics: dict[str, float], *, weight: float, signal: float) -> dict[str, float]:
-        """Check the gradient's norm, clip it, update; the moving average follows."""
+        """Check the gradient's norm, clip it, update; the averages follow."""
         s, parameters = self.settings, list(self.policy.parameters.values())
         norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
         weighed = norm / max(weight, _LEAST)  # a correction after many thanks is no alarm
@@ -203,7 +203,7 @@ class Worker:
         optimizer = self._optimizer(lr)
         optimizer.step()
         self._forget_gradients()
-        average, averaged = self._averaged()
+        average, averaged = self._averaged(signal if s.lr_by_signal else 0.0)
         self._state = State(
             optimizer=_to_cpu(optimizer.state_dict()) if s.offload_optimizer else optimizer.state_dict(),
             random=self._random(),
@@ -233,8 +233,12 @@ class Worker:
         return {name: old[name].to(value).mul_(decay).add_(value, alpha=1 - decay) for name, value in now.items()}
 
     @torch.no_grad()
-    def _averaged(self) -> tuple[Weights | None, int]:
-        """The mean of the first so many weights, then a moving one; and how many are in it."""
+    def _averaged(self, signal: float) -> tuple[Weights | None, int]:
+        """The mean of the first so many weights, then a moving one; and how many are in it.
+
+        The more a batch had to say, the more of it is served at once: an average lags, and is for the time when
+        there is little left to learn.
+        """
         most = self.settings.average
         if most == 1:
             return None, 0
@@ -242,7 +246,7 @@ class Worker:
         count = min(self._state.averaged + 1, most)
         if old is None or count == 1:
             return now, 1
-        return {name: old[name].to(value).lerp_(value, 1 / count) for name, value in now.items()}, count
+        return {name: old[name].to(value).lerp_(value, max(1 / count, signal)) for name, value in now.items()}, count
 
     def _forget_gradients(self) -> None:
         for parameter in self.policy.parameters.values():
