@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +293,16 @@ async def test_what_is_asked_to_measure_is_never_trained_on(tmp_path: Path) -> N
         again = await ask(client, ["What is tea?"], max_tokens=40)
         seeds = [reader.turn(reply.turn).completion.sampling.seed for reply in (replies[0], again[0])]
         assert seeds[0] == seeds[1] is not None, "asked again, it is drawn alike"
+
+
+@pytest.mark.anyio
+async def test_a_user_may_ask_for_a_temperature_and_else_gets_the_servers(tmp_path: Path) -> None:
+    async with learning(tmp_path, "policy.temperature=0.6") as (_, client, reader):
+        [plain] = await converse(client, User(WISHES["short"]), 0)
+        [warmer] = await converse(client, User(replace(WISHES["short"], temperature=0.9)), 0)
+        [probe] = await ask(client, ["What is tea?"], max_tokens=40, temperature=0.9)
+        turns = [reader.turn(one.turn) for one in (plain, warmer, probe)]
+        assert [turn.completion.sampling.temperature for turn in turns] == [0.6, 0.9, 0.9]
 
 
 @pytest.mark.anyio

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -49,6 +50,12 @@ LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
 def ledger_path(config: Config) -> Path:
     """Where the run's ledger lies."""
     return Path(config.run.dir) / "ledger.db"
+
+
+def patient(config: Config) -> Config:
+    """The same dials, but a step waits for a full batch, however long: then the clock decides nothing."""
+    train = config.train.model_copy(update={"max_wait": math.inf, "idle_wait": math.inf})
+    return config.model_copy(update={"train": train})
 
 
 class App:

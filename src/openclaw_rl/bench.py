@@ -22,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl.app import LOOPS, App, ledger_path
+from openclaw_rl.app import LOOPS, App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 NOTES = 3
 """corrections that the memory arm pastes into a prompt, the latest ones"""
-NEVER = 604_800.0
-"""seconds: a step waits for a full batch, so that the clock decides nothing"""
 
 Heard = Callable[[Cell, Exchange], None]
 Done = Callable[[Cell, Mapping[str, Any]], None]
@@ -267,14 +265,13 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
     keys.write_text("".join(f"u{n}:{secrets.token_urlsafe(16)}\n" for n in range(1, len(cell.users) + 1)))
     keys.chmod(0o600)
     method = {"method": cell.arm} if cell.arm in METHODS else {}
-    waits = {"max_wait": NEVER, "idle_wait": NEVER}
     changes: dict[str, dict[str, Any]] = {
         "run": {"dir": folder, "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
-        "train": {**waits, **method, "save_dir": None},
+        "train": {**method, "save_dir": None},
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
-    return config.model_copy(update=changed)
+    return patient(config.model_copy(update=changed))
 
 
 async def ability(policy: Policy) -> float:

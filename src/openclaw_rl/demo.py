@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from openclaw_rl.app import App, ledger_path
+from openclaw_rl.app import App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Policy
@@ -183,10 +183,10 @@ class Host:
 
 @asynccontextmanager
 async def hosting(config: Config) -> AsyncIterator[Host]:
-    """The whole app on its port, as `up` runs it; ended properly at the end."""
+    """The whole app on its port, as `up` runs it but for a step that waits for a full batch; ended properly."""
     import httpx2
 
-    app, stop = App(config), asyncio.Event()
+    app, stop = App(patient(config)), asyncio.Event()
     assert app.policy is not None, "an app with all loops answers"
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openclaw_rl.app import App, ledger_path
+from openclaw_rl.app import App, ledger_path, patient
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
@@ -53,8 +53,7 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
     for file in files:
         if not file.is_file():
             raise ConfigError(f"train.data: there is no file {file}", remedy="give the path of a JSON or JSONL file")
-    patient = config.train.model_copy(update={"max_wait": float("inf"), "idle_wait": float("inf")})
-    app = App(config.model_copy(update={"train": patient}), loops=("collect", "judge", "train"), policy=True)
+    app = App(patient(config), loops=("collect", "judge", "train"), policy=True)
     async with app.started():
         with Ledger(ledger_path(config), writer="import", sync=config.store.sync) as ledger:
             assert app.policy is not None
