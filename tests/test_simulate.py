@@ -74,6 +74,7 @@ def test_sentences_are_counted_as_a_reader_would(text: str, count: int) -> None:
         ("short", "Yes.", ""),
         ("list", "Take:\n- milk\n- eggs", "Take milk and eggs."),
         ("list", "1. Go\n2. Come", "- only one item"),
+        ("list", "1. Go home.\n2. Go on.", "1. Go home.\n2. Come.\n3. Go home."),
         ("one_sentence", "A comet is a ball of ice, e.g. Halley.", "It is ice. It flies."),
         ("one_sentence", "It is so!", "A reply that was cut off before its"),
         ("student", "It is six, since two times three is six.", "The answer is **six**."),
@@ -96,7 +97,7 @@ def test_a_wish_is_checked_by_program(wish: str, met: str, unmet: str) -> None:
 
 
 def test_items_of_a_list_are_lines_that_begin_like_one() -> None:
-    assert items("- a\n2) b\n  • c\nd - e\n3.5 km") == 3
+    assert items("- a\n2) b \n  • c\nd - e\n3.5 km") == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("wish", WISHES.values(), ids=lambda wish: wish.name)

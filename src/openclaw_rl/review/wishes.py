@@ -113,9 +113,9 @@ def _ends(found: re.Match[str]) -> bool:
     return after.lower().strip(",.") in _OPENERS
 
 
-def items(text: str) -> int:
-    """How many lines are items of a list."""
-    return len(_ITEM.findall(text))
+def items(text: str) -> list[str]:
+    """The items of a list: what stands on the lines that begin like one."""
+    return [text[found.end() :].partition("\n")[0].strip() for found in _ITEM.finditer(text)]
 
 
 def _short(reply: str) -> bool:
@@ -123,11 +123,13 @@ def _short(reply: str) -> bool:
 
 
 def _list(reply: str) -> bool:
-    return items(reply) >= 2
+    """Two items or more, and none of them twice: a list that goes round in circles is none."""
+    said = [item.lower() for item in items(reply)]
+    return len(said) >= 2 and len(set(said)) == len(said)
 
 
 def _one_sentence(reply: str) -> bool:
-    return words(reply) > 0 and sentences(reply) == 1 and items(reply) == 0 and bool(_TERMINAL.search(reply.strip()))
+    return words(reply) > 0 and sentences(reply) == 1 and not items(reply) and bool(_TERMINAL.search(reply.strip()))
 
 
 def _student(reply: str) -> bool:
