@@ -87,6 +87,8 @@ def test_held_out_replies_are_measured_for_the_wish_and_for_their_sense() -> Non
     found = measure(WISHES["short"], asked, ["Tea is a hot drink.", "word " * 40, "Wet."])
     assert (found.count, round(found.rate, 3), round(found.sense, 3)) == (3, 0.667, 0.333)
     assert (found.words, found.degenerate) == (46 / 3, 2), "5 + 40 + 1 words; one repeats itself, one is a single word"
+    left = Task(prompt="How many are left?", mentions=("38",), about="facts", answer="38")
+    assert [measure(WISHES["short"], [left], [reply]).degenerate for reply in ("38.", "...", "")] == [0, 1, 1]
 
 
 def test_sense_is_kept_in_proportion_to_what_the_base_has_when_told() -> None:

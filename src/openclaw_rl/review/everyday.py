@@ -164,12 +164,12 @@ def _roots(word: str) -> set[str]:
     return {root for root in found if len(root) > 2 or root == word}
 
 
-def degenerate(reply: str) -> str | None:
-    """Why a reply is none at all: too little, junk, or the same over and over; None for any other."""
+def degenerate(reply: str, *, least: int = 3) -> str | None:
+    """Why a reply is none at all: under ``least`` words, junk, or the same over and over; None for any other."""
     if _TEMPLATE.search(reply):
         return "signs that are no text"
-    if words(reply) < 3:
-        return "under 3 words"
+    if words(reply) < least:
+        return f"under {least} words"
     solid = [sign for sign in reply if not sign.isspace()]
     if sum(sign.isalnum() for sign in solid) < 0.6 * len(solid):
         return "more signs than letters"
