@@ -24,8 +24,8 @@ from openclaw_rl.review.simulate import User, ask, converse, talk, tasks
 from openclaw_rl.review.wishes import WISHES, items, sentences, words
 from openclaw_rl.store import Ledger
 
-THIRTY = "word " * 30
-TWENTY_NINE = "word " * 29
+THIRTY = " ".join(f"word{number}" for number in range(30))
+TWENTY_NINE = " ".join(f"word{number}" for number in range(29))
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,7 @@ def test_a_user_has_thirty_ways_to_complain_and_the_judge_understands_the_precis
     assert sum(rule for _, rule in precise) >= 0.7 * len(precise)
     assert all(score in (-1, None) for score, _ in map(hears, wish.vague)), "no complaint sounds like praise"
     assert {hears(said)[0] for said in wish.thanks} == {1}
+    assert {hears(said) for said in wish.nonsense} == {(-1, False)}, "bad, and no rule to learn"
 
 
 # --- tasks ---
@@ -190,15 +191,25 @@ def test_a_user_complains_in_other_words_each_time_and_thanks_at_last() -> None:
     assert second in WISHES["short"].precise
     assert first != second
     assert not session.over
-    assert session.hear("Ice.") in WISHES["short"].thanks
+    assert session.hear("It is ice.") in WISHES["short"].thanks
     assert (session.met, session.over) == (True, True)
     assert session.hear("You are welcome.") is None
+
+
+def test_nobody_thanks_for_a_reply_that_is_none_at_all() -> None:
+    for wish, reply in (("short", "Benefactions."), ("list", "- go on\n" + "- it is so and so it is and so\n" * 4)):
+        session = User(WISHES[wish], seed=4).session(7)
+        assert session.hear(reply) in session.wish.nonsense
+        assert not session.met
+    user = User(WISHES["short"])
+    sums = next(session for number in range(99) if (session := user.session(number)).task.answer)
+    assert sums.hear("38.") in sums.wish.thanks, "a bare figure answers a sum"
 
 
 def test_a_user_never_says_the_same_twice_in_a_session() -> None:
     for number in range(20):
         session = User(WISHES["list"], rounds=26).session(number)
-        said = [session.hear("No list.") for _ in range(26)]
+        said = [session.hear("Not a list.") for _ in range(26)]
         assert len(set(said)) == 26
 
 
@@ -210,7 +221,7 @@ def test_a_user_gives_up_after_as_many_rounds_as_it_has() -> None:
 
 def test_a_seed_settles_what_is_asked_and_said_and_another_seed_asks_otherwise() -> None:
     def story(seed: int) -> list[tuple[str, str | None]]:
-        return [((s := User(WISHES["list"], seed=seed).session(n)).opening, s.hear("No list.")) for n in range(6)]
+        return [((s := User(WISHES["list"], seed=seed).session(n)).opening, s.hear("Not a list.")) for n in range(6)]
 
     assert story(1) == story(1)
     assert story(1) != story(2)
@@ -274,7 +285,7 @@ async def test_a_wish_travels_from_the_user_to_the_weights_with_and_without_head
 async def test_a_second_round_is_part_of_the_same_session(tmp_path: Path) -> None:
     async with learning(tmp_path) as (app, client, reader):
         user = User(WISHES["closing"], seed=1, rounds=2)
-        number = next(n for n in range(50) if (user.session(n).hear("No.") or "") in user.wish.precise)
+        number = next(n for n in range(50) if (user.session(n).hear("Not at all so.") or "") in user.wish.precise)
         first, second = await converse(client, user, number)
         await app.finish()
         assert (first.met, second.met) == (False, True), "told in the conversation, it does as it is told"

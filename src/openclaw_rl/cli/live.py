@@ -42,7 +42,8 @@ class Live:
             self._met.append(exchange.met)
         mark = click.style("as wished", fg="green") if exchange.met else click.style("not yet", fg="yellow")
         self._say(f"{self._heard:>4}  {exchange.user}: {_cut(exchange.said, 12)}")
-        self._say(f"      v{exchange.version}: {_cut(exchange.reply, 34)}  ({exchange.words} words, {mark})")
+        size = "1 word" if exchange.words == 1 else f"{exchange.words} words"
+        self._say(f"      v{exchange.version}: {_cut(exchange.reply, 34)}  ({size}, {mark})")
         self._say(f"      {exchange.user}: {_cut(exchange.answer, 12)}")
 
     def stands(self, standing: Standing) -> None:

@@ -164,8 +164,12 @@ def _roots(word: str) -> set[str]:
     return {root for root in found if len(root) > 2 or root == word}
 
 
-def degenerate(reply: str, *, least: int = 3) -> str | None:
-    """Why a reply is none at all: under ``least`` words, junk, or the same over and over; None for any other."""
+def degenerate(reply: str, task: Task | None = None) -> str | None:
+    """Why a reply is none at all: too little, junk, or the same over and over; None for any other.
+
+    Three words are the least, but for a ``task`` that a bare figure answers.
+    """
+    least = 1 if task is not None and task.answer else 3
     if _TEMPLATE.search(reply):
         return "signs that are no text"
     if words(reply) < least:

@@ -39,7 +39,7 @@ class Measured:
 
 
 def measure(wish: Wish, tasks: Sequence[Task], replies: Sequence[str]) -> Measured:
-    """How many replies are as wished, name what was asked about, are none at all (a sum's may be a bare figure)."""
+    """How many replies are as wished, name what was asked about, are none at all."""
     count = len(tasks)
     pairs = list(zip(tasks, replies, strict=True))
     return Measured(
@@ -47,7 +47,7 @@ def measure(wish: Wish, tasks: Sequence[Task], replies: Sequence[str]) -> Measur
         rate=sum(wish.holds(reply) for reply in replies) / count,
         sense=sum(sense(task, reply) for task, reply in pairs) / count,
         words=sum(words(reply) for reply in replies) / count,
-        degenerate=sum(degenerate(reply, least=1 if task.answer else 3) is not None for task, reply in pairs),
+        degenerate=sum(degenerate(reply, task) is not None for task, reply in pairs),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 720, 360
-_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 48, 48
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 16, 60, 48
 _COLOURS = ("#1f6feb", "#d1571b", "#2da44e", "#8250df", "#bf8700", "#57606a")
 
 Point = tuple[float, float]
@@ -27,19 +27,20 @@ def lines(
     for at, word in marks:
         place = _across(at, most)
         body.append(f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{_TOP}" y2="{_foot()}" stroke="#d0d7de"/>')
-        body.append(_text(place + 2, _TOP + 10, word, size=9, colour="#8c959f"))
+        body.append(_text(place, _TOP - 4, word, size=9, anchor="middle", colour="#8c959f"))
     for number, (name, height) in enumerate((levels or {}).items()):
         up = _up(height, 1.0)
+        beside = up + 13 if height > 0.9 else up - 4  # within the frame
         body.append(
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up:.1f}" y2="{up:.1f}"'
             f' stroke="{_COLOURS[(number + 1) % 6]}" stroke-dasharray="5 4"/>'
         )
-        body.append(_text(_WIDTH - _RIGHT - 4, up - 4, name, size=11, anchor="end", colour=_COLOURS[(number + 1) % 6]))
+        body.append(_text(_WIDTH - _RIGHT - 4, beside, name, size=11, anchor="end", colour=_COLOURS[(number + 1) % 6]))
     for number, (name, points) in enumerate(series.items()):
         colour = _COLOURS[number % 6]
         path = " ".join(f"{_across(at, most):.1f},{_up(value, 1.0):.1f}" for at, value in points)
         body.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
-        body.append(_text(_LEFT + 8 + 150 * number, _TOP - 8, name, size=12, colour=colour))
+        body.append(_text(_LEFT + 150 * number, _TOP - 22, name, size=12, colour=colour))
     return _svg(body, title)
 
 
@@ -60,7 +61,7 @@ def bars(
             at = start + names.index(name) * wide
             body += _bar(at, wide, mean, deviation, top, _COLOURS[names.index(name) % 6])
     for number, name in enumerate(names):
-        body.append(_text(_LEFT + 8 + 100 * number, _TOP - 8, name, size=12, colour=_COLOURS[number % 6]))
+        body.append(_text(_LEFT + 100 * number, _TOP - 22, name, size=12, colour=_COLOURS[number % 6]))
     return _svg(body, title)
 
 

@@ -6,7 +6,8 @@
     session.hear(reply)                          a complaint, thanks, or None when the user has left
 
 A user asks one thing a session, complains in other words each time while the wish is not met, at most ``rounds`` times,
-and thanks when it is. `talk` drives sessions over HTTP, several at once; `ask` asks without any of it being learned.
+and thanks when it is; nobody thanks for a reply that is none at all, however it is shaped. `talk` drives sessions over
+HTTP, several at once; `ask` asks without any of it being learned.
 """
 
 from __future__ import annotations
@@ -65,17 +66,18 @@ class Session:
         """What the user says to a reply; None once they have said their last word (``over``)."""
         if self.over:
             return None
-        self.met = self.wish.holds(reply)
+        nonsense = everyday.degenerate(reply, self.task) is not None
+        self.met = self.wish.holds(reply) and not nonsense
         if self.met:
             self.over = True
             return self._draw.choice(self.wish.thanks)
-        self._said.append(self._complaint())
+        self._said.append(self._complaint(self.wish.nonsense if nonsense else self.wish.complaints))
         self.over = len(self._said) >= self.rounds
         return self._said[-1]
 
-    def _complaint(self) -> str:
+    def _complaint(self, first: Sequence[str]) -> str:
         """Any phrasing at first; who has to say it again says it precisely, and never in the same words."""
-        phrasings = self.wish.precise if self._said else self.wish.complaints
+        phrasings = self.wish.precise if self._said else first
         return self._draw.choice([one for one in phrasings if one not in self._said])
 
 

@@ -76,6 +76,7 @@ class Wish:
     vague: tuple[str, ...]
     precise: tuple[str, ...]
     thanks: tuple[str, ...]
+    nonsense: tuple[str, ...]
     room: int = 96
     about: About = "everyday"
     sums: bool = True
@@ -168,6 +169,7 @@ def _wish(name: str, description: str, hint: str, holds: Callable[[str], bool], 
         vague=(*said["vague"],),
         precise=(*said["precise"],),
         thanks=(*said.get("thanks", ()), *_PHRASES["any"]["thanks"]),
+        nonsense=(*_PHRASES["any"]["nonsense"],),
         **more,
     )
 
