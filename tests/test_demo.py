@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def test_pictures_are_well_formed_and_show_what_they_are_given() -> None:
 @pytest.mark.anyio
 async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path) -> None:
     view = Watching()
-    plan = Plan(wish=WISHES["closing"], turns=16, probes=5, together=2, seed=3)
+    plan = Plan(wish=replace(WISHES["closing"], temperature=0.9), turns=16, probes=5, together=2, seed=3)
     report = await run(config(tmp_path, "train.max_wait=0"), plan, view)  # of no account here
     plain = report.plain()
     assert (plain["rate_before"], plain["rate_hinted"], plain["rate_after"]) == (0.0, 1.0, 1.0)
@@ -159,6 +160,8 @@ async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path)
         steps = [reader.step(number).turns for number in reader.steps_after(0, 100)]
         assert {len(turns) for turns in steps} == {2}, "no turn slips in beside a batch"
         trained = {turn for turns in steps for turn in turns}
+        turns = [reader.turn(name) for (name,) in reader.rows("SELECT id FROM turns")]
+        assert {turn.completion.sampling.temperature for turn in turns} == {0.9}, "asked for, also where it is measured"
         held = {answer["prompt"] for answer in plain["answers"]}
         assert trained
         assert not held & {reader.turn(turn).prompt.messages[0].content for turn in trained}

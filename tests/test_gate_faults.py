@@ -182,6 +182,15 @@ async def test_one_contradiction_is_no_proof_but_the_next_step_remembers_it(tmp_
         assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
 
 
+async def test_a_judge_found_out_stays_in_doubt_where_users_say_nothing_plainly(tmp_path: Path) -> None:
+    async with walking(tmp_path, custom("Praising"), "train.advantage=raw") as walk:
+        await walk.talk()
+        await walk.talk(sentence="And what is ice?")
+        assert "2 of 2 verdicts contradict" in refused(walk, 2), "praise that nobody bears out"
+        await walk.talk(sentence="Thanks!")
+        assert walk.reader.version(3).state == "live", "borne out"
+
+
 async def test_a_corrupted_adapter_is_refused_and_the_next_step_begins_from_the_live_version(tmp_path: Path) -> None:
     async with walking(tmp_path, f"train.backend={__file__}:Corrupting") as walk:
         await walk.talk()

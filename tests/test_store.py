@@ -24,6 +24,12 @@ ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_si
 logprobs = st.floats(max_value=0.0, allow_infinity=False, allow_nan=False)
 
 
+def test_a_baseline_written_before_it_had_a_share_is_all_scores() -> None:
+    assert Baseline.read(0.5) == Baseline(0.5, 1.0)
+    assert Baseline.read(json.loads(json.dumps(Baseline(0.5, 0.2)))) == Baseline(0.5, 0.2)
+    assert (Baseline(-0.1, 0.1).content, Baseline().content) == (-1.0, -1.0)
+
+
 def one_of_each(path: Path, role: str) -> Ledger:
     return Ledger(path, writer=role)  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ NEAR = 0.1
 """nats per token from the base by which a version may move before its general ability is asked for again"""
 
 BACK = 4
-"""steps before a doubtful one whose verdicts are looked at as well"""
+"""steps before one whose judge is in doubt that are looked at as well"""
 REACH = 1000
 """judged turns that the watch looks back on"""
 
@@ -154,24 +154,28 @@ class VersionGate:
             checks.append(await self._ability(examiner, candidate, checks))
 
     def _verdicts(self, candidate: Version) -> Check:
-        """Hold the verdicts of the step against what users plainly said; in doubt, those of the steps before too."""
+        """Hold the verdicts of the step against what users plainly said.
+
+        A judge that they contradict, or never speak of here, is in doubt: the steps before count as well.
+        """
         if candidate.step is None:
             return check_verdicts(0, 0, limits=self._limits)
-        both = list(self._opinions(candidate.step))
-        judges = {judge for judge, agrees in both if not agrees}
-        for number in range(max(candidate.step - BACK, 1), candidate.step) if judges else ():
-            both += [one for one in self._opinions(number) if one[0] in judges]
-        return check_verdicts(sum(not agrees for _, agrees in both), len(both), limits=self._limits)
+        found = list(self._opinions(candidate.step))
+        borne_out = {judge for judge, agrees in found if agrees}
+        doubted = {judge for judge, agrees in found if agrees is False or judge not in borne_out}
+        for number in range(max(candidate.step - BACK, 1), candidate.step) if doubted else ():
+            found += [one for one in self._opinions(number) if one[0] in doubted]
+        both = [agrees for _, agrees in found if agrees is not None]
+        return check_verdicts(both.count(False), len(both), limits=self._limits)
 
-    def _opinions(self, step: int) -> Iterator[tuple[str, bool]]:
-        """Of each verdict of a step on which the user's own words speak too: the judge, and whether they agree."""
+    def _opinions(self, step: int) -> Iterator[tuple[str, bool | None]]:
+        """Of each verdict of a step: the judge, and whether the user's own words agree; None where they are silent."""
         for name in self._ledger.step(step).turns:
             verdict, outcome = self._ledger.verdict(name), self._ledger.outcome(name)
             if verdict is None or outcome is None or verdict.source != "judge" or not verdict.score:
                 continue
             plainly = look(Case(turn=self._ledger.turn(name), outcome=outcome)).score
-            if plainly:
-                yield verdict.judge, (plainly > 0) == (verdict.score > 0)
+            yield verdict.judge, (plainly > 0) == (verdict.score > 0) if plainly else None
 
     async def _admit(self, policy: Policy, candidate: Version, live: Version) -> Check:
         if not isinstance(policy, Hosting):
