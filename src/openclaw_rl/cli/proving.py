@@ -28,7 +28,7 @@ _PRESET = click.option("--preset", default="cpu-demo", show_default=True, metava
 
 @click.command()
 @click.option("--user", "name", default="short", show_default=True, metavar="WISH", help="Who talks.")
-@click.option("--turns", default=40, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
+@click.option("--turns", default=44, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles what is asked and said.")
 @click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
 @click.option("--together", default=8, show_default=True, type=click.IntRange(1, 256), help="Sessions at once.")
@@ -77,10 +77,16 @@ def bench() -> None:
 
 
 @bench.command()
-@click.option("--users", default="short,list", show_default=True, metavar="A,B", help="Users, each on a policy alone.")
+@click.option(
+    "--users",
+    default="short,list,one_sentence",
+    show_default=True,
+    metavar="A,B",
+    help="Users, each on a policy alone.",
+)
 @click.option(
     "--together",
-    default="short:facts,list:advice,metric",
+    default="short:facts,list:advice,one_sentence:measures",
     show_default=True,
     metavar="A,B,C",
     help="Users who share one policy; WISH:KIND asks only that kind. Empty: none.",
