@@ -123,7 +123,7 @@ async def plant(fault: Fault) -> dict[str, Any]:
     """
 
     async def act(run: Run) -> dict[str, Any]:
-        user, heard = User(replace(WISHES["short"], room=200), seed=1), []
+        user, heard = User(replace(WISHES["short"], room=400), seed=1), []
         for first in (0, 4):
             heard += await talk(run.client, user, range(first, first + 4), together=4)
             await run.settle()

@@ -30,6 +30,7 @@ from openclaw_rl.review.personal import (
     spread,
     summary,
     table,
+    teachable,
 )
 from openclaw_rl.review.simulate import Exchange
 from openclaw_rl.review.wishes import WISHES
@@ -105,7 +106,14 @@ def test_the_mean_and_spread_over_seeds_are_in_the_table() -> None:
     results = {
         f"opd short seed{seed}": {
             "arm": "opd",
-            "users": {"short": {"sessions": sessions, "before": {**measured, "rate": 0.0}, "after": measured}},
+            "users": {
+                "short": {
+                    "sessions": sessions,
+                    "before": {**measured, "rate": 0.0},
+                    "after": measured,
+                    "sense_kept": None if sessions is None else sessions / 8,
+                }
+            },
             "ability_before": 0.8,
             "ability_after": 0.7,
             "seconds": 5.0,
@@ -116,15 +124,16 @@ def test_the_mean_and_spread_over_seeds_are_in_the_table() -> None:
     assert row["sessions"] == {"mean": 12.0, "deviation": 7.2111, "least": 6, "most": 20}
     assert (row["reached"], row["seeds"], row["degenerate"]) == (2, 3, 3)
     assert row["ability"]["mean"] == pytest.approx(-0.1)
+    assert row["sense_kept"]["mean"] == 1.0
     assert "| short | short | opd | 12.0 ± 7.2 | 2 of 3 | 0.00 -> 0.50 ± 0.00 |" in table([row])
     assert spread([4.0])["deviation"] == 0.0
 
 
 def test_every_arm_is_run_for_every_user_alone_and_together_seed_by_seed() -> None:
-    wanted = cells(users=("short", "list"), together=("short", "metric"), arms=("none", "opd"), seeds=2)
+    wanted = cells(users=("short", "list"), together=("short", "metric"), arms=("none", "opd"), seeds=range(3, 5))
     assert len(wanted) == len({cell.key for cell in wanted}) == 12
-    assert wanted[0] == Cell(arm="none", users=("short",), seed=0)
-    assert wanted[5].key == "opd short+metric seed0"
+    assert wanted[0] == Cell(arm="none", users=("short",), seed=3)
+    assert wanted[5].key == "opd short+metric seed3"
 
 
 def test_pictures_are_well_formed_and_show_what_they_are_given() -> None:
@@ -241,6 +250,9 @@ async def test_an_arm_that_trains_learns_a_memory_helps_and_nothing_changes_noth
     assert {one["before"]["rate"] for one in told.values()} == {0.0}
     assert (told["opd"]["after"]["rate"], told["memory"]["after"]["rate"], told["none"]["after"]["rate"]) == (1, 1, 0)
     assert told["none"]["met"] == [0] * 14
+    assert told["none"]["turns"] == 14
+    assert {one["told"]["rate"] for one in told.values()} == {1.0}
+    assert told["opd"]["sense_kept"] == told["opd"]["after"]["sense"] / told["opd"]["told"]["sense"]
     assert told["opd"]["met"][-3:] == [1, 1, 1]
     assert told["memory"]["sessions"] is not None
     assert told["memory"]["sessions"] < told["opd"]["sessions"], "a note works at once, weights after a batch"
@@ -261,6 +273,34 @@ async def test_a_cell_depends_on_its_seed_alone(tmp_path: Path) -> None:
     assert once["users"]["closing"]["sessions"] is not None
 
 
+def test_what_the_base_can_follow_when_told_is_measured_and_said(tmp_path: Path) -> None:
+    sets = [word for dial in DIALS for word in ("--set", dial)]
+    file = tmp_path / "told.json"
+    found = command("bench", "told", "--users", "closing,list", "--probes", "3", "--json", str(file), *sets)
+    assert found.exit_code == 0, found.output
+    told = json.loads(file.read_text())["users"]
+    assert (told["closing"]["plain"]["rate"], told["closing"]["told"]["rate"]) == (0.0, 1.0)
+    assert (told["closing"]["said"], told["closing"]["told"]["count"]) == ("can be taught", 3)
+    assert told["list"]["said"] == "cannot be followed even when told"
+    assert "| closing | 3 | 0.00 | 1.00 |" in found.output
+
+
+@pytest.mark.parametrize(
+    ("plain", "told", "said"),
+    [
+        (0.0, 0.5, "can be taught"),
+        (0.0, 0.49, "cannot be followed even when told"),
+        (0.84, 0.82, "nothing to teach: much the same when told"),
+        (0.2, 0.41, "cannot be followed even when told"),
+    ],
+)
+def test_a_wish_can_be_taught_where_telling_it_helps(plain: float, told: float, said: str) -> None:
+    def rated(rate: float) -> Measured:
+        return Measured(count=100, rate=rate, sense=1.0, words=9.0, degenerate=0)
+
+    assert teachable(rated(plain), rated(told)) == said
+
+
 def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,7 +308,7 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     file, plot = tmp_path / "book.json", tmp_path / "plot.svg"
     asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--sessions", "10", "--probes", "2", "--json", str(file), "--dir", str(tmp_path / "cells"), *sets]
-    first = command(*asked, "--seeds", "1")
+    first = command(*asked, "--seeds", "1", "--seed", "0")
     assert first.exit_code == 0, first.output
     book = json.loads(file.read_text())
     book["cells"]["none closing seed0"]["seconds"] = 12345.0

@@ -75,6 +75,7 @@ def test_sentences_are_counted_as_a_reader_would(text: str, count: int) -> None:
         ("list", "Take:\n- milk\n- eggs", "Take milk and eggs."),
         ("list", "1. Go\n2. Come", "- only one item"),
         ("list", "1. Go home.\n2. Go on.", "1. Go home.\n2. Come.\n3. Go home."),
+        ("list", "- a\n- b\n- c\n- a", "- a\n- b\n- b\n- a"),
         ("one_sentence", "A comet is a ball of ice, e.g. Halley.", "It is ice. It flies."),
         ("one_sentence", "It is so!", "A reply that was cut off before its"),
         ("student", "It is six, since two times three is six.", "The answer is **six**."),
@@ -197,7 +198,11 @@ def test_a_user_complains_in_other_words_each_time_and_thanks_at_last() -> None:
 
 
 def test_nobody_thanks_for_a_reply_that_is_none_at_all() -> None:
-    for wish, reply in (("short", "Benefactions."), ("list", "- go on\n" + "- it is so and so it is and so\n" * 4)):
+    for wish, reply in (
+        ("short", "Benefactions."),
+        ("list", "- go on\n" + "- it is so and so it is and so\n" * 4),
+        ("list", "- Go home.\n- Go home."),
+    ):
         session = User(WISHES[wish], seed=4).session(7)
         assert session.hear(reply) in session.wish.nonsense
         assert not session.met

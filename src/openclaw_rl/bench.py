@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
 from openclaw_rl.review import pictures
 from openclaw_rl.review.ability import Quiz, margin, quizzes
-from openclaw_rl.review.personal import ARMS, METHODS, Cell, Measured, measure, sessions_until, summary
+from openclaw_rl.review.personal import ARMS, METHODS, Cell, Measured, kept, measure, sessions_until, summary
 from openclaw_rl.review.simulate import Exchange, User, ask, converse, tasks
 from openclaw_rl.review.wishes import WISHES, About
 from openclaw_rl.store import Ledger
@@ -58,19 +58,21 @@ class Setup:
 
 @dataclass(slots=True, kw_only=True)
 class Seat:
-    """One user of a cell: their client, what was heard of the wish, and what a memory would have noted."""
+    """One user of a cell: their client, what was heard of the wish, what a memory would have noted, replies read."""
 
     user: User
     about: About | None
     client: httpx2.AsyncClient
-    met: list[bool]
-    notes: list[str]
+    met: list[bool] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    turns: int = 0
 
     def remember(self, prompt: str) -> str:
         """The prompt with the latest corrections pasted behind it."""
         return "\n\n".join([prompt, " ".join(self.notes[-NOTES:])]) if self.notes else prompt
 
     def heard(self, exchange: Exchange) -> None:
+        self.turns += 1
         if exchange.round == 0:
             self.met.append(exchange.met)
         if not exchange.met and exchange.answer not in self.notes:
@@ -152,30 +154,36 @@ async def run_cell(setup: Setup, cell: Cell, *, heard: Heard = lambda _cell, _ex
     """One run from the bare base to the end of its sessions."""
     began = time.monotonic()
     async with _seated(setup, cell) as (app, seats):
-        before = [await _held_out(setup, cell, seat) for seat in seats]
+        before = [await _held_out(setup, cell, seat, say=str) for seat in seats]
+        hinted = [await _held_out(setup, cell, seat, say=seat.user.wish.say) for seat in seats]
         sure = await ability(app.policy) if app.policy is not None else None
         for number in range(setup.sessions):
             for seat in seats:
                 await _session(app, cell, seat, number, heard)
             if not setup.to_the_end and all(sessions_until(seat.met) for seat in seats):
                 break
-        after = before if cell.arm == "none" else [await _held_out(setup, cell, seat) for seat in seats]
+        after = before
+        if cell.arm != "none":
+            after = [await _held_out(setup, cell, seat, say=_paste(cell, seat)) for seat in seats]
         trained = cell.arm in METHODS and app.policy is not None
         now = await ability(app.policy) if trained and app.policy is not None else sure
         versions = _versions(app) if trained else None
-    told = {
+    users = {
         seat.user.wish.name: {
             "sessions": sessions_until(seat.met),
+            "turns": seat.turns,
             "met": [int(one) for one in seat.met],
             "before": old.plain(),
             "after": new.plain(),
+            "told": said.plain(),
+            "sense_kept": kept(new, said),
         }
-        for seat, old, new in zip(seats, before, after, strict=True)
+        for seat, old, new, said in zip(seats, before, after, hinted, strict=True)
     }
     return {
         "arm": cell.arm,
         "seed": cell.seed,
-        "users": told,
+        "users": users,
         "ability_before": sure,
         "ability_after": now,
         "versions": versions,
@@ -188,17 +196,36 @@ async def _session(app: App, cell: Cell, seat: Seat, number: int, heard: Heard) 
         seat.heard(exchange)
         heard(cell, exchange)
 
-    paste = seat.remember if cell.arm == "memory" else str
-    await converse(seat.client, seat.user, number, heard=both, remember=paste)
+    await converse(seat.client, seat.user, number, heard=both, remember=_paste(cell, seat))
     if cell.arm in METHODS:
         await app.finish()
 
 
-async def _held_out(setup: Setup, cell: Cell, seat: Seat) -> Measured:
-    """The held-out rate as this arm would serve it now."""
+def _paste(cell: Cell, seat: Seat) -> Callable[[str], str]:
+    """How an arm puts a prompt."""
+    return seat.remember if cell.arm == "memory" else str
+
+
+async def told(
+    setup: Setup, users: Sequence[str], *, done: Callable[[str, Measured, Measured], None]
+) -> dict[str, tuple[Measured, Measured]]:
+    """How often the live version does as each user wishes: plain, and with the wish said in the prompt."""
+    cell = Cell(arm="none", users=tuple(users), seed=setup.config.run.seed)
+    found = {}
+    async with _seated(setup, cell) as (_app, seats):
+        for spoken, seat in zip(users, seats, strict=True):
+            plain = await _held_out(setup, cell, seat, say=str)
+            hinted = await _held_out(setup, cell, seat, say=seat.user.wish.say)
+            found[spoken] = (plain, hinted)
+            done(spoken, plain, hinted)
+    return found
+
+
+async def _held_out(setup: Setup, cell: Cell, seat: Seat, *, say: Callable[[str], str]) -> Measured:
+    """The held-out rate as it would be served now, each prompt as ``say`` puts it."""
     wish = seat.user.wish
     probes = tasks(wish, seed=cell.seed, held=True, about=seat.about)[: setup.probes]
-    prompts = [seat.remember(task.prompt) if cell.arm == "memory" else task.prompt for task in probes]
+    prompts = [say(task.prompt) for task in probes]
     most = setup.config.policy.max_batch
     replies = await ask(
         seat.client, prompts, max_tokens=wish.room, temperature=wish.temperature, together=most, seed=cell.seed
@@ -244,7 +271,7 @@ async def _seated(setup: Setup, cell: Cell) -> AsyncIterator[tuple[App, list[Sea
 def _seat(setup: Setup, cell: Cell, number: int, spoken: str, client: httpx2.AsyncClient) -> Seat:
     wish, about = spoken_for(spoken)
     user = User(WISHES[wish], seed=cell.seed, name=f"u{number}", rounds=setup.rounds, about=about)
-    return Seat(user=user, about=about, client=client, met=[], notes=[])
+    return Seat(user=user, about=about, client=client)
 
 
 def spoken_for(spoken: str) -> tuple[str, About | None]:

@@ -43,7 +43,7 @@ class Plan:
     """Who talks and how much. ``probes`` held-out prompts are asked before and after."""
 
     wish: Wish
-    turns: int = 48
+    turns: int = 44
     seed: int = 0
     probes: int = 20
     together: int = 8
@@ -222,7 +222,7 @@ async def run(config: Config, plan: Plan, view: View) -> Report:
     async with hosting(config) as host:
         view.phase(f"{len(probes)} held-out prompts, before any learning, plain and with the wish said in the prompt")
         plain = [task.prompt for task in probes]
-        told = [f"{prompt}\n\n{plan.wish.hint}" for prompt in plain]
+        told = [plan.wish.say(prompt) for prompt in plain]
         first = await _probe(host, plan, [*plain, *told], view)
         seconds["before"] = time.monotonic() - began
         view.phase(f"u1 talks, and would like {plan.wish.description}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,6 +95,7 @@ def bench() -> None:
 @click.option("--methods", default="binary,opd,combine,topk", show_default=True, metavar="A,B", help="Arms that train.")
 @click.option("--arms", default="none,memory", show_default=True, metavar="A,B", help="Arms that do not.")
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Runs of each cell.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The first run's seed.")
 @click.option(
     "--sessions", default=32, show_default=True, type=click.IntRange(3, 1000), help="Sessions a user has at most."
 )
@@ -114,6 +116,7 @@ def personal(
     methods: str,
     arms: str,
     seeds: int,
+    seed: int,
     jobs: int,
     json_file: Path | None,
     plot_file: Path | None,
@@ -132,11 +135,44 @@ def personal(
     every = (*_known(arms, ARMS, "arm"), *_known(methods, METHODS, "method"))
     folder = directory or _new_folder("bench")
     setup = Setup(config=_config(preset, sets, folder, seed=0), directory=folder, **size)
-    wanted = cells(users=alone, together=shared, arms=every, seeds=seeds)
+    wanted = cells(users=alone, together=shared, arms=every, seeds=range(seed, seed + seeds))
     book = asyncio.run(run(setup, wanted, json_file, done=_cell_done, heard=_unheard, jobs=jobs))
     click.echo(table(book["summary"]))
     if plot_file is not None:
         plot_file.write_text(picture(book), encoding="utf-8")
+
+
+@bench.command()
+@click.option("--users", metavar="A,B", help="Users [default: all].")
+@click.option("--probes", default=40, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles what is asked.")
+@click.option("--json", "json_file", type=_FILE, help="Write the figures here.")
+@_PRESET
+@_SETS
+def told(users: str | None, probes: int, seed: int, json_file: Path | None, preset: str, sets: tuple[str, ...]) -> None:
+    """Which wishes the model can follow when they are said in the prompt: no other can be distilled from it."""
+    from openclaw_rl.bench import Setup, spoken_for
+    from openclaw_rl.bench import told as ask_all
+    from openclaw_rl.review.personal import Measured, teachable, told_table
+    from openclaw_rl.review.wishes import WISHES
+
+    names = tuple(WISHES) if users is None else _names(users)
+    for name in names:
+        spoken_for(name)
+
+    def done(name: str, plain: Measured, said: Measured) -> None:
+        click.echo(f"{name:<14} plain {plain.rate:4.0%}  told {said.rate:4.0%}  {teachable(plain, said)}", err=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        setup = Setup(config=_config(preset, sets, Path(folder), seed=seed), directory=Path(folder), probes=probes)
+        found = asyncio.run(ask_all(setup, names, done=done))
+    click.echo(told_table(found))
+    if json_file is not None:
+        figures = {
+            name: {"plain": plain.plain(), "told": said.plain(), "said": teachable(plain, said)}
+            for name, (plain, said) in found.items()
+        }
+        _write_json(json_file, {"command": "bench told", "seed": seed, "users": figures})
 
 
 def _unheard(_cell: Cell, _exchange: Exchange) -> None:

@@ -83,8 +83,9 @@ def _told(seed: int) -> list[Question]:
 
 def _wish(wish: Wish, task: Task) -> Question:
     async def check(answer: Answered) -> tuple[str | None, Mapping[str, bool]]:
-        bad = flaw(answer.text, prompt=task.prompt)
-        return bad or (None if wish.holds(answer.text) else f"not {wish.description}"), {f"told {wish.name}": not bad}
+        held = wish.holds(answer.text)
+        why = flaw(answer.text, prompt=task.prompt) or (None if held else f"not {wish.description}")
+        return why, {f"told {wish.name}": why is None}
 
     prompt = Prompt(messages=(Message(role="user", content=task.prompt),)).hinted(wish.hint)
     return Question(name=f"{wish.name}: {task.prompt}", prompt=prompt, tokens=wish.room, check=check)
@@ -155,7 +156,7 @@ def _summary(found: Sequence[Result]) -> dict[str, Any]:
     marks: dict[str, list[bool]] = {}
     for result in found:
         for name, held in result.marks.items():
-            marks.setdefault(name, []).append(result.passed if name.startswith("told ") else held)
+            marks.setdefault(name, []).append(held)
     replies = [words(result.reply) for result in found if result.name.startswith("unasked: ")]
     return {
         **_rate([result.passed for result in found]),

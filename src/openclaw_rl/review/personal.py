@@ -2,6 +2,7 @@
 
 sessions_until(first replies met)     sessions until the wish held in three sessions in a row
 measure(wish, tasks, replies)         the held-out rate, and whether replies keep their sense
+teachable(plain, told)                whether the base, when told a wish, can teach it
 summary(cells), table(rows)           mean and spread over seeds
 """
 
@@ -21,6 +22,8 @@ RUN = 3
 METHODS = ("binary", "opd", "combine", "topk")
 ARMS = ("none", "memory")
 """arms without training: nothing at all, and the corrections pasted into the prompt"""
+FOLLOWS, GAIN = 0.5, 0.1
+"""the least told rate of a wish that can be taught, and the least by which it is above the plain one"""
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -54,6 +57,25 @@ def measure(wish: Wish, tasks: Sequence[Task], replies: Sequence[str]) -> Measur
 def kept(after: Measured, hinted: Measured) -> float | None:
     """How much of the sense that the base has when told the wish is kept by a policy that knows it."""
     return after.sense / hinted.sense if hinted.sense else None
+
+
+def teachable(plain: Measured, told: Measured) -> str:
+    """Whether a base that is told the wish can teach it to one that is not, in words."""
+    if told.rate < FOLLOWS:
+        return "cannot be followed even when told"
+    if told.rate - plain.rate < GAIN:
+        return "nothing to teach: much the same when told"
+    return "can be taught"
+
+
+def told_table(rows: Mapping[str, tuple[Measured, Measured]]) -> str:
+    """The base by user, plain and told the wish, as a Markdown table."""
+    head = ("user", "prompts", "plain", "told", "sense, told", "words, told", "degenerate, told", "")
+    lines = [head, ("---",) * len(head)]
+    for name, (plain, told) in rows.items():
+        rates = (f"{plain.rate:.2f}", f"{told.rate:.2f}", f"{told.sense:.2f}", f"{told.words:.0f}")
+        lines.append((name, str(plain.count), *rates, str(told.degenerate), teachable(plain, told)))
+    return _markdown(lines)
 
 
 def sessions_until(met: Sequence[bool], *, run: int = RUN) -> int | None:
@@ -94,10 +116,10 @@ class Cell:
         return f"{self.arm} {'+'.join(self.users)} seed{self.seed}"
 
 
-def cells(*, users: Sequence[str], together: Sequence[str], arms: Sequence[str], seeds: int) -> list[Cell]:
+def cells(*, users: Sequence[str], together: Sequence[str], arms: Sequence[str], seeds: Iterable[int]) -> list[Cell]:
     """Every run there is to make: each user alone, then those that share one policy, seed by seed."""
     groups = [(user,) for user in users] + ([tuple(together)] if together else [])
-    return [Cell(arm=arm, users=group, seed=seed) for seed in range(seeds) for group in groups for arm in arms]
+    return [Cell(arm=arm, users=group, seed=seed) for seed in seeds for group in groups for arm in arms]
 
 
 def summary(results: Mapping[str, Mapping[str, Any]], *, sessions: int) -> list[dict[str, Any]]:
@@ -114,6 +136,7 @@ def summary(results: Mapping[str, Mapping[str, Any]], *, sessions: int) -> list[
 
 def _row(arm: str, group: str, user: str, found: Sequence[Mapping[str, Any]], *, sessions: int) -> dict[str, Any]:
     until = [sessions if one["sessions"] is None else one["sessions"] for one in found]
+    senses = [one["sense_kept"] for one in found if one.get("sense_kept") is not None]
     abilities = [one["ability_after"] - one["ability_before"] for one in found if one["ability_after"] is not None]
     return {
         "arm": arm,
@@ -125,6 +148,7 @@ def _row(arm: str, group: str, user: str, found: Sequence[Mapping[str, Any]], *,
         "before": spread([one["before"]["rate"] for one in found]),
         "after": spread([one["after"]["rate"] for one in found]),
         "sense": spread([one["after"]["sense"] for one in found]),
+        "sense_kept": spread(senses) if senses else None,
         "words": spread([one["after"]["words"] for one in found]),
         "degenerate": sum(one["after"]["degenerate"] for one in found),
         "ability": spread(abilities) if abilities else None,
@@ -142,7 +166,10 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows as a Markdown table."""
     head = ("users", "wish", "arm", "sessions", "reached", "held-out", "sense", "words", "ability", "seconds")
-    lines = [head, ("---",) * len(head), *map(_cells, sorted(rows, key=_order))]
+    return _markdown([head, ("---",) * len(head), *map(_cells, sorted(rows, key=_order))])
+
+
+def _markdown(lines: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

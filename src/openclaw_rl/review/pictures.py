@@ -47,7 +47,7 @@ def lines(
 def bars(
     title: str, groups: Mapping[str, Mapping[str, tuple[float, float]]], *, y: str, top: float | None = None
 ) -> str:
-    """Bars by group and name, each (mean, deviation), with a whisker of one deviation."""
+    """Bars by group and name, each (mean, deviation), with the mean in its foot and a whisker of one deviation."""
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
     tallest = max((mean + dev for group in groups.values() for mean, dev in group.values()), default=1.0)
     top = top or tallest * 1.05 or 1.0
@@ -70,7 +70,9 @@ def _bar(at: float, wide: float, mean: float, deviation: float, top: float, colo
     yield f'<rect x="{at:.1f}" y="{up:.1f}" width="{wide * 0.9:.1f}" height="{_foot() - up:.1f}" fill="{colour}"/>'
     low, high = _up(max(0.0, mean - deviation), top), _up(min(top, mean + deviation), top)
     yield f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{low:.1f}" y2="{high:.1f}" stroke="#24292f"/>'
-    yield _text(middle, high - 3, f"{mean:.1f}", size=9, anchor="middle")
+    inside = _foot() - up > 26
+    foot, ink = (_foot() - 4, "#ffffff") if inside else (high - 4, "#24292f")
+    yield _text(middle + 3, foot, f"{mean:.1f}", size=9, colour=ink, upright=True)
 
 
 def _frame(title: str, *, x: str, y: str, top: float) -> Iterator[str]:
@@ -82,11 +84,7 @@ def _frame(title: str, *, x: str, y: str, top: float) -> Iterator[str]:
         yield f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up:.1f}" y2="{up:.1f}" stroke="#eaeef2"/>'
         yield _text(_LEFT - 6, up + 4, f"{value:g}" if top <= 1 else f"{value:.0f}", size=10, anchor="end")
     yield _text((_LEFT + _WIDTH - _RIGHT) / 2, _HEIGHT - 8, x, size=11, anchor="middle")
-    middle = (_TOP + _foot()) / 2
-    yield (
-        f'<text x="14" y="{middle:.0f}" font-size="11" text-anchor="middle" fill="#24292f"'
-        f' transform="rotate(-90 14 {middle:.0f})">{escape(y)}</text>'
-    )
+    yield _text(14, (_TOP + _foot()) / 2, y, size=11, anchor="middle", upright=True)
 
 
 def _ticks_x(most: float) -> Iterator[str]:
@@ -107,9 +105,12 @@ def _foot() -> float:
     return _HEIGHT - _BOTTOM
 
 
-def _text(x: float, y: float, said: str, *, size: int, anchor: str = "start", colour: str = "#24292f") -> str:
+def _text(
+    x: float, y: float, said: str, *, size: int, anchor: str = "start", colour: str = "#24292f", upright: bool = False
+) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"'
-    return f"<text {place}>{escape(said)}</text>"
+    turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if upright else ""
+    return f"<text {place}{turned}>{escape(said)}</text>"
 
 
 def _svg(body: Sequence[str], title: str) -> str:

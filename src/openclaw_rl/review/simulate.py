@@ -66,7 +66,7 @@ class Session:
         """What the user says to a reply; None once they have said their last word (``over``)."""
         if self.over:
             return None
-        nonsense = everyday.degenerate(reply, self.task) is not None
+        nonsense = everyday.degenerate(reply, self.task) is not None or self.wish.spoilt(reply)
         self.met = self.wish.holds(reply) and not nonsense
         if self.met:
             self.over = True

@@ -64,6 +64,7 @@ _PRAISE = re.compile(
 class Wish:
     """How one user likes replies. ``holds`` checks a reply, ``hint`` is the rule in one sentence.
 
+    ``spoilt`` is a reply that has the form and is worthless all the same: nobody asks for the form once more.
     ``room`` is how many reply tokens a fair check needs, ``about`` the kind of task that shows it, and ``sums`` says
     whether word problems show it too. ``temperature`` is what this user's client asks for (None: what the server
     has).
@@ -77,6 +78,7 @@ class Wish:
     precise: tuple[str, ...]
     thanks: tuple[str, ...]
     nonsense: tuple[str, ...]
+    spoilt: Callable[[str], bool] = lambda _reply: False
     room: int = 96
     about: About = "everyday"
     sums: bool = True
@@ -86,6 +88,10 @@ class Wish:
     def complaints(self) -> tuple[str, ...]:
         """Every phrasing of "not like this", the vague ones first."""
         return (*self.vague, *self.precise)
+
+    def say(self, prompt: str) -> str:
+        """The prompt with the wish said in it."""
+        return f"{prompt}\n\n{self.hint}"
 
 
 def words(text: str) -> int:
@@ -124,9 +130,13 @@ def _short(reply: str) -> bool:
 
 
 def _list(reply: str) -> bool:
-    """Two items or more, and none of them twice: a list that goes round in circles is none."""
+    return len(items(reply)) >= 2 and not _circles(reply)
+
+
+def _circles(reply: str) -> bool:
+    """A list that goes round in circles: a third of its items or more have been there before."""
     said = [item.lower() for item in items(reply)]
-    return len(said) >= 2 and len(set(said)) == len(said)
+    return 0 < len(said) <= 3 * (len(said) - len(set(said)))
 
 
 def _one_sentence(reply: str) -> bool:
@@ -187,6 +197,7 @@ WISHES: dict[str, Wish] = {
             "replies as a list",
             "Please answer with a bulleted list of short points.",
             _list,
+            spoilt=_circles,
             room=128,
             sums=False,
             temperature=0.7,  # colder, the embedded model's lists repeat themselves
