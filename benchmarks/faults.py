@@ -1,6 +1,6 @@
 """Plants faults into a run of the embedded model and shows that each is refused by the gate or taken back by the watch.
 
-python benchmarks/faults.py                    every fault, one after another (about a minute each on two cores)
+python benchmarks/faults.py                    every fault, one after another (about three minutes each on two cores)
 python benchmarks/faults.py rate watch         some of them
 python benchmarks/faults.py --json FILE        also write what the ledger says
 

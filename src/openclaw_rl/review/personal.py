@@ -70,7 +70,7 @@ def teachable(plain: Measured, told: Measured) -> str:
 
 def told_table(rows: Mapping[str, tuple[Measured, Measured]]) -> str:
     """The base by user, plain and told the wish, as a Markdown table."""
-    head = ("user", "prompts", "plain", "told", "sense, told", "words, told", "degenerate, told", "")
+    head = ("user", "prompts", "plain", "told", "sense, told", "words, told", "degenerate, told", "teachable")
     lines = [head, ("---",) * len(head)]
     for name, (plain, told) in rows.items():
         rates = (f"{plain.rate:.2f}", f"{told.rate:.2f}", f"{told.sense:.2f}", f"{told.words:.0f}")
