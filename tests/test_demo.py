@@ -308,7 +308,7 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     file, plot = tmp_path / "book.json", tmp_path / "plot.svg"
     asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--sessions", "10", "--probes", "2", "--json", str(file), "--dir", str(tmp_path / "cells"), *sets]
-    first = command(*asked, "--seeds", "1", "--seed", "0")
+    first = command(*asked, "--seeds", "1")
     assert first.exit_code == 0, first.output
     book = json.loads(file.read_text())
     book["cells"]["none closing seed0"]["seconds"] = 12345.0
@@ -322,6 +322,8 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     assert book["cells"]["none closing seed0"]["seconds"] == 12345.0, "what is finished is not repeated"
     assert "| closing | closing | opd |" in second.output
     assert "none" in plot.read_text()
+    command(*asked, "--seeds", "1", "--seed", "5")
+    assert list(json.loads(file.read_text())["cells"])[4:] == ["none closing seed5", "opd closing seed5"]
     with pytest.raises(ConfigError, match="other settings"):
         command(*asked, "--rounds", "2")
 

@@ -144,7 +144,7 @@ def read(file: Path | None, setup: Setup) -> dict[str, Any]:
 
 
 def write(file: Path, book: Mapping[str, Any]) -> None:
-    """Write whole or not at all."""
+    """Write a report whole or not at all."""
     draft = file.with_name(f"{file.name}.tmp")
     draft.write_text(json.dumps(book, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     draft.replace(file)
@@ -209,7 +209,7 @@ def _paste(cell: Cell, seat: Seat) -> Callable[[str], str]:
 async def told(
     setup: Setup, users: Sequence[str], *, done: Callable[[str, Measured, Measured], None]
 ) -> dict[str, tuple[Measured, Measured]]:
-    """How often the live version does as each user wishes: plain, and with the wish said in the prompt."""
+    """How often the base does as each user wishes: plain, and with the wish said in the prompt."""
     cell = Cell(arm="none", users=tuple(users), seed=setup.config.run.seed)
     found = {}
     async with _seated(setup, cell) as (_app, seats):

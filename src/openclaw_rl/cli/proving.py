@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -151,12 +150,12 @@ def personal(
 @_SETS
 def told(users: str | None, probes: int, seed: int, json_file: Path | None, preset: str, sets: tuple[str, ...]) -> None:
     """Which wishes the model can follow when they are said in the prompt: no other can be distilled from it."""
-    from openclaw_rl.bench import Setup, spoken_for
+    from openclaw_rl.bench import Setup, spoken_for, write
     from openclaw_rl.bench import told as ask_all
     from openclaw_rl.review.personal import Measured, teachable, told_table
     from openclaw_rl.review.wishes import WISHES
 
-    names = tuple(WISHES) if users is None else _names(users)
+    names = _names(users or "") or tuple(WISHES)
     for name in names:
         spoken_for(name)
 
@@ -172,7 +171,7 @@ def told(users: str | None, probes: int, seed: int, json_file: Path | None, pres
             name: {"plain": plain.plain(), "told": said.plain(), "said": teachable(plain, said)}
             for name, (plain, said) in found.items()
         }
-        _write_json(json_file, {"command": "bench told", "seed": seed, "users": figures})
+        write(json_file, {"command": "bench told", "seed": seed, "users": figures})
 
 
 def _unheard(_cell: Cell, _exchange: Exchange) -> None:
@@ -232,20 +231,15 @@ def _may_go_on(directory: Path, *, yes: bool) -> None:
 
 def _keep(report: Report, json_file: Path | None) -> None:
     """Write the picture and the figures, and say where they are and how to undo what was learned."""
+    from openclaw_rl.bench import write
+
     picture = report.run_dir / "curve.svg"
     picture.write_text(report.picture(), encoding="utf-8")
     if json_file is not None:
         plain = {"command": "demo", "users": {report.plan.wish.name: report.plain()}}
-        _write_json(json_file, plain)
+        write(json_file, plain)
         click.echo(f"figures        {json_file}")
     click.echo(f"picture        {picture}")
     click.echo(f"run directory  {report.run_dir}")
     click.echo(f"look into it   openclaw-rl status --rl-buffer-dir {report.run_dir}")
     click.echo(f"undo it        openclaw-rl rollback 0 --rl-buffer-dir {report.run_dir}")
-
-
-def _write_json(file: Path, value: Any) -> None:
-    """Write whole or not at all."""
-    draft = file.with_name(f"{file.name}.tmp")
-    draft.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    draft.replace(file)

@@ -173,7 +173,7 @@ def degenerate(reply: str, task: Task | None = None) -> str | None:
     if _TEMPLATE.search(reply):
         return "signs that are no text"
     if words(reply) < least:
-        return f"under {least} words"
+        return "under 3 words" if least > 1 else "no word and no figure"
     solid = [sign for sign in reply if not sign.isspace()]
     if sum(sign.isalnum() for sign in solid) < 0.6 * len(solid):
         return "more signs than letters"
