@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from openclaw_rl.review.everyday import Task, degenerate, sense
-from openclaw_rl.review.simulate import Exchange
+from openclaw_rl.review.simulate import Exchange, as_wished
 from openclaw_rl.review.wishes import Wish, words
 
 RUN = 3
@@ -47,7 +47,7 @@ def measure(wish: Wish, tasks: Sequence[Task], replies: Sequence[str]) -> Measur
     pairs = list(zip(tasks, replies, strict=True))
     return Measured(
         count=count,
-        rate=sum(wish.holds(reply) for reply in replies) / count,
+        rate=sum(as_wished(wish, task, reply) for task, reply in pairs) / count,
         sense=sum(sense(task, reply) for task, reply in pairs) / count,
         words=sum(words(reply) for reply in replies) / count,
         degenerate=sum(degenerate(reply, task) is not None for task, reply in pairs),

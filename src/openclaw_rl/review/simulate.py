@@ -66,11 +66,11 @@ class Session:
         """What the user says to a reply; None once they have said their last word (``over``)."""
         if self.over:
             return None
-        nonsense = everyday.degenerate(reply, self.task) is not None or self.wish.spoilt(reply)
-        self.met = self.wish.holds(reply) and not nonsense
+        self.met = as_wished(self.wish, self.task, reply)
         if self.met:
             self.over = True
             return self._draw.choice(self.wish.thanks)
+        nonsense = _is_none(self.task, reply) or self.wish.spoilt(reply)
         self._said.append(self._complaint(self.wish.nonsense if nonsense else self.wish.complaints))
         self.over = len(self._said) >= self.rounds
         return self._said[-1]
@@ -79,6 +79,15 @@ class Session:
         """Any phrasing at first; who has to say it again says it precisely, and never in the same words."""
         phrasings = self.wish.precise if self._said else first
         return self._draw.choice([one for one in phrasings if one not in self._said])
+
+
+def as_wished(wish: Wish, task: Task, reply: str) -> bool:
+    """Whether a reply is one and has the form that was wished: the same in a talk and in what is held out."""
+    return wish.holds(reply) and not _is_none(task, reply)
+
+
+def _is_none(task: Task, reply: str) -> bool:
+    return everyday.degenerate(reply, task) is not None
 
 
 def tasks(wish: Wish, *, seed: int, held: bool = False, about: About | None = None) -> tuple[Task, ...]:
