@@ -144,10 +144,23 @@ def read(file: Path | None, setup: Setup) -> dict[str, Any]:
 
 
 def write(file: Path, book: Mapping[str, Any]) -> None:
-    """Write a report whole or not at all."""
+    """Write a report whole or not at all; each part of a part, such as a cell, has a line to itself."""
+    parts = ",\n".join(f"{_line(name)}: {_lines(part)}" for name, part in book.items())
     draft = file.with_name(f"{file.name}.tmp")
-    draft.write_text(json.dumps(book, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    draft.write_text(f"{{\n{parts}\n}}\n", encoding="utf-8")
     draft.replace(file)
+
+
+def _lines(part: object) -> str:
+    if isinstance(part, Mapping) and part:
+        return "{\n" + ",\n".join(f" {_line(name)}: {_line(one)}" for name, one in part.items()) + "\n}"
+    if isinstance(part, list) and part:
+        return "[\n" + ",\n".join(f" {_line(one)}" for one in part) + "\n]"
+    return _line(part)
+
+
+def _line(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 async def run_cell(setup: Setup, cell: Cell, *, heard: Heard = lambda _cell, _exchange: None) -> dict[str, Any]:

@@ -264,8 +264,7 @@ def flaw(reply: str, *, prompt: str, broken_call: bool = False, calls: bool = Fa
     asked, said = script(prompt), script(reply)
     if asked and said and asked != said:
         return f"{said} letters where {asked} ones were asked"
-    found = degenerate(reply)
-    return None if found == "under 3 words" and said in UNSPACED else found
+    return degenerate(reply, least=1 if said in UNSPACED else None)
 
 
 def script(text: str) -> str | None:

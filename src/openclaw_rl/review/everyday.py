@@ -164,16 +164,17 @@ def _roots(word: str) -> set[str]:
     return {root for root in found if len(root) > 2 or root == word}
 
 
-def degenerate(reply: str, task: Task | None = None) -> str | None:
+def degenerate(reply: str, task: Task | None = None, *, least: int | None = None) -> str | None:
     """Why a reply is none at all: too little, junk, or the same over and over; None for any other.
 
-    Three words are the least, but for a ``task`` that a bare figure answers.
+    A reply has ``least`` words: not given, three, but for a ``task`` that a bare figure answers one.
     """
-    least = 1 if task is not None and task.answer else 3
+    if least is None:
+        least = 1 if task is not None and task.answer else 3
     if _TEMPLATE.search(reply):
         return "signs that are no text"
     if words(reply) < least:
-        return "under 3 words" if least > 1 else "no word and no figure"
+        return f"under {least} words" if least > 1 else "no word and no figure"
     solid = [sign for sign in reply if not sign.isspace()]
     if sum(sign.isalnum() for sign in solid) < 0.6 * len(solid):
         return "more signs than letters"
