@@ -87,7 +87,9 @@ def test_the_measure_is_the_session_that_makes_three_in_a_row(met: str, sessions
 def test_held_out_replies_are_measured_for_the_wish_and_for_their_sense() -> None:
     asked = [Task(prompt=f"What is {name}?", mentions=(name,), about="facts") for name in ("tea", "ice", "rain")]
     found = measure(WISHES["short"], asked, ["Tea is a hot drink.", "word " * 40, "Wet."])
-    assert (found.count, round(found.rate, 3), round(found.sense, 3)) == (3, 0.333, 0.333), "one word is no reply, however short it was wished"
+    assert (found.count, round(found.rate, 3), round(found.sense, 3)) == (3, 0.333, 0.333), (
+        "one word is no reply, however short it was wished"
+    )
     assert (found.words, found.degenerate) == (46 / 3, 2), "5 + 40 + 1 words; one repeats itself, one is a single word"
     left = Task(prompt="How many are left?", mentions=("38",), about="facts", answer="38")
     assert [measure(WISHES["short"], [left], [reply]).degenerate for reply in ("38.", "...", "")] == [0, 1, 1]

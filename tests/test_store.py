@@ -382,6 +382,16 @@ def test_many_processes_may_begin_a_ledger_at_once(ledger_path: Path) -> None:
     assert sorted(p.name for p in ledger_path.parent.iterdir() if p.suffix != ".lock") == ["ledger.db"]
 
 
+def test_a_version_that_was_refused_stays_so_when_its_weights_are_deleted(ledger_path: Path) -> None:
+    with one_of_each(ledger_path, "train") as train:
+        for number in (0, 1, 2):
+            train.add_version(Version(number=number, parent=number - 1 if number else None, base="b"))
+        train.set_state(1, "refused", "nonsense")
+        train.set_state(1, "deleted", "retention")
+        assert train.version(1).state == "deleted"
+        assert (train.ever("refused"), train.ever("deleted"), train.ever("live")) == ({1}, {1}, set())
+
+
 def test_readers_see_what_is_committed_while_a_writer_writes(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "serve") as serve, Ledger(ledger_path) as reader:
         turn = turned()

@@ -249,10 +249,10 @@ async def _held_out(setup: Setup, cell: Cell, seat: Seat, *, say: Callable[[str]
 def _versions(app: App) -> dict[str, Any]:
     """What became of the versions of a run, and why its training was paused, if it was."""
     with Ledger(ledger_path(app.config)) as reader:
-        states = [version.state for version in reader.versions() if version.number > 0]
+        every = len([version for version in reader.versions() if version.number > 0])
+        refused, back = len(reader.ever("refused")), len(reader.ever("rolled back"))
         counts, paused = reader.counts(), reader.paused()
-    refused, back = states.count("refused"), states.count("rolled back")
-    made = {"promoted": len(states) - refused, "refused": refused, "rolled_back": back}
+    made = {"promoted": every - refused, "refused": refused, "rolled_back": back}
     return made | {"steps": counts["steps"], "trained": counts["trained"], "paused": paused}
 
 

@@ -160,7 +160,7 @@ class Host:
         """
         used = self._used()
         versions, live = self.reader.versions(), self.reader.live_version()
-        refused = sum(version.state == "refused" for version in versions)
+        refused = len(self.reader.ever("refused"))
         undecided = sum(version.state == "candidate" for version in versions)
         untaken = live is not None and live.number != self.policy.live
         return Standing(

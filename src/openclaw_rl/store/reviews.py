@@ -9,7 +9,7 @@ from openclaw_rl import codec
 from openclaw_rl.ports import Ruling
 from openclaw_rl.store.file import LedgerFile
 from openclaw_rl.store.rows import insert
-from openclaw_rl.types import rules
+from openclaw_rl.types import VersionState, rules
 
 PIN, UNPIN = "pin turn", "unpin turn"
 """how a person asks that a turn be an example for the gate, and no longer"""
@@ -103,9 +103,9 @@ class Reviews(LedgerFile):
         )
         return (row[0], row[1]) if row else None
 
-    def rolled_back(self) -> set[int]:
-        """The numbers of versions that were served and taken back."""
-        return {number for (number,) in self.rows("SELECT DISTINCT version FROM states WHERE state = 'rolled back'")}
+    def ever(self, state: VersionState) -> set[int]:
+        """The numbers of versions that were in a state once, whatever became of them since."""
+        return {number for (number,) in self.rows("SELECT DISTINCT version FROM states WHERE state = ?", state)}
 
 
 def _rules(hints: str) -> tuple[str, ...]:

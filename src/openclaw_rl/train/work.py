@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from openclaw_rl.train.samples import Rules, due, sift, task_of
-from openclaw_rl.types import Drop, Outcome, Sample, Turn, Verdict, Version
+from openclaw_rl.types import Drop, Outcome, Sample, Turn, Verdict, Version, VersionState
 
 _GROUPS_REACH = 1024
 
@@ -29,7 +29,7 @@ class WorkLedger(Protocol):
     def untrained(self, limit: int) -> Sequence[Judged]: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
     def live_version(self) -> Version | None: ...
-    def rolled_back(self) -> set[int]: ...
+    def ever(self, state: VersionState) -> set[int]: ...
     def recall(self, turn: str, *, within: int) -> Verdict | None: ...
     def group(self, group: str) -> tuple[int, int]: ...
     def last_turn_at(self) -> float | None: ...
@@ -74,7 +74,7 @@ class Work:
         newest = self._ledger.newest("verdicts")
         if newest == self._seen:
             return 0
-        live, taken_back = self._ledger.live_version(), self._ledger.rolled_back()
+        live, taken_back = self._ledger.live_version(), self._ledger.ever("rolled back")
         assert live is not None, "version 0 is written before anything is read"
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
