@@ -303,6 +303,14 @@ def test_a_wish_can_be_taught_where_telling_it_helps(plain: float, told: float, 
     assert teachable(rated(plain), rated(told)) == said
 
 
+def test_a_report_has_a_line_for_each_part_and_reads_back_as_it_was(tmp_path: Path) -> None:
+    file, cell = tmp_path / "book.json", {"met": [0, 1], "users": {"ä": {"rate": 0.5}}}
+    book = {"command": "bench", "cells": {"a": cell, "b": cell}, "summary": [cell, {}], "none": {}, "empty": []}
+    bench.write(file, book)
+    assert json.loads(file.read_text(encoding="utf-8")) == book
+    assert f' "a": {json.dumps(cell, ensure_ascii=False)},' in file.read_text(encoding="utf-8").splitlines()
+
+
 def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from stories import judged, settled, turned
 
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.errors import LedgerError, NotInLedger
-from openclaw_rl.ports import Trained
+from openclaw_rl.ports import Decision, Ruling, Trained
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
@@ -160,6 +160,32 @@ async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goe
     with pytest.raises(NotInLedger, match="bare base is live"):
         roll_back(story.train, to=None, why="further")
     assert roll_back(story.train, to=2, why="it was good after all").adapter == two.adapter
+
+
+class Undecided:
+    """A gate that lets the first version pass and cannot decide on any other."""
+
+    async def rule(self, candidate: Version, live: Version) -> Ruling:
+        decision: Decision = "promote" if candidate.number == 1 else "hold"
+        return Ruling(version=candidate.number, against=live.number, decision=decision, reason="so it is", evidence={})
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_a_held_version_is_refused_once_what_it_was_trained_from_is_rolled_back(
+    tmp_path: Path, deleted: bool
+) -> None:
+    story = Story(tmp_path)
+    loop = story.begin(FakeTrainer(), gate=Undecided())
+    for rule in ("Rule one, please.", "Rule two, please."):
+        story.said(-1.0, rule), story.said(-1.0, rule)
+        await loop.tick()
+    assert [story.train.version(n).state for n in (1, 2)] == ["live", "candidate"]
+    roll_back(story.train, to=None, why="too terse")
+    if deleted:
+        story.train.set_state(1, "deleted", "retention")
+    await loop.tick()
+    assert story.train.version(2).state == "refused"
+    assert story.train.live_version().number == 3
 
 
 async def test_a_request_that_cannot_be_met_does_not_block_the_next(tmp_path: Path) -> None:

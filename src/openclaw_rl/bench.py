@@ -249,7 +249,7 @@ async def _held_out(setup: Setup, cell: Cell, seat: Seat, *, say: Callable[[str]
 def _versions(app: App) -> dict[str, Any]:
     """What became of the versions of a run, and why its training was paused, if it was."""
     with Ledger(ledger_path(app.config)) as reader:
-        every = len([version for version in reader.versions() if version.number > 0])
+        every = sum(version.number > 0 for version in reader.versions())
         refused, back = len(reader.ever("refused")), len(reader.ever("rolled back"))
         counts, paused = reader.counts(), reader.paused()
     made = {"promoted": every - refused, "refused": refused, "rolled_back": back}

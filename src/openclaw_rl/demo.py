@@ -1,6 +1,6 @@
 """The demo: the real server, a simulated user who talks to it over HTTP, and what came of it.
 
-    report = await run(config, Plan(wish=WISHES["short"]), view)
+    report = await run(config, Plan(wish=WISHES["short"], turns=40), view)
 
 Held-out prompts are asked before and after, none of them ever trained on. Between, the user talks and the four loops
 run as in any other run. The user slows down while more turns wait than the trainer can take, as a person would.
@@ -43,7 +43,7 @@ class Plan:
     """Who talks and how much. ``probes`` held-out prompts are asked before and after."""
 
     wish: Wish
-    turns: int = 44
+    turns: int
     seed: int = 0
     probes: int = 20
     together: int = 8

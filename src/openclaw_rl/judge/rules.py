@@ -58,7 +58,7 @@ def look(case: Case) -> Reading:
         return Reading(score=None, note="nothing came after the reply")
     if (why := next(filter(None, map(tools.failure, results)), None)) is not None:
         return Reading(score=-1, note=why)
-    reports = [report for report in map(tools.test_report, results) if report is not None]
+    reports = [report for report in map(tools.reported, results) if report is not None]
     if not reports:
         return Reading(score=None, note="the tools' results say nothing for sure")
     return Reading(score=min(reports), note="tests failed" if min(reports) < 0 else "all tests passed")

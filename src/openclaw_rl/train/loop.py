@@ -273,11 +273,11 @@ class TrainLoop:
         candidate = self._candidate
         if candidate is None:
             return True
-        live = await asyncio.to_thread(self._live)
-        if self._gate is None:
-            await asyncio.to_thread(self._promote, candidate, "promoted: newest step")
-        elif (await asyncio.to_thread(self._ledger.version, candidate.parent or 0)).state == "rolled back":
+        live, taken_back = await asyncio.to_thread(lambda: (self._live(), self._ledger.ever("rolled back")))
+        if candidate.parent in taken_back:
             await asyncio.to_thread(self._refuse, candidate, "what it was trained from was rolled back")
+        elif self._gate is None:
+            await asyncio.to_thread(self._promote, candidate, "promoted: newest step")
         elif self._clock() < self._rule_at:
             return False
         else:

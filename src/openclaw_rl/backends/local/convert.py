@@ -43,7 +43,7 @@ def _convert(file: Path, target: Path, progress: Callable[[str], None]) -> None:
         model = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
         )
-    except (ValueError, OSError, KeyError, NotImplementedError, struct.error) as error:
+    except (ValueError, OSError, KeyError, NotImplementedError, struct.error) as error:  # what its readers raise
         raise ModelRefused(
             f"{file} cannot be converted: {error}",
             remedy="give the original model by its Hugging Face id or folder instead",
