@@ -1,6 +1,6 @@
 """The demo: the real server, a simulated user who talks to it over HTTP, and what came of it.
 
-    report = await run(config, Plan(wish=WISHES["short"], turns=40), view)
+    report = await run(config, Plan(wish=WISHES["short"], turns=44), view)
 
 Held-out prompts are asked before and after, none of them ever trained on. Between, the user talks and the four loops
 run as in any other run. The user slows down while more turns wait than the trainer can take, as a person would.

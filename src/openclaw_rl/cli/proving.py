@@ -28,7 +28,7 @@ _PRESET = click.option("--preset", default="cpu-demo", show_default=True, metava
 
 @click.command()
 @click.option("--user", "name", default="short", show_default=True, metavar="WISH", help="Who talks.")
-@click.option("--turns", default=40, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
+@click.option("--turns", default=44, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles what is asked and said.")
 @click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
 @click.option("--together", default=8, show_default=True, type=click.IntRange(1, 256), help="Sessions at once.")
