@@ -255,12 +255,12 @@ def test_a_recalled_rule_teaches_in_place_of_the_turns_own() -> None:
 
 def test_rules_that_go_on_teaching_are_the_less_urgent_the_more_content_their_user_is() -> None:
     batch = assemble(scored(-1.0, 1.0, 1.0), baselines={"u1": Baseline(0.5, 1.0)}, rules=Rules(decay=0.5, remember=8))
-    assert [one.urgency for one in batch.samples] == pytest.approx([0.5, 1.0, 0.625])  # before: 0.5, -0.25, 0.375
+    assert [one.urgency for one in batch.samples] == pytest.approx([0.25, 1.0, 0.625**2])  # before: 0.5, -0.25, 0.375
     fresh = assemble(scored(-1.0, -1.0, 1.0, 1.0), baselines={}, rules=Rules(decay=0.5, remember=8))
     assert [one.urgency for one in fresh.samples] == pytest.approx(
-        [1.0, 1.0, 1.0, 6 / 7]
+        [1.0, 1.0, 1.0, (6 / 7) ** 2]
     )  # at first nobody was content
     happy = assemble(scored(1.0), baselines={"u1": Baseline(1.0, 1.0)}, rules=Rules(remember=8))
-    assert happy.samples[0].urgency == 0.2, "never nothing: the teacher also mends what nobody complains of"
+    assert happy.samples[0].urgency == 0.05, "never nothing: the teacher also mends what nobody complains of"
     plain = assemble(scored(1.0), baselines={"u1": Baseline(0.5, 1.0)}, rules=Rules())
     assert plain.samples[0].urgency == 1.0

@@ -12,7 +12,7 @@ from openclaw_rl.types import Baseline, Drop, Outcome, Prompt, Sample, Turn, Ver
 
 Advantage = Literal["baseline", "raw", "group"]
 
-_LEAST_URGENCY = 0.2
+_LEAST_URGENCY = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +139,10 @@ def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], ru
 def _urgency(content: float) -> float:
     """How much is left to learn from somebody whose scores have been about ``content`` (-1 .. 1) of late.
 
-    All while at most half of the replies are as wished, less from there on: a rule that goes on teaching would
-    otherwise move the weights as far by each content turn as by each complaint.
+    All while at most half of the replies are as wished, and ever less from there on (the square of what is missing):
+    a rule that goes on teaching would otherwise move the weights as far by each content turn as by each complaint.
     """
-    return min(1.0, max(_LEAST_URGENCY, 1.0 - content))
+    return max(_LEAST_URGENCY, (1.0 - max(content, 0.0)) ** 2)
 
 
 def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:
