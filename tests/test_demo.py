@@ -314,13 +314,14 @@ def test_a_report_has_a_line_for_each_part_and_reads_back_as_it_was(tmp_path: Pa
 def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sets = [word for dial in DIALS for word in ("--set", dial)]
+    sets = [word for dial in DIALS if "batch_size" not in dial for word in ("--set", dial)]
     file, plot = tmp_path / "book.json", tmp_path / "plot.svg"
     asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--sessions", "10", "--probes", "2", "--json", str(file), "--dir", str(tmp_path / "cells"), *sets]
     first = command(*asked, "--seeds", "1")
     assert first.exit_code == 0, first.output
     book = json.loads(file.read_text())
+    assert book["dials"]["train"]["batch_size"] == 1, "a complaint counts in the next session"
     book["cells"]["none closing seed0"]["seconds"] = 12345.0
     file.write_text(json.dumps(book))
     with monkeypatch.context() as patched:
@@ -336,6 +337,8 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     assert list(json.loads(file.read_text())["cells"])[4:] == ["none closing seed5", "opd closing seed5"]
     with pytest.raises(ConfigError, match="other settings"):
         command(*asked, "--rounds", "2")
+    with pytest.raises(ConfigError, match="other settings"):
+        command(*asked, "--set", "train.batch_size=2")
 
 
 @pytest.mark.parametrize(
