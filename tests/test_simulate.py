@@ -172,6 +172,7 @@ def test_a_reply_makes_sense_when_it_names_what_was_asked_about(mention: str, re
         ("", "under 3 words"),
         ("no no no no no no", "it repeats a phrase"),
         ("The cat sat on it. " * 5, "it repeats a phrase"),
+        ("1. Yes\n2. Yes\n3. Yes\n4. Yes\n5. No", "it repeats a phrase"),
         ("a b c !!! ??? ...... -----", "more signs than letters"),
         ("hello <|im_end|> you there", "signs that are no text"),
         ("A comet is a comet, a frozen piece of space.", None),
@@ -180,6 +181,15 @@ def test_a_reply_makes_sense_when_it_names_what_was_asked_about(mention: str, re
 )
 def test_a_degenerate_reply_is_told_apart_and_why(reply: str, why: str | None) -> None:
     assert degenerate(reply) == why
+
+
+def test_figures_are_no_answer_to_a_question_that_asks_for_words() -> None:
+    figures, date = "1. 2 3. 4\n2. 5 6. 7\n3. 8. 9", "September 2, 1945."
+    fact, total = (Task(prompt="?", mentions=("war",), about="facts", answer=answer) for answer in (None, "9"))
+    assert degenerate(figures, fact) == "figures where words were asked for"
+    assert degenerate(date, fact) is None
+    assert degenerate(figures, total) is None
+    assert degenerate(figures) is None, "what was asked is not known"
 
 
 # --- users ---

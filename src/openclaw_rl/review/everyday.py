@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_rl.review.wishes import About, words
+from openclaw_rl.review.wishes import About, unmarked, words
 
 _WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 _ADVICE = re.compile(r"How (?:do|can|should) I\b|What (?:can|should|do) I\b|What helps\b|What .* good\b")
@@ -178,7 +178,9 @@ def degenerate(reply: str, task: Task | None = None, *, least: int | None = None
     solid = [sign for sign in reply if not sign.isspace()]
     if sum(sign.isalnum() for sign in solid) < 0.6 * len(solid):
         return "more signs than letters"
-    said = [word.lower() for word in _WORD.findall(reply)]
+    if task is not None and not task.answer and sum(sign.isalpha() for sign in solid) < 0.3 * len(solid):
+        return "figures where words were asked for"
+    said = [word.lower() for word in _WORD.findall(unmarked(reply))]
     if _loops(said):
         return "it repeats a phrase"
     if len(said) >= 40 and len(set(said)) < 0.3 * len(said):

@@ -96,8 +96,12 @@ class Wish:
 
 def words(text: str) -> int:
     """How many words a reader would count: list markers, headings' signs and lone punctuation are none."""
-    bare = _HEADING.sub("", _ITEM.sub("", text))
-    return sum(any(sign.isalnum() for sign in word) for word in bare.split())
+    return sum(any(sign.isalnum() for sign in word) for word in unmarked(text).split())
+
+
+def unmarked(text: str) -> str:
+    """The text without the signs that make list items and headings of its lines."""
+    return _HEADING.sub("", _ITEM.sub("", text))
 
 
 def sentences(text: str) -> int:
