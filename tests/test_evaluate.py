@@ -18,6 +18,7 @@ from openclaw_rl.review.evaluate import (
     check_length,
     check_pairs,
     check_sense,
+    check_slide,
     check_verdicts,
     decide,
     difference,
@@ -144,12 +145,14 @@ def test_replies_may_become_short_but_not_stumps(live: int, now: int, fine: bool
     assert found.ok is fine, found.said
 
 
-def test_degenerate_replies_are_counted_beyond_those_of_the_live_version() -> None:
+def test_degenerate_replies_are_counted_beyond_those_of_the_live_version_and_the_base() -> None:
     good, bad = shown(words(9)), shown("", flaw="under 3 words")
-    assert check_flaws([good] * 3 + [bad], [good] * 4, limits=LIMITS).ok
-    found = check_flaws([good] * 2 + [bad] * 2, [good] * 4, limits=LIMITS)
+    assert check_flaws([good] * 3 + [bad], [good] * 4, [good] * 4, limits=LIMITS).ok
+    found = check_flaws([good] * 2 + [bad] * 2, [good] * 4, [good, bad], limits=LIMITS)
     assert (found.ok, found.said) == (False, "2 of 4 replies degenerate (2 x under 3 words)")
-    assert check_flaws([good] * 2 + [bad] * 2, [good, bad], limits=LIMITS).ok, "the live version is no better"
+    assert check_flaws([good] * 2 + [bad] * 2, [good, bad], [good, bad], limits=LIMITS).ok, "no other is better"
+    slid = check_flaws([good] * 2 + [bad] * 2, [good, bad], [good] * 4, limits=LIMITS)
+    assert (slid.ok, slid.numbers["base"]) == (False, 0), "the live one is no better, but the base was"
 
 
 def test_sense_is_lost_when_five_of_six_replies_name_nothing() -> None:
@@ -158,6 +161,16 @@ def test_sense_is_lost_when_five_of_six_replies_name_nothing() -> None:
     assert check_sense(now, live, limits=LIMITS).ok is False
     now[4] = shown("x", probe="4", sense=True)
     assert check_sense(now, live, limits=LIMITS).ok, "four of six may be chance"
+
+
+def test_sense_lost_little_by_little_is_counted_from_the_base() -> None:
+    base = [shown("x", probe=str(i), sense=i < 11) for i in range(12)]
+    now = [shown("x", probe=str(i), sense=i >= 4) for i in range(12)]
+    assert check_slide(now, base, limits=LIMITS).ok, "four lost, one won: a quarter"
+    now[11] = shown("x", probe="11", sense=False)
+    found = check_slide(now, base, limits=LIMITS)
+    assert (found.ok, found.said) == (False, "7 of 12 replies name what was asked about, 11 of the base's")
+    assert check_slide([], base, limits=LIMITS).ok is None
 
 
 @pytest.mark.parametrize(

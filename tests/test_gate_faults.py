@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -63,6 +64,13 @@ def babble(prompt: Prompt, rules: Sequence[str]) -> str:
 def mumble(prompt: Prompt, rules: Sequence[str]) -> str:
     """One that has learned to say nearly nothing."""
     return "Tea, maybe so." if rules else f"{echo(prompt, rules)} and there is much more to be said about that"
+
+
+def slide(prompt: Prompt, rules: Sequence[str]) -> str:
+    """One that with every rule it learns says something beside the point in one more reply of six."""
+    asked = prompt.messages[-1].content
+    lost = zlib.crc32(asked.encode()) % 6 < len(rules)
+    return "This is a thing that many people know and like." if lost else f"I was asked: {asked} I know it well."
 
 
 class Drifting(FakePolicy):
@@ -153,7 +161,7 @@ async def test_a_good_version_passes_and_its_ruling_has_numbers_and_examples(tmp
         [ruling] = walk.reader.rulings(1)
         names = [check["name"] for check in ruling.evidence["checks"]]
         assert names[:4] == ["verdicts", "weights", "pinned", "corrections"], "what is cheap comes first"
-        assert names[4:] == ["kl", "entropy", "length", "flaws", "sense", "ability"]
+        assert names[4:] == ["kl", "entropy", "length", "flaws", "sense", "slide", "ability"]
         assert len(ruling.evidence["examples"]) == 6 + 1, "held-out prompts, and a correction asked again"
         replays = [one for one in ruling.evidence["examples"] if one["turn"]]
         assert all("[learned:" in one["candidate"] and "[learned:" not in one["live"] for one in replays)
@@ -214,6 +222,25 @@ async def test_replies_that_became_stumps_are_refused(tmp_path: Path) -> None:
     async with walking(tmp_path, policy=FakePolicy(answer=mumble)) as walk:
         await walk.talk()
         assert "length: 3.0 words a reply" in refused(walk)
+
+
+async def test_sense_that_is_lost_in_small_steps_is_found_out_against_the_base(tmp_path: Path) -> None:
+    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=slide)) as walk:
+        for wish in (
+            "Please keep it under 30 words.",
+            "Please use a list.",
+            "Please be warm.",
+            "Please use metric units.",
+        ):
+            await walk.talk(sentence=f"No. {wish}")
+        served = [version.number for version in walk.reader.versions() if version.state == "live"]
+        assert served[:2] == [0, 1], "a little is no proof"
+        fallen = next(version.number for version in walk.reader.versions() if version.state == "refused")
+        [ruling] = walk.reader.rulings(fallen)
+        checks = {check["name"]: check for check in ruling.evidence["checks"]}
+        assert checks["sense"]["ok"], "beside the live version it is no worse beyond noise"
+        assert ruling.reason.startswith("slide: ")
+        assert checks["slide"]["numbers"]["pairs"] == 12, "other prompts than those that raised the suspicion"
 
 
 async def test_a_drift_beyond_the_budget_is_refused(tmp_path: Path) -> None:

@@ -27,10 +27,11 @@ from openclaw_rl.review.evaluate import (
     check_length,
     check_pairs,
     check_sense,
+    check_slide,
     check_verdicts,
     decide,
 )
-from openclaw_rl.review.probes import Called, Examiner, Probes, choose
+from openclaw_rl.review.probes import Called, Examiner, Probe, Probes, choose, everyday_probes
 from openclaw_rl.review.watch import Rules, relapse
 from openclaw_rl.serve.parts import CallStart
 from openclaw_rl.serve.tools import reader
@@ -41,6 +42,11 @@ log = logging.getLogger(__name__)
 
 NEAR = 0.1
 """nats per token from the base by which a version may move before its general ability is asked for again"""
+
+CLOSER = 12
+"""further prompts that are asked of a version that seems to have lost sense since the base"""
+ROOMIER = 3
+"""times the usual tokens for a reply to them"""
 
 BACK = 4
 """steps before one whose judge is in doubt that are looked at as well"""
@@ -151,6 +157,8 @@ class VersionGate:
             return
         checks += await self._heard(examiner, candidate, live, probes, shown)
         if not _failed(checks):
+            checks.append(await self._slide(examiner, candidate, probes.held))
+        if not _failed(checks):
             checks.append(await self._ability(examiner, candidate, checks))
 
     def _verdicts(self, candidate: Version) -> Check:
@@ -210,7 +218,7 @@ class VersionGate:
         self, examiner: Examiner, candidate: Version, live: Version, probes: Probes, shown: list[dict[str, Any]]
     ) -> list[Check]:
         limits = self._limits
-        old = await examiner.shown(live, probes.held)
+        base, old = [await examiner.shown(version, probes.held) for version in (_base(candidate), live)]
         said = await examiner.shown(candidate, (*probes.held, *probes.replayed))  # one batch: a pass serves them all
         again = {probe.key for probe in probes.replayed}
         new, replayed = [one for one in said if one.probe not in again], [one for one in said if one.probe in again]
@@ -219,9 +227,21 @@ class VersionGate:
             check_kl([*new, *replayed], limits=limits),
             check_entropy(new, old, limits=limits),
             check_length(new, old, limits=limits),
-            check_flaws([*new, *replayed], old, limits=limits),
+            check_flaws([*new, *replayed], old, base, limits=limits),
             check_sense(new, old, limits=limits),
         ]
+
+    async def _slide(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
+        """Hold it against the base; where it seems to have lost sense, other prompts and longer replies decide."""
+
+        async def found(probes: Sequence[Probe]) -> Check:
+            now, first = [await examiner.shown(version, probes) for version in (candidate, _base(candidate))]
+            return check_slide(now, first, limits=self._limits)
+
+        seen = await found(asked)
+        if seen.ok is not False:
+            return seen
+        return await found(everyday_probes(CLOSER, besides=asked, tokens=ROOMIER * self._tokens))
 
     async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
         """Ask anew only once it has moved: so near to weights that were able, it cannot have lost much."""
@@ -229,9 +249,8 @@ class VersionGate:
         if away is not None and away <= self._able_at + NEAR:
             said = f"not asked again: {away:.2f} nats per token from the base, last asked at {self._able_at:.2f}"
             return Check(name="ability", ok=True, said=said)
-        base = Version(number=0, parent=None, base=candidate.base)
         margins = await examiner.margins(candidate)
-        found = check_ability(margins, await examiner.margins(base), limits=self._limits)
+        found = check_ability(margins, await examiner.margins(_base(candidate)), limits=self._limits)
         if found.ok and away is not None:
             self._able_at = away
         return found
@@ -262,6 +281,10 @@ class VersionGate:
                     await policy.dismiss(number)
         except BackendError as error:  # a policy that is down holds nothing
             log.debug("versions %s could not be dismissed: %s", leaving, error)
+
+
+def _base(candidate: Version) -> Version:
+    return Version(number=0, parent=None, base=candidate.base)
 
 
 def _failed(checks: Sequence[Check]) -> bool:

@@ -100,7 +100,7 @@ class Policy(Protocol):
         ...
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
-        """Stream a reply of ``version`` (None: the live one). Closing the stream early stops generation.
+        """Stream a reply of ``version`` (None: the live one, 0: the bare base). Closing it early stops generation.
 
         Raises ContextOverflow for a request that can never fit, BackendDown while it cannot answer for now.
         """

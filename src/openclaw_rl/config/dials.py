@@ -318,7 +318,7 @@ class TrainDials(Section):
 
 
 class GateDials(Section):
-    """The gate: what a candidate must show before it is served. Differences are between it and the live version."""
+    """The gate: what a candidate must show before it is served, beside the live version and the base."""
 
     mode: Literal["on", "off"] = Field(default="on", description="off: every version is served unexamined")
     alpha: float = Field(default=0.05, gt=0, le=0.5, description="chance that a comparison mistakes noise for worse")
@@ -329,7 +329,13 @@ class GateDials(Section):
     min_words: float = Field(default=6.0, ge=0, le=1000, description="fewest words of a reply, on average")
     length_ratio: float = Field(default=0.2, ge=0, le=1, description="fewest words as a share of the live version's")
     entropy_ratio: float = Field(default=3.0, gt=1, le=100, description="factor by which entropy may grow or shrink")
-    flawed: float = Field(default=0.25, ge=0, le=1, description="share of replies that may degenerate beyond its")
+    flawed: float = Field(
+        default=0.25,
+        ge=0,
+        le=1,
+        description="share of replies that may degenerate beyond the live version's and the base's",
+    )
+    sense_drop: float = Field(default=0.25, ge=0, le=1, description="share of replies that may lose sense to the base")
     probes: int = Field(default=6, ge=1, le=64, description="held-out prompts that both versions answer")
     replays: int = Field(default=4, ge=0, le=64, description="past corrections and pinned turns that are read again")
     tokens: int = Field(default=28, ge=8, le=1024, description="most tokens of a reply to a probe")

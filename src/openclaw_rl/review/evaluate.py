@@ -41,6 +41,7 @@ class Limits:
     length_ratio: float = 0.2
     entropy_ratio: float = 3.0
     flawed: float = 0.25
+    sense_drop: float = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,30 +215,49 @@ def check_length(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: L
     return Check(name="length", ok=now >= floor, said=said, numbers={"candidate": _round(now), "live": _round(before)})
 
 
-def check_flaws(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: Limits) -> Check:
-    """Replies that are none: repetition, junk, another script, a tool call that cannot be read."""
+def check_flaws(candidate: Sequence[Shown], live: Sequence[Shown], base: Sequence[Shown], *, limits: Limits) -> Check:
+    """Replies that are none: repetition, junk, another script, a tool call that cannot be read.
+
+    Counted beyond those of the live version or of the base, whichever has fewer: many steps of a little are much.
+    """
     if not candidate:
         return Check(name="flaws", ok=None, said="not measured")
-    now, before = ([s for s in each if s.flaw] for each in (candidate, live))
-    excess = len(now) / len(candidate) - (len(before) / len(live) if live else 0.0)
-    why = ", ".join(f"{n} x {flaw}" for flaw, n in Counter(s.flaw for s in now).most_common(3))
-    said = f"{len(now)} of {len(candidate)} replies degenerate" + (f" ({why})" if why else "")
-    numbers = {"candidate": len(now), "live": len(before), "replies": len(candidate)}
-    return Check(name="flaws", ok=excess <= limits.flawed, said=said, numbers=numbers)
+    now, before, first = (sum(s.flaw is not None for s in each) for each in (candidate, live, base))
+    normal = min((count / len(each) for count, each in ((before, live), (first, base)) if each), default=0.0)
+    why = ", ".join(f"{n} x {flaw}" for flaw, n in Counter(s.flaw for s in candidate if s.flaw).most_common(3))
+    said = f"{now} of {len(candidate)} replies degenerate" + (f" ({why})" if why else "")
+    numbers = {"candidate": now, "live": before, "base": first, "replies": len(candidate)}
+    return Check(name="flaws", ok=now / len(candidate) - normal <= limits.flawed, said=said, numbers=numbers)
 
 
 def check_sense(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: Limits) -> Check:
     """Does it still name what was asked about? A sign test on the probes that both versions answered."""
-    known = {s.probe: s.sense for s in live if s.sense is not None}
-    pairs = [(known[s.probe], s.sense) for s in candidate if s.sense is not None and s.probe in known]
-    lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
+    pairs = _senses(live, candidate)
     if not pairs:
         return Check(name="sense", ok=None, said="not measured")
+    lost, won = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
     chance = sign_test(lost, won)
-    good = sum(bool(now) for _, now in pairs)
+    good = sum(now for _, now in pairs)
     numbers = {"lost": lost, "won": won, "pairs": len(pairs), "chance": round(chance, 4)}
     said = f"{good} of {len(pairs)} replies name what was asked about; {lost} lost, {won} won"
     return Check(name="sense", ok=chance >= limits.alpha or lost == 0, said=said, numbers=numbers)
+
+
+def check_slide(candidate: Sequence[Shown], base: Sequence[Shown], *, limits: Limits) -> Check:
+    """Has sense been lost since the base, in steps too small to tell one by one?"""
+    pairs = _senses(base, candidate)
+    if not pairs:
+        return Check(name="slide", ok=None, said="not measured")
+    before, now = (sum(each) for each in zip(*pairs, strict=True))
+    numbers = {"candidate": now, "base": before, "pairs": len(pairs)}
+    said = f"{now} of {len(pairs)} replies name what was asked about, {before} of the base's"
+    return Check(name="slide", ok=(before - now) / len(pairs) <= limits.sense_drop, said=said, numbers=numbers)
+
+
+def _senses(first: Sequence[Shown], second: Sequence[Shown]) -> list[tuple[bool, bool]]:
+    """Of each probe that both answered: whether either reply names what was asked about."""
+    known = {s.probe: s.sense for s in first if s.sense is not None}
+    return [(known[s.probe], s.sense) for s in second if s.sense is not None and s.probe in known]
 
 
 def decide(checks: Sequence[Check], *, needed: Sequence[str] = ("ability", "kl", "flaws")) -> tuple[Decision, str]:

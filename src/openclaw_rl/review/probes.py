@@ -43,12 +43,16 @@ class Story(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Something to ask. ``task`` knows what a sensible reply names, ``turn`` is the one it replays."""
+    """Something to ask. ``task`` knows what a sensible reply names, ``turn`` is the one it replays.
+
+    ``tokens`` is the room for the reply; None: as much as the examiner gives.
+    """
 
     key: str
     prompt: Prompt
     task: Task | None = None
     turn: str | None = None
+    tokens: int | None = None
 
     @property
     def asked(self) -> str:
@@ -87,10 +91,12 @@ def _steady(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: ord(name[-1]) % 4 != 0)
 
 
-def everyday_probes(count: int) -> tuple[Probe, ...]:
-    """So many held-out prompts, always the same."""
-    chosen = random.Random(0).sample(held_out("facts"), count)
-    return tuple(Probe(key=task.prompt, prompt=plain(task.prompt), task=task) for task in chosen)
+def everyday_probes(count: int, *, besides: Sequence[Probe] = (), tokens: int | None = None) -> tuple[Probe, ...]:
+    """So many held-out prompts, always the same, none of them ``besides`` which they are asked."""
+    known = {probe.key for probe in besides}
+    left = [task for task in held_out("facts") if task.prompt not in known]
+    chosen = random.Random(0).sample(left, min(count, len(left)))
+    return tuple(Probe(key=task.prompt, prompt=plain(task.prompt), task=task, tokens=tokens) for task in chosen)
 
 
 def plain(text: str) -> Prompt:
@@ -162,7 +168,8 @@ class Examiner:
 
     async def _ask(self, version: Version, probe: Probe) -> Shown | None:
         try:
-            done = await answer(self._policy, probe.prompt, self._sampling, version=version.number)
+            sampling = replace(self._sampling, max_tokens=probe.tokens) if probe.tokens else self._sampling
+            done = await answer(self._policy, probe.prompt, sampling, version=version.number)
         except ContextOverflow:
             return None
         text = done.reply.content
