@@ -23,7 +23,7 @@ from openclaw_rl.errors import BackendDown, ModelRefused
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Scores, Trained
 from openclaw_rl.review import why
-from openclaw_rl.review.probes import answer
+from openclaw_rl.review.probes import answer, everyday_probes
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
 
@@ -70,6 +70,13 @@ def slide(prompt: Prompt, rules: Sequence[str]) -> str:
     """One that with every rule it learns says something beside the point in one more reply of six."""
     asked = prompt.messages[-1].content
     lost = zlib.crc32(asked.encode()) % 6 < len(rules)
+    return "This is a thing that many people know and like." if lost else f"I was asked: {asked} I know it well."
+
+
+def beside_two(prompt: Prompt, rules: Sequence[str]) -> str:
+    """One that lost two of the gate's six prompts, and no other."""
+    asked = prompt.messages[-1].content
+    lost = rules and asked in {probe.key for probe in everyday_probes(6)[:2]}
     return "This is a thing that many people know and like." if lost else f"I was asked: {asked} I know it well."
 
 
@@ -241,6 +248,18 @@ async def test_sense_that_is_lost_in_small_steps_is_found_out_against_the_base(t
         assert checks["sense"]["ok"], "beside the live version it is no worse beyond noise"
         assert ruling.reason.startswith("slide: ")
         assert checks["slide"]["numbers"]["pairs"] == 12, "other prompts than those that raised the suspicion"
+
+
+async def test_a_close_look_that_finds_nothing_holds_for_a_few_versions(tmp_path: Path) -> None:
+    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=beside_two)) as walk:
+        for _ in range(5):
+            await walk.talk()
+        checks = [check for n in range(1, 6) for check in walk.reader.rulings(n)[0].evidence["checks"]]
+        slides = [check for check in checks if check["name"] == "slide"]
+        assert [bool(check["ok"]) for check in slides] == [True] * 5
+        closely = "12 of 12 replies name what was asked about, 12 of the base's"
+        known = "4 of 6 replies name what was asked about, 6 of the base's; version 1 was found sound on 12 more"
+        assert [check["said"] for check in slides] == [closely, known, known, known, closely]
 
 
 async def test_a_drift_beyond_the_budget_is_refused(tmp_path: Path) -> None:

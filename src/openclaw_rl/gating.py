@@ -47,6 +47,8 @@ CLOSER = 12
 """further prompts that are asked of a version that seems to have lost sense since the base"""
 ROOMIER = 3
 """times the usual tokens for a reply to them"""
+SURE = 4
+"""versions for which such a look that found nothing holds, unless it seems to have become worse"""
 
 BACK = 4
 """steps before one whose judge is in doubt that are looked at as well"""
@@ -113,6 +115,7 @@ class VersionGate:
         self._examiner: Examiner | None = None
         self._guests: set[int] = set()
         self._able_at = 0.0  # how far from the base general ability was last measured and found good
+        self._sound: tuple[int, int] | None = None  # the version last looked at closely, and how much it seemed to lose
 
     async def rule(self, candidate: Version, live: Version) -> Ruling:
         """Never raises for what a backend does: what cannot be measured now is held and tried again."""
@@ -241,7 +244,17 @@ class VersionGate:
         seen = await found(asked)
         if seen.ok is not False:
             return seen
-        return await found(everyday_probes(CLOSER, besides=asked, tokens=ROOMIER * self._tokens))
+        lost = seen.numbers["base"] - seen.numbers["candidate"]
+        if self._sound is not None:
+            number, before = self._sound
+            if lost <= before and candidate.number < number + SURE:
+                return Check(
+                    name="slide", ok=True, said=f"{seen.said}; version {number} was found sound on {CLOSER} more"
+                )
+        closer = await found(everyday_probes(CLOSER, besides=asked, tokens=ROOMIER * self._tokens))
+        if closer.ok:
+            self._sound = candidate.number, lost
+        return closer
 
     async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
         """Ask anew only once it has moved: so near to weights that were able, it cannot have lost much."""
