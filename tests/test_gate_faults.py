@@ -14,6 +14,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
+from openclaw_rl import gating
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
 from openclaw_rl.backends.local.policy import LocalPolicy
@@ -74,10 +75,13 @@ def slide(prompt: Prompt, rules: Sequence[str]) -> str:
 
 
 def beside_two(prompt: Prompt, rules: Sequence[str]) -> str:
-    """One that lost two of the gate's six prompts, and no other."""
+    """One that lost two of the gate's six prompts, and no other, though it takes long to come to the point."""
     asked = prompt.messages[-1].content
-    lost = rules and asked in {probe.key for probe in everyday_probes(6)[:2]}
-    return "This is a thing that many people know and like." if lost else f"I was asked: {asked} I know it well."
+    places = [probe.key for probe in everyday_probes(6)]
+    if rules and asked in places[:2]:
+        return "This is a thing that many people know and like."
+    slow = "Before I come to that, let me say how glad I am, and that I hope for a fine day and for more rain: "
+    return f"{slow if rules and asked not in places else ''}I was asked: {asked} I know it well."
 
 
 class Drifting(FakePolicy):
@@ -251,15 +255,24 @@ async def test_sense_that_is_lost_in_small_steps_is_found_out_against_the_base(t
 
 
 async def test_a_close_look_that_finds_nothing_holds_for_a_few_versions(tmp_path: Path) -> None:
-    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=beside_two)) as walk:
+    async with walking(tmp_path, "gate.tokens=80", policy=FakePolicy(answer=beside_two)) as walk:
         for _ in range(5):
             await walk.talk()
         checks = [check for n in range(1, 6) for check in walk.reader.rulings(n)[0].evidence["checks"]]
         slides = [check for check in checks if check["name"] == "slide"]
         assert [bool(check["ok"]) for check in slides] == [True] * 5
         closely = "12 of 12 replies name what was asked about, 12 of the base's"
-        known = "4 of 6 replies name what was asked about, 6 of the base's; version 1 was found sound on 12 more"
+        known = "4 of 6 replies name what was asked about, 6 of the base's; version 1 was found sound on others"
         assert [check["said"] for check in slides] == [closely, known, known, known, closely]
+
+
+async def test_sense_that_seems_lost_is_refused_where_no_closer_look_can_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gating, "CLOSER", 0)
+    async with walking(tmp_path, "gate.tokens=80", policy=FakePolicy(answer=beside_two)) as walk:
+        await walk.talk()
+        assert refused(walk) == "slide: 4 of 6 replies name what was asked about, 6 of the base's"
 
 
 async def test_a_drift_beyond_the_budget_is_refused(tmp_path: Path) -> None:

@@ -248,10 +248,10 @@ class VersionGate:
         if self._sound is not None:
             number, before = self._sound
             if lost <= before and candidate.number < number + SURE:
-                return Check(
-                    name="slide", ok=True, said=f"{seen.said}; version {number} was found sound on {CLOSER} more"
-                )
+                return Check(name="slide", ok=True, said=f"{seen.said}; version {number} was found sound on others")
         closer = await found(everyday_probes(CLOSER, besides=asked, tokens=ROOMIER * self._tokens))
+        if closer.ok is None:
+            return seen  # nothing else could be asked
         if closer.ok:
             self._sound = candidate.number, lost
         return closer

@@ -167,7 +167,8 @@ def _roots(word: str) -> set[str]:
 def degenerate(reply: str, task: Task | None = None, *, least: int | None = None) -> str | None:
     """Why a reply is none at all: too little, junk, or the same over and over; None for any other.
 
-    A reply has ``least`` words: not given, three, but for a ``task`` that a bare figure answers one.
+    A reply has ``least`` words: not given, three, but for a ``task`` that a bare figure answers one; no other task is
+    answered by figures alone. The marks of list items are no words: a list of one thing repeats itself.
     """
     if least is None:
         least = 1 if task is not None and task.answer else 3

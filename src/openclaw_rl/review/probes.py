@@ -95,7 +95,7 @@ def everyday_probes(count: int, *, besides: Sequence[Probe] = (), tokens: int | 
     """So many held-out prompts, always the same, none of them ``besides`` which they are asked."""
     known = {probe.key for probe in besides}
     left = [task for task in held_out("facts") if task.prompt not in known]
-    chosen = random.Random(0).sample(left, min(count, len(left)))
+    chosen = random.Random(0).sample(left, count)
     return tuple(Probe(key=task.prompt, prompt=plain(task.prompt), task=task, tokens=tokens) for task in chosen)
 
 
