@@ -134,6 +134,14 @@ def test_a_turn_without_a_score_leaves_the_baseline_alone() -> None:
     assert advantages(batch) == [None, 0.8]
 
 
+def test_a_usual_score_teaches_nothing_from_the_first_on() -> None:
+    batch = assemble(scored(-1.0, -1.0, 1.0, -1.0), baselines={}, rules=Rules(advantage="usual", decay=0.9))
+    mean = (-0.1 * 0.81 - 0.1 * 0.9 + 0.1) / (1 - 0.9**3)
+    assert advantages(batch) == pytest.approx([0.0, 0.0, 2.0, -1.0 - mean])
+    known = assemble(scored(-1.0), baselines={"u1": Baseline(0.2, 0.4)}, rules=Rules(advantage="usual"))
+    assert advantages(known) == [-1.5]
+
+
 def test_raw_advantages_are_the_scores() -> None:
     assert advantages(
         assemble(scored(1.0, -1.0), baselines={"u1": Baseline(0.9, 1.0)}, rules=Rules(advantage="raw"))

@@ -71,6 +71,7 @@ from openclaw_rl.train.losses.inputs import (
 from openclaw_rl.train.losses.methods import (
     KLS,
     METHODS,
+    WEIGHTS,
     Method,
     Part,
     binary,
@@ -103,6 +104,7 @@ __all__ = [
     "LOG_RATIO_LIMIT",
     "METHODS",
     "SUBSETS",
+    "WEIGHTS",
     "Aggregate",
     "LossInputs",
     "LossSettings",
