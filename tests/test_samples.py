@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -140,6 +141,13 @@ def test_a_usual_score_teaches_nothing_from_the_first_on() -> None:
     assert advantages(batch) == pytest.approx([0.0, 0.0, 2.0, -1.0 - mean])
     known = assemble(scored(-1.0), baselines={"u1": Baseline(0.2, 0.4)}, rules=Rules(advantage="usual"))
     assert advantages(known) == [-1.5]
+
+
+@pytest.mark.parametrize("score", [-1.0, 1.0, 0.3])
+def test_the_same_score_again_and_again_makes_no_step_whatever_is_rounded(score: float) -> None:
+    batch = assemble(scored(*[score] * 50), baselines={}, rules=Rules(advantage="usual", decay=0.9))
+    assert {sample.advantage for sample in batch.samples} == {0.0}
+    assert replace(batch, samples=tuple(replace(sample, teachers=()) for sample in batch.samples)).silent
 
 
 def test_raw_advantages_are_the_scores() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -140,10 +141,12 @@ def _expected(score: float, before: Baseline, kind: Advantage) -> float:
     """What a score is measured against.
 
     A mean that begins at 0 takes a new user's first complaints for a fall, and pushes down every token of replies that
-    are merely not yet as wished. ``usual`` knows no 0: the first score is as usual, the next is held against it.
+    are merely not yet as wished. ``usual`` knows no 0: the first score is as usual, the next is held against it. A
+    score that differs by rounding alone is as usual: nothing to learn must be exactly 0, or it would make a step.
     """
     if kind == "usual":
-        return before.content if before.share > 0 else score
+        known = before.share > 0 and not math.isclose(score, before.content, abs_tol=1e-9)
+        return before.content if known else score
     return before.mean if kind == "baseline" else 0.0
 
 
