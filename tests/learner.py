@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from openclaw_rl.backends.fake import FakePolicy
-from openclaw_rl.errors import ModelRefused
-from openclaw_rl.types import Prompt, texts
+from openclaw_rl.backends.fake import FakePolicy, FakeTrainer
+from openclaw_rl.errors import BackendError, ModelRefused
+from openclaw_rl.ports import Trained
+from openclaw_rl.types import Prompt, Sample, Version, texts
 
 BACKEND = f"{Path(__file__)}:Learner"
 BROKEN = f"{Path(__file__)}:Broken"
+FAILING = f"{Path(__file__)}:Failing"
 
 
 def answer(prompt: Prompt, rules: Sequence[str]) -> str:
@@ -27,3 +29,8 @@ class Learner(FakePolicy):
 class Broken(Learner):
     async def start(self) -> None:
         raise ModelRefused("it needs 64 GiB")
+
+
+class Failing(FakeTrainer):
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        raise BackendError("out of memory")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from learner import BACKEND, BROKEN
+from learner import BACKEND, BROKEN, FAILING
 
 from openclaw_rl import bench
 from openclaw_rl.cli import cli
@@ -195,6 +195,16 @@ async def test_a_demo_whose_model_cannot_be_loaded_says_why(tmp_path: Path) -> N
     broken = config(tmp_path, f"policy.backend={BROKEN}")
     with pytest.raises(BackendError, match="64 GiB"):
         await run(broken, Plan(wish=WISHES["closing"], turns=1, probes=1), Watching())
+
+
+@pytest.mark.anyio
+async def test_a_demo_whose_trainer_fails_goes_on_to_its_end_and_says_why_nothing_was_learned(tmp_path: Path) -> None:
+    failing = config(tmp_path, f"train.backend={FAILING}")
+    report = await run(failing, Plan(wish=WISHES["closing"], turns=6, probes=1), Watching())
+    assert len(report.told) == 6
+    assert report.standing.promoted == 0
+    assert "the trainer fails" in str(report.paused)
+    assert "out of memory" in str(report.paused)
 
 
 def command(*words: str) -> Result:

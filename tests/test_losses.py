@@ -171,25 +171,6 @@ def test_the_nine_numbers_are_these() -> None:
     assert list(numbers.values()) == [0.5897, -0.7443, -0.4621, 0.4356, -0.6931, -0.6931, 0.7437, -0.7954, -0.231]
 
 
-# the same with the teacher's weights:
-#   student {0,1}:  P, w (1/2, 1/2): -(1/2 * -1 + 1/2 * -ln2)   Q, w (1/5, 4/5): -(1/5 * -1 + 4/5 * ln2)
-#   teacher:  P {2,3}, w (2/3, 1/3): -(2/3 * 1 + 1/3 * ln2)     Q {1,2}: -(ln2), whatever the weights
-#   overlap:  P {}: 0                                           Q {1}: -ln2
-BY_TEACHER = {
-    "student": (0.5 + LN2 / 2, 0.2 - 0.8 * LN2),
-    "teacher": (-2 / 3 - LN2 / 3, -LN2),
-    "overlap": (0.0, -LN2),
-}
-
-
-@pytest.mark.parametrize(("hint", "subset"), list(product(SHARE_OF_Q, BY_TEACHER)))
-def test_each_cell_by_hand_where_the_teacher_weighs_the_entries(hint: str, subset: str) -> None:
-    p, q = BY_TEACHER[subset]
-    share = SHARE_OF_Q[hint]
-    got = value(nine(), plain(hint_selection=hint, subset=subset, weigh="teacher"))
-    assert got == pytest.approx(share * q + (1 - share) * p, abs=1e-12)
-
-
 def test_the_topk_surrogate_clips_each_id_by_its_own_global_ratio() -> None:
     # two ids with old 1/4, 1/4 (w = 1/2 each), teacher ln-gap +1 and -1, rho 1.5 and 0.5
     old = logs([0.25, 0.25])

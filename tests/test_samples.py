@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -133,21 +132,6 @@ def test_each_user_has_a_baseline_of_their_own_and_it_goes_on_from_where_it_was(
 def test_a_turn_without_a_score_leaves_the_baseline_alone() -> None:
     batch = assemble(scored(None, 1.0), baselines={"u1": Baseline(0.2, 1.0)}, rules=Rules())
     assert advantages(batch) == [None, 0.8]
-
-
-def test_a_usual_score_teaches_nothing_from_the_first_on() -> None:
-    batch = assemble(scored(-1.0, -1.0, 1.0, -1.0), baselines={}, rules=Rules(advantage="usual", decay=0.9))
-    mean = (-0.1 * 0.81 - 0.1 * 0.9 + 0.1) / (1 - 0.9**3)
-    assert advantages(batch) == pytest.approx([0.0, 0.0, 2.0, -1.0 - mean])
-    known = assemble(scored(-1.0), baselines={"u1": Baseline(0.2, 0.4)}, rules=Rules(advantage="usual"))
-    assert advantages(known) == [-1.5]
-
-
-@pytest.mark.parametrize("score", [-1.0, 1.0, 0.3])
-def test_the_same_score_again_and_again_makes_no_step_whatever_is_rounded(score: float) -> None:
-    batch = assemble(scored(*[score] * 50), baselines={}, rules=Rules(advantage="usual", decay=0.9))
-    assert {sample.advantage for sample in batch.samples} == {0.0}
-    assert replace(batch, samples=tuple(replace(sample, teachers=()) for sample in batch.samples)).silent
 
 
 def test_raw_advantages_are_the_scores() -> None:

@@ -84,7 +84,7 @@ class View(Protocol):
 class Report:
     """What came of it. ``hinted`` is the base model when it is told the wish in every prompt.
 
-    ``promotions`` are (turns heard, version); ``paused`` says why training stopped by itself, if it did.
+    ``promotions`` are (turns heard, version); ``paused`` says why training stopped by itself or fails, if so.
     """
 
     plan: Plan
@@ -175,10 +175,11 @@ class Host:
         drops = self.reader.drop_counts()
         return self.reader.counts()["trained"] + sum(drops.values()) - drops.get("opted out", 0)
 
-    def stuck(self) -> bool:
-        """Whether nobody trains: then there is nothing to wait for."""
-        failing = any(row["loop"] == "train" and row["state"] == "failing" for row in self.reader.health())
-        return failing or self.reader.paused() is not None
+    def trouble(self) -> str | None:
+        """Why nobody trains, so that there is nothing to wait for; None while somebody does."""
+        rows = self.reader.health()
+        failing = next((row for row in rows if row["loop"] == "train" and row["state"] == "failing"), None)
+        return self.reader.paused() or (f"the trainer fails: {failing['error']}" if failing else None)
 
 
 @asynccontextmanager
@@ -230,7 +231,7 @@ async def run(config: Config, plan: Plan, view: View) -> Report:
         seconds["talk"] = time.monotonic() - began - seconds["before"]
         view.phase("the same held-out prompts again")
         second = await _probe(host, plan, plain, view)
-        standing, paused = host.standing(len(exchanges)), host.reader.paused()
+        standing, paused = host.standing(len(exchanges)), host.trouble()
     seconds["after"] = time.monotonic() - began - seconds["before"] - seconds["talk"]
     seconds["total"] = time.monotonic() - began
     old, hinted = first[: len(plain)], first[len(plain) :]
@@ -311,7 +312,7 @@ class _Talk:
         until = time.monotonic() + PATIENCE
         while len(self.told) < self._plan.turns:
             free = self._look().waiting + self._unheard < self._batch
-            if free or self._host.stuck() or time.monotonic() > until:
+            if free or self._host.trouble() or time.monotonic() > until:
                 self._unheard += 1
                 return True
             await asyncio.sleep(LOOK)
@@ -321,7 +322,7 @@ class _Talk:
         """Wait until less than a batch is left, or nobody trains, or patience ends."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            if self._look().waiting < self._batch or self._host.stuck():
+            if self._look().waiting < self._batch or self._host.trouble():
                 return
             await asyncio.sleep(LOOK)
 

@@ -131,7 +131,7 @@ def print_report(report: Report) -> None:
         f"({seconds['before']:.0f} before, {seconds['talk']:.0f} talk and training, {seconds['after']:.0f} after)"
     )
     if report.paused:
-        click.secho(f"training was paused: {report.paused}", fg="red")
+        click.secho(f"training stopped: {report.paused}", fg="red")
 
 
 def _columns(left: str, right: str, wide: int) -> None:

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 Method = Literal["topk", "binary", "opd", "distill", "combine"]
 EvalTask = Literal["conversation", "coding", "tool-use"]
-Advantage = Literal["baseline", "usual", "raw", "group"]
+Advantage = Literal["baseline", "raw", "group"]
 HintSelection = Literal["sequence_optimal", "token_optimal", "shortest"]
 Subset = Literal["student", "teacher", "overlap"]
 Teacher = Literal["base", "live", "ema"]
@@ -242,7 +242,7 @@ class TrainDials(Section):
     max_lag: int = Field(default=4, ge=0, le=10_000, description="versions a sample may be behind")
     train_truncated: bool = Field(default=False, description="also train replies cut off by their token limit")
     advantage: Advantage = Field(
-        default="baseline", description="score less its moving mean from 0 or from the first on, bare, less group mean"
+        default="baseline", description="score less its moving mean, bare score, score less group mean"
     )
     normalize: bool = Field(default=False, description="divide group advantages by the group's standard deviation")
     remember: int = Field(
@@ -262,9 +262,6 @@ class TrainDials(Section):
         default="sequence_optimal", description="which hint teaches: best overlap or shortest"
     )
     subset: Subset = Field(default="student", description="whose best k entries are compared; overlap: both's")
-    weigh: Literal["student", "teacher"] = Field(
-        default="student", description="whose probabilities weigh the entries that topk compares"
-    )
     kl: Literal["full", "k3"] = Field(default="full", description="pull to the base: exact, or an estimate by samples")
     kl_coef: float = Field(default=0.05, ge=0, le=100, description="weight of that pull; it keeps replies sensible")
     aggregate: Literal["token", "sample"] = Field(

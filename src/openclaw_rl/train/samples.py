@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Literal
 
 from openclaw_rl.types import Baseline, Drop, Outcome, Prompt, Sample, Turn, Verdict
 
-Advantage = Literal["baseline", "usual", "raw", "group"]
+Advantage = Literal["baseline", "raw", "group"]
 
 _LEAST_URGENCY = 0.05
 
@@ -132,22 +131,9 @@ def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], ru
             continue
         score, before = sample.advantage, after.get(sample.user, Baseline())
         after[sample.user] = before.after(score, decay=rules.decay)
-        advantage = score - _expected(score, before, rules.advantage)
+        advantage = score - before.mean if rules.advantage == "baseline" else score
         done.append(replace(sample, advantage=advantage, urgency=_urgency(before.content) if rules.remember else 1.0))
     return Batch(samples=tuple(done), baselines=after)
-
-
-def _expected(score: float, before: Baseline, kind: Advantage) -> float:
-    """What a score is measured against.
-
-    A mean that begins at 0 takes a new user's first complaints for a fall, and pushes down every token of replies that
-    are merely not yet as wished. ``usual`` knows no 0: the first score is as usual, the next is held against it. A
-    score that differs by rounding alone is as usual: nothing to learn must be exactly 0, or it would make a step.
-    """
-    if kind == "usual":
-        known = before.share > 0 and not math.isclose(score, before.content, abs_tol=1e-9)
-        return before.content if known else score
-    return before.mean if kind == "baseline" else 0.0
 
 
 def _urgency(content: float) -> float:

@@ -55,7 +55,6 @@ class LocalTrainer:
     clip: float = 1.0
     hint_selection: str = "sequence_optimal"
     subset: str = "student"
-    weigh: str = "student"
     kl: str = "full"
     kl_coef: float = 0.05
     aggregate: str = "token"

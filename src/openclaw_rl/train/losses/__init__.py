@@ -71,7 +71,6 @@ from openclaw_rl.train.losses.inputs import (
 from openclaw_rl.train.losses.methods import (
     KLS,
     METHODS,
-    WEIGHTS,
     Method,
     Part,
     binary,
@@ -104,7 +103,6 @@ __all__ = [
     "LOG_RATIO_LIMIT",
     "METHODS",
     "SUBSETS",
-    "WEIGHTS",
     "Aggregate",
     "LossInputs",
     "LossSettings",

@@ -59,30 +59,20 @@ def overlap(student_ids: Tensor, teacher_ids: Tensor) -> Tensor:
 
 
 def topk_opd(
-    current: Tensor,
-    old: Tensor,
-    teacher: Tensor,
-    member: Tensor,
-    *,
-    clip: float,
-    eps: tuple[float, float],
-    by_teacher: bool = False,
+    current: Tensor, old: Tensor, teacher: Tensor, member: Tensor, *, clip: float, eps: tuple[float, float]
 ) -> Tensor:
     """L^OPD_t over the ids of S_t: all [N, K], ``member`` False where an id is not in S_t -> [N].
 
-    An empty S_t gives 0 and no gradient at all. ``by_teacher`` weighs the entries by the teacher's probabilities and
-    not by the policy's own, so that what the policy would hardly say is learned from the first step on.
+    An empty S_t gives 0 and no gradient at all.
     """
-    weight, advantage = _opd_advantage(old, teacher, member, clip, by_teacher=by_teacher)
+    weight, advantage = _opd_advantage(old, teacher, member, clip)
     log_ratio = torch.where(member, current - old.detach(), 0.0)
     values = pg(log_ratio, advantage * weight, eps_low=eps[0], eps_high=eps[1])
     return torch.where(member, values, 0.0).sum(-1)
 
 
-def _opd_advantage(
-    old: Tensor, teacher: Tensor, member: Tensor, clip: float, *, by_teacher: bool
-) -> tuple[Tensor, Tensor]:
+def _opd_advantage(old: Tensor, teacher: Tensor, member: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     old, teacher = old.detach(), teacher.detach()
-    weight = torch.where(member, teacher if by_teacher else old, -torch.inf).softmax(-1)
+    weight = torch.where(member, old, -torch.inf).softmax(-1)
     weight = torch.where(member, weight, 0.0)  # a row without members is NaN up to here
     return weight, bounded(torch.where(member, teacher - old, 0.0), clip)

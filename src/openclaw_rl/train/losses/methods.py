@@ -33,8 +33,6 @@ class Dials(Protocol):
     def hint_selection(self) -> str: ...
     @property
     def subset(self) -> str: ...
-    @property
-    def weigh(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +105,7 @@ def topk(x: LossInputs, mask: Tensor, s: Dials) -> tuple[Part, ...]:
     hint, present = choose(x, mask, s.hint_selection)
     current, old, teacher, member = SUBSETS[s.subset](x, hint)
     member = member & present[:, None]
-    eps, by_teacher = (s.eps_low, s.eps_high), WEIGHTS[s.weigh]
-    values = topk_opd(current, old, teacher, member, clip=s.clip, eps=eps, by_teacher=by_teacher)
+    values = topk_opd(current, old, teacher, member, clip=s.clip, eps=(s.eps_low, s.eps_high))
     return (scalar, Part(name="opd", values=values, mask=present, weight=s.w_opd))
 
 
@@ -121,9 +118,6 @@ class Method:
     scores: bool
     weighted: bool = False
 
-
-WEIGHTS: Mapping[str, bool] = MappingProxyType({"student": False, "teacher": True})
-"""by name, whether the teacher's probabilities weigh the entries that topk compares"""
 
 METHODS: Mapping[str, Method] = MappingProxyType(
     {

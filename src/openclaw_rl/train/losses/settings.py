@@ -9,7 +9,7 @@ from typing import TypeVar
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.train.losses.averaging import AGGREGATES
 from openclaw_rl.train.losses.choosing import HINTS, SUBSETS
-from openclaw_rl.train.losses.methods import KLS, METHODS, WEIGHTS
+from openclaw_rl.train.losses.methods import KLS, METHODS
 
 Entry = TypeVar("Entry")
 
@@ -32,8 +32,6 @@ class LossSettings:
     """sequence_optimal, token_optimal or shortest"""
     subset: str = "student"
     """student, teacher or overlap"""
-    weigh: str = "student"
-    """student or teacher: whose probabilities weigh the entries that topk compares"""
     kl: str = "full"
     """full (exact, over the vocabulary) or k3 (from the sampled token alone)"""
     kl_coef: float = 0.05
@@ -48,7 +46,6 @@ class LossSettings:
             ("method", METHODS),
             ("hint_selection", HINTS),
             ("subset", SUBSETS),
-            ("weigh", WEIGHTS),
             ("kl", KLS),
             ("aggregate", AGGREGATES),
         ):
