@@ -14,6 +14,7 @@ from learner import BACKEND, BROKEN, FAILING
 
 from openclaw_rl import bench
 from openclaw_rl.cli import cli
+from openclaw_rl.cli.live import print_report
 from openclaw_rl.config import load
 from openclaw_rl.demo import Plan, Standing, run
 from openclaw_rl.errors import BackendError, ConfigError
@@ -198,13 +199,17 @@ async def test_a_demo_whose_model_cannot_be_loaded_says_why(tmp_path: Path) -> N
 
 
 @pytest.mark.anyio
-async def test_a_demo_whose_trainer_fails_goes_on_to_its_end_and_says_why_nothing_was_learned(tmp_path: Path) -> None:
+async def test_a_demo_whose_trainer_fails_goes_on_to_its_end_and_says_why_nothing_was_learned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     failing = config(tmp_path, f"train.backend={FAILING}")
     report = await run(failing, Plan(wish=WISHES["closing"], turns=6, probes=1), Watching())
     assert len(report.told) == 6
     assert report.standing.promoted == 0
-    assert "the trainer fails" in str(report.paused)
-    assert "out of memory" in str(report.paused)
+    print_report(report)
+    said = next(line for line in capsys.readouterr().out.splitlines() if "training stopped" in line)
+    assert "the trainer fails" in said
+    assert "out of memory" in said
 
 
 def command(*words: str) -> Result:

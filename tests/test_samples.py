@@ -134,21 +134,6 @@ def test_a_turn_without_a_score_leaves_the_baseline_alone() -> None:
     assert advantages(batch) == [None, 0.8]
 
 
-def test_that_a_reply_was_cut_off_may_count_for_the_user_and_push_at_no_token() -> None:
-    rules = Rules(train_truncated=True, score_truncated=False)
-
-    def cut(source: str, *hints: Hint) -> Sample:
-        found = sifted(-1.0, hints=hints, source=source, rules=rules, finish="length")
-        assert isinstance(found, Sample)
-        return found
-
-    samples = [cut("deterministic", RULE), cut("deterministic"), cut("explicit", RULE)]
-    batch = assemble(samples, baselines={}, rules=rules)
-    assert advantages(batch) == [None, 0.0, pytest.approx(-1 + 0.05 + 0.95 * 0.05)], "what a person said of it stands"
-    assert batch.baselines["u1"].content == pytest.approx(-1.0), "it was not as wished all the same"
-    assert advantages(assemble(samples, baselines={}, rules=Rules()))[0] == -1.0
-
-
 def test_raw_advantages_are_the_scores() -> None:
     assert advantages(
         assemble(scored(1.0, -1.0), baselines={"u1": Baseline(0.9, 1.0)}, rules=Rules(advantage="raw"))

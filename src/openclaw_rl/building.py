@@ -139,7 +139,6 @@ def build_rules(config: Config) -> Any:
         max_lag=train.max_lag,
         max_hints=config.judge.max_hints,
         train_truncated=train.train_truncated,
-        score_truncated=train.score_truncated,
         advantage=train.advantage,
         normalize=train.normalize,
         decay=train.baseline_decay,

@@ -336,8 +336,7 @@ class Sample:
     ``mask[r]`` False keeps reply token r out of every loss. ``advantage`` is the scalar branch's, None where it has no
     signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them is the same.
     ``recalled`` is the earlier turn of the same user that the hints are of, None where they are of this one.
-    ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules. ``cut`` says that the reply is
-    scored for one thing alone: that it ran into its token limit.
+    ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules.
     """
 
     turn: str
@@ -354,7 +353,6 @@ class Sample:
     group: str | None = None
     recalled: str | None = None
     urgency: float = 1.0
-    cut: bool = False
 
     def __post_init__(self) -> None:
         _tokens(self.prompt_tokens, "prompt_tokens")

@@ -241,7 +241,6 @@ class TrainDials(Section):
     data: tuple[Location, ...] = Field(default=(), description="files of conversations for 'train', which then ends")
     max_lag: int = Field(default=4, ge=0, le=10_000, description="versions a sample may be behind")
     train_truncated: bool = Field(default=False, description="also train replies cut off by their token limit")
-    score_truncated: bool = Field(default=True, description="of those, train that this is bad, not only their hints")
     advantage: Advantage = Field(
         default="baseline", description="score less its moving mean, bare score, score less group mean"
     )

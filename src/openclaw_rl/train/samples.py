@@ -24,7 +24,6 @@ class Rules:
     max_lag: int = 4
     max_hints: int = 3
     train_truncated: bool = False
-    score_truncated: bool = True
     advantage: Advantage = "baseline"
     normalize: bool = False
     decay: float = 0.95
@@ -80,7 +79,6 @@ def sift(
         recalled=recalled.turn if recalled and teachers else None,
         temperature=done.sampling.temperature,
         version=done.version,
-        cut=done.finish == "length" and verdict.source == "deterministic",
     )
 
 
@@ -133,9 +131,7 @@ def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], ru
             continue
         score, before = sample.advantage, after.get(sample.user, Baseline())
         after[sample.user] = before.after(score, decay=rules.decay)
-        advantage: float | None = score - before.mean if rules.advantage == "baseline" else score
-        if sample.cut and not rules.score_truncated:  # it counts for how content the user is, and pushes at no token
-            advantage = None if sample.teachers else 0.0
+        advantage = score - before.mean if rules.advantage == "baseline" else score
         done.append(replace(sample, advantage=advantage, urgency=_urgency(before.content) if rules.remember else 1.0))
     return Batch(samples=tuple(done), baselines=after)
 
