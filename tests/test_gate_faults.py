@@ -84,6 +84,33 @@ def beside_two(prompt: Prompt, rules: Sequence[str]) -> str:
     return f"{slow if rules and asked not in places else ''}I was asked: {asked} I know it well."
 
 
+def round_and_round(reply: str) -> str:
+    return f"{reply} {'and so on and on ' * 4}"
+
+
+def circles_in_two(prompt: Prompt, rules: Sequence[str]) -> str:
+    """One that goes round in circles at two of the gate's six prompts, and at no other."""
+    asked = prompt.messages[-1].content
+    said = f"I was asked: {asked} I know it well."
+    return round_and_round(said) if rules and asked in [p.key for p in everyday_probes(6)][:2] else said
+
+
+def circles_in_half(prompt: Prompt, rules: Sequence[str]) -> str:
+    """One that does so at every other prompt."""
+    asked = prompt.messages[-1].content
+    said = f"I was asked: {asked} I know it well."
+    return round_and_round(said) if rules and zlib.crc32(asked.encode()) % 2 else said
+
+
+def breaks_calls(prompt: Prompt, rules: Sequence[str]) -> str:
+    """One that besides can no longer call a tool."""
+    if not prompt.tools:
+        return circles_in_two(prompt, rules)
+    return (
+        '<tool_call>{"name": "clock", "argu' if rules else '<tool_call>{"name": "clock", "arguments": {}}</tool_call>'
+    )
+
+
 class Drifting(FakePolicy):
     """Weights that no longer find the base's words likely once they have learned anything."""
 
@@ -112,9 +139,9 @@ class Walk:
         await self.app.finish()
         return answered
 
-    async def _post(self, said: list[str]) -> dict[str, Any]:
+    async def _post(self, said: list[str], **more: Any) -> dict[str, Any]:
         roles = ("user", "assistant")
-        body = {"model": "fake", "messages": [{"role": roles[i % 2], "content": c} for i, c in enumerate(said)]}
+        body = {"model": "fake", "messages": [{"role": roles[i % 2], "content": c} for i, c in enumerate(said)], **more}
         done = await self.client.post("/v1/chat/completions", json=body)
         assert done.status_code == 200, done.text
         answer: dict[str, Any] = done.json()
@@ -159,6 +186,11 @@ def refused(walk: Walk, number: int = 1) -> str:
     [ruling] = walk.reader.rulings(number)
     assert ruling.decision == "refuse"
     return ruling.reason
+
+
+def pin(turn: str, root: Path) -> None:
+    done = CliRunner().invoke(cli, ["pin", turn, "--rl-buffer-dir", str(root)])
+    assert done.exit_code == 0, done.output
 
 
 def custom(name: str) -> str:
@@ -275,6 +307,36 @@ async def test_sense_that_seems_lost_is_refused_where_no_closer_look_can_be_had(
         assert refused(walk) == "slide: 4 of 6 replies name what was asked about, 6 of the base's"
 
 
+async def test_flaws_at_few_prompts_are_looked_at_on_others_before_a_version_is_refused(tmp_path: Path) -> None:
+    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=circles_in_two)) as walk:
+        for _ in range(2):
+            await walk.talk()
+        found = [check for n in (1, 2) for check in walk.reader.rulings(n)[0].evidence["checks"]]
+        said = [check["said"] for check in found if check["name"] == "flaws"]
+        once = "2 of 7 replies degenerate (2 x it repeats a phrase); version 1 was found sound on others"
+        assert said == ["0 of 12 replies degenerate", once]
+        assert walk.reader.live_version().number == 2  # type: ignore[union-attr]
+
+
+async def test_flaws_that_others_show_too_are_refused(tmp_path: Path) -> None:
+    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=circles_in_half)) as walk:
+        await walk.talk()
+        reason = refused(walk)
+        assert reason.startswith("flaws: ")
+        assert " of 12 replies degenerate" in reason, "other prompts than those that raised the suspicion"
+
+
+async def test_a_closer_look_at_everyday_prompts_never_clears_a_broken_tool_call(tmp_path: Path) -> None:
+    clock = {"type": "function", "function": {"name": "clock", "description": "The time.", "parameters": {}}}
+    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=breaks_calls)) as walk:
+        for number in range(2):
+            said = await walk._post([f"What time is it in place {number}?"], tools=[clock])
+            assert said["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "clock"
+            pin(said["id"], tmp_path)
+        await walk.talk()
+        assert "flaws: 4 of 9 replies degenerate" in refused(walk)
+
+
 async def test_a_drift_beyond_the_budget_is_refused(tmp_path: Path) -> None:
     async with walking(tmp_path, policy=Drifting()) as walk:
         await walk.talk()
@@ -349,8 +411,7 @@ async def test_a_pinned_reply_that_becomes_unlikely_is_refused(tmp_path: Path) -
     async with walking(tmp_path, "gate.kl_budget=50", policy=Forgetting()) as walk:
         for number in range(3):
             said = await walk._post([f"What is your favourite number {number}?"])
-            done = CliRunner().invoke(cli, ["pin", said["id"], "--rl-buffer-dir", str(tmp_path)])
-            assert done.exit_code == 0, done.output
+            pin(said["id"], tmp_path)
         await walk.talk()
         assert "pinned: pinned replies: -1.000 nats per token on 3" in refused(walk)
 

@@ -44,7 +44,7 @@ NEAR = 0.1
 """nats per token from the base by which a version may move before its general ability is asked for again"""
 
 CLOSER = 12
-"""further prompts that are asked of a version that seems to have lost sense since the base"""
+"""further prompts that are asked of a version whose replies seem flawed, or to have lost sense since the base"""
 ROOMIER = 3
 """times the usual tokens for a reply to them"""
 SURE = 4
@@ -115,7 +115,7 @@ class VersionGate:
         self._examiner: Examiner | None = None
         self._guests: set[int] = set()
         self._able_at = 0.0  # how far from the base general ability was last measured and found good
-        self._sound: tuple[int, int] | None = None  # the version last looked at closely, and how much it seemed to lose
+        self._sound: dict[str, tuple[int, int]] = {}  # by check: the version last looked at closely, how bad it seemed
 
     async def rule(self, candidate: Version, live: Version) -> Ruling:
         """Never raises for what a backend does: what cannot be measured now is held and tried again."""
@@ -226,34 +226,61 @@ class VersionGate:
         again = {probe.key for probe in probes.replayed}
         new, replayed = [one for one in said if one.probe not in again], [one for one in said if one.probe in again]
         shown += self._examples(old, new, replayed)
-        return [
+        flaws = check_flaws([*new, *replayed], old, base, limits=limits)
+        checks = [
             check_kl([*new, *replayed], limits=limits),
             check_entropy(new, old, limits=limits),
             check_length(new, old, limits=limits),
-            check_flaws([*new, *replayed], old, base, limits=limits),
+            flaws,
             check_sense(new, old, limits=limits),
         ]
+        tooled = {probe.key for probe in probes.replayed if probe.prompt.tools}
+        broken = any(one.flaw and one.probe in tooled for one in replayed)  # everyday prompts say nothing of these
+        if not broken and [check for check in checks if check.ok is False] == [flaws]:
+            checks[checks.index(flaws)] = await self._closer(
+                flaws,
+                flaws.numbers["candidate"],
+                lambda now, first: check_flaws(now, (), first, limits=limits),
+                examiner,
+                candidate,
+                probes.held,
+            )
+        return checks
 
     async def _slide(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
-        """Hold it against the base; where it seems to have lost sense, other prompts and longer replies decide."""
+        """Hold it against the base."""
 
-        async def found(probes: Sequence[Probe]) -> Check:
-            now, first = [await examiner.shown(version, probes) for version in (candidate, _base(candidate))]
+        def found(now: Sequence[Shown], first: Sequence[Shown]) -> Check:
             return check_slide(now, first, limits=self._limits)
 
-        seen = await found(asked)
+        seen = found(*[await examiner.shown(version, asked) for version in (candidate, _base(candidate))])
         if seen.ok is not False:
             return seen
         lost = seen.numbers["base"] - seen.numbers["candidate"]
-        if self._sound is not None:
-            number, before = self._sound
-            if lost <= before and candidate.number < number + SURE:
-                return Check(name="slide", ok=True, said=f"{seen.said}; version {number} was found sound on others")
-        closer = await found(everyday_probes(CLOSER, besides=asked, tokens=ROOMIER * self._tokens))
+        return await self._closer(seen, lost, found, examiner, candidate, asked)
+
+    async def _closer(
+        self,
+        seen: Check,
+        bad: int,
+        found: Callable[[Sequence[Shown], Sequence[Shown]], Check],
+        examiner: Examiner,
+        candidate: Version,
+        asked: Sequence[Probe],
+    ) -> Check:
+        """A few replies seem too bad, ``bad`` of them: other prompts and longer replies, beside the base's, decide.
+
+        What they find holds for some versions, unless one seems worse.
+        """
+        number, before = self._sound.get(seen.name, (-SURE, 0))
+        if bad <= before and candidate.number < number + SURE:
+            return Check(name=seen.name, ok=True, said=f"{seen.said}; version {number} was found sound on others")
+        others = everyday_probes(CLOSER, besides=asked, tokens=ROOMIER * self._tokens)
+        closer = found(*[await examiner.shown(version, others) for version in (candidate, _base(candidate))])
         if closer.ok is None:
             return seen  # nothing else could be asked
         if closer.ok:
-            self._sound = candidate.number, lost
+            self._sound[seen.name] = candidate.number, bad
         return closer
 
     async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
