@@ -315,6 +315,8 @@ async def test_flaws_at_few_prompts_are_looked_at_on_others_before_a_version_is_
         said = [check["said"] for check in found if check["name"] == "flaws"]
         once = "2 of 7 replies degenerate (2 x it repeats a phrase); version 1 was found sound on others"
         assert said == ["0 of 12 replies degenerate", once]
+        looked = next(check["numbers"] for check in found if check["name"] == "flaws")
+        assert (looked["candidate"], looked["at_first"]["candidate"]) == (0, 2)
         assert walk.reader.live_version().number == 2  # type: ignore[union-attr]
 
 

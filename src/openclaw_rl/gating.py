@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from openclaw_rl.errors import BackendError, ModelRefused
@@ -237,15 +238,16 @@ class VersionGate:
         tooled = {probe.key for probe in probes.replayed if probe.prompt.tools}
         broken = any(one.flaw and one.probe in tooled for one in replayed)  # everyday prompts say nothing of these
         if not broken and [check for check in checks if check.ok is False] == [flaws]:
-            checks[checks.index(flaws)] = await self._closer(
-                flaws,
-                flaws.numbers["candidate"],
-                lambda now, first: check_flaws(now, (), first, limits=limits),
-                examiner,
-                candidate,
-                probes.held,
-            )
+            checks[checks.index(flaws)] = await self._flaws_elsewhere(flaws, examiner, candidate, probes.held)
         return checks
+
+    async def _flaws_elsewhere(
+        self, seen: Check, examiner: Examiner, candidate: Version, asked: Sequence[Probe]
+    ) -> Check:
+        def found(now: Sequence[Shown], first: Sequence[Shown]) -> Check:
+            return check_flaws(now, (), first, limits=self._limits)
+
+        return await self._closer(seen, seen.numbers["candidate"], found, examiner, candidate, asked)
 
     async def _slide(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
         """Hold it against the base."""
@@ -270,7 +272,7 @@ class VersionGate:
     ) -> Check:
         """A few replies seem too bad, ``bad`` of them: other prompts and longer replies, beside the base's, decide.
 
-        What they find holds for some versions, unless one seems worse.
+        What they find holds for some versions, unless one seems worse. What was seen at first is kept in the numbers.
         """
         number, before = self._sound.get(seen.name, (-SURE, 0))
         if bad <= before and candidate.number < number + SURE:
@@ -281,7 +283,7 @@ class VersionGate:
             return seen  # nothing else could be asked
         if closer.ok:
             self._sound[seen.name] = candidate.number, bad
-        return closer
+        return replace(closer, numbers={**closer.numbers, "at_first": dict(seen.numbers)})
 
     async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
         """Ask anew only once it has moved: so near to weights that were able, it cannot have lost much."""
