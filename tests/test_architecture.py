@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "codec": {"types"},
     "config": {"errors"},
     "plugins": {"ports", "errors"},
+    "processes": set(),
     "store": GROUND | {"codec"},
     # floor 3
     "serve": GROUND | {"codec"},
@@ -33,7 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "judge": GROUND,
     "train": GROUND,
     "review": GROUND | {"codec", "store"},
-    "backends": GROUND,
+    "backends": GROUND | {"processes"},
     "envs": GROUND,
     # floor 4
     "runner": {"ports"},
@@ -65,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {
     "doctor": {"app", "config", "listening", "store", "errors"},
     "offline": {"app", "config", "errors", "ports", "review", "store", "train"},
     "demo": {"app", "config", "errors", "ports", "review", "store"},
-    "bench": {"app", "config", "errors", "ports", "review", "store", "types"},
+    "bench": {"app", "config", "errors", "ports", "processes", "review", "store", "types"},
     # floor 5
     "printing": set(),
     "cli": {

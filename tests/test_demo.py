@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -354,6 +357,21 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
         command(*asked, "--rounds", "2")
     with pytest.raises(ConfigError, match="other settings"):
         command(*asked, "--set", "train.batch_size=2")
+
+
+def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path) -> None:
+    cells = tmp_path / "cells"
+    asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
+    asked += ["--jobs", "2", "--to-the-end", "--sessions", "1000", "--dir", str(cells)]
+    sets = [word for dial in DIALS for word in ("--set", dial)]
+    whole = [sys.executable, "-m", "openclaw_rl", *asked, *sets]
+    with subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parent) as bench:
+        until = time.monotonic() + 60
+        while len(list(cells.glob("*"))) < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        bench.kill()
+        said, _ = bench.communicate(timeout=30)  # ends when nobody is left who could write to it
+    assert len(list(cells.glob("*"))) == 2, said.decode()
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from openclaw_rl.app import LOOPS, App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
+from openclaw_rl.processes import end_with_parent
 from openclaw_rl.review import pictures
 from openclaw_rl.review.ability import Quiz, margin, quizzes
 from openclaw_rl.review.personal import ARMS, METHODS, Cell, Measured, kept, measure, sessions_until, summary
@@ -117,7 +118,7 @@ async def _results(
         for cell in cells:
             yield cell, await run_cell(setup, cell, heard=heard)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
         waiting = [asyncio.wrap_future(pool.submit(_run_cell_here, setup, cell)) for cell in cells]
         try:
             for coming in asyncio.as_completed(waiting):

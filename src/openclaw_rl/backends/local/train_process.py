@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import traceback
 from dataclasses import dataclass
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 
 from openclaw_rl.backends.local.train_settings import TrainSettings
 from openclaw_rl.backends.local.train_worker import Worker
 from openclaw_rl.errors import ModelRefused, OpenClawError
+from openclaw_rl.processes import end_with_parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +33,7 @@ def _failure(error: BaseException) -> Failure:
 def serve(pipe: Connection, settings: TrainSettings, niceness: int) -> None:
     """Build a worker, say how it stands, then answer orders until the pipe closes. A failure ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
     try:
@@ -48,11 +47,3 @@ def serve(pipe: Connection, settings: TrainSettings, niceness: int) -> None:
         # whatever it is, the parent must hear of it: this process ends and takes any half-done state with it
         pipe.send(_failure(error))
         raise SystemExit(1) from error
-
-
-def _end_with_parent() -> None:
-    """A step that nobody will take up is not worth finishing: whoever comes next starts it again."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
