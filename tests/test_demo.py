@@ -157,7 +157,7 @@ def test_pictures_are_well_formed_and_show_what_they_are_given() -> None:
 @pytest.mark.anyio
 async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path) -> None:
     view = Watching()
-    plan = Plan(wish=replace(WISHES["closing"], temperature=0.9), turns=16, probes=5, together=2, seed=3)
+    plan = Plan(wish=replace(WISHES["closing"], asks={"temperature": 0.9}), turns=16, probes=5, together=2, seed=3)
     report = await run(config(tmp_path, "train.max_wait=0"), plan, view)  # of no account here
     plain = report.plain()
     assert (plain["rate_before"], plain["rate_hinted"], plain["rate_after"]) == (0.0, 1.0, 1.0)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from openclaw_rl import config
 from openclaw_rl.app import ledger_path
-from openclaw_rl.building import running_policy
+from openclaw_rl.building import default_sampling, running_policy
 from openclaw_rl.errors import BackendDown, BackendError, NotInLedger
 from openclaw_rl.ports import Hosting, Policy, Recall
 from openclaw_rl.review import exam, versus
@@ -194,7 +195,7 @@ async def compare(
 ) -> dict[str, Any]:
     """The same prompts answered by two versions, side by side, with program-checked rates."""
     tasks = versus.tasks(prompts, count=count, seed=seed)
-    sampling = Sampling(temperature=dials.policy.temperature, top_p=dials.policy.top_p, max_tokens=tokens)
+    sampling = replace(default_sampling(dials), max_tokens=tokens)
     versions = [_version(dials, name) for name in names]
     async with running_policy(dials) as policy:
         said = []
@@ -217,6 +218,5 @@ async def answer_again(dials: config.Config, turn: str, *, seed: int = 0) -> dic
     async with running_policy(dials) as policy:
         number = await _held(policy, version)
         most = sampling.max_tokens or dials.policy.max_tokens or 256
-        drawn = Sampling(temperature=sampling.temperature, top_p=sampling.top_p, max_tokens=most, seed=seed)
-        done = await answer(policy, found.prompt, drawn, version=number)
+        done = await answer(policy, found.prompt, replace(sampling, max_tokens=most, seed=seed), version=number)
     return {"version": number, "reply": done.reply.content, "from": "asked now"}

@@ -241,9 +241,7 @@ async def _held_out(setup: Setup, cell: Cell, seat: Seat, *, say: Callable[[str]
     probes = tasks(wish, seed=cell.seed, held=True, about=seat.about)[: setup.probes]
     prompts = [say(task.prompt) for task in probes]
     most = setup.config.policy.max_batch
-    replies = await ask(
-        seat.client, prompts, max_tokens=wish.room, temperature=wish.temperature, together=most, seed=cell.seed
-    )
+    replies = await ask(seat.client, prompts, max_tokens=wish.room, asks=wish.asks, together=most, seed=cell.seed)
     return measure(wish, probes, [reply.text for reply in replies])
 
 

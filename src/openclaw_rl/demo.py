@@ -263,7 +263,7 @@ async def _probe(host: Host, plan: Plan, prompts: Sequence[str], view: View) -> 
         host.client,
         prompts,
         max_tokens=plan.wish.room,
-        temperature=plan.wish.temperature,
+        asks=plan.wish.asks,
         together=most,
         seed=plan.seed,
         heard=heard,

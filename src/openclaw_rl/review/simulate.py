@@ -16,8 +16,9 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.errors import BackendError
@@ -32,6 +33,8 @@ SUMS = 8
 """one in so many tasks is a word problem, for wishes that these can show"""
 CLOSING_TOKENS = 2
 """the reply to a user's last words, which nobody reads, need not be long"""
+NOTHING: Mapping[str, float] = MappingProxyType({})
+"""what a client asks for that leaves all to the server"""
 
 Message = dict[str, str]
 
@@ -203,7 +206,7 @@ async def converse(
             client,
             history,
             max_tokens=CLOSING_TOKENS if last else user.wish.room,
-            temperature=user.wish.temperature,
+            asks=user.wish.asks,
             headers=_headers(name, last=last) if named else {},
             seed=_seed(name, len(told)),
         )
@@ -245,7 +248,7 @@ async def ask(
     prompts: Sequence[str],
     *,
     max_tokens: int,
-    temperature: float | None = None,
+    asks: Mapping[str, float] = NOTHING,
     together: int = 8,
     seed: int = 0,
     model: str = "policy",
@@ -261,7 +264,7 @@ async def ask(
                 client,
                 said,
                 max_tokens=max_tokens,
-                temperature=temperature,
+                asks=asks,
                 headers={"x-openclaw-rl-train": "off"},
                 seed=_seed(prompt, seed),
                 model=model,
@@ -286,14 +289,12 @@ async def post(
     max_tokens: int,
     headers: dict[str, str],
     seed: int,
-    temperature: float | None = None,
+    asks: Mapping[str, float] = NOTHING,
     model: str = "policy",
 ) -> Reply:
     """One chat completion; raises BackendError with the server's words for any refusal."""
     began = time.monotonic()
-    body = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "seed": seed}
-    if temperature is not None:
-        body["temperature"] = temperature
+    body = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "seed": seed, **asks}
     done = await client.post("/v1/chat/completions", json=body, headers=headers)
     if done.status_code != 200:
         raise BackendError(f"POST {done.url}: status {done.status_code}: {done.text[:500]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from openclaw_rl.review.evaluate import difference, flaw, wilson
@@ -27,14 +28,8 @@ async def ask_all(ask: Ask, asked: Sequence[Task], *, sampling: Sampling, seed: 
     room = asyncio.Semaphore(TOGETHER)
 
     async def one(number: int, task: Task) -> str:
-        drawn = Sampling(
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_tokens,
-            seed=seed * 1000 + number,
-        )
         async with room:
-            return (await ask(plain(task.prompt), drawn)).text
+            return (await ask(plain(task.prompt), replace(sampling, seed=seed * 1000 + number))).text
 
     return list(await asyncio.gather(*(one(number, task) for number, task in enumerate(asked))))
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -66,8 +66,8 @@ class Wish:
 
     ``spoilt`` is a reply that has the form and is worthless all the same: nobody asks for the form once more.
     ``room`` is how many reply tokens a fair check needs, ``about`` the kind of task that shows it, and ``sums`` says
-    whether word problems show it too. ``temperature`` is what this user's client asks for (None: what the server
-    has).
+    whether word problems show it too. ``asks`` are further fields of this user's requests; for all others the server
+    decides.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Wish:
     room: int = 96
     about: About = "everyday"
     sums: bool = True
-    temperature: float | None = None
+    asks: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def complaints(self) -> tuple[str, ...]:
@@ -204,7 +204,8 @@ WISHES: dict[str, Wish] = {
             spoilt=_circles,
             room=128,
             sums=False,
-            temperature=0.7,  # colder, the embedded model's lists repeat themselves
+            # colder and without a penalty the embedded model's lists repeat themselves (docs/training.md)
+            asks={"temperature": 0.7, "presence_penalty": 0.5},
         ),
         _wish("one_sentence", "replies of one sentence", "Please answer in one sentence.", _one_sentence),
         _wish(
