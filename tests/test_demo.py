@@ -365,12 +365,14 @@ def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path
     asked += ["--jobs", "2", "--to-the-end", "--sessions", "1000", "--dir", str(cells)]
     sets = [word for dial in DIALS for word in ("--set", dial)]
     whole = [sys.executable, "-m", "openclaw_rl", *asked, *sets]
-    with subprocess.Popen(whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parent) as bench:
+    with subprocess.Popen(
+        whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parent
+    ) as running:
         until = time.monotonic() + 60
         while len(list(cells.glob("*"))) < 2 and time.monotonic() < until:
             time.sleep(0.05)
-        bench.kill()
-        said, _ = bench.communicate(timeout=30)  # ends when nobody is left who could write to it
+        running.kill()
+        said, _ = running.communicate(timeout=30)  # ends when nobody is left who could write to it
     assert len(list(cells.glob("*"))) == 2, said.decode()
 
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from stories import judged, replied, says, settled, turned
 
-from openclaw_rl.backends.fake import ADAPTER
+from openclaw_rl.backends.fake import ADAPTER, FakePolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.ports import Ruling
+from openclaw_rl.ports import Ruling, Stream
 from openclaw_rl.review import why
 from openclaw_rl.store import PIN, UNPIN, Ledger, ask
-from openclaw_rl.types import Hint, Step, Version
+from openclaw_rl.types import Hint, Prompt, Sampling, Step, Version
 
 SENTENCE = "Far too long. Please keep it under 30 words."
 RULE = "Please keep it under 30 words."
@@ -159,6 +160,30 @@ def test_the_command_line_tells_the_same(run: Path) -> None:
     assert "nothing is pinned" in said("pin", "--list")
     fakes = ["--set", "policy.backend=fake", "--set", "policy.model=fake"]
     assert f"[learned: {RULE}]" in said("why", "t1", "--answer", *fakes)
+
+
+def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_the_dials_say(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Sampling] = []
+    generate = FakePolicy.generate
+
+    def watched(self: FakePolicy, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+        drawn.append(sampling)
+        return generate(self, prompt, sampling, version=version)
+
+    monkeypatch.setattr(FakePolicy, "generate", watched)
+    asked = Sampling(temperature=0.7, presence_penalty=0.25, min_p=0.1, stop=("END",), max_tokens=40, seed=11)
+    with Ledger(run / "ledger.db", writer="serve", sync="normal") as serve:
+        serve.add_turn(turned("What is ice?", id="t4", completion=replied("Cold.", sampling=asked)))
+    where = ["--rl-buffer-dir", str(run), "--set", "policy.backend=fake", "--set", "policy.model=fake"]
+    done = CliRunner().invoke(cli, ["why", "t4", "--answer", *where])
+    assert done.exit_code == 0, done.output
+    assert drawn == [replace(asked, seed=0)]
+    heat = ["--set", "policy.temperature=0.6", "--set", "policy.top_p=0.9"]
+    done = CliRunner().invoke(cli, ["compare", "0", "1", "--prompt", "What is tea?", *where, *heat])
+    assert done.exit_code == 0, done.output
+    assert [(one.temperature, one.top_p) for one in drawn[1:]] == [(0.6, 0.9)] * 2
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ WISHES: dict[str, Wish] = {
             spoilt=_circles,
             room=128,
             sums=False,
-            # colder and without a penalty the embedded model's lists repeat themselves (docs/training.md)
+            # colder, or without a penalty, the embedded model's lists repeat themselves (docs/training.md)
             asks={"temperature": 0.7, "presence_penalty": 0.25},
         ),
         _wish("one_sentence", "replies of one sentence", "Please answer in one sentence.", _one_sentence),
