@@ -174,6 +174,8 @@ def test_a_reply_makes_sense_when_it_names_what_was_asked_about(mention: str, re
         ("The cat sat on it. " * 5, "it repeats a phrase"),
         ("1. Yes\n2. Yes\n3. Yes\n4. Yes\n5. No", "it repeats a phrase"),
         ("a b c !!! ??? ...... -----", "more signs than letters"),
+        ("1. 1.\n2. 2.\n3. 3.\n4.\n5.\n6.", "more signs than letters"),
+        ("1. **Oats**\n2. **Soup**\n3. **Beef**\n4. **Milk**\n5. **Eggs**", None),
         ("hello <|im_end|> you there", "signs that are no text"),
         ("A comet is a comet, a frozen piece of space.", None),
         ("Mix flour and milk. Add eggs. Bake it for an hour and let it cool.", None),

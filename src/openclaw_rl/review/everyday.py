@@ -168,7 +168,8 @@ def degenerate(reply: str, task: Task | None = None, *, least: int | None = None
     """Why a reply is none at all: too little, junk, or the same over and over; None for any other.
 
     A reply has ``least`` words: not given, three, but for a ``task`` that a bare figure answers one; no other task is
-    answered by figures alone. The marks of list items are no words: a list of one thing repeats itself.
+    answered by figures alone. The marks of list items are no words: a list of one thing repeats itself. Nor are they,
+    or those of bold words, signs that outweigh the letters.
     """
     if least is None:
         least = 1 if task is not None and task.answer else 3
@@ -176,12 +177,13 @@ def degenerate(reply: str, task: Task | None = None, *, least: int | None = None
         return "signs that are no text"
     if words(reply) < least:
         return f"under {least} words" if least > 1 else "no word and no figure"
-    solid = [sign for sign in reply if not sign.isspace()]
+    text = unmarked(reply)
+    solid = [sign for sign in text if not sign.isspace()]
     if sum(sign.isalnum() for sign in solid) < 0.6 * len(solid):
         return "more signs than letters"
     if task is not None and not task.answer and sum(sign.isalpha() for sign in solid) < 0.3 * len(solid):
         return "figures where words were asked for"
-    said = [word.lower() for word in _WORD.findall(unmarked(reply))]
+    said = [word.lower() for word in _WORD.findall(text)]
     if _loops(said):
         return "it repeats a phrase"
     if len(said) >= 40 and len(set(said)) < 0.3 * len(said):

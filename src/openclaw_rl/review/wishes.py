@@ -100,8 +100,8 @@ def words(text: str) -> int:
 
 
 def unmarked(text: str) -> str:
-    """The text without the signs that make list items and headings of its lines."""
-    return _HEADING.sub("", _ITEM.sub("", text))
+    """The text without the signs that make list items and headings of its lines and bold words of its words."""
+    return _BOLD.sub(lambda found: found[0][2:-2], _HEADING.sub("", _ITEM.sub("", text)))
 
 
 def sentences(text: str) -> int:
