@@ -129,6 +129,19 @@ def test_kl_by_hand() -> None:
     assert check_kl([shown("a")], limits=budget).ok is None
 
 
+def test_one_short_reply_does_not_outweigh_the_rest() -> None:
+    """Seen of lists: "* Antarctica * Australia" is 6 nats per token from the base, six others of it are 0.8."""
+    said = [shown("a", kl=6.0, tokens=6), *(shown("b", kl=0.8, tokens=28) for _ in range(6))]
+    found = check_kl(said, limits=Limits(kl_budget=1.5))
+    assert found.ok  # (6 * 6 + 6 * 28 * 0.8) / 174; 1.54 if each reply counted the same
+    assert found.numbers["kl"] == pytest.approx(0.9793, abs=1e-4)
+    live, now = (
+        [shown("a", entropy=0.5, tokens=1)],
+        [shown("a", entropy=9.0, tokens=1), shown("b", entropy=0.5, tokens=16)],
+    )
+    assert check_entropy(now, live, limits=LIMITS).numbers["candidate"] == 1.0
+
+
 def test_entropy_may_neither_collapse_nor_dissolve() -> None:
     live = [shown("a", entropy=1.95)]
     verdicts = [check_entropy([shown("a", entropy=e)], live, limits=LIMITS).ok for e in (0.61, 0.62, 5.9, 6.0)]

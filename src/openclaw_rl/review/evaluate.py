@@ -56,7 +56,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One reply to a probe. ``kl`` and ``entropy`` are nats per token, None where they could not be measured.
+    """One reply to a probe. ``kl`` and ``entropy`` are nats per token of so many ``tokens``, None where not measured.
 
     ``sense`` says whether it names what was asked about, None where that is not known; ``flaw`` why it is none at all.
     """
@@ -68,6 +68,7 @@ class Shown:
     flaw: str | None = None
     kl: float | None = None
     entropy: float | None = None
+    tokens: int = 1
 
     @property
     def words(self) -> int:
@@ -184,11 +185,13 @@ def check_pairs(name: str, gains: Sequence[float], *, tolerated: float, what: st
 
 
 def check_kl(shown: Sequence[Shown], *, limits: Limits) -> Check:
-    """How far it has moved from the base, at the tokens of its own replies."""
-    values = [one.kl for one in shown if one.kl is not None]
-    if not values:
+    """How far it has moved from the base, at the tokens of its own replies; each token counts the same.
+
+    Not each reply: what makes a form stands in its first tokens, so one reply of three words would outweigh the rest.
+    """
+    mean = _per_token([(one.kl, one.tokens) for one in shown])
+    if mean is None:
         return Check(name="kl", ok=None, said="not measured")
-    mean = statistics.fmean(values)
     said = f"{mean:.2f} nats per token from the base, {limits.kl_budget:g} allowed"
     ok = math.isfinite(mean) and mean <= limits.kl_budget
     return Check(name="kl", ok=ok, said=said, numbers={"kl": _round(mean), "budget": limits.kl_budget})
@@ -196,7 +199,7 @@ def check_kl(shown: Sequence[Shown], *, limits: Limits) -> Check:
 
 def check_entropy(candidate: Sequence[Shown], live: Sequence[Shown], *, limits: Limits) -> Check:
     """Has its choice of words collapsed or dissolved? Compared with the live version as a ratio, either way."""
-    now, before = (_mean([s.entropy for s in each if s.entropy is not None]) for each in (candidate, live))
+    now, before = (_per_token([(s.entropy, s.tokens) for s in each]) for each in (candidate, live))
     if now is None or before is None:
         return Check(name="entropy", ok=None, said="not measured")
     ratio = (now + 0.05) / (before + 0.05)  # so that two replies without any chance in them are alike
@@ -304,6 +307,14 @@ def leaning(advice: Sequence[float], logprobs: Sequence[float]) -> float:
     """How far log-probs lean the way a hint points: their mean product with the hint's clipped gap, token by token."""
     clipped = [max(-1.0, min(1.0, gap)) for gap in advice]
     return statistics.fmean(gap * value for gap, value in zip(clipped, logprobs, strict=True))
+
+
+def _per_token(replies: Sequence[tuple[float | None, int]]) -> float | None:
+    """The mean over all tokens of what was measured per token of each reply."""
+    known = [(value, tokens) for value, tokens in replies if value is not None]
+    if not known:
+        return None
+    return statistics.fmean([value for value, _ in known], weights=[tokens for _, tokens in known])
 
 
 def _mean(values: Sequence[float]) -> float | None:
