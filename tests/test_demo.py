@@ -357,6 +357,11 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
         command(*asked, "--rounds", "2")
     with pytest.raises(ConfigError, match="other settings"):
         command(*asked, "--set", "train.batch_size=2")
+    with pytest.raises(ConfigError, match="other settings"):
+        command(*asked, "--set", "gate.kl_budget=9")
+    monkeypatch.setattr(bench, "code", lambda: "after a change")
+    with pytest.raises(ConfigError, match="other code"):
+        command(*asked)
 
 
 def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path) -> None:

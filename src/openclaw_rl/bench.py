@@ -8,6 +8,7 @@ machine is. Finished cells are kept in the JSON file, and a second start goes on
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import secrets
@@ -132,16 +133,28 @@ def _run_cell_here(setup: Setup, cell: Cell) -> tuple[Cell, dict[str, Any]]:
 
 
 def read(file: Path | None, setup: Setup) -> dict[str, Any]:
-    """The results so far; raises ConfigError when they were made with another setup."""
+    """The results so far; raises ConfigError when they were made with another setup, or with code that has changed."""
     same = {"sessions": setup.sessions, "probes": setup.probes, "rounds": setup.rounds, "to_the_end": setup.to_the_end}
-    dials = setup.config.model_dump(mode="json", include={"policy", "judge", "train"})
+    dials = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "watch"})
     dials["train"].pop("method")
     if file is None or not file.exists():
-        return {"command": "bench personal", "setup": same, "dials": dials, "cells": {}, "summary": []}
+        start = {"command": "bench personal", "code": code(), "setup": same, "dials": dials}
+        return {**start, "cells": {}, "summary": []}
     book: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     if book.get("setup") != same or book.get("dials") != dials:
         raise ConfigError(f"{file} holds results of other settings", remedy="give another --json, or the same settings")
+    if book.get("code") != code():
+        raise ConfigError(f"{file} holds results of other code", remedy="give another --json: users or gate may differ")
     return book
+
+
+def code() -> str:
+    """A digest of the package's files: what two states of the code have measured is not one benchmark."""
+    root, found = Path(__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            found.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def write(file: Path, book: Mapping[str, Any]) -> None:
