@@ -161,6 +161,8 @@ async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path)
     report = await run(config(tmp_path, "train.max_wait=0"), plan, view)  # of no account here
     plain = report.plain()
     assert (plain["rate_before"], plain["rate_hinted"], plain["rate_after"]) == (0.0, 1.0, 1.0)
+    assert plain["degenerate_hinted"] == report.hinted.degenerate == 0
+    assert plain["words_hinted"] > plain["words_before"], "told, it says the phrase besides"
     assert plain["turns"] == len(view.exchanges) == len(plain["curve"]) == 16
     assert plain["versions"]["promoted"] >= 1
     assert plain["versions"]["refused"] == 0
@@ -362,6 +364,19 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     monkeypatch.setattr(bench, "code", lambda: "after a change")
     with pytest.raises(ConfigError, match="other code"):
         command(*asked)
+
+
+def test_results_know_the_code_that_made_them(tmp_path: Path) -> None:
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "users.py").write_text("WISH = 1")
+    first = bench.code(tmp_path)
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "users.pyc").write_bytes(b"compiled")
+    assert bench.code(tmp_path) == first
+    (tmp_path / "part" / "users.py").write_text("WISH = 2")
+    second = bench.code(tmp_path)
+    (tmp_path / "part" / "users.py").rename(tmp_path / "part" / "people.py")
+    assert len({first, second, bench.code(tmp_path), bench.code()}) == 4
 
 
 def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path) -> None:

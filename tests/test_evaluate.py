@@ -35,8 +35,8 @@ from openclaw_rl.review.evaluate import (
 LIMITS = Limits()
 
 
-def shown(reply: str, *, probe: str = "p", **more: object) -> Shown:
-    return Shown(probe=probe, prompt="What is tea?", reply=reply, **more)  # type: ignore[arg-type]
+def shown(reply: str, *, probe: str = "p", tokens: int = 1, **more: object) -> Shown:
+    return Shown(probe=probe, prompt="What is tea?", reply=reply, tokens=tokens, **more)  # type: ignore[arg-type]
 
 
 def words(count: int) -> str:
@@ -135,11 +135,12 @@ def test_one_short_reply_does_not_outweigh_the_rest() -> None:
     found = check_kl(said, limits=Limits(kl_budget=1.5))
     assert found.ok  # (6 * 6 + 6 * 28 * 0.8) / 174; 1.54 if each reply counted the same
     assert found.numbers["kl"] == pytest.approx(0.9793, abs=1e-4)
-    live, now = (
-        [shown("a", entropy=0.5, tokens=1)],
-        [shown("a", entropy=9.0, tokens=1), shown("b", entropy=0.5, tokens=16)],
+    chosen = check_entropy([shown("a", entropy=9.0), shown("b", entropy=0.5, tokens=16)], said, limits=LIMITS)
+    assert chosen.ok is None, "the live version's was not measured"
+    chosen = check_entropy(
+        [shown("a", entropy=9.0), shown("b", entropy=0.5, tokens=16)], [shown("a", entropy=1.0)], limits=LIMITS
     )
-    assert check_entropy(now, live, limits=LIMITS).numbers["candidate"] == 1.0
+    assert chosen.numbers["candidate"] == 1.0
 
 
 def test_entropy_may_neither_collapse_nor_dissolve() -> None:

@@ -148,9 +148,9 @@ def read(file: Path | None, setup: Setup) -> dict[str, Any]:
     return book
 
 
-def code() -> str:
+def code(root: Path = Path(__file__).parent) -> str:
     """A digest of the package's files: what two states of the code have measured is not one benchmark."""
-    root, found = Path(__file__).parent, hashlib.sha256()
+    found = hashlib.sha256()
     for path in sorted(root.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             found.update(path.relative_to(root).as_posix().encode() + path.read_bytes())

@@ -64,11 +64,11 @@ class Shown:
     probe: str
     prompt: str
     reply: str
+    tokens: int
     sense: bool | None = None
     flaw: str | None = None
     kl: float | None = None
     entropy: float | None = None
-    tokens: int = 1
 
     @property
     def words(self) -> int:

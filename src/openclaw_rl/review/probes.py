@@ -179,11 +179,11 @@ class Examiner:
             probe=probe.key,
             prompt=probe.asked,
             reply=text,
+            tokens=len(done.logprobs),
             sense=sense(probe.task, text) if probe.task else None,
             flaw=flaw(text, prompt=probe.asked, broken_call=broken, calls=calls),
             kl=k3(done.logprobs, base) if base else None,
             entropy=-statistics.fmean(done.logprobs) if done.logprobs else None,
-            tokens=len(done.logprobs),
         )
 
     async def _base_logprobs(self, done: Completion) -> Logprobs:

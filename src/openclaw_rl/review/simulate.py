@@ -18,7 +18,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.errors import BackendError
@@ -33,8 +32,6 @@ SUMS = 8
 """one in so many tasks is a word problem, for wishes that these can show"""
 CLOSING_TOKENS = 2
 """the reply to a user's last words, which nobody reads, need not be long"""
-NOTHING: Mapping[str, float] = MappingProxyType({})
-"""what a client asks for that leaves all to the server"""
 
 Message = dict[str, str]
 
@@ -248,7 +245,7 @@ async def ask(
     prompts: Sequence[str],
     *,
     max_tokens: int,
-    asks: Mapping[str, float] = NOTHING,
+    asks: Mapping[str, float] | None = None,
     together: int = 8,
     seed: int = 0,
     model: str = "policy",
@@ -289,12 +286,12 @@ async def post(
     max_tokens: int,
     headers: dict[str, str],
     seed: int,
-    asks: Mapping[str, float] = NOTHING,
+    asks: Mapping[str, float] | None = None,
     model: str = "policy",
 ) -> Reply:
     """One chat completion; raises BackendError with the server's words for any refusal."""
     began = time.monotonic()
-    body = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "seed": seed, **asks}
+    body = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "seed": seed, **(asks or {})}
     done = await client.post("/v1/chat/completions", json=body, headers=headers)
     if done.status_code != 200:
         raise BackendError(f"POST {done.url}: status {done.status_code}: {done.text[:500]}")
