@@ -21,7 +21,7 @@ from openclaw_rl.backends.local.cache import Arena, shared
 from openclaw_rl.backends.local.engine import Chunks, Engine
 from openclaw_rl.backends.local.events import Event, Failed, Finished, Said, Scored
 from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.sampler import Drawer, draw
+from openclaw_rl.backends.local.sampler import WINDOW, Drawer, draw
 from openclaw_rl.backends.local.stops import Stops, Words
 from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.types import Sampling
@@ -555,7 +555,7 @@ def test_scattered_free_rows_are_brought_together_with_their_values() -> None:
 
 def drawn(logits: list[float], count: int = 400, **ask: Any) -> set[int]:
     """Which tokens come up in many draws."""
-    drawer = Drawer.of(Sampling(seed=1, **ask), [0])
+    drawer = Drawer.of(Sampling(seed=1, **ask), [0], str)
     table = torch.tensor([[math.log(max(value, 1e-30)) for value in logits]])
     found = set()
     for _ in range(count):
@@ -583,7 +583,7 @@ def test_top_p_beyond_the_head_sorts_the_whole_vocabulary() -> None:
 
 
 def test_draws_follow_the_chances() -> None:
-    drawer = Drawer.of(Sampling(seed=3), [])
+    drawer = Drawer.of(Sampling(seed=3), [], str)
     table = torch.tensor([[0.7, 0.2, 0.1]]).log()
     tokens = [draw(table, [drawer])[0].token for _ in range(2000)]
     assert [tokens.count(token) / 2000 for token in range(3)] == pytest.approx([0.7, 0.2, 0.1], abs=0.04)
@@ -592,16 +592,52 @@ def test_draws_follow_the_chances() -> None:
 def test_penalties_act_as_documented_and_leave_the_recorded_logprob_alone() -> None:
     logits = torch.tensor([[2.0, 1.9, -1.0]])
     norm = math.log(math.exp(2.0) + math.exp(1.9) + math.exp(-1.0))
-    repeated = Drawer.of(Sampling(temperature=0.0, repetition_penalty=1.2), [0])
+    repeated = Drawer.of(Sampling(temperature=0.0, repetition_penalty=1.2), [0], str)
     # 2.0 / 1.2 = 1.67 is below 1.9
     first = draw(logits, [repeated])[0]
     assert first.token == 1
     assert first.raw == pytest.approx(1.9 - norm, abs=1e-6)
-    often = Drawer.of(Sampling(temperature=0.0, frequency_penalty=0.06), [0])
+    often = Drawer.of(Sampling(temperature=0.0, frequency_penalty=0.06), [0], str)
     # token 0 leads by 0.1: after two times it has lost 0.12
     assert [draw(logits, [often])[0].token for _ in range(4)] == [0, 0, 1, 0]
-    once = Drawer.of(Sampling(temperature=0.0, presence_penalty=0.2), [0])
+    once = Drawer.of(Sampling(temperature=0.0, presence_penalty=0.2), [0], str)
     assert [draw(logits, [once])[0].token for _ in range(3)] == [0, 1, 0]
+
+
+def leading(token: int) -> torch.Tensor:
+    """Logits of four tokens, of which one leads token 0 by 3 and the others by more."""
+    return torch.tensor([[3.0 if each == token else -1.0 * each for each in range(4)]])
+
+
+def test_a_phrase_that_comes_again_and_again_is_left_and_ordinary_repeats_are_not() -> None:
+    wanted = [1, 2, 3] * 3
+    drawer = Drawer.of(Sampling(temperature=0.0, dry_multiplier=2.0), [1, 2, 3, 1, 2, 3], str)
+    said = [draw(leading(token), [drawer])[0] for token in wanted]
+    # two in a row may come again; what then followed loses 2 and, after three in a row, 3.5, more than the lead of 3
+    assert [one.token for one in said] == [1, 2, 3, 1, 2, 3, 0, 2, 3]
+    plain = leading(1).log_softmax(-1)
+    assert said[6].raw == pytest.approx(float(plain[0, 0]), abs=1e-6)
+    off = Drawer.of(Sampling(temperature=0.0), [], str)
+    assert [draw(leading(token), [off])[0].token for token in wanted] == wanted
+
+
+def test_what_items_of_a_list_begin_with_may_come_on_every_line() -> None:
+    lines = [3, 1, 2] * 6  # the end of a line, and a mark of two signs
+    ask = Sampling(temperature=0.0, dry_multiplier=2.0)
+    listed = Drawer.of(ask, [], lambda token: "x\n" if token == 3 else "x")
+    assert [draw(leading(token), [listed])[0].token for token in lines] == lines
+    straight = Drawer.of(ask, [], str)
+    assert [draw(leading(token), [straight])[0].token for token in lines] != lines
+
+
+def test_looking_for_repeats_is_bounded() -> None:
+    long = Drawer.of(Sampling(temperature=0.0, dry_multiplier=2.0), [], str)
+    long.trail.extend([1, 2, 3, 1, 2, *range(10, 10 + WINDOW - 2), 1, 2])
+    # both stretches that 1 2 would repeat are further back than is looked
+    assert draw(leading(3), [long])[0].token == 3
+    near = Drawer.of(Sampling(temperature=0.0, dry_multiplier=4.0), [], str)
+    near.trail.extend([1, 2, 3, *range(10, WINDOW), 1, 2])
+    assert draw(leading(3), [near])[0].token == 0
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

@@ -152,6 +152,7 @@ def test_everything_a_client_may_say_reaches_the_policy(world: World) -> None:
             "top_p": 0.9,
             "seed": 11,
             "presence_penalty": None,
+            "dry_multiplier": 0.8,
             "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "array"}}},
             "chat_template_kwargs": {"enable_thinking": False},
             "something_new": {"a": [1]},
@@ -170,7 +171,13 @@ def test_everything_a_client_may_say_reaches_the_policy(world: World) -> None:
     )
     assert (prompt.tool_choice, prompt.template) == ("name:look", {"enable_thinking": False})
     assert sampling == Sampling(
-        max_tokens=9, stop=("\n", "END"), temperature=0.5, top_p=0.9, seed=11, json_schema={"type": "array"}
+        max_tokens=9,
+        stop=("\n", "END"),
+        temperature=0.5,
+        top_p=0.9,
+        seed=11,
+        dry_multiplier=0.8,
+        json_schema={"type": "array"},
     )
     assert version == 3
 

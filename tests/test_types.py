@@ -88,6 +88,7 @@ def test_only_an_assistant_calls_tools() -> None:
         ("top_p", 1.1),
         ("max_tokens", 0),
         ("min_p", 2.0),
+        ("dry_multiplier", -0.5),
     ],
 )
 def test_sampling_out_of_range_names_its_field(field: str, value: float) -> None:

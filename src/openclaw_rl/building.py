@@ -87,7 +87,12 @@ def build_limits(config: Config) -> Any:
 def default_sampling(config: Config) -> Sampling:
     """How replies are drawn where a request does not say."""
     policy = config.policy
-    return Sampling(temperature=policy.temperature, top_p=policy.top_p, max_tokens=policy.max_tokens)
+    return Sampling(
+        temperature=policy.temperature,
+        top_p=policy.top_p,
+        max_tokens=policy.max_tokens,
+        dry_multiplier=policy.dry_multiplier,
+    )
 
 
 def build_judge(config: Config, policy: Policy | None) -> Judge:

@@ -157,6 +157,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
+    dry_multiplier: float = 0.0
     top_logprobs: int = 0
     json_schema: Mapping[str, Json] | None = None
 
@@ -167,6 +168,7 @@ class Sampling:
         _need(0.0 <= self.min_p <= 1.0, "min_p", f"{self.min_p!r} is not in 0 .. 1")
         _need(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", f"{self.max_tokens!r} is below 1")
         _need(self.repetition_penalty > 0, "repetition_penalty", f"{self.repetition_penalty!r} is not above 0")
+        _need(self.dry_multiplier >= 0, "dry_multiplier", f"{self.dry_multiplier!r} is below 0")
         _need(0 <= self.top_logprobs <= 64, "top_logprobs", f"{self.top_logprobs!r} is not in 0 .. 64")
 
     @property

@@ -159,6 +159,9 @@ class PolicyDials(Section):
     )
     temperature: float = Field(default=1.0, ge=0, le=2, description="temperature when a request does not say")
     top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus sampling when a request does not say")
+    dry_multiplier: float = Field(
+        default=0.0, ge=0, le=100, description="how strongly a reply is kept from repeating itself; 0: not at all"
+    )
     chat_template: Location | None = Field(default=None, description="Jinja file in place of the model's own template")
     tool_format: ToolFormat = Field(
         default="auto", description="how the model writes tool calls; auto: read from its chat template"

@@ -173,6 +173,7 @@ def _sampling(body: At, defaults: Sampling) -> Sampling:
         presence_penalty=body.key("presence_penalty").number(-2, 2),
         frequency_penalty=body.key("frequency_penalty").number(-2, 2),
         repetition_penalty=body.key("repetition_penalty").number(0.01, 100),
+        dry_multiplier=body.key("dry_multiplier").number(0, 100),
         top_logprobs=body.key("top_logprobs").whole(0, 20),
         json_schema=response_schema(body.key("response_format")),
     )

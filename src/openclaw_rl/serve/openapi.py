@@ -75,6 +75,8 @@ _CHAT = record(
     min_p=UNIT,
     presence_penalty=maybe("number", minimum=-2, maximum=2),
     frequency_penalty=maybe("number", minimum=-2, maximum=2),
+    repetition_penalty=maybe("number", minimum=0.01, maximum=100),
+    dry_multiplier=maybe("number", minimum=0, maximum=100, description="keeps a reply from repeating itself; 0: off"),
     logprobs=maybe("boolean"),
     top_logprobs=maybe("integer", minimum=0, maximum=20),
     stream_options={"anyOf": [record(include_usage=maybe("boolean")), {"type": "null"}]},

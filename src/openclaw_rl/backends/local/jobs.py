@@ -44,17 +44,21 @@ class Writing:
         decode: Callable[[Sequence[int]], str],
     ) -> Writing:
         room = context - len(prompt)
+
+        def text_of(token: int) -> str:
+            return decode([token])
+
         return cls(
             id=id,
             version=version,
             tokens=list(prompt),
             prompt=len(prompt),
             limit=min(sampling.max_tokens or room, room),
-            drawer=Drawer.of(sampling, prompt),
+            drawer=Drawer.of(sampling, prompt, text_of),
             words=Words(decode),
             stops=Stops(sampling.stop),
             ends=ends,
-            text_of=lambda token: decode([token]),
+            text_of=text_of,
         )
 
     @property

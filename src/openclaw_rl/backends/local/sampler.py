@@ -6,7 +6,7 @@ The number drawn for a row comes from that request's generator alone, so who els
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -18,6 +18,14 @@ BLOCK = 128
 """chances that are added up before it is looked in which of such blocks a drawn number falls"""
 HEAD = 512
 """top-p looks at this many of the best tokens first, and sorts the whole vocabulary only where they do not suffice"""
+FREE = 2
+"""so many tokens in a row may come again before what came after them is penalised"""
+GROWTH = 1.75
+"""by how much that penalty grows with each token more"""
+LONGEST = 12
+"""a stretch that comes again is measured up to here: no score could outweigh the penalty of a longer one"""
+WINDOW = 1024
+"""stretches are looked for in so many of the newest tokens"""
 
 
 @dataclass(slots=True)
@@ -27,17 +35,26 @@ class Drawer:
     sampling: Sampling
     chance: Random
     prompt: frozenset[int]
+    text_of: Callable[[int], str]
     said: Counter[int] = field(default_factory=Counter)
+    trail: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, sampling: Sampling, prompt: Sequence[int]) -> Drawer:
+    def of(cls, sampling: Sampling, prompt: Sequence[int], text_of: Callable[[int], str]) -> Drawer:
         seen = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
-        return cls(sampling, Random(sampling.seed), seen)
+        return cls(sampling, Random(sampling.seed), seen, text_of)
+
+    def note(self, token: int) -> None:
+        """Remember a token that was drawn; for ``trail`` every end of a line is a number of its own below 0."""
+        self.said[token] += 1
+        if self.sampling.dry_multiplier:
+            self.trail.append(-1 - len(self.trail) if "\n" in self.text_of(token) else token)
 
     @property
     def penalised(self) -> bool:
         ask = self.sampling
-        return ask.repetition_penalty != 1.0 or ask.presence_penalty != 0.0 or ask.frequency_penalty != 0.0
+        spread = ask.repetition_penalty != 1.0 or ask.presence_penalty != 0.0 or ask.frequency_penalty != 0.0
+        return spread or ask.dry_multiplier != 0.0
 
     @property
     def filtered(self) -> bool:
@@ -71,7 +88,7 @@ def draw(logits: torch.Tensor, drawers: Sequence[Drawer]) -> list[Draw]:
     tops = _tops(logits, raw_norm, drawers)
     ids = tokens.tolist()
     for drawer, token in zip(drawers, ids, strict=True):
-        drawer.said[token] += 1
+        drawer.note(token)
     return [Draw(t, min(r, 0.0), min(h, 0.0), top) for t, r, h, top in zip(ids, raw, tempered, tops, strict=True)]
 
 
@@ -94,8 +111,29 @@ def _penalise(
             index = torch.tensor(list(drawer.said), device=logits.device)
             counts = logits.new_tensor(list(drawer.said.values()))
             scores[index] -= ask.presence_penalty + ask.frequency_penalty * counts
+        if ask.dry_multiplier and (again := _again(drawer.trail[-WINDOW:])):
+            index = torch.tensor(list(again), device=logits.device)
+            grown = logits.new_tensor([GROWTH ** (length - FREE) for length in again.values()])
+            scores[index] -= ask.dry_multiplier * grown
         scaled[row] = scores / heats[row]
     return scaled
+
+
+def _again(trail: Sequence[int]) -> dict[int, int]:
+    """Which tokens would go on repeating something said before, and how many tokens in a row are a repeat already.
+
+    Ends of lines match nothing, so the signs with which the items of a list begin may come as often as they like.
+    """
+    newest = len(trail) - 1
+    found: dict[int, int] = {}
+    for at in range(newest):
+        length = 0
+        while length < LONGEST and length <= at and trail[at - length] == trail[newest - length]:
+            length += 1
+        follower = trail[at + 1]
+        if length >= FREE and follower >= 0:
+            found[follower] = max(length, found.get(follower, 0))
+    return found
 
 
 def _choose(scores: torch.Tensor, drawers: Sequence[Drawer], norm: torch.Tensor) -> torch.Tensor:
