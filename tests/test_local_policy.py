@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, Model
 from openclaw_rl.ports import Delta, Policy
 from openclaw_rl.serve import ServeLoop, build_app
 from openclaw_rl.store import Ledger
-from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
+from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool, Version
 
 pytestmark = pytest.mark.slow
 GREEDY = Sampling(temperature=0.0, max_tokens=24)
@@ -131,6 +132,18 @@ def test_a_reply_streams_and_ends_with_what_was_sampled(
     assert done.finish == ("stop" if ended else "length")
     shown = done.reply_tokens[:-1] if ended else done.reply_tokens
     assert text == loop.run(policy.decode(shown))
+
+
+def test_a_reply_that_may_call_tools_or_follows_a_schema_may_repeat_itself(
+    policy: LocalPolicy, loop: asyncio.Runner
+) -> None:
+    asked, ask = prompt("hello"), Sampling(seed=1, max_tokens=4, dry_multiplier=0.8)
+    able = replace(asked, tools=(Tool(name="look"),))
+    drawn = [
+        loop.run(whole(policy, one, how))[1].sampling.dry_multiplier
+        for one, how in ((asked, ask), (able, ask), (asked, replace(ask, json_schema={"type": "object"})))
+    ]
+    assert drawn == [0.8, 0.0, 0.0]
 
 
 def test_text_and_ids_go_both_ways(policy: LocalPolicy, loop: asyncio.Runner) -> None:

@@ -145,7 +145,11 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the reply is drawn. ``max_tokens`` None: as many as fit the context."""
+    """How the reply is drawn. ``max_tokens`` None: as many as fit the context.
+
+    ``dry_multiplier`` above 0: what would go on with a repeat of two tokens or more in a reply loses this much, and
+    more the longer the repeat; a reply that may call tools or must follow a schema is left alone.
+    """
 
     temperature: float = 1.0
     top_p: float = 1.0

@@ -11,6 +11,7 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -159,6 +160,9 @@ class LocalPolicy:
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
         """Stream a reply of ``version`` (None: the live one). Closing the stream early stops generation."""
+        if sampling.dry_multiplier and (prompt.tools or sampling.json_schema is not None):
+            # calls and JSON say the same names again for good reason
+            sampling = replace(sampling, dry_multiplier=0.0)
         return self._generate(prompt, sampling, version)
 
     async def encode(self, prompt: Prompt) -> Tokens:
