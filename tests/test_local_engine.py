@@ -604,6 +604,10 @@ def test_penalties_act_as_documented_and_leave_the_recorded_logprob_alone() -> N
     assert [draw(logits, [once])[0].token for _ in range(3)] == [0, 1, 0]
 
 
+def word(token: int) -> str:
+    return f"word{token}"
+
+
 def leading(token: int) -> torch.Tensor:
     """Logits of four tokens, of which one leads token 0 by 3 and the others by more."""
     return torch.tensor([[3.0 if each == token else -1.0 * each for each in range(4)]])
@@ -611,7 +615,7 @@ def leading(token: int) -> torch.Tensor:
 
 def test_a_phrase_that_comes_again_and_again_is_left_and_ordinary_repeats_are_not() -> None:
     wanted = [1, 2, 3] * 3
-    drawer = Drawer.of(Sampling(temperature=0.0, dry_multiplier=2.0), [1, 2, 3, 1, 2, 3], str)
+    drawer = Drawer.of(Sampling(temperature=0.0, dry_multiplier=2.0), [1, 2, 3, 1, 2, 3], word)
     said = [draw(leading(token), [drawer])[0] for token in wanted]
     # two in a row may come again; what then followed loses 2 and, after three in a row, 3.5, more than the lead of 3
     assert [one.token for one in said] == [1, 2, 3, 1, 2, 3, 0, 2, 3]
@@ -621,22 +625,23 @@ def test_a_phrase_that_comes_again_and_again_is_left_and_ordinary_repeats_are_no
     assert [draw(leading(token), [off])[0].token for token in wanted] == wanted
 
 
-def test_what_items_of_a_list_begin_with_may_come_on_every_line() -> None:
-    lines = [3, 1, 2] * 6  # the end of a line, and a mark of two signs
+def test_signs_and_figures_may_come_again_but_not_the_same_item_whatever_its_number() -> None:
     ask = Sampling(temperature=0.0, dry_multiplier=2.0)
-    listed = Drawer.of(ask, [], lambda token: "x\n" if token == 3 else "x")
-    assert [draw(leading(token), [listed])[0].token for token in lines] == lines
-    straight = Drawer.of(ask, [], str)
-    assert [draw(leading(token), [straight])[0].token for token in lines] != lines
+    marks = [1, 2, 3] * 6
+    signs = Drawer.of(ask, [], lambda token: f"{token}.\n")
+    assert [draw(leading(token), [signs])[0].token for token in marks] == marks
+    numbered = Drawer.of(ask, [], lambda token: "fog" if token < 2 else f"\n{token}. ")
+    # what follows the second item loses 2; what follows the third, with its mark a repeat of four, 2 times 1.75 squared
+    items = [1, 2, 1, 3, 1, 2, 1]
+    assert [draw(leading(token), [numbered])[0].token for token in items] == [1, 2, 1, 3, 1, 2, 0]
 
 
 def test_looking_for_repeats_is_bounded() -> None:
-    long = Drawer.of(Sampling(temperature=0.0, dry_multiplier=2.0), [], str)
-    long.trail.extend([1, 2, 3, 1, 2, *range(10, 10 + WINDOW - 2), 1, 2])
-    # both stretches that 1 2 would repeat are further back than is looked
-    assert draw(leading(3), [long])[0].token == 3
-    near = Drawer.of(Sampling(temperature=0.0, dry_multiplier=4.0), [], str)
-    near.trail.extend([1, 2, 3, *range(10, WINDOW), 1, 2])
+    ask = Sampling(temperature=0.0, dry_multiplier=4.0)
+    far, near = Drawer.of(ask, [], word), Drawer.of(ask, [], word)
+    far.trail.extend([1, 2, 3, *range(10, 10 + WINDOW - 4), 1, 2])
+    assert draw(leading(3), [far])[0].token == 3
+    near.trail.extend([1, 2, 3, *range(10, 10 + WINDOW - 5), 1, 2])
     assert draw(leading(3), [near])[0].token == 0
 
 

@@ -24,6 +24,8 @@ GROWTH = 1.75
 """by how much that penalty grows with each token more"""
 LONGEST = 12
 """a stretch that comes again is measured up to here: no score could outweigh the penalty of a longer one"""
+SIGNS = -1
+"""stands for signs and figures, so that an item of a list that comes again is known whatever its number"""
 WINDOW = 1024
 """stretches are looked for in so many of the newest tokens"""
 
@@ -45,10 +47,14 @@ class Drawer:
         return cls(sampling, Random(sampling.seed), seen, text_of)
 
     def note(self, token: int) -> None:
-        """Remember a token that was drawn; for ``trail`` every end of a line is a number of its own below 0."""
+        """Remember a token that was drawn; in ``trail`` whatever stands between two words is one `SIGNS`."""
         self.said[token] += 1
-        if self.sampling.dry_multiplier:
-            self.trail.append(-1 - len(self.trail) if "\n" in self.text_of(token) else token)
+        if not self.sampling.dry_multiplier:
+            return
+        if any(sign.isalpha() for sign in self.text_of(token)):
+            self.trail.append(token)
+        elif self.trail[-1:] != [SIGNS]:
+            self.trail.append(SIGNS)
 
     @property
     def penalised(self) -> bool:
@@ -122,7 +128,7 @@ def _penalise(
 def _again(trail: Sequence[int]) -> dict[int, int]:
     """Which tokens would go on repeating something said before, and how many tokens in a row are a repeat already.
 
-    Ends of lines match nothing, so the signs with which the items of a list begin may come as often as they like.
+    Signs and figures may come as often as they like.
     """
     newest = len(trail) - 1
     found: dict[int, int] = {}
@@ -131,7 +137,7 @@ def _again(trail: Sequence[int]) -> dict[int, int]:
         while length < LONGEST and length <= at and trail[at - length] == trail[newest - length]:
             length += 1
         follower = trail[at + 1]
-        if length >= FREE and follower >= 0:
+        if length >= FREE and follower != SIGNS:
             found[follower] = max(length, found.get(follower, 0))
     return found
 
