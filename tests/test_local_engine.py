@@ -643,6 +643,10 @@ def test_looking_for_repeats_is_bounded() -> None:
     assert draw(leading(3), [far])[0].token == 3
     near.trail.extend([1, 2, 3, *range(10, 10 + WINDOW - 5), 1, 2])
     assert draw(leading(3), [near])[0].token == 0
+    endless = Drawer.of(ask, [], word)
+    endless.trail.extend([1] * WINDOW)
+    # after twelve in a row or more the penalty is 4 times 1.75 to the tenth, 1077
+    assert [draw(leading(1) * lead, [endless])[0].token for lead in (360.0, 350.0)] == [1, 0]
 
 
 # --- text ------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,9 @@ _CHAT = record(
     presence_penalty=maybe("number", minimum=-2, maximum=2),
     frequency_penalty=maybe("number", minimum=-2, maximum=2),
     repetition_penalty=maybe("number", minimum=0.01, maximum=100),
-    dry_multiplier=maybe("number", minimum=0, maximum=100, description="keeps a reply from repeating itself; 0: off"),
+    dry_multiplier=maybe(
+        "number", minimum=0, maximum=100, description="against repeats; 0, or with tools or a schema: off"
+    ),
     logprobs=maybe("boolean"),
     top_logprobs=maybe("integer", minimum=0, maximum=20),
     stream_options={"anyOf": [record(include_usage=maybe("boolean")), {"type": "null"}]},

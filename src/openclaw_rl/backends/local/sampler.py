@@ -23,7 +23,7 @@ FREE = 2
 GROWTH = 1.75
 """by how much that penalty grows with each token more"""
 LONGEST = 12
-"""a stretch that comes again is measured up to here: no score could outweigh the penalty of a longer one"""
+"""a stretch that comes again is measured up to here, which keeps the penalty finite"""
 SIGNS = -1
 """stands for signs and figures, so that an item of a list that comes again is known whatever its number"""
 WINDOW = 1024
@@ -59,8 +59,14 @@ class Drawer:
     @property
     def penalised(self) -> bool:
         ask = self.sampling
-        spread = ask.repetition_penalty != 1.0 or ask.presence_penalty != 0.0 or ask.frequency_penalty != 0.0
-        return spread or ask.dry_multiplier != 0.0
+        return ask.repetition_penalty != 1.0 or ask.presence_penalty != 0.0 or ask.frequency_penalty != 0.0
+
+    def again(self) -> dict[int, float]:
+        """What tokens lose that would go on with a repeat; nothing in most steps."""
+        if not self.sampling.dry_multiplier:
+            return {}
+        found = _again(self.trail[-WINDOW:]).items()
+        return {token: self.sampling.dry_multiplier * GROWTH ** (length - FREE) for token, length in found}
 
     @property
     def filtered(self) -> bool:
@@ -102,7 +108,8 @@ def _penalise(
     scaled: torch.Tensor, logits: torch.Tensor, drawers: Sequence[Drawer], heats: Sequence[float]
 ) -> torch.Tensor:
     """Penalties act on the logits before the temperature; rows without any are left alone."""
-    rows = [row for row, drawer in enumerate(drawers) if drawer.penalised]
+    again = [drawer.again() for drawer in drawers]
+    rows = [row for row, drawer in enumerate(drawers) if drawer.penalised or again[row]]
     if not rows:
         return scaled
     scaled = scaled.clone()
@@ -117,10 +124,9 @@ def _penalise(
             index = torch.tensor(list(drawer.said), device=logits.device)
             counts = logits.new_tensor(list(drawer.said.values()))
             scores[index] -= ask.presence_penalty + ask.frequency_penalty * counts
-        if ask.dry_multiplier and (again := _again(drawer.trail[-WINDOW:])):
-            index = torch.tensor(list(again), device=logits.device)
-            grown = logits.new_tensor([GROWTH ** (length - FREE) for length in again.values()])
-            scores[index] -= ask.dry_multiplier * grown
+        if again[row]:
+            index = torch.tensor(list(again[row]), device=logits.device)
+            scores[index] -= logits.new_tensor(list(again[row].values()))
         scaled[row] = scores / heats[row]
     return scaled
 
