@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from stories import judged, settled, turned
 
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
+from openclaw_rl.config import load
+from openclaw_rl.errands import roll_back_now
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, Ruling, Trained
 from openclaw_rl.store import Ledger, ask
@@ -142,6 +145,22 @@ async def test_a_run_of_other_weights_is_refused_with_the_remedy(tmp_path: Path)
     await story.loop.tick()
     with pytest.raises(LedgerError, match="trained on 'fake', not on 'qwen'; set policy.model back"):
         await story.begin(FakeTrainer(), base="qwen").tick()
+
+
+async def test_who_asks_for_a_rollback_is_told_of_it_and_not_of_a_version_that_goes_live_meanwhile(
+    tmp_path: Path,
+) -> None:
+    story = Story(tmp_path)
+    await story.loop.tick()
+    config = load(sets=[f"run.dir={tmp_path}", "policy.backend=fake", "policy.model=fake"]).config
+    asked = asyncio.ensure_future(roll_back_now(config, to=None, why="too terse", patience=10.0))
+    while not story.train.new_requests(1):
+        await asyncio.sleep(0.01)
+    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
+    await asyncio.sleep(0.3)
+    assert not asked.done()
+    roll_back(story.train, to=None, why="too terse")
+    assert (await asked).note == "rollback from 1 to 0: too terse"
 
 
 async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goes_further_back(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.review import transcripts
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import roll_back
+from openclaw_rl.train.rolling import rolled_back
 from openclaw_rl.types import Version
 
 
@@ -56,7 +57,7 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
     """Ask the running trainer to roll back and wait for it; do it here when none runs."""
     path = ledger_path(config)
     with Ledger(path) as reader:
-        before = reader.live_version()
+        newest = max((version.number for version in reader.versions()), default=-1)
         if to is not None:
             reader.version(to)  # raises when there is none
     try:
@@ -67,7 +68,8 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
     with Ledger(path) as reader:
         for _ in range(int(patience / 0.1)):
             live = reader.live_version()
-            if live is not None and live != before:
+            # not any other: a version that was being examined may go live meanwhile
+            if live is not None and live.number > newest and rolled_back(live):
                 return live
             await asyncio.sleep(0.1)
     raise LedgerError("the running trainer has not rolled back yet", remedy="see its log, and 'openclaw-rl status'")

@@ -9,6 +9,8 @@ from typing import Protocol
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.types import Version, VersionState
 
+_FROM = "rollback from "
+
 
 class VersionLedger(Protocol):
     """Where versions are written down."""
@@ -33,12 +35,17 @@ def roll_back(ledger: VersionLedger, *, to: int | None, why: str) -> Version:
         number=ledger.versions()[-1].number + 1,
         parent=old.number,
         state="live",
-        note=f"rollback from {live.number} to {old.number}: {why}",
+        note=f"{_FROM}{live.number} to {old.number}: {why}",
         at=time.time(),
     )
     ledger.set_state(live.number, "rolled back", why)
     ledger.add_version(again)
     return again
+
+
+def rolled_back(version: Version) -> bool:
+    """Whether `roll_back` made it."""
+    return version.note.startswith(_FROM)
 
 
 def _before(ledger: VersionLedger, version: Version) -> Version:
