@@ -152,15 +152,17 @@ async def test_who_asks_for_a_rollback_is_told_of_it_and_not_of_a_version_that_g
 ) -> None:
     story = Story(tmp_path)
     await story.loop.tick()
+    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
     config = load(sets=[f"run.dir={tmp_path}", "policy.backend=fake", "policy.model=fake"]).config
     asked = asyncio.ensure_future(roll_back_now(config, to=None, why="too terse", patience=10.0))
-    while not story.train.new_requests(1):
+    while not (requests := story.train.new_requests(1)):
         await asyncio.sleep(0.01)
-    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
+    story.train.add_version(Version(number=2, parent=1, base="fake", adapter="two", state="live", note="step 2"))
     await asyncio.sleep(0.3)
     assert not asked.done()
     roll_back(story.train, to=None, why="too terse")
-    assert (await asked).note == "rollback from 1 to 0: too terse"
+    story.train.done_requests(requests[0].seq)
+    assert (await asked).note == "rollback from 2 to 1: too terse"
 
 
 async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goes_further_back(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.review import transcripts
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import roll_back
-from openclaw_rl.train.rolling import rolled_back
+from openclaw_rl.train.rolling import chosen, rolled_back
 from openclaw_rl.types import Version
 
 
@@ -58,18 +58,25 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
     path = ledger_path(config)
     with Ledger(path) as reader:
         newest = max((version.number for version in reader.versions()), default=-1)
-        if to is not None:
-            reader.version(to)  # raises when there is none
-    try:
-        with Ledger(path, writer="train", sync=config.store.sync) as ledger:
-            return roll_back(ledger, to=to, why=why)
-    except LedgerHeld:
-        ask(path, "rollback", {"to": to, "why": why})
-    with Ledger(path) as reader:
+        chosen(reader, to)  # raises when it cannot be done
+        try:
+            with Ledger(path, writer="train", sync=config.store.sync) as ledger:
+                return roll_back(ledger, to=to, why=why)
+        except LedgerHeld:
+            request = ask(path, "rollback", {"to": to, "why": why})
         for _ in range(int(patience / 0.1)):
-            live = reader.live_version()
-            # not any other: a version that was being examined may go live meanwhile
-            if live is not None and live.number > newest and rolled_back(live):
-                return live
+            if reader.carried_out(request):
+                return _made(reader, newest, why)
             await asyncio.sleep(0.1)
-    raise LedgerError("the running trainer has not rolled back yet", remedy="see its log, and 'openclaw-rl status'")
+    raise LedgerError(
+        f"the rollback is written down (request {request}) and not carried out yet: the trainer is at work",
+        remedy="it follows by itself, so do not ask again; 'openclaw-rl versions' shows it",
+    )
+
+
+def _made(reader: Ledger, newest: int, why: str) -> Version:
+    """The version that a rollback made; by now another one may be live already."""
+    for version in reader.versions():
+        if version.number > newest and rolled_back(version) and version.note.endswith(f": {why}"):
+            return version
+    raise LedgerError("the running trainer refused to roll back", remedy="its log says why")

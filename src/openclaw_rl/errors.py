@@ -9,6 +9,7 @@
     │   ├── LedgerDamaged     the file is not a healthy ledger
     │   ├── LedgerNewer       written by a later release
     │   ├── LedgerHeld        another process is this writer already
+    │   ├── LedgerDown        no room, no right or no disk: it goes on once that is there again
     │   └── NotInLedger       no such turn, session, step or version
     ├── RequestError          the caller's fault: a 4xx, never retried by us
     │   ├── ContextOverflow   prompt and reply do not fit the model
@@ -78,6 +79,14 @@ class LedgerNewer(LedgerError):
 
 class LedgerHeld(LedgerError):
     """Another process is this writer already."""
+
+
+class LedgerDown(LedgerError):
+    """No room, no right or no disk; it goes on once that is there again. ``why`` names no path, for callers."""
+
+    def __init__(self, what: str, *, why: str, remedy: str | None = None) -> None:
+        super().__init__(what, remedy=remedy)
+        self.why = why
 
 
 class NotInLedger(LedgerError):

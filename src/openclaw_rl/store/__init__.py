@@ -13,7 +13,7 @@ Every method is synchronous and thread-safe; a call from an event loop goes thro
 
 from __future__ import annotations
 
-from openclaw_rl.store.file import WRITERS, Sync, Writer, check_header
+from openclaw_rl.store.file import WRITERS, Sync, Writer
 from openclaw_rl.store.ledger import Judged, Ledger, Request, ask
 from openclaw_rl.store.reviews import PIN, UNPIN, Scored
 
@@ -28,5 +28,4 @@ __all__ = [
     "Sync",
     "Writer",
     "ask",
-    "check_header",
 ]

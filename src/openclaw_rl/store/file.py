@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,9 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, get_args
 
-from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerNewer, NotInLedger
+from openclaw_rl.errors import LedgerDown, LedgerError, NotInLedger
 from openclaw_rl.store.locks import WriterLock
-from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
+from openclaw_rl.store.opening import connect, create, layout, look, migrate, transaction
+from openclaw_rl.store.schema import MIGRATIONS
+from openclaw_rl.store.troubles import damaged, file_errors, sqlite_errors
 
 Writer = Literal["serve", "import", "collect", "judge", "train"]
 Sync = Literal["full", "normal"]
@@ -42,32 +42,42 @@ class LedgerFile:
         self.writer = writer
         self.lock = threading.RLock()
         self.low: dict[str, int] = {}  # the loop's low-water marks, by table
-        if writer is not None and not self.path.exists():
-            _create(self.path, migrations)
-        check_header(self.path, newest=len(migrations))
-        self._writer_lock = WriterLock(self.path, writer) if writer else None
+        self.trouble: LedgerDown | None = None  # why the newest write failed, None if it did not
+        self._writer_lock: WriterLock | None = None
+        if writer is None:
+            self.db = self._reader(len(migrations))
+            return
+        with file_errors(self.path):
+            new = not self.path.exists()
+        if new:
+            create(self.path, migrations)
+        look(self.path, newest=len(migrations)).close()
+        self._writer_lock = WriterLock(self.path, writer)
         try:
-            self.db = self._connect(sync, migrations)
+            self.db = self._writer(writer, sync, migrations)
         except BaseException:
-            if self._writer_lock:
-                self._writer_lock.release()
+            self._writer_lock.release()
             raise
 
-    def _connect(self, sync: Sync, migrations: Sequence[str]) -> sqlite3.Connection:
-        db = _open(self.path, mode="ro" if self.writer is None else "rw")
-        try:
-            if self.writer is not None:
-                _migrate(db, migrations)
-                db.execute(f"PRAGMA synchronous = {'normal' if self.writer in DERIVED else sync}")
-            elif db.execute("PRAGMA user_version").fetchone()[0] < len(migrations):
-                raise LedgerError(
-                    f"{self.path} has an older layout than this release reads",
-                    remedy="start 'openclaw-rl up' once to bring it forward",
-                )
-            db.execute("SELECT count(*) FROM cursors").fetchone()
-        except sqlite3.DatabaseError as error:
+    def _reader(self, newest: int) -> sqlite3.Connection:
+        db = look(self.path, newest=newest)
+        if layout(db) < newest:
             db.close()
-            raise _damaged(self.path, str(error)) from error
+            raise LedgerError(
+                f"{self.path} has an older layout than this release reads",
+                remedy="start 'openclaw-rl up' once to bring it forward",
+            )
+        return db
+
+    def _writer(self, writer: Writer, sync: Sync, migrations: Sequence[str]) -> sqlite3.Connection:
+        db = connect(self.path, mode="rw")
+        try:
+            with sqlite_errors(self.path):
+                migrate(db, migrations)
+                db.execute(f"PRAGMA synchronous = {'normal' if writer in DERIVED else sync}")
+        except sqlite3.DatabaseError as error:  # a ledger that its own migrations do not fit
+            db.close()
+            raise damaged(self.path, str(error)) from error
         except BaseException:
             db.close()
             raise
@@ -93,17 +103,31 @@ class LedgerFile:
         """A transaction of one of these writers: all of it is written, or nothing."""
         if self.writer not in writers:
             raise LedgerError(f"this connection writes as {self.writer!r}; that needs {' or '.join(writers)}")
-        with self.lock, transaction(self.db):
-            yield self.db
+        with self.committing() as db:
+            yield db
+
+    @contextmanager
+    def committing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction, whoever writes. What was not written moves no mark, and ``trouble`` says why it was not."""
+        with self.lock:
+            marks = dict(self.low)
+            try:
+                with sqlite_errors(self.path), transaction(self.db):
+                    yield self.db
+            except BaseException as error:
+                self.low = marks
+                self.trouble = error if isinstance(error, LedgerDown) else self.trouble
+                raise
+            self.trouble = None
 
     def rows(self, sql: str, *values: Any) -> list[Any]:
         """All rows of a query."""
-        with self.lock:
+        with self.lock, sqlite_errors(self.path):
             return self.db.execute(sql, values).fetchall()
 
     def row(self, sql: str, *values: Any) -> Any:
         """The first row of a query, None if there is none."""
-        with self.lock:
+        with self.lock, sqlite_errors(self.path):
             return self.db.execute(sql, values).fetchone()
 
     def cursor(self, name: str) -> int:
@@ -118,96 +142,5 @@ class LedgerFile:
         db.executemany("INSERT OR REPLACE INTO cursors VALUES (?, ?)", list(self.low.items()))
 
 
-def check_header(path: Path, *, newest: int = len(MIGRATIONS)) -> None:
-    """Refuse, without opening it as a database, a file that is no ledger, is cut short, or is of a later release."""
-    if not path.exists():
-        raise NotInLedger(f"there is no ledger at {path}", remedy="start 'openclaw-rl up' first, or set run.dir")
-    with path.open("rb") as file:
-        head = file.read(100)
-    if len(head) < 100 or not head.startswith(b"SQLite format 3\x00"):
-        raise _damaged(path, "it does not begin as a ledger does")
-    if int.from_bytes(head[68:72], "big") != APPLICATION_ID:
-        raise _damaged(path, "it is another program's database")
-    layout = int.from_bytes(head[60:64], "big")
-    if layout > newest:
-        raise LedgerNewer(
-            f"{path} has layout {layout}; this release knows layouts up to {newest}",
-            remedy="upgrade openclaw-rl, or give it another run directory (run.dir)",
-        )
-    _refuse_cut_short(path, head)
-
-
-def _refuse_cut_short(path: Path, head: bytes) -> None:
-    """The header says how long the file is, unless there is a log beside it: a process that died while moving pages
-    from the log into the file leaves a file that is short, and whole again as soon as the log is read."""
-    log = path.with_name(f"{path.name}-wal")
-    if head[24:28] != head[92:96] or (log.exists() and log.stat().st_size > 0):
-        return
-    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
-    whole = (65536 if page == 1 else page) * pages
-    if path.stat().st_size < whole:
-        raise _damaged(path, f"it is cut short: {path.stat().st_size} of {whole} bytes")
-
-
-def _damaged(path: Path, what: str) -> LedgerDamaged:
-    return LedgerDamaged(
-        f"{path} is not a healthy ledger: {what}; nothing was changed",
-        remedy="restore a copy, or move the file away to begin a new one",
-    )
-
-
 def missing(noun: str, name: str) -> NotInLedger:
     return NotInLedger(f"there is no {noun} {name!r} in the ledger", remedy="'openclaw-rl status' shows what there is")
-
-
-@contextmanager
-def transaction(db: sqlite3.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-
-
-def _open(path: Path, *, mode: str) -> sqlite3.Connection:
-    uri = f"{path.resolve().as_uri()}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
-
-
-def _create(path: Path, migrations: Sequence[str]) -> None:
-    """Make an empty ledger under another name and put it in place whole; if another process was first, use theirs."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")
-    draft.unlink(missing_ok=True)
-    db = _open(draft, mode="rwc")
-    try:
-        _migrate(db, migrations)
-    finally:
-        db.close()
-    with contextlib.suppress(FileExistsError):
-        os.link(draft, path)
-    draft.unlink()
-
-
-def _migrate(db: sqlite3.Connection, migrations: Sequence[str]) -> None:
-    db.execute("PRAGMA journal_mode = WAL")
-    if db.execute("PRAGMA user_version").fetchone()[0] == len(migrations):
-        return
-    with transaction(db):  # another process may have done it meanwhile, so look again inside
-        for layout in range(db.execute("PRAGMA user_version").fetchone()[0], len(migrations)):
-            for statement in _statements(migrations[layout]):
-                db.execute(statement)
-        db.execute(f"PRAGMA user_version = {len(migrations)}")
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the file's own header tells its layout
-
-
-def _statements(script: str) -> Iterator[str]:
-    statement = ""
-    for line in script.splitlines():
-        statement += line + "\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 from openclaw_rl import codec
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Case
-from openclaw_rl.store.file import Sync, Writer, check_header, missing, transaction
+from openclaw_rl.store.file import Sync, Writer, missing
+from openclaw_rl.store.opening import connect, look, transaction
 from openclaw_rl.store.reading import Reader
 from openclaw_rl.store.rows import (
     OUTCOME,
@@ -34,6 +35,7 @@ from openclaw_rl.store.rows import (
     verdict_row,
 )
 from openclaw_rl.store.schema import MIGRATIONS
+from openclaw_rl.store.troubles import sqlite_errors
 from openclaw_rl.types import Drop, Ending, Feedback, Outcome, Recorded, Step, Turn, Verdict, Version, VersionState
 
 
@@ -384,8 +386,8 @@ class Ledger(Reader):
         if self.writer is None:
             raise LedgerError("a reader has no health to report")
         said = json.dumps(dict(detail or {}))
-        with self.lock, transaction(self.db):
-            self.db.execute(
+        with self.committing() as db:
+            db.execute(
                 "INSERT OR REPLACE INTO health VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (loop, os.getpid(), socket.gethostname(), state, time.time(), moved, failures, error, said),
             )
@@ -393,10 +395,6 @@ class Ledger(Reader):
 
 def ask(path: str | Path, verb: str, argument: Mapping[str, Any]) -> int:
     """Write what a person asks of the system, running or not; the train loop carries it out. Returns its number."""
-    check_header(Path(path))
-    db = sqlite3.connect(path, timeout=30.0, isolation_level=None)
-    try:
-        with transaction(db):
-            return insert(db, "requests", {"verb": verb, "argument": json.dumps(dict(argument)), "at": time.time()})
-    finally:
-        db.close()
+    place = Path(path).absolute()
+    with closing(look(place)), closing(connect(place, mode="rw")) as db, sqlite_errors(place), transaction(db):
+        return insert(db, "requests", {"verb": verb, "argument": json.dumps(dict(argument)), "at": time.time()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import IO
 
 from openclaw_rl.errors import LedgerHeld
+from openclaw_rl.store.opening import PRIVATE_FILE
+from openclaw_rl.store.troubles import file_errors
 
 
 class WriterLock:
@@ -19,7 +22,9 @@ class WriterLock:
     def __init__(self, ledger: Path, role: str) -> None:
         self.role = role
         self.path = ledger.with_name(f"{ledger.name}.{role}.lock")
-        self._file: IO[str] | None = self.path.open("a+")
+        with file_errors(self.path):
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
+        self._file: IO[str] | None = os.fdopen(file, "a+", encoding="utf-8")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -29,7 +34,12 @@ class WriterLock:
                 f"another process already writes as {role!r} to {ledger}: {held_by}",
                 remedy="stop that process, or give this one another run directory (run.dir)",
             ) from None
-        self._sign()
+        try:
+            with file_errors(self.path):
+                self._sign()
+        except BaseException:
+            self.release()
+            raise
 
     def _holder(self) -> str:
         try:
@@ -48,5 +58,6 @@ class WriterLock:
     def release(self) -> None:
         """Let it go. Safe to call twice. The file stays: removing it would race with the next holder."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a name that found no room is not worth a failure; the lock goes
+                self._file.close()
             self._file = None

@@ -207,6 +207,11 @@ class Reader(Reviews):
         )
         return str(json.loads(row[1]).get("why", "asked for")) if row and row[0] == "pause" else None
 
+    def carried_out(self, request: int) -> bool:
+        """Whether the train loop is done with what a person asked."""
+        row = self.row("SELECT seq FROM cursors WHERE name = 'requests'")
+        return row is not None and row[0] >= request
+
     def backlog(self) -> int:
         """How many settled turns wait to be judged, trained or dropped."""
         marks = dict(self.rows("SELECT name, seq FROM cursors WHERE name IN ('outcomes', 'verdicts')"))

@@ -1,0 +1,130 @@
+"""The way into the ledger's file: through sqlite, and through nothing else.
+
+POSIX locks belong to a process: closing any descriptor of a file lets all of them go, also those that sqlite holds on
+other descriptors of it. Another program then takes itself for the last user and deletes the log under this one. sqlite
+keeps count of its own descriptors, so whatever must be known of the file is asked of a connection, and no code of this
+package opens ``ledger.db``, its ``-wal`` or its ``-shm`` by itself, not even to read them.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from openclaw_rl.errors import LedgerNewer, NotInLedger
+from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
+from openclaw_rl.store.troubles import damaged, file_errors, sqlite_errors
+
+PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
+"""a run holds people's conversations: nobody but its owner may look. sqlite gives -wal and -shm the ledger's mode"""
+
+_HEADER = 100
+
+
+def connect(path: Path, *, mode: str) -> sqlite3.Connection:
+    """A connection; ``mode`` ro reads, rw writes, rwc makes the file."""
+    uri = f"{path.resolve().as_uri()}?mode={mode}"
+    with sqlite_errors(path):
+        return sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
+
+
+def look(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
+    """A connection that only reads, to a file that is a healthy ledger of a layout up to ``newest``.
+
+    Raises NotInLedger, LedgerDamaged or LedgerNewer otherwise; the file is as it was. While such a connection is open
+    no other one of this process clears the log away when it is closed, and this one never does.
+    """
+    with file_errors(path):
+        if not path.exists():
+            raise NotInLedger(f"there is no ledger at {path}", remedy="start 'openclaw-rl up' first, or set run.dir")
+        if not path.is_file():
+            raise IsADirectoryError(errno.EISDIR, "it is not a file", str(path))
+    db = connect(path, mode="ro")
+    try:
+        with sqlite_errors(path):
+            _refuse_foreign(path, db, newest)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def layout(db: sqlite3.Connection) -> int:
+    """How many migrations the file has seen."""
+    return int(db.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _refuse_foreign(path: Path, db: sqlite3.Connection, newest: int) -> None:
+    if path.stat().st_size < _HEADER:  # which sqlite takes for a database that is still empty
+        raise damaged(path, "it does not begin as a ledger does")
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+        raise damaged(path, "it is another program's database")
+    if layout(db) > newest:
+        raise LedgerNewer(
+            f"{path} has layout {layout(db)}; this release knows layouts up to {newest}",
+            remedy="upgrade openclaw-rl, or give it another run directory (run.dir)",
+        )
+    try:
+        db.execute("SELECT count(*) FROM cursors").fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        raise damaged(path, str(error)) from error  # a ledger by its mark, without a ledger's tables
+
+
+def create(path: Path, migrations: Sequence[str]) -> None:
+    """Make an empty ledger under another name and put it in place whole; if another process was first, use theirs."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+    with file_errors(path):
+        path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))  # nobody has it open yet
+    try:
+        with closing(connect(draft, mode="rw")) as db, sqlite_errors(path):
+            migrate(db, migrations)
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log does not follow the file to its new name
+        with file_errors(path), suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        for left in (draft, draft.with_name(f"{draft.name}-wal"), draft.with_name(f"{draft.name}-shm")):
+            left.unlink(missing_ok=True)
+
+
+def migrate(db: sqlite3.Connection, migrations: Sequence[str]) -> None:
+    """Bring a ledger to the newest layout, whole or not at all."""
+    db.execute("PRAGMA journal_mode = WAL")
+    if layout(db) == len(migrations):
+        return
+    with transaction(db):  # another process may have done it meanwhile, so look again inside
+        for number in range(layout(db), len(migrations)):
+            for statement in _statements(migrations[number]):
+                db.execute(statement)
+        db.execute(f"PRAGMA user_version = {len(migrations)}")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All of it is written, or nothing; whatever fails, the connection is ready for the next one."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:  # where there was no room, sqlite has rolled back already
+            db.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    statement = ""
+    for line in script.splitlines():
+        statement += line + "\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
