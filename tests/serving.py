@@ -134,7 +134,7 @@ class Notebook:
         self.turns: dict[str, Turn] = {}
         self.feedback: list[Feedback] = []
         self.endings: list[tuple[str, str]] = []
-        self.optouts: dict[str, str] = {}
+        self.optouts: set[tuple[str, str]] = set()
         self.live: Version | None = None
         self.fails: Exception | None = None
         self._changed = threading.Condition()
@@ -157,16 +157,16 @@ class Notebook:
             raise NotInLedger(f"no turn {turn_id}")
         return self.turns[turn_id]
 
-    def session_owner(self, session: str) -> str | None:
-        return next((turn.user for turn in self.turns.values() if turn.session == session), None)
+    def has_session(self, session: str, user: str) -> bool:
+        return any((turn.session, turn.user) == (session, user) for turn in self.turns.values())
 
     def add_optout(self, session: str, user: str) -> None:
         if self.fails is not None:
             raise self.fails
-        self.optouts.setdefault(session, user)
+        self.optouts.add((session, user))
 
-    def opted_out(self, session: str) -> bool:
-        return session in self.optouts
+    def opted_out(self, session: str, user: str) -> bool:
+        return (session, user) in self.optouts
 
     def live_version(self) -> Version | None:
         return self.live

@@ -62,7 +62,7 @@ async def test_a_correction_is_followed_from_the_words_to_the_version_that_knows
         await until(lambda: app.policy is not None and app.policy.live == 1)
         assert await types("And snow?") == f"You said: And snow? [learned: {WISH}]\n"
         assert screen.noted == ["version 1 has taken over (before: 0)"]
-        turn = reader.session(reader.turn(screen.talk._turns[-1]).session or "")[0]
+        turn = reader.session(reader.turn(screen.talk._turns[-1]).session or "", "local")[0]
         assert (await types("/why")).splitlines() == [
             f"turn {turn}, answered by version 0: What is tea?",
             "judged -1 (explicit): a score of -1 was given",

@@ -329,7 +329,7 @@ def test_the_real_ledger_keeps_what_is_served(ledger_path: Path) -> None:
         world.post("/v1/feedback", {"turn": told["id"], "thumb": "down", "comment": "shorter, please"})
         world.post("/v1/sessions/s/end", {})
         assert ledger.turn(told["id"]).completion.reply.content == "Hello there."
-        assert (ledger.session_owner("s"), ledger.feedback(told["id"])[0].score) == ("local", -1.0)
+        assert (ledger.has_session("s", "local"), ledger.feedback(told["id"])[0].score) == (True, -1.0)
         gone_on = world.post("/v1/responses", {"input": "more", "previous_response_id": f"resp_{told['id']}"})
         assert gone_on.status_code == 200
         assert world.post("/v1/feedback", {"turn": "0" * 26, "thumb": "up"}).status_code == 404

@@ -409,7 +409,14 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
         seen: list[str] = []
         ledger.db.set_trace_callback(seen.append)
         ledger.new_turns(1), ledger.open_turns(), ledger.new_endings(1), ledger.unjudged(1), ledger.late_feedback(1)
-        ledger.untrained(1), ledger.live_version(), ledger.session("s"), ledger.session_owner("s"), ledger.verdict("t")
+        (
+            ledger.untrained(1),
+            ledger.live_version(),
+            ledger.session("s", "u"),
+            ledger.has_session("s", "u"),
+            ledger.verdict("t"),
+        )
+        ledger.session_users("s"), ledger.opted_out("s", "u")
         ledger.recall("t", within=4)
         ledger.db.set_trace_callback(None)
         reads = [sql for sql in seen if sql.startswith("SELECT")]

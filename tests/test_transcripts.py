@@ -67,7 +67,7 @@ async def test_a_conversation_goes_on_where_its_prompt_is_the_next_state_before(
     file.write_text(json.dumps(TALK))
     await taken(file, ledger_path)
     with Ledger(ledger_path) as ledger:
-        turns = [ledger.turn(one) for one in ledger.session("user_session_abc123")]
+        turns = [ledger.turn(one) for one in ledger.session("user_session_abc123", "u1")]
         assert [m.content for m in turns[1].prompt.messages] == ["Hi", "Hello there!", "Too long."]
         assert [m.content for m in turns[2].prompt.messages] == ["Title?"]
         assert all(turn.completion.scored for turn in turns), "these log-probs were computed, not sampled"

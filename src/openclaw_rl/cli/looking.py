@@ -47,9 +47,23 @@ def _shower(noun: str, kind: type, help_text: str) -> None:
 
 
 _shower("turn", str, "What was said, what came after, what was thought of it, what became of it.")
-_shower("session", str, "The turns of a session, in order.")
 _shower("step", int, "The turns a step used, its metrics, the version it made.")
 _shower("version", int, "Where a version comes from and what happened to it.")
+
+
+@show.command(name="session")
+@click.argument("name", metavar="ID")
+@click.option("--user", help="Whose session, where several users have one of this name.")
+@as_json
+@sources
+def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool) -> None:
+    """The turns of a session, in order."""
+    from openclaw_rl.printing import print_view
+    from openclaw_rl.review import views
+
+    with reader(resolved) as ledger:
+        view = views.session(ledger, name, user)
+    print_json(view) if json_out else print_view(view)
 
 
 @click.command()

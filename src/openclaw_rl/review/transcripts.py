@@ -296,8 +296,8 @@ def _written(reply: Message) -> str:
 
 def export(ledger: Ledger, *, tokens: bool = False) -> Iterator[Json]:
     """Every session in the manual format; imported ones exactly as they came, served ones with all that is known."""
-    for session in ledger.sessions():
-        turns = [ledger.turn(found) for found in ledger.session(session) or [session]]
+    for session, user in ledger.sessions():
+        turns = [ledger.turn(found) for found in ledger.session(session, user) or [session]]
         out: dict[str, Json] = {"session_id": session, "turns": []}
         for turn in turns:
             recorded = ledger.recorded(turn.id)
@@ -343,8 +343,8 @@ def _bare(reply: Message) -> Message:
 
 def training_set(ledger: Ledger) -> Iterator[Json]:
     """One line per main turn that has a verdict: its messages with the reply, the score, the hints."""
-    for session in ledger.sessions():
-        for found in ledger.session(session):
+    for session, user in ledger.sessions():
+        for found in ledger.session(session, user):
             outcome, verdict = ledger.outcome(found), ledger.verdict(found)
             if outcome is None or verdict is None or outcome.kind != "main":
                 continue

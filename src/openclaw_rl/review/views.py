@@ -126,13 +126,15 @@ def turn_id(name: str) -> str:
     return name
 
 
-def session(ledger: Ledger, name: str) -> View:
-    """One session: its turns in order, each in a line."""
-    ids = ledger.session(name)
-    if not ids:
+def session(ledger: Ledger, name: str, user: str | None = None) -> View:
+    """One session: its turns in order, each in a line. ``user`` says whose, where several have one of this name."""
+    users = [one for one in ledger.session_users(name) if user in (None, one)]
+    if not users:
         raise NotInLedger(f"there is no session {name!r} in the ledger", remedy="'openclaw-rl show turn ID' names it")
-    turns = [_line(ledger, ledger.turn(found)) for found in ids]
-    return {"session": name, "user": turns[0]["user"], "turns": turns}
+    if len(users) > 1:
+        raise NotInLedger(f"{len(users)} users have a session {name!r}: {', '.join(users)}", remedy="say --user")
+    turns = [_line(ledger, ledger.turn(found)) for found in ledger.session(name, users[0])]
+    return {"session": name, "user": users[0], "turns": turns}
 
 
 def _line(ledger: Ledger, found: Turn) -> View:

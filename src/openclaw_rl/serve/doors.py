@@ -137,18 +137,18 @@ class Crowd:
 
 
 class Recent:
-    """A mapping that forgets what was not used for the longest time."""
+    """A mapping of a user's sessions that forgets what was not used for the longest time."""
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
 
-    def get(self, key: str) -> str | None:
+    def get(self, key: tuple[str, str]) -> str | None:
         if key in self._kept:
             self._kept.move_to_end(key)
         return self._kept.get(key)
 
-    def put(self, key: str, value: str) -> None:
+    def put(self, key: tuple[str, str], value: str) -> None:
         self._kept[key] = value
         self._kept.move_to_end(key)
         if len(self._kept) > self._size:

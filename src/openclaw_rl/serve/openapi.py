@@ -209,7 +209,7 @@ SCHEMAS: dict[str, Schema] = {
 _FAULTS = {
     "400": "the request cannot be read; the message names the field",
     "401": "no key, or one that is not known",
-    "403": "a session of another key, or a page of another origin",
+    "403": "a page of another origin",
     "404": "no such model, version, turn or session",
     "405": "this method is not allowed here",
     "408": "the request came too slowly",

@@ -14,7 +14,7 @@ from openclaw_rl.errors import LedgerError, NotInLedger, RequestError
 from openclaw_rl.ports import Policy
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.asked import Asked, Caller, Event, Limits
-from openclaw_rl.serve.caller import Marks, read_marks
+from openclaw_rl.serve.caller import read_marks
 from openclaw_rl.serve.doors import Crowd, Headers, Keys, Recent, refuse_foreign_page
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.redact import REDACTED, redact_session
@@ -57,8 +57,7 @@ class Server:
         self._optout_users = frozenset(optout_users)
         self._cors_origins = frozenset(cors_origins)
         self._crowds: dict[str, Crowd] = {}
-        self._owners = Recent(_REMEMBERED)
-        self._optouts = Recent(_REMEMBERED)
+        self._sessions = Recent(_REMEMBERED)  # by user and name: a name is its user's own
 
     @property
     def policy(self) -> Policy:
@@ -97,16 +96,17 @@ class Server:
         raise RequestError(f"no model is called {model[:100]!r}; known: {known}", field="model", status=404)
 
     async def caller(self, headers: Headers, asked: Asked, user: str, route: Route) -> Caller:
-        """Everything about the turn that is not in its prompt; refuses another user's session."""
+        """Everything about the turn that is not in its prompt."""
         marks = read_marks(headers)
-        session = await self._session(marks, asked, user)
+        said = marks.session or asked.session or asked.guessed_session
+        session = self.kept_name(said) if said is not None else None
         if not marks.train_session:
             if session is None:
                 what = "x-openclaw-rl-train: off-session needs a session"
                 raise RequestError(what, field="x-openclaw-rl-train", remedy="name it in x-session-id, or say off")
             await self._opt_out(session, user)
-        trainable = marks.train and user not in self._optout_users
-        trainable = trainable and not (session and await self._opted_out(session))
+        out = session is not None and await self._opted_out(session, user)
+        trainable = marks.train and user not in self._optout_users and not out
         return Caller(
             user=user,
             session=session,
@@ -120,58 +120,33 @@ class Server:
 
     async def _opt_out(self, session: str, user: str) -> None:
         """No turn of this session trains from now on, nor after a restart."""
-        if self._optouts.get(session) == _OUT:
+        if self._sessions.get((user, session)) == _OUT:
             return
-        self._optouts.put(session, _OUT)
+        self._sessions.put((user, session), _OUT)
         try:
             await self.answerer.write(lambda: self.answerer.book.add_optout(session, user))
         except LedgerError as error:  # it holds while this process runs; the reply is not refused for it
             log.error("opt-out not kept session=%s: %s", session, type(error).__name__)
 
-    async def _opted_out(self, session: str) -> bool:
-        known = self._optouts.get(session)
+    async def _opted_out(self, session: str, user: str) -> bool:
+        known = self._sessions.get((user, session))
         if known is None:
-            found = await self.answerer.write(lambda: self.answerer.book.opted_out(session))
-            known = self._optouts.get(session) or (_OUT if found else _IN)  # it may have been said while we looked
-            self._optouts.put(session, known)
+            found = await self.answerer.write(lambda: self.answerer.book.opted_out(session, user))
+            known = self._sessions.get((user, session)) or (_OUT if found else _IN)  # it may have been said meanwhile
+            self._sessions.put((user, session), known)
         return known == _OUT
-
-    async def _session(self, marks: Marks, asked: Asked, user: str) -> str | None:
-        said = marks.session or asked.session
-        if said is not None:
-            return await self.own_session(said, user)
-        if asked.guessed_session is None:
-            return None
-        guessed = self.kept_name(asked.guessed_session)
-        return guessed if await self._owner(guessed, user) == user else None  # a guess is no reason to refuse
 
     def kept_name(self, session: str) -> str:
         redact = self.answerer.redact
         return redact_session(session, redact) if redact else session
 
-    async def own_session(self, session: str, user: str) -> str:
-        """The session's name as it is kept; 403 if another user opened it."""
-        session = self.kept_name(session)
-        if await self._owner(session, user) != user:
-            raise RequestError("this session belongs to another key", field="session", status=403)
-        return session
-
-    async def _owner(self, session: str, user: str) -> str:
-        """Who opened the session; ``user``, from now on, if nobody did."""
-        owner = self._owners.get(session)
-        if owner is None:
-            found = await self.answerer.write(lambda: self.answerer.book.session_owner(session))
-            owner = self._owners.get(session) or found or user  # somebody may have come in while we looked
-            self._owners.put(session, owner)
-        return owner
-
     async def known_session(self, session: str, user: str) -> str:
-        """A session of this user that has turns; 404 if there is none."""
+        """The name, as it is kept, of a session that this user has opened; 404 if there is none."""
         kept = self.kept_name(session)
-        owner = self._owners.get(kept) or await self.answerer.write(lambda: self.answerer.book.session_owner(kept))
-        if owner is None:
+        known = self._sessions.get((user, kept)) is not None
+        if not known and not await self.answerer.write(lambda: self.answerer.book.has_session(kept, user)):
             raise RequestError("no such session", field="id", status=404)
-        return await self.own_session(session, user)
+        return kept
 
     async def turn(self, response_id: str, user: str) -> Turn:
         """The turn behind a response id, if it is this user's."""

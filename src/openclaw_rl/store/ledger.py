@@ -106,17 +106,17 @@ class Ledger(Reader):
     def add_optout(self, session: str, user: str) -> None:
         """Write that no turn of a session may train from now on."""
         with self.writing("serve") as db:
-            db.execute("INSERT OR IGNORE INTO optouts VALUES (?, ?, ?)", (session, user, time.time()))
+            db.execute("INSERT OR IGNORE INTO session_optouts VALUES (?, ?, ?)", (user, session, time.time()))
 
-    def opted_out(self, session: str) -> bool:
-        """Whether a session was taken out of training."""
-        return self.row("SELECT 1 FROM optouts WHERE session = ?", session) is not None
+    def opted_out(self, session: str, user: str) -> bool:
+        """Whether a user took a session out of training."""
+        row = self.row("SELECT 1 FROM session_optouts WHERE user = ? AND session = ?", user, session)
+        return row is not None
 
-    def session_owner(self, session: str) -> str | None:
-        """The user who opened a declared session, None if nobody did."""
-        row = self.row("SELECT user FROM turns WHERE session = ? ORDER BY seq LIMIT 1", session)
-        row = row or self.row("SELECT user FROM optouts WHERE session = ?", session)  # its turns may not be stored
-        return row[0] if row else None
+    def has_session(self, session: str, user: str) -> bool:
+        """Whether a user has declared a session of this name; another user's of the same name is another session."""
+        row = self.row("SELECT 1 FROM turns WHERE session = ? AND user = ? LIMIT 1", session, user)
+        return row is not None or self.opted_out(session, user)  # its turns may not be stored
 
     # --- import ---
 

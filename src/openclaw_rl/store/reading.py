@@ -89,25 +89,33 @@ class Reader(Reviews):
         row = self.row("SELECT step FROM trained WHERE turn = ?", turn)
         return row[0] if row else None
 
-    def session(self, session: str) -> list[str]:
-        """The ids of a session's turns in order, as found out or declared; empty if there is no such session."""
+    def session(self, session: str, user: str) -> list[str]:
+        """The ids of a session's turns in order, as found out or declared; empty if the user has no such session."""
         rows = self.rows(
-            "SELECT t.id, t.seq FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?"
-            " UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?"
+            "SELECT t.id, t.seq FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?1 AND t.user = ?2"
+            " UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
             " AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = t.id) ORDER BY 2",
             session,
+            user,
+        )
+        return [row[0] for row in rows]
+
+    def session_users(self, session: str) -> list[str]:
+        """The users who have a session of this name, each one their own."""
+        rows = self.rows(
+            "SELECT t.user FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?1"
+            " UNION SELECT t.user FROM turns t WHERE t.session = ?1 ORDER BY 1",
             session,
         )
         return [row[0] for row in rows]
 
-    def sessions(self) -> Iterator[str]:
-        """The name of every session, in the order of their first turns."""
+    def sessions(self) -> Iterator[tuple[str, str]]:
+        """The name and the user of every session, in the order of their first turns."""
         sql = (
-            "SELECT coalesce(o.session, t.session, t.id) AS name FROM turns t LEFT JOIN outcomes o ON o.turn = t.id"
-            " GROUP BY name ORDER BY min(t.seq)"
+            "SELECT coalesce(o.session, t.session, t.id) AS name, t.user FROM turns t"
+            " LEFT JOIN outcomes o ON o.turn = t.id GROUP BY name, t.user ORDER BY min(t.seq)"
         )
-        for row in self.rows(sql):
-            yield row[0]
+        yield from self.rows(sql)
 
     def step(self, number: int) -> Step:
         """A step by its number."""

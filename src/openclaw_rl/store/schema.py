@@ -87,4 +87,12 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX turns_user ON turns (user, seq);
     """,
+    """
+    CREATE TABLE session_optouts (
+        user TEXT NOT NULL, session TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (user, session)) WITHOUT ROWID;
+    INSERT INTO session_optouts SELECT user, session, at FROM optouts;
+    DROP TABLE optouts;
+    DROP INDEX turns_session;
+    CREATE INDEX turns_session ON turns (session, user, seq) WHERE session IS NOT NULL;
+    """,
 )
