@@ -274,7 +274,13 @@ def test_nothing_of_a_conversation_is_logged_above_debug(world: World, caplog: p
 def test_readiness_follows_what_the_process_says_of_itself() -> None:
     told = {"ready": True, "train": "ok"}
     with serving(health=lambda: told) as world:
-        assert world.get("/readyz").json() == {"model": "toy", "version": 3, "ready": True, "train": "ok"}
+        about = {"model": "toy", "version": 3, "ready": True, "reasons": [], "train": "ok"}
+        assert world.get("/readyz").json() == about
+        told["reasons"] = ["no disk"]
+        unfit = world.get("/readyz")
+        assert (unfit.status_code, unfit.json()["ready"], unfit.json()["reasons"]) == (503, False, ["no disk"])
+        assert world.chat().status_code == 200, "who asks all the same is answered"
+        del told["reasons"]
         told["ready"] = False
         assert world.get("/readyz").status_code == 503
         assert world.get("/healthz").status_code == 200

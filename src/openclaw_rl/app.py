@@ -72,11 +72,13 @@ class App:
         self._env_key: str | None = None
         self._recorder: Recorder | None = None
         self._own: OwnPolicy | None = None
+        self.api: Any = None
         try:
             for name in self.names:
                 self._ledgers[name] = Ledger(ledger_path(config), writer=name, sync=config.store.sync)
             self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
-            self.api = self._build_api() if "serve" in loops else None
+            if "serve" in loops:
+                self.api = self._build_api()
         except BaseException:
             self.close()
             raise
@@ -97,7 +99,10 @@ class App:
         from openclaw_rl.serve.loop import ServeLoop
 
         assert self.policy is not None
-        return ServeLoop(self.policy, ledger)
+        return ServeLoop(self.policy, ledger, alarms=self._unkept)
+
+    def _unkept(self) -> list[dict[str, Any]]:
+        return self.api.state.server.answerer.keeping.alarms() if self.api is not None else []
 
     def _collect_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.collect.loop import CollectLoop
@@ -205,8 +210,14 @@ class App:
             store_optouts=serve.store_optouts,
             optout_users=serve.no_train_users,
             defaults=default_sampling(self.config),
-            health=lambda: {"ready": self.ready.is_set()},
+            health=self._health,
         )
+
+    def _health(self) -> dict[str, Any]:
+        """Whether the model is loaded, and what else makes this server unfit for requests."""
+        down = self._ledgers["serve"].trouble
+        reasons = [f"the ledger cannot be written: {down.why}; {down.remedy}"] if down else []
+        return {"ready": self.ready.is_set(), "reasons": reasons}
 
     def _generate(self) -> Generate:
         path = self.config.policy.generate

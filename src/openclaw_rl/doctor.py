@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import socket
 import sys
@@ -39,6 +40,7 @@ def examine(config: Config) -> list[Finding]:
         _python,
         _memory,
         _disk,
+        _directory,
         _torch,
         _model,
         _port,
@@ -74,6 +76,32 @@ def _disk(config: Config) -> Finding:
     return Finding(
         "disk", "warning" if free < 5 else "ok", detail, "versions and turns will fill it" if free < 5 else ""
     )
+
+
+def _directory(config: Config) -> Finding:
+    place = Path(config.run.dir)
+    there = place
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir():
+        remedy = "move it away, or set run.dir to another directory"
+        return Finding("directory", "trouble", f"{there} is not a directory", remedy)
+    if not os.access(there, os.W_OK | os.X_OK):
+        remedy = f"chmod u+rwx {shlex.quote(str(there))}, or set run.dir to another directory"
+        return Finding("directory", "trouble", f"{there} cannot be written", remedy)
+    if there != place:
+        return Finding("directory", "ok", f"{place} will be made, for its owner alone")
+    if (open_ones := _open_to_others(place)) and (place / "ledger.db").exists():
+        detail = f"other users of this machine may look at {len(open_ones)} files of this run: {open_ones[0]}"
+        return Finding("directory", "warning", detail, f"chmod -R go-rwx {shlex.quote(str(place))}")
+    return Finding("directory", "ok", f"{place}: for its owner alone")
+
+
+def _open_to_others(place: Path) -> list[Path]:
+    """What a group or everybody may read or write, the directory itself first; nothing if nobody can get in."""
+    if not place.stat().st_mode & 0o077:
+        return []
+    return [found for found in (place, *sorted(place.rglob("*"))) if found.lstat().st_mode & 0o077]
 
 
 def _torch(config: Config) -> Finding:

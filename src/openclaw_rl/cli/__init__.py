@@ -6,6 +6,7 @@ Heavy things are imported inside the commands that need them, so that help answe
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -24,6 +25,7 @@ EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
 
 def main() -> None:
     """The command ``openclaw-rl``."""
+    os.umask(0o077)  # what it writes, and what its processes write, is for its user alone: runs hold conversations
     try:
         sys.exit(cli(prog_name="openclaw-rl", standalone_mode=False))  # an exit code, or None
     except click.ClickException as error:

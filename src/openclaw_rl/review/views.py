@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,6 +18,8 @@ View = dict[str, Any]
 
 STALE = 30.0
 """seconds after which a loop that has said nothing is shown as silent"""
+LITTLE = 64 * 2**20
+"""bytes of room on the ledger's disk under which there is an alarm"""
 
 
 def status(ledger: Ledger, *, now: float | None = None, starve_after: int = AFTER) -> View:
@@ -42,7 +45,7 @@ def status(ledger: Ledger, *, now: float | None = None, starve_after: int = AFTE
         "last_step": step(ledger, last.number) if last else None,
         "versions": counts["versions"],
         "live": live.number if live else None,
-        "alarms": alarms(counts, ledger.drop_counts(), loops, after=starve_after),
+        "alarms": [*_room(ledger), *alarms(counts, ledger.drop_counts(), loops, after=starve_after)],
     }
 
 
@@ -59,12 +62,25 @@ def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View
         for loop in loops
         if loop["state"] == "failing"
     ]
+    found += [
+        f"loop {loop['loop']} has said nothing for {loop['seconds_ago']:.0f} s; see whether process {loop['pid']} on"
+        f" {loop['host']} still runs, its log, and the room on its disk"
+        for loop in loops
+        if loop["state"] == "silent"
+    ]
     for loop in loops:
         found += [f"{alarm['what']}; {alarm['remedy']}" for alarm in loop["detail"].get("alarms", ())]
     starved = starving(
         answered=counts["outcomes"], trainable=counts["outcomes"] - sum(drops.values()), reasons=drops, after=after
     )
     return [*found, starved] if starved else found
+
+
+def _room(ledger: Ledger) -> list[str]:
+    free = shutil.disk_usage(ledger.root).free
+    if free >= LITTLE:
+        return []
+    return [f"{free / 2**20:.1f} MiB are left on the disk of {ledger.root}; free some, or turns are lost"]
 
 
 def turn(ledger: Ledger, name: str) -> View:

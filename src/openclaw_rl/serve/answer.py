@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar, cast
 from openclaw_rl.errors import BackendDown, BackendError, OpenClawError
 from openclaw_rl.ports import Delta, Generate, Piece, Policy, Stream
 from openclaw_rl.serve.asked import Asked, Began, Book, Caller, Ended, Event, Limits, Said
+from openclaw_rl.serve.keeping import Keeping
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openings import fitted, keep_to_form
 from openclaw_rl.serve.parts import Part
@@ -60,6 +61,10 @@ class Answerer:
     reasoning: Reasoning = "tags"
     clock: Callable[[], float] = time.time
     ready: Callable[[], bool] = lambda: True
+    keeping: Keeping = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.keeping = Keeping(self.book, self.metrics)
 
     async def write(self, work: Callable[[], T]) -> T:
         """Once begun it is carried through, even if the one who asked for it is gone."""
@@ -165,15 +170,15 @@ class Answerer:
         )
 
     async def _keep(self, turn: Turn, caller: Caller) -> None:
-        """Durable when it returns. If it cannot be kept, that costs the record and not the reply."""
+        """Durable when it returns; if it cannot be kept, the reply comes all the same (see `Keeping`)."""
         done = turn.completion
         self.metrics.turns.labels(done.finish).inc()
         if not (self.intercept and caller.stored):
             return
         try:
-            await self.write(lambda: self.book.add_turn(redact_turn(turn, self.redact) if self.redact else turn))
-        except Exception as error:  # a ledger without room, a redactor of the user's own: told, counted, survived
-            self.metrics.lost.inc()
+            await self.write(lambda: self.keeping.add(self._redacted(turn)))
+            await self.keeping.retry(self.write)
+        except Exception as error:  # a damaged ledger, a redactor of the user's own: told, counted, survived
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
             return
@@ -182,6 +187,13 @@ class Answerer:
             *(turn.id, turn.user, turn.session, done.version, done.finish),
             *(len(done.prompt_tokens), len(done.reply_tokens)),
         )
+
+    def _redacted(self, turn: Turn) -> Turn:
+        try:
+            return redact_turn(turn, self.redact) if self.redact else turn
+        except BaseException:
+            self.keeping.lose()
+            raise
 
     async def _abort(self, asked: Asked, caller: Caller, turn_id: str, heard: _Heard) -> None:
         """Keeps what was sampled before the caller left or the backend failed."""

@@ -30,6 +30,7 @@ from openclaw_rl.serve.doors import Keys
 from openclaw_rl.serve.endpoints import Answering, Counting, Endpoint, Visit
 from openclaw_rl.serve.faults import Fault, anthropic_fault, openai_fault
 from openclaw_rl.serve.feedback import FeedbackGiven, SessionEnded
+from openclaw_rl.serve.keeping import Keeping
 from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
@@ -68,7 +69,8 @@ def build_app(
 
     ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
     ``defaults`` is how replies are drawn where a request does not say. ``optout_users`` are never trained on.
-    ``health`` may say ``{"ready": False, ...}``; all it says is shown at /readyz.
+    ``health`` may say ``{"ready": False, ...}`` while the model loads, and ``{"reasons": [...]}`` for whatever else
+    makes the server unfit; all it says is shown at /readyz.
     """
     writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
     answerer = Answerer(
@@ -97,16 +99,18 @@ def build_app(
         routes=_routes(server, health, defaults),
         middleware=_cors(cors_origins),
         exception_handlers={HTTPException: _not_here},
-        lifespan=_lifespan(writer),
+        lifespan=_lifespan(writer, answerer.keeping),
     )
     app.state.server = server
     return app
 
 
-def _lifespan(writer: ThreadPoolExecutor) -> Callable[[Starlette], Any]:
+def _lifespan(writer: ThreadPoolExecutor, keeping: Keeping) -> Callable[[Starlette], Any]:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        keeping.stop()
+        writer.submit(keeping.end)
         writer.shutdown(wait=True)  # what was handed over is written before the process ends
 
     return lifespan
@@ -192,9 +196,12 @@ class Looking:
 
     async def ready(self, visit: Visit) -> None:
         told = dict(self._health()) if self._health else {}
-        ready = bool(told.setdefault("ready", True))
+        reasons = [*told.get("reasons", ()), *self._server.answerer.keeping.reasons()]
+        ready = bool(told.get("ready", True)) and not reasons
         about = {"model": self._server.model_name, "version": self._server.policy.live}
-        await visit.exchange.reply_json(200 if ready else 503, {**about, **told})
+        await visit.exchange.reply_json(
+            200 if ready else 503, {**about, **told, "ready": ready, "reasons": list(dict.fromkeys(reasons))}
+        )
 
     async def metrics(self, visit: Visit) -> None:
         self._server.metrics.version.set(self._server.policy.live)

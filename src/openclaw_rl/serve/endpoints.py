@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from starlette.types import Receive, Scope, Send
 
-from openclaw_rl.errors import BackendDown, RequestError
+from openclaw_rl.errors import BackendDown, LedgerDown, RequestError
 from openclaw_rl.serve.asked import Asked, Began, Caller, Ended, Wire
 from openclaw_rl.serve.doors import Crowd, Headers, headers_of
 from openclaw_rl.serve.faults import Fault, explain
@@ -85,7 +85,7 @@ def told(error: Exception, exchange: Exchange, name: str) -> Fault:
     """The fault behind an error. The log gets its place; its words, which may quote a conversation, only at debug."""
     fault = explain(error)
     request = exchange.headers["x-request-id"]
-    if fault.status >= 500 and not isinstance(error, BackendDown):
+    if fault.status >= 500 and not isinstance(error, BackendDown | LedgerDown):
         where = "".join(traceback.format_tb(error.__traceback__))
         log.error("request failed request=%s wire=%s error=%s\n%s", request, name, type(error).__name__, where)
     else:

@@ -11,6 +11,8 @@ from openclaw_rl.errors import (
     BackendError,
     ContextOverflow,
     InvalidValue,
+    LedgerDown,
+    LedgerError,
     NotInLedger,
     RequestError,
     TooMany,
@@ -46,6 +48,13 @@ def explain(error: Exception) -> Fault:
             return Fault(status=400, message=str(error), field=error.field)
         case NotInLedger():
             return Fault(status=404, message=str(error))
+        case LedgerDown():
+            what = f"the server's ledger cannot be used now: {error.why}; {error.remedy}"
+            return Fault(status=503, message=what, code="ledger_down", retry_after=_LEDGER_AGAIN)
+        case LedgerError():
+            return Fault(
+                status=503, message="the server's ledger cannot be used; its log says why", code="ledger_error"
+            )
         case BackendDown():
             return Fault(status=503, message=str(error), code="backend_down", retry_after=error.retry_after)
         case BackendError():
@@ -55,6 +64,7 @@ def explain(error: Exception) -> Fault:
     return Fault(status=500, message="the server failed; its log says why", code="internal_error")
 
 
+_LEDGER_AGAIN = 5.0
 _CODES = {401: "invalid_api_key", 404: "model_not_found"}
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

@@ -25,7 +25,7 @@ class FeedbackGiven:
         feedback = parse_feedback(body, turn, at=self._server.answerer.clock())
         answerer = self._server.answerer
         kept = redact_feedback(feedback, answerer.redact) if answerer.redact else feedback
-        await answerer.write(lambda: answerer.book.add_feedback(kept))
+        await answerer.write(lambda: answerer.keeping.then(lambda: answerer.book.add_feedback(kept)))
         told = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
         await visit.exchange.reply_json(200, told)
 
@@ -69,5 +69,6 @@ class SessionEnded:
         named = session_name(visit.exchange.scope["path_params"]["id"], "id")
         session = await self._server.known_session(named, visit.user)
         answerer = self._server.answerer
-        await answerer.write(lambda: answerer.book.add_ending(session, visit.user))
+        book = answerer.book
+        await answerer.write(lambda: answerer.keeping.then(lambda: book.add_ending(session, visit.user)))
         await visit.exchange.reply_json(200, {"object": "session.ended", "session": session})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import Policy, Recall
-from openclaw_rl.types import Version
+from openclaw_rl.types import Json, Version
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +33,9 @@ class ServeLoop:
 
     name = "serve"
 
-    def __init__(self, policy: Policy, ledger: Versions) -> None:
+    def __init__(self, policy: Policy, ledger: Versions, *, alarms: Callable[[], list[dict[str, Json]]] = list) -> None:
         self._policy = policy
+        self._alarms = alarms
         self._ledger = ledger
         self._newest: int | None = None
 
@@ -44,6 +46,10 @@ class ServeLoop:
                 self._policy.know(version)
                 self._newest = version.number
         return await self._take_up()
+
+    async def status(self) -> Mapping[str, Json]:
+        """What `status` shows: what a person should look at."""
+        return {"alarms": self._alarms()}
 
     async def _take_up(self) -> int:
         version = await asyncio.to_thread(self._ledger.live_version)

@@ -25,6 +25,9 @@ class Metrics:
         self.tokens = Counter("openclaw_rl_tokens", "tokens", ["side"], registry=registry)
         self.turns = Counter("openclaw_rl_turns", "turns by how they ended", ["finish"], registry=registry)
         self.lost = Counter("openclaw_rl_turns_lost", "turns that the ledger could not take", registry=registry)
+        self.unwritten = Gauge(
+            "openclaw_rl_turns_waiting", "answered turns that wait for the ledger", registry=registry
+        )
         self.version = Gauge("openclaw_rl_version", "the policy version that new requests take", registry=registry)
         self.prompt_tokens = self.tokens.labels("prompt")
         self.reply_tokens = self.tokens.labels("reply")

@@ -153,12 +153,15 @@ class Server:
         turn_id = turn_of(response_id)
         missing = RequestError(f"there is no turn {turn_id} of yours", field="turn", status=404)
         try:
-            turn = await self.answerer.write(lambda: self.answerer.book.turn(turn_id))
+            turn = await self.answerer.write(lambda: self._kept_turn(turn_id))
         except NotInLedger as error:
             raise missing from error
         if turn.user != user:
             raise missing
         return turn
+
+    def _kept_turn(self, turn: str) -> Turn:
+        return self.answerer.keeping.find(turn) or self.answerer.book.turn(turn)
 
     async def go_on(self, asked: Asked, user: str) -> Asked:
         """The request with the conversation of an earlier response before it, if it names one."""

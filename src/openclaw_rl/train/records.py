@@ -104,7 +104,7 @@ class Record:
     def add(self, number: int, lines: Sequence[Mapping[str, Json]]) -> None:
         """Append the lines of one step, the step's own last; all of them or, when the disk is full, none."""
         text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines).encode()
-        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             before = os.fstat(file).st_size
             try:
