@@ -81,8 +81,7 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
             assert int(refused.headers["retry-after"]) >= 1
 
         full(book, pages=10**6)
-        while world.get("/readyz").status_code != 200:
-            assert world.get("/healthz").status_code == 200
+        readiness(f"{world.url}/readyz", 200)
         assert [turn for (turn,) in book.rows("SELECT id FROM turns ORDER BY seq")] == [known, *turns]
         assert world.post("/v1/feedback", {"turn": turns[0], "thumb": "up"}).status_code == 200
         assert "openclaw_rl_turns_waiting 0.0" in world.get("/metrics").text
@@ -172,11 +171,13 @@ def call(url: str, body: Any = None) -> tuple[int, Any]:
 
 def readiness(url: str, wanted: int) -> Any:
     """What /readyz says once it answers so."""
-    while True:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         status, told = call(url)
         if status == wanted:
             return told
         time.sleep(0.05)
+    raise AssertionError(f"/readyz never answered {wanted}")
 
 
 @pytest.mark.slow

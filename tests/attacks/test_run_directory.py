@@ -147,6 +147,18 @@ def test_doctor_says_what_is_wrong_with_the_directory_or_the_ledger(
     assert all(one.remedy for one in found)
 
 
+def test_doctor_finds_words_for_a_ledger_with_any_rotten_page(tmp_path: Path) -> None:
+    place = tmp_path / "run" / "ledger.db"
+    with Ledger(place, writer="serve") as ledger:
+        ledger.add_turn(turned())
+    whole = place.read_bytes()
+    for at in range(0, len(whole), 4096):
+        place.write_bytes(whole[:at] + b"\xff" * 4096 + whole[at + 4096 :])
+        [found] = [one for one in examined(tmp_path / "run") if one.check == "ledger"]
+        assert "ledger.db" in found.detail
+        assert "restore a copy, or move" in found.remedy
+
+
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     """Mounts a small disk; ``ro`` or ``size=`` as asked."""
