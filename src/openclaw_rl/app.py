@@ -32,7 +32,7 @@ from openclaw_rl.building import (
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.listening import Server, bind, refuse_open_door
-from openclaw_rl.ports import Gate, Generate, Loop, Policy, Stream, Watch
+from openclaw_rl.ports import Failing, Gate, Generate, Loop, Policy, Stream, Watch
 from openclaw_rl.runner import Keeper, drain
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train import retention
@@ -205,8 +205,15 @@ class App:
             store_optouts=serve.store_optouts,
             optout_users=serve.no_train_users,
             defaults=default_sampling(self.config),
-            health=lambda: {"ready": self.ready.is_set()},
+            health=self._health,
         )
+
+    def _health(self) -> dict[str, Any]:
+        """What /readyz shows: whether the model is loaded, and every reason why requests are refused all the same."""
+        loaded = self.ready.is_set()
+        outage = self.policy.outage if isinstance(self.policy, Failing) else None
+        reasons: list[str] = [outage] if outage else []
+        return {"ready": loaded and not reasons, "loaded": loaded, "reasons": reasons}
 
     def _generate(self) -> Generate:
         path = self.config.policy.generate

@@ -154,6 +154,25 @@ class Hosting(Protocol):
         ...
 
 
+@runtime_checkable
+class Dividing(Protocol):
+    """A policy that reuses what it has read, and can keep that apart."""
+
+    def scoped(self, scope: str) -> Policy:
+        """The same policy for one scope: nothing that was read for another is reused, so its speed tells nothing."""
+        ...
+
+
+@runtime_checkable
+class Failing(Protocol):
+    """A policy that can be down for good."""
+
+    @property
+    def outage(self) -> str | None:
+        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        ...
+
+
 Decision: TypeAlias = Literal["promote", "refuse", "hold"]
 
 

@@ -68,7 +68,8 @@ def build_app(
 
     ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
     ``defaults`` is how replies are drawn where a request does not say. ``optout_users`` are never trained on.
-    ``health`` may say ``{"ready": False, ...}``; all it says is shown at /readyz.
+    ``health`` may say ``{"ready": False, ...}``; all it says is shown at /readyz. While it says ``{"loaded": False}``,
+    or that it is not ready and nothing of that, requests are held.
     """
     writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
     answerer = Answerer(
@@ -82,7 +83,8 @@ def build_app(
         generate=generate,
         reasoning=reasoning,
         clock=clock,
-        ready=lambda: health is None or bool(health().get("ready", True)),
+        ready=lambda: health is None or _loaded(health()),
+        apart=len(set((keys or {}).values())) > 1,
     )
     server = Server(
         answerer,
@@ -101,6 +103,10 @@ def build_app(
     )
     app.state.server = server
     return app
+
+
+def _loaded(told: Mapping[str, Json]) -> bool:
+    return bool(told.get("loaded", told.get("ready", True)))
 
 
 def _lifespan(writer: ThreadPoolExecutor) -> Callable[[Starlette], Any]:
