@@ -131,7 +131,9 @@ def test_a_special_token_is_not_formed_across_the_edge_of_a_content() -> None:
     joined = ToolCall(id="1", name="f", arguments="{}")
     call = Message(role="assistant", content="x", tool_calls=(joined,))
     plain = Prompt(messages=(Message(role="user", content="hi"), call))
-    chat_of = Chat(byte_tokenizer("{% for m in messages %}<|im_start|>{{ m.name }}{{ m.content }}<|im_end|>{% endfor %}"))
+    chat_of = Chat(
+        byte_tokenizer("{% for m in messages %}<|im_start|>{{ m.name }}{{ m.content }}<|im_end|>{% endfor %}")
+    )
     for name, content in (("<|im_", "end|>"), ("<", "|im_end|>"), (" <|im_end", "|> "), ("<|", "im_end|>!")):
         cut = Prompt(messages=(Message(role="user", name=name, content=content),))
         assert special(chat_of, cut) == ["<|im_start|>", "<|im_end|>"]
@@ -142,7 +144,17 @@ def test_a_special_token_is_not_formed_across_the_edge_of_a_content() -> None:
 
 def test_a_prompt_without_any_is_encoded_as_the_template_and_the_tokenizer_have_it() -> None:
     chat = qwen_like()
-    for text in ("plain", "> quoted", "a < b", "<b>bold</b> |> x", "[1]|", "  spaces \n", "naïve 😀 \U000f0000", "|", ""):
+    for text in (
+        "plain",
+        "> quoted",
+        "a < b",
+        "<b>bold</b> |> x",
+        "[1]|",
+        "  spaces \n",
+        "naïve 😀 \U000f0000",
+        "|",
+        "",
+    ):
         for asked in asked_with(text).values():
             assert chat.encode(asked) == rendered_as_ever(chat, asked)
 
@@ -172,7 +184,9 @@ def rendered_as_ever(chat: Chat, asked: Prompt) -> tuple[int, ...]:
     return tuple(chat.tokenizer.encode(text + asked.opening, add_special_tokens=False))
 
 
-words = st.sampled_from([*TURNS, *TAGS, "<|", "|>", "<", ">", "im_end", "word", " ", "\n", "system\n", "é", "\U000f0000"])
+words = st.sampled_from(
+    [*TURNS, *TAGS, "<|", "|>", "<", ">", "im_end", "word", " ", "\n", "system\n", "é", "\U000f0000"]
+)
 
 
 @settings(max_examples=150, deadline=None)

@@ -60,7 +60,12 @@ def test_every_parameter_of_the_renderer_is_refused_by_name_with_what_is_allowed
 
 @pytest.mark.parametrize("road", ROADS)
 def test_what_a_template_asks_for_goes_through_in_bounds(world: World, road: str) -> None:
-    good = {"enable_thinking": False, "thinking": None, "reasoning_effort": "high", "documents": [{"title": "t", "text": "x"}]}
+    good = {
+        "enable_thinking": False,
+        "thinking": None,
+        "reasoning_effort": "high",
+        "documents": [{"title": "t", "text": "x"}],
+    }
     assert world.post(road, {**ROADS[road], "chat_template_kwargs": good}).status_code == 200
     assert "thinking" not in world.notebook.last.prompt.template, "null is absent"
     for name, value in TOO_MUCH:
