@@ -231,12 +231,16 @@ class Able(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What one step gave. ``adapter`` is the finished directory, None when the step was ``skipped`` for a reason."""
+    """What one step gave. ``adapter`` is the finished directory, None when the step was ``skipped`` for a reason.
+
+    ``dropped`` are turns of the batch that can never train, each with the reason: nothing of them is in the weights.
+    """
 
     adapter: str | None
     metrics: Mapping[str, float]
     seconds: float
     skipped: str | None = None
+    dropped: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
