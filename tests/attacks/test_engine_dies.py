@@ -6,16 +6,19 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 from serving import Notebook
 
+from openclaw_rl.app import App
 from openclaw_rl.backends.local import policy as local
 from openclaw_rl.backends.local.events import Finished, Said
 from openclaw_rl.backends.local.policy import LocalPolicy
 from openclaw_rl.backends.local.wire import Answer, Fault, Load, News, Ready, Score, Settings, Write
+from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
 from openclaw_rl.ports import Delta, Failing
 from openclaw_rl.serve import Limits, ServeLoop, build_app
@@ -270,6 +273,19 @@ async def test_a_version_that_kills_the_engine_is_not_loaded_again_and_again(mac
         assert (await reply(policy, "hello")).version == 1
     assert machine.deaths == 3, "killed once, died twice of version 2"
     await policy.stop()
+
+
+async def test_readyz_says_why_and_what_is_not_ready_is_refused_not_held(tmp_path: Path) -> None:
+    sets = [f"run.dir={tmp_path}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "gate.mode=off"]
+    app = App(load(environ={}, sets=sets).config)
+    transport = httpx2.ASGITransport(app=app.api)
+    async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as api:
+        assert (await api.get("/readyz")).json()["reasons"] == []
+        app.policy.outage = "the local engine is down: no memory"  # type: ignore[union-attr]
+        told = await api.get("/readyz")
+        assert (told.status_code, told.json()["reasons"]) == (503, ["the local engine is down: no memory"])
+        (alarm,) = (await app.loops["serve"].status())["alarms"]  # type: ignore[attr-defined]
+        assert alarm["what"] == "the local engine is down: no memory"
 
 
 class Book:
