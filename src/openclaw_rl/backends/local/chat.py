@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from jinja2 import TemplateError
@@ -77,7 +78,10 @@ class Chat:
         except UnicodeEncodeError as error:
             raise RequestError("the text holds half a character (a lone surrogate)", field="messages") from error
         pieces = self._guard.pieces(text, mark)
-        return tuple(id for piece in pieces for id in self.tokenizer.encode(piece, add_special_tokens=False))
+        if len(pieces) == 1:
+            return tuple(self.tokenizer.encode(pieces[0], add_special_tokens=False))
+        found = self.tokenizer.backend_tokenizer.encode_batch_fast(pieces, add_special_tokens=False)
+        return tuple(chain.from_iterable(piece.ids for piece in found))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, special tokens kept."""

@@ -36,7 +36,8 @@ class Spellings:
         for name in self._names:
             heads.setdefault(name[:2], set()).add(len(name))
         self._lengths = {head: sorted(lengths, reverse=True) for head, lengths in heads.items()}
-        self._head = re.compile("|".join(f"(?={re.escape(head)})" for head in sorted(heads)) or r"(?!)")
+        first, second = ("".join(map(re.escape, sorted({head[at] for head in heads}))) for at in (0, 1))
+        self._head = re.compile(f"[{first}](?=[{second}])" if heads else r"(?!)")
         self._begins = {name[:size] for name in self._names for size in range(1, len(name))}
         self._ends = {name[size:] for name in self._names for size in range(1, len(name))}
         self._longest = max(map(len, self._names), default=0)
@@ -46,7 +47,7 @@ class Spellings:
         """Start and end of every special token that a text spells, overlapping ones too; the longest at each start."""
         for head in self._head.finditer(text):
             at = head.start()
-            for length in self._lengths[text[at : at + 2]]:
+            for length in self._lengths.get(text[at : at + 2], ()):
                 if text[at : at + length] in self._names:
                     yield at, at + length
                     break
@@ -59,7 +60,8 @@ class Spellings:
         first = text.index(body)
         places = {at + 1 for at, _ in self.found(text)}
         sizes = range(1, min(len(body), self._longest) + 1)
-        if body in self._all or any(body[:size] in self._ends for size in sizes):
+        inside = len(body) < self._longest and body in self._all
+        if inside or any(body[:size] in self._ends for size in sizes):
             places.add(first)
         if any(body[-size:] in self._begins for size in sizes):
             places.add(first + len(body))
@@ -67,6 +69,8 @@ class Spellings:
 
     def cut(self, text: str, mark: str) -> list[str]:
         """A rendered text without its marks, in pieces: it is cut where a mark lies inside what would be a token."""
+        if mark not in text:
+            return [text]
         parts = text.split(mark)
         whole = "".join(parts)
         marks, at = set(), 0
