@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     # floor 1
     "errors": set(),
     "types": {"errors"},
+    "variables": {"errors"},
     # floor 2
     "ports": {"types"},
     "codec": {"types"},
@@ -29,12 +30,12 @@ ALLOWED: dict[str, set[str]] = {
     "processes": set(),
     "store": GROUND | {"codec"},
     # floor 3
-    "serve": GROUND | {"codec"},
+    "serve": GROUND | {"codec", "variables"},
     "collect": GROUND,
     "judge": GROUND,
     "train": GROUND,
     "review": GROUND | {"codec", "store"},
-    "backends": GROUND | {"processes"},
+    "backends": GROUND | {"processes", "variables"},
     "envs": GROUND,
     # floor 4
     "runner": {"ports"},

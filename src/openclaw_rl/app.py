@@ -32,7 +32,7 @@ from openclaw_rl.building import (
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.listening import Server, bind, refuse_open_door
-from openclaw_rl.ports import Gate, Generate, Loop, Policy, Stream, Watch
+from openclaw_rl.ports import Failing, Gate, Generate, Loop, Policy, Stream, Watch
 from openclaw_rl.runner import Keeper, drain
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train import retention
@@ -215,8 +215,11 @@ class App:
 
     def _health(self) -> dict[str, Any]:
         """Whether the model is loaded, and what else makes this server unfit for requests."""
+        outage = self.policy.outage if isinstance(self.policy, Failing) else None
         down = self._ledgers["serve"].trouble
-        reasons = [f"the ledger cannot be written: {down.why}; {down.remedy}"] if down else []
+        reasons = [outage] if outage else []
+        if down:
+            reasons.append(f"the ledger cannot be written: {down.why}; {down.remedy}")
         return {"ready": self.ready.is_set(), "reasons": reasons}
 
     def _generate(self) -> Generate:

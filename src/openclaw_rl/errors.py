@@ -17,6 +17,8 @@
     │   └── TooMany           a limit of this key or of the server
     ├── BackendError          a policy or trainer failed
     │   ├── BackendDown       it is restarting: hold the request or come back
+    │   │   └── BackendGone   it cannot be started: refuse the request at once
+    │   ├── FatalRequest      the backend died of this request: it is not tried again
     │   └── ModelRefused      these weights cannot be served, with the numbers
     ├── JudgeUnavailable      no vote could be had; the outcome waits
     └── ImportRefused         a record of an import is not readable
@@ -146,6 +148,14 @@ class BackendDown(BackendError):
     def __init__(self, what: str, *, retry_after: float = 5.0, remedy: str | None = None) -> None:
         super().__init__(what, remedy=remedy)
         self.retry_after = retry_after
+
+
+class BackendGone(BackendDown):
+    """The backend cannot be started; it is tried again now and then, so nobody is held until it comes back."""
+
+
+class FatalRequest(BackendError):
+    """The backend died while it worked on this request, and died again when it was asked once more."""
 
 
 class ModelRefused(BackendError):

@@ -154,6 +154,25 @@ class Hosting(Protocol):
         ...
 
 
+@runtime_checkable
+class Dividing(Protocol):
+    """A policy that reuses what it has read, and can keep that apart."""
+
+    def scoped(self, scope: str) -> Policy:
+        """The same policy for one scope: nothing that was read for another is reused, so its speed tells nothing."""
+        ...
+
+
+@runtime_checkable
+class Failing(Protocol):
+    """A policy that can be down for good."""
+
+    @property
+    def outage(self) -> str | None:
+        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        ...
+
+
 Decision: TypeAlias = Literal["promote", "refuse", "hold"]
 
 
@@ -212,12 +231,16 @@ class Able(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What one step gave. ``adapter`` is the finished directory, None when the step was ``skipped`` for a reason."""
+    """What one step gave. ``adapter`` is the finished directory, None when the step was ``skipped`` for a reason.
+
+    ``dropped`` are turns of the batch that can never train, each with the reason: nothing of them is in the weights.
+    """
 
     adapter: str | None
     metrics: Mapping[str, float]
     seconds: float
     skipped: str | None = None
+    dropped: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

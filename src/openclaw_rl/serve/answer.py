@@ -12,8 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar, cast
 
-from openclaw_rl.errors import BackendDown, BackendError, OpenClawError
-from openclaw_rl.ports import Delta, Generate, Piece, Policy, Stream
+from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError
+from openclaw_rl.ports import Delta, Dividing, Generate, Piece, Policy, Stream
 from openclaw_rl.serve.asked import Asked, Began, Book, Caller, Ended, Event, Limits, Said
 from openclaw_rl.serve.keeping import Keeping
 from openclaw_rl.serve.metrics import Metrics
@@ -61,6 +61,8 @@ class Answerer:
     reasoning: Reasoning = "tags"
     clock: Callable[[], float] = time.time
     ready: Callable[[], bool] = lambda: True
+    apart: bool = False
+    """whether users share nothing that the policy has read"""
     keeping: Keeping = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +77,7 @@ class Answerer:
     ) -> AsyncGenerator[Event, None]:
         """The events of one reply. Closed early, it stops the policy and keeps the turn as aborted."""
         started = time.perf_counter()
-        opened = await self.held(lambda: self._open(_for_choice(asked, choice), version))
+        opened = await self.held(lambda: self._open(_for_choice(asked, choice), caller, version))
         asked, heard, item, stream = opened.asked, opened.heard, opened.item, opened.stream
         try:
             async with aclosing(stream):
@@ -98,18 +100,18 @@ class Answerer:
                 await self._abort(asked, caller, turn, heard)
             raise
 
-    async def _open(self, asked: Asked, version: int | None) -> _Opened:
+    async def _open(self, asked: Asked, caller: Caller, version: int | None) -> _Opened:
         """The first thing the policy says, and the stream that goes on from there.
 
         What depends on the model (its context, how it writes calls) is only known once it is ready.
         """
         if not self.ready():
             raise BackendDown("the model is still being loaded", retry_after=0.2)
-        policy = self.policy
+        policy = self._policy_of(caller.user)
         asked, unenforced = keep_to_form(fitted(asked, policy.context), policy)
         heard = _Heard(Reading(asked.prompt, tool_format=policy.tool_format, reasoning=self.reasoning))
         heard.version = policy.live if version is None else version
-        stream = _closable(self._stream(asked, heard.version))
+        stream = _closable(self._stream(policy, asked, heard.version))
         try:
             return _Opened(asked, heard, await _next(stream), stream, unenforced)
         except BaseException:
@@ -123,6 +125,8 @@ class Answerer:
         while True:
             try:
                 return await attempt()
+            except BackendGone:
+                raise
             except BackendDown as down:
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -142,10 +146,14 @@ class Answerer:
         except OpenClawError:
             return None  # the end of the reply counts again, from the tokens themselves
 
-    def _stream(self, asked: Asked, version: int) -> Stream:
+    def _policy_of(self, user: str) -> Policy:
+        policy = self.policy
+        return policy.scoped(user) if self.apart and isinstance(policy, Dividing) else policy
+
+    def _stream(self, policy: Policy, asked: Asked, version: int) -> Stream:
         if self.generate is not None:
-            return self.generate(self.policy, asked.prompt, asked.sampling, version=version)
-        return self.policy.generate(asked.prompt, asked.sampling, version=version)
+            return self.generate(policy, asked.prompt, asked.sampling, version=version)
+        return policy.generate(asked.prompt, asked.sampling, version=version)
 
     async def _end(self, asked: Asked, caller: Caller, turn_id: str, heard: _Heard, completion: Completion) -> Ended:
         turn = self._turn(asked, caller, turn_id, completion)

@@ -85,6 +85,7 @@ def build_app(
         reasoning=reasoning,
         clock=clock,
         ready=lambda: health is None or bool(health().get("ready", True)),
+        apart=len(set((keys or {}).values())) > 1,
     )
     server = Server(
         answerer,

@@ -12,6 +12,7 @@ from openclaw_rl.serve.faults import Fault
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.parts import Part
 from openclaw_rl.types import Feedback, Json, Kind, Message, Prompt, Sampling, Tool, Turn, Version
+from openclaw_rl.variables import check_variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +181,13 @@ def chosen(choice: str, name: At, tools: Sequence[Tool]) -> str:
         known = ", ".join(tool.name for tool in tools) or "none"
         raise name.fault(f"no tool is called {wanted!r}; known: {known}")
     return f"name:{wanted}"
+
+
+def variables(at: At) -> dict[str, Json]:
+    """What the request says to the chat template: variables that a caller may set, and no others."""
+    given = at.table()
+    check_variables(given, field=at.path)
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def image(url: At) -> str:

@@ -19,6 +19,7 @@ from openclaw_rl.serve.asked import (
     chosen,
     image,
     need_messages,
+    variables,
 )
 from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.faults import Fault, openai_fault
@@ -51,7 +52,7 @@ class ChatWire:
         messages = need_messages([_message(at) for at in found.items(limit=limits.messages)], found)
         tools = tuple(_tool(at) for at in body.key("tools").items(limit=limits.messages))
         choice = _choice(body.key("tool_choice"), tools)
-        template = body.key("chat_template_kwargs").table()
+        template = variables(body.key("chat_template_kwargs"))
         return Asked(
             prompt=Prompt(messages=messages, tools=tools, tool_choice=choice, template=template),
             sampling=_sampling(body, self._defaults),

@@ -74,6 +74,8 @@ class Endpoint:
             return  # the head is out and the stream has said what it could
         if fault.retry_after is not None:
             exchange.headers["retry-after"] = str(max(1, math.ceil(fault.retry_after)))
+        if not fault.again:
+            exchange.headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's SDKs keep to it
         if fault.status == 401:
             exchange.headers["www-authenticate"] = "Bearer"
         if fault.status in (408, 413):

@@ -10,6 +10,7 @@ from openclaw_rl.errors import (
     BackendDown,
     BackendError,
     ContextOverflow,
+    FatalRequest,
     InvalidValue,
     LedgerDown,
     LedgerError,
@@ -31,6 +32,8 @@ class Fault:
     retry_after: float | None = None
     overflow: tuple[int, int] | None = None
     """tokens asked for and tokens that fit, where that was the trouble"""
+    again: bool = True
+    """False: a client must not send the same request again by itself"""
 
 
 def explain(error: Exception) -> Fault:
@@ -57,6 +60,8 @@ def explain(error: Exception) -> Fault:
             )
         case BackendDown():
             return Fault(status=503, message=str(error), code="backend_down", retry_after=error.retry_after)
+        case FatalRequest():
+            return Fault(status=500, message=str(error), code="engine_died", again=False)
         case BackendError():
             return Fault(
                 status=502, message="the model's backend failed; the server's log says why", code="backend_error"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from openclaw_rl.errors import NotInLedger
-from openclaw_rl.ports import Policy, Recall
+from openclaw_rl.errors import BackendDown, BackendError, FatalRequest, NotInLedger
+from openclaw_rl.ports import Failing, Policy, Recall
 from openclaw_rl.types import Json, Version
 
 log = logging.getLogger(__name__)
+
+RETRY = 60.0
+"""seconds until a version that could not be loaded is tried again"""
 
 
 class Versions(Protocol):
@@ -27,17 +32,29 @@ class Versions(Protocol):
 class ServeLoop:
     """Keeps the policy on the newest live version; requests in flight end on the one they began with.
 
-    A policy that can recall versions is told of every one in the ledger, so that each can be asked for by its number,
-    also those from before a restart.
+    Where the live version cannot be loaded, the nearest one that it was trained from and that can be answers instead:
+    turns are kept with the version that answered them, and `status` says so. It is tried again from time to time,
+    unless the engine died of it. A policy that can recall versions is told of every one in the ledger, so that each can
+    be asked for by its number, also those from before a restart.
     """
 
     name = "serve"
 
-    def __init__(self, policy: Policy, ledger: Versions, *, alarms: Callable[[], list[dict[str, Json]]] = list) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        ledger: Versions,
+        *,
+        alarms: Callable[[], list[dict[str, Json]]] = list,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._policy = policy
         self._alarms = alarms
         self._ledger = ledger
+        self._clock = clock
         self._newest: int | None = None
+        self._unloadable: tuple[int, str] | None = None
+        self._retry_at = 0.0
 
     async def tick(self) -> int:
         """1 if another version was taken up, 0 if there was nothing to do."""
@@ -47,18 +64,59 @@ class ServeLoop:
                 self._newest = version.number
         return await self._take_up()
 
-    async def status(self) -> Mapping[str, Json]:
-        """What `status` shows: what a person should look at."""
-        return {"alarms": self._alarms()}
-
     async def _take_up(self) -> int:
         version = await asyncio.to_thread(self._ledger.live_version)
         if version is None or version.number == self._policy.live:
+            self._unloadable = None
             return 0
+        if self._unloadable is not None and self._unloadable[0] == version.number and self._clock() < self._retry_at:
+            return 0
+        error = await self._load(version)
+        if error is None:
+            self._unloadable = None
+            return 1
+        self._unloadable = (version.number, error.what)
+        self._retry_at = math.inf if isinstance(error, FatalRequest) else self._clock() + RETRY
+        for older in await asyncio.to_thread(self._before, version):
+            if older.number == self._policy.live:
+                return 0  # what answers now is the nearest that can be loaded
+            if await self._load(older) is None:
+                return 1
+        return 0
+
+    def _before(self, version: Version) -> list[Version]:
+        """The versions that it was trained from, which were live before it; the newest first."""
+        found: list[Version] = []
+        while version.parent is not None:
+            version = self._ledger.version(version.parent)
+            if version.state != "deleted":
+                found.append(version)
+        return found
+
+    async def _load(self, version: Version) -> BackendError | None:
+        """Why it could not be loaded, None if it was; raises BackendDown, which is of no version's doing."""
         before = self._policy.live
-        await self._policy.load(version)
+        try:
+            await self._policy.load(version)
+        except BackendDown:
+            raise
+        except BackendError as error:
+            log.error("version not loaded version=%d: %s", version.number, error)
+            return error
         log.info("version taken up version=%d before=%d", version.number, before)
-        return 1
+        return None
+
+    async def status(self) -> Mapping[str, Json]:
+        """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns."""
+        alarms = self._alarms()
+        if isinstance(self._policy, Failing) and self._policy.outage:
+            remedy = "see the log; it is tried again by itself, and at once by 'openclaw-rl rollback'"
+            alarms.append({"what": self._policy.outage, "remedy": remedy})
+        if self._unloadable is not None:
+            number, why = self._unloadable
+            what = f"version {number} is live but cannot be loaded, version {self._policy.live} answers: {why}"
+            alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
+        return {"alarms": alarms}
 
     def _unheard_of(self) -> list[Version]:
         """Versions that the policy has not been told of, oldest first: all of them once, then what follows."""

@@ -18,6 +18,7 @@ from openclaw_rl.serve.asked import (
     chosen,
     image,
     need_messages,
+    variables,
 )
 from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.chat import response_schema, stops, top_k
@@ -51,7 +52,7 @@ class MessagesWire:
             messages=need_messages(messages, found),
             tools=tools,
             tool_choice=_choice(body.key("tool_choice"), tools),
-            template={**_thinking(body.key("thinking")), **body.key("chat_template_kwargs").table()},
+            template={**_thinking(body.key("thinking")), **variables(body.key("chat_template_kwargs"))},
         )
         return Asked(
             prompt=prompt,

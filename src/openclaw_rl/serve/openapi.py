@@ -28,6 +28,7 @@ def ref(name: str) -> Schema:
 TEXT: Schema = {"type": "string"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 FREE: Schema = maybe("object")
+FLAG = maybe("boolean")
 UNIT = maybe("number", minimum=0, maximum=1)
 WIDE = maybe("number", minimum=0, maximum=2)
 LIMIT = maybe("integer", minimum=1, maximum=10**9)
@@ -51,6 +52,28 @@ _CHAT_MESSAGE = record(
     tool_call_id=maybe("string"),
     name=maybe("string"),
 )
+_VARIABLES = maybe(
+    "object",
+    description="variables of the model's chat template; no other name is accepted",
+    additionalProperties=False,
+    properties={
+        "enable_thinking": FLAG,
+        "thinking": FLAG,
+        "preserve_thinking": FLAG,
+        "clear_thinking": FLAG,
+        "thinking_budget": maybe("integer", minimum=0, maximum=2**31),
+        "reasoning_effort": maybe("string", maxLength=64),
+        "documents": listed(
+            {"type": "object", "additionalProperties": TEXT, "maxProperties": 16, "propertyNames": {"maxLength": 64}},
+            maxItems=1000,
+        ),
+        "builtin_tools": listed({"type": "string", "maxLength": 64}, maxItems=16),
+        "model_identity": maybe("string", maxLength=1000),
+        "date_string": maybe("string", maxLength=64),
+        "tools_in_user_message": FLAG,
+        "add_vision_id": FLAG,
+    },
+)
 _COMMON: Schema = {
     "model": maybe("string"),
     "stream": maybe("boolean"),
@@ -60,7 +83,7 @@ _COMMON: Schema = {
     "user": maybe("string", description="taken for the session where nothing else names one"),
     "session_id": maybe("string", description="the session, as X-Session-Id"),
     "prompt_cache_key": maybe("string"),
-    "chat_template_kwargs": FREE,
+    "chat_template_kwargs": _VARIABLES,
 }
 _CHAT = record(
     ("messages",),

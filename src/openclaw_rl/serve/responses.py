@@ -16,6 +16,7 @@ from openclaw_rl.serve.asked import (
     chosen,
     image,
     need_messages,
+    variables,
 )
 from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.chat import response_schema, strict
@@ -42,7 +43,7 @@ class ResponsesWire:
         messages = _instructions(body.key("instructions")) + _input(found, limits)
         tools = tuple(tool for at in body.key("tools").items(limit=limits.messages) if (tool := _tool(at)))
         choice = _choice(body.key("tool_choice"), tools)
-        template = body.key("chat_template_kwargs").table()
+        template = variables(body.key("chat_template_kwargs"))
         return Asked(
             prompt=Prompt(messages=need_messages(messages, found), tools=tools, tool_choice=choice, template=template),
             sampling=_sampling(body, self._defaults),

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from openclaw_rl.errors import LedgerError, NotInLedger
+from openclaw_rl.errors import BackendDown, LedgerError, ModelRefused, NotInLedger
 from openclaw_rl.ports import Gate, Relapse, Ruling, Trained, Trainer, Watch
 from openclaw_rl.train import checkpoints, retention
 from openclaw_rl.train.checkpoints import Checkpoint, Memory
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.rolling import VersionLedger, roll_back
 from openclaw_rl.train.samples import Batch, Rules, assemble
+from openclaw_rl.train.trial import UNFIT, Trial
 from openclaw_rl.train.work import Work, WorkLedger
 from openclaw_rl.types import Drop, Sample, Step, Version
 
@@ -95,6 +96,7 @@ class TrainLoop:
         self._work = Work(
             ledger, rules, batch_size=batch_size, max_wait=max_wait, idle=idle, group_size=group_size, clock=clock
         )
+        self._trial = Trial()
         self._alarms = 0
         self._begun = False
         self._trainer_up = False
@@ -213,15 +215,41 @@ class TrainLoop:
 
     async def _step(self, chosen: Sequence[Sample]) -> int:
         memory = await asyncio.to_thread(self._memory)
-        batch = assemble(chosen, baselines=memory.baselines, rules=self._rules)
+        batch = self._batch(chosen, memory)
         number = memory.step + 1
         parent = await asyncio.to_thread(self._live)
         target = self._directory / f"{await asyncio.to_thread(self._next_version):06d}"
-        trained = await self._train(batch, number=number, parent=parent, target=target)
+        try:
+            trained = await self._train(batch, number=number, parent=parent, target=target)
+        except (BackendDown, ModelRefused):  # of no batch's doing
+            raise
+        except Exception as error:  # whatever a batch does to a trainer, it may not do it for ever
+            hopeless = self._trial.failed(batch, error)
+            if hopeless is None:
+                raise
+            await asyncio.to_thread(self._give_up, hopeless)
+            return 1
+        self._trial.passed()
         await asyncio.to_thread(self._publish, batch, number, parent, trained)
         self._work.forget()
         await self._rule()
-        return len(chosen)
+        return len(batch.samples)
+
+    def _batch(self, chosen: Sequence[Sample], memory: Memory) -> Batch:
+        """The samples with their advantages; after a failure a part of them, with those that they have in the whole."""
+        whole = assemble(chosen, baselines=memory.baselines, rules=self._rules)
+        size = self._trial.size(len(chosen))
+        if size == len(chosen):
+            return whole
+        part = assemble(chosen[:size], baselines=memory.baselines, rules=self._rules)
+        return Batch(samples=whole.samples[:size], baselines=part.baselines)
+
+    def _give_up(self, hopeless: Drop) -> None:
+        """A turn that fails the trainer is dropped; so many in a row pause training, for it may be the trainer."""
+        self._ledger.add_drops([hopeless])
+        self._work.forget()
+        log.error("turn %s is dropped: %s", hopeless.turn, hopeless.detail)
+        self._alarm(f"turn {hopeless.turn} was dropped: {hopeless.detail}")
 
     async def _train(self, batch: Batch, *, number: int, parent: Version, target: Path) -> Trained:
         if batch.silent:
@@ -232,17 +260,22 @@ class TrainLoop:
         return await self._trainer.step(batch.samples, number=number, parent=parent, target=str(target))
 
     def _publish(self, batch: Batch, number: int, parent: Version, trained: Trained) -> None:
+        drops = [Drop(turn=turn, stage="train", reason=UNFIT, detail=why) for turn, why in trained.dropped.items()]
+        samples = [sample for sample in batch.samples if sample.turn not in trained.dropped]
+        if not samples:
+            self._ledger.add_drops(drops)
+            return
         step = Step(
             number=number,
-            turns=tuple(sample.turn for sample in batch.samples),
+            turns=tuple(sample.turn for sample in samples),
             metrics=trained.metrics,
             seconds=trained.seconds,
             skipped=trained.skipped,
             baselines=batch.baselines,
-            parts={sample.turn: _part(sample, parent) for sample in batch.samples},
+            parts={sample.turn: _part(sample, parent) for sample in samples},
         )
         if trained.adapter is None:
-            self._ledger.add_step(step, None)
+            self._ledger.add_step(step, None, drops)
             log.warning("step %d skipped: %s", number, trained.skipped)
             self._alarmed(batch, trained)
             return
@@ -255,7 +288,7 @@ class TrainLoop:
             step=number,
             note=f"step {number}",
         )
-        self._ledger.add_step(step, version)
+        self._ledger.add_step(step, version, drops)
         self._candidate = version
 
     def _alarmed(self, batch: Batch, trained: Trained) -> None:

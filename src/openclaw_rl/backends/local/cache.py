@@ -1,8 +1,9 @@
 """The engine's memory: keys and values of sequences, in one arena of fixed size.
 
 A sequence holds a run of rows, one row per token: `[layers, rows, 2, heads, dim]`. A finished one stays, idle, until
-the room is needed, so that the next turn of its conversation finds its beginning computed. Keys are (version, tokens):
-the values of one version are never taken for those of another.
+the room is needed, so that the next turn of its conversation finds its beginning computed. Keys are (version, scope,
+tokens): the values of one version are never taken for those of another, and how fast a prompt is read tells nobody
+what was asked in another scope.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ class Strand:
     """The computed tokens of one sequence and the rows that hold them."""
 
     version: int
+    scope: str
     start: int
     room: int
     tokens: array[int] = field(default_factory=lambda: array("q"))
@@ -64,30 +66,30 @@ class Arena:
         """Rows of strands that are in use."""
         return sum(strand.room for strand in self.strands if strand.busy)
 
-    def match(self, version: int, tokens: Sequence[int]) -> tuple[Strand | None, int]:
-        """The strand of this version that shares the longest beginning with ``tokens``, and how long that is."""
+    def match(self, version: int, tokens: Sequence[int], *, scope: str = "") -> tuple[Strand | None, int]:
+        """The strand of this version and scope with the longest beginning of ``tokens``, and how long that is."""
         best: Strand | None = None
         length = WORTHWHILE - 1
         for strand in self.strands:
-            if strand.version == version and len(strand) > length:
+            if (strand.version, strand.scope) == (version, scope) and len(strand) > length:
                 common = shared(strand.tokens, tokens)
                 if common > length or (common == length and best and best.busy and not strand.busy):
                     best, length = strand, common
         return (best, length) if best else (None, 0)
 
-    def open(self, version: int, tokens: Sequence[int], room: int) -> Strand | None:
+    def open(self, version: int, tokens: Sequence[int], room: int, *, scope: str = "") -> Strand | None:
         """A busy strand with ``room`` rows that holds as much of ``tokens`` as is known; None when there is no place.
 
         An idle strand that ends where the match ends is taken over; any other is copied from, unless memory is short.
         """
-        source, common = self.match(version, tokens)
+        source, common = self.match(version, tokens, scope=scope)
         self._clock += 1
         if source is None:
-            return self._new(version, room)
+            return self._new(version, scope, room)
         if not source.busy and len(source) - common < WORTHWHILE:
             return self._adopt(source, common, room)
         held, source.busy = source.busy, True
-        strand = self._new(version, room)
+        strand = self._new(version, scope, room)
         source.busy = held
         if strand is not None:
             self._copy(source, strand, common)
@@ -102,7 +104,7 @@ class Arena:
         if self._gap_after(strand) >= room - strand.room:
             strand.room = room
             return True
-        bigger = self._new(strand.version, room)
+        bigger = self._new(strand.version, strand.scope, room)
         if bigger is None:
             return False
         self._copy(strand, bigger, len(strand))
@@ -147,7 +149,7 @@ class Arena:
         end = strand.start + strand.room
         return next((size for start, size in self._gaps() if start == end), 0)
 
-    def _new(self, version: int, room: int) -> Strand | None:
+    def _new(self, version: int, scope: str, room: int) -> Strand | None:
         """A busy strand of ``room`` rows; idle ones make way, then the busy ones move together."""
         room = self._pages(room)
         while (start := self._fit(room)) is None:
@@ -158,7 +160,7 @@ class Arena:
                 self._compact()
             else:
                 return None
-        strand = Strand(version=version, start=start, room=room, used=self._clock)
+        strand = Strand(version=version, scope=scope, start=start, room=room, used=self._clock)
         self.strands.append(strand)
         self._sort()
         return strand

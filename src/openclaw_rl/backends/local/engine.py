@@ -22,7 +22,7 @@ from openclaw_rl.backends.local.graphs import Recorded
 from openclaw_rl.backends.local.jobs import Job, Scoring, Writing
 from openclaw_rl.backends.local.memory import release
 from openclaw_rl.backends.local.sampler import draw
-from openclaw_rl.errors import OpenClawError
+from openclaw_rl.errors import BackendError, OpenClawError
 
 AHEAD = 128
 """rows taken beyond the tokens known, so that a reply seldom has to move"""
@@ -213,7 +213,7 @@ class Engine:
 
     def _open(self, job: Job) -> bool:
         reusable = job.reusable if isinstance(job, Scoring) else job.wanted - 1
-        job.strand = self.arena.open(job.version, job.tokens[:reusable], self._room(job))
+        job.strand = self.arena.open(job.version, job.tokens[:reusable], self._room(job), scope=job.scope)
         if job.strand is None:
             return False
         self.counts.reused += len(job.strand)
@@ -226,9 +226,10 @@ class Engine:
 
     def _better_later(self, job: Job) -> bool:
         """Whether a running job is just reading a beginning that this one shares, longer than any that is known."""
-        _, known = self.arena.match(job.version, job.tokens)
+        _, known = self.arena.match(job.version, job.tokens, scope=job.scope)
         for other in self._queue.running:
-            if other.version == job.version and other.strand is not None and len(other.strand) < other.wanted - 1:
+            alike = (other.version, other.scope) == (job.version, job.scope)
+            if alike and other.strand is not None and len(other.strand) < other.wanted - 1:
                 ahead = shared(other.tokens, job.tokens)
                 if ahead >= WORTHWHILE and min(ahead, other.wanted - 1) > known:
                     return True
@@ -312,7 +313,11 @@ class Engine:
         events: list[Event] = []
         drawn = draw(mine, [job.drawer for _, job in rows])
         for (_, job), result in zip(rows, drawn, strict=True):
-            delta, finish = job.take(result)
+            try:
+                delta, finish = job.take(result)
+            except Exception as error:  # what one reply fails with is its own; the others go on
+                events.append(self._failed(job, error))
+                continue
             self.counts.written += 1
             events.append(Said(job.id, delta))
             if finish is not None:
@@ -321,13 +326,22 @@ class Engine:
         return events
 
     def _score(self, logits: torch.Tensor, owners: list[Job], finished: list[Job]) -> list[Event]:
+        events: list[Event] = []
         for job in dict.fromkeys(job for job in owners if isinstance(job, Scoring)):
             rows = [row for row, owner in enumerate(owners) if owner is job]
-            _note(job, logits[rows[0] : rows[-1] + 1])
-        done = [job for job in finished if isinstance(job, Scoring)]
-        for job in done:
-            self._leave(job)
-        return [job.result() for job in done]
+            try:
+                _note(job, logits[rows[0] : rows[-1] + 1])
+            except Exception as error:  # as above
+                events.append(self._failed(job, error))
+        for done in finished:
+            if isinstance(done, Scoring) and done in self._queue.running:
+                self._leave(done)
+                events.append(done.result())
+        return events
+
+    def _failed(self, job: Job, error: Exception) -> Failed:
+        self._leave(job)
+        return Failed(job.id, BackendError(f"the request failed: {type(error).__name__}: {error}"))
 
     def _leave(self, job: Job) -> None:
         if job in self._queue.waiting:

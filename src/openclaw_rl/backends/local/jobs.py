@@ -27,6 +27,7 @@ class Writing:
     stops: Stops
     ends: frozenset[int]
     text_of: Callable[[int], str]
+    scope: str = ""
     strand: Strand | None = None
     logprobs: list[float] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
@@ -41,6 +42,7 @@ class Writing:
         *,
         context: int,
         ends: frozenset[int],
+        scope: str = "",
         decode: Callable[[Sequence[int]], str],
     ) -> Writing:
         room = context - len(prompt)
@@ -58,6 +60,7 @@ class Writing:
             words=Words(decode),
             stops=Stops(sampling.stop),
             ends=ends,
+            scope=scope,
             text_of=text_of,
         )
 
@@ -106,6 +109,7 @@ class Scoring:
     reply: Tokens
     temperature: float
     top_k: int
+    scope: str = ""
     strand: Strand | None = None
     logprobs: list[float] = field(default_factory=list)
     top_tokens: list[Tokens] = field(default_factory=list)

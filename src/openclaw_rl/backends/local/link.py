@@ -9,7 +9,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from openclaw_rl.backends.local.wire import Reply, Request, Settings, Stop
+from openclaw_rl.backends.local.wire import Fault, Reply, Request, Settings, Stop
+from openclaw_rl.errors import RequestError
 
 GRACE = 5.0
 """seconds a process is given to end by itself"""
@@ -20,6 +21,10 @@ def _begin(conn: Connection, settings: Settings) -> None:
     from openclaw_rl.backends.local.worker import main
 
     main(conn, settings)
+
+
+def _refused(error: Exception) -> RequestError:
+    return RequestError(f"the request cannot be handed to the engine: {type(error).__name__}: {error}"[:300])
 
 
 class Link:
@@ -67,6 +72,8 @@ class Link:
                 self._conn.send(request)
             except OSError:
                 return  # the reader sees the same end and reports it
+            except Exception as error:  # it cannot travel, such as an object that is nested too deep: its own failure
+                self._call(self._heard, Fault.of(getattr(request, "id", None), _refused(error)))
 
     def _read(self) -> None:
         while True:

@@ -1,7 +1,9 @@
 """Real weights on this machine, in a process of their own.
 
 The event loop of the API only passes messages. When the engine process dies it is started again with the version that
-was live; requests that had shown nothing yet are asked again, the others fail with `BackendDown`.
+was live, or the nearest one before it that can be loaded. Requests that had shown something fail with `BackendDown`,
+the others are asked again, once and one at a time: what the engine dies of twice fails with `FatalRequest`. After
+several starts in vain the policy is down: it refuses at once, and is tried again now and then and by the next `load`.
 """
 
 from __future__ import annotations
@@ -9,14 +11,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, cast
 
+from openclaw_rl.backends.local.asking import Asking, Lost, completion, fatal, settle, within
 from openclaw_rl.backends.local.events import Finished, Said, Scored
+from openclaw_rl.backends.local.lineage import Lineage
 from openclaw_rl.backends.local.link import Link
+from openclaw_rl.backends.local.scoped import Scoped
+from openclaw_rl.backends.local.suspects import Turnstile
 from openclaw_rl.backends.local.wire import (
     Answer,
     Cancel,
@@ -37,26 +44,21 @@ from openclaw_rl.backends.local.wire import (
     Tokenize,
     Write,
 )
-from openclaw_rl.errors import BackendDown, BackendError, ModelRefused, OpenClawError, RequestError
-from openclaw_rl.ports import Ability, Delta, Scores, Stream
-from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tokens, Version
+from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError, RequestError
+from openclaw_rl.ports import Ability, Delta, Policy, Scores, Stream
+from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
 
 logger = logging.getLogger(__name__)
 
-HOLD = 120.0
-"""seconds a request waits for an engine that is being started again"""
-TRIES = 3
-"""how often a request that has shown nothing is asked again after a crash"""
 RESTARTS = 5
-"""how many starts may fail one after another before the policy stays down"""
+"""how many starts may fail one after another before the policy is down"""
+BACKOFF = 1.0
+"""seconds before the second of these starts; twice as many before each one after it"""
+LATER = 60.0
+"""seconds from one start to the next of a policy that is down"""
 
-T = TypeVar("T")
 _Item = Said | Finished | OpenClawError
 _Bits: TypeAlias = AsyncGenerator[Delta | Completion, None]
-
-
-class _Lost(BackendDown):
-    """The process ended under a request."""
 
 
 class LocalPolicy:
@@ -101,7 +103,7 @@ class LocalPolicy:
         self.tool_format = tool_format or "none"
         self.facts: Ready | None = None
         self._progress = progress or (lambda text: logger.info("engine: %s", text))
-        self._adapters: dict[int, str | None] = {0: None}
+        self._versions = Lineage()
         self._live = 0
         self._ids = itertools.count(1)
         self._link: Link | None = None
@@ -111,6 +113,8 @@ class LocalPolicy:
         self._restarts = 0
         self._stats: Mapping[str, int] = {}
         self._up = asyncio.Event()
+        self._now = asyncio.Event()
+        self._turnstile = Turnstile()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._streams: dict[int, asyncio.Queue[_Item]] = {}
         self._starting: asyncio.Future[Ready] | None = None
@@ -132,8 +136,14 @@ class LocalPolicy:
             "error": self._error,
             "last_error": self._last_error,
             "live": self._live,
+            "unloadable": dict(self._versions.unloadable),
             **self._stats,
         }
+
+    @property
+    def outage(self) -> str | None:
+        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        return f"the local engine is down: {self._error or 'not started'}" if self._state == "down" else None
 
     async def start(self) -> None:
         """Start the engine process and load the model; raises ModelRefused with the numbers and the remedy."""
@@ -158,12 +168,16 @@ class LocalPolicy:
         await self._close()
         self._fail(BackendDown("the local policy was stopped"))
 
-    def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+    def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None, scope: str = "") -> Stream:
         """Stream a reply of ``version`` (None: the live one). Closing the stream early stops generation."""
         if sampling.dry_multiplier and (prompt.tools or sampling.json_schema is not None):
             # calls and JSON say the same names again for good reason
             sampling = replace(sampling, dry_multiplier=0.0)
-        return self._generate(prompt, sampling, version)
+        return self._generate(prompt, sampling, version, scope)
+
+    def scoped(self, scope: str) -> Policy:
+        """The same policy for one scope: what it has read for another is not reused, so nobody can tell what it was."""
+        return cast(Policy, Scoped(self, scope)) if scope else self
 
     async def encode(self, prompt: Prompt) -> Tokens:
         """The prompt's ids through the chat template, ready for a reply."""
@@ -187,10 +201,17 @@ class LocalPolicy:
         return cast(Scores, await self._ask(lambda id: Score(id, prompt, reply, number, temperature, top_k)))
 
     async def load(self, version: Version) -> None:
-        """Load ``version`` beside the running one and make it live. Requests in flight keep theirs."""
+        """Load ``version`` beside the running one and make it live. Requests in flight keep theirs.
+
+        A policy that is down is started again with it.
+        """
         self.know(version)
-        await self._ask(lambda id: Load(id, version.number))
-        self._live = version.number
+        if self._state == "down":
+            await self._start_again(version.number)
+        else:
+            await self._ask(lambda id: Load(id, version.number))
+            self._live = version.number
+        self._versions.loaded(version.number)
 
     async def admit(self, version: Version) -> None:
         """Load ``version`` beside the live one and keep it until `dismiss`; its requests give way to users'."""
@@ -204,69 +225,70 @@ class LocalPolicy:
 
     def know(self, version: Version) -> None:
         """Make ``version`` known by its number without making it live; it is loaded when first asked for."""
-        number, adapter = version.number, version.adapter
-        if self._adapters.get(number, adapter) != adapter:
-            raise BackendError(
-                f"version {number} is {self._adapters[number]}, not {adapter}",
-                remedy="an adapter is never changed in place: give it a new number",
-            )
-        self._adapters[number] = adapter
+        self._versions.know(version)
         if self._link is not None:
-            self._link.send(Know({number: adapter}))
+            self._link.send(Know({version.number: version.adapter}))
 
-    async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None) -> _Bits:
+    async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None, scope: str) -> _Bits:
         number = self._number(version)
-        for attempt in range(TRIES):
+        asking = Asking(prompt, sampling, number, number == self._live, scope)
+        for again in (False, True):
             shown = False
-            stream = self._attempt(prompt, sampling, number)
+            stream = self._attempt(asking, alone=again)
             try:
                 async for item in stream:
                     shown = True
                     yield item
                 return
-            except _Lost:
-                if shown or attempt == TRIES - 1:
+            except Lost as lost:
+                if shown:
                     raise
+                if again:
+                    raise fatal(lost) from lost
             finally:
                 await stream.aclose()
 
-    async def _attempt(self, prompt: Prompt, sampling: Sampling, number: int) -> _Bits:
-        await self._ready()
-        assert self._link is not None
-        id, link = next(self._ids), self._link
-        queue: asyncio.Queue[_Item] = asyncio.Queue()
-        self._streams[id] = queue
-        link.send(Write(id, prompt, sampling, number))
-        over = False
-        try:
-            while not over:
-                item = await queue.get()
-                over = not isinstance(item, Said)
-                if isinstance(item, OpenClawError):
-                    raise item
-                yield item.delta if isinstance(item, Said) else _completion(item, sampling)
-        finally:
-            self._streams.pop(id, None)
-            if not over:
-                link.send(Cancel(id))
+    async def _attempt(self, asking: Asking, *, alone: bool) -> _Bits:
+        async with self._turnstile.passing(alone=alone) as shown:
+            await self._ready()
+            gone = asking.live and asking.version in self._versions.unloadable
+            number = self._live if gone else asking.version
+            assert self._link is not None
+            id, link = next(self._ids), self._link
+            queue: asyncio.Queue[_Item] = asyncio.Queue()
+            self._streams[id] = queue
+            link.send(Write(id, asking.prompt, asking.sampling, number, asking.scope))
+            over = False
+            try:
+                while not over:
+                    item = await queue.get()
+                    over = not isinstance(item, Said)
+                    if isinstance(item, OpenClawError):
+                        raise item
+                    shown()
+                    yield item.delta if isinstance(item, Said) else completion(item, asking.sampling)
+            finally:
+                self._streams.pop(id, None)
+                if not over:
+                    link.send(Cancel(id))
 
     def _number(self, version: int | None) -> int:
         number = self._live if version is None else version
-        if number not in self._adapters:
-            raise RequestError(
-                f"no version {number} of {self.name}; known: {_span(sorted(self._adapters))}", field="model", status=404
-            )
+        if number not in self._versions.adapters:
+            known = self._versions.names()
+            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
         return number
 
     async def _ask(self, request: Callable[[int], Request]) -> Any:
-        """Send a request and wait for its answer; asked again when the process ends under it."""
-        for attempt in range(TRIES):
-            await self._ready()
-            try:
-                return await self._send(request)
-            except _Lost:
-                if attempt == TRIES - 1:
-                    raise
+        """Send a request and wait for its answer; asked again, once and alone, when the process ends under it."""
+        for again in (False, True):
+            async with self._turnstile.passing(alone=again):
+                await self._ready()
+                try:
+                    return await self._send(request)
+                except Lost as lost:
+                    if again:
+                        raise fatal(lost) from lost
         raise AssertionError("the loop above returns or raises")
 
     async def _send(self, request: Callable[[int], Request]) -> Any:
@@ -286,11 +308,22 @@ class LocalPolicy:
         """Wait while the engine is being started again; raises BackendDown when that takes too long or is given up."""
         if self._up.is_set():
             return
-        if self._state in ("stopped", "down"):
-            raise BackendDown(f"the local engine is {self._state}: {self._error or 'not started'}", retry_after=30.0)
-        await _within(self._up.wait(), f"the local engine is {self._state}")
+        if self._state in ("starting", "restarting"):
+            await within(self._up.wait(), f"the local engine is {self._state}")
+        if self._state == "down":
+            raise BackendGone(str(self.outage), retry_after=LATER, remedy="see the server's log")
         if not self._up.is_set() or self._state != "ready":
-            raise BackendDown(f"the local engine is {self._state}: {self._error or 'not started'}")
+            raise BackendDown(f"the local engine is {self._state}: {self._error or 'not started'}", retry_after=30.0)
+
+    async def _start_again(self, number: int) -> None:
+        """Start a policy that is down with another version, now."""
+        self._live = number
+        self._now.set()
+        await within(self._up.wait(), "the local engine is down")
+        if self._state != "ready":
+            raise BackendGone(str(self.outage), retry_after=LATER)
+        if self._live != number:
+            raise BackendError(f"version {number} cannot be loaded: {self._versions.unloadable.get(number)}")
 
     async def _open(self) -> None:
         """A new process, its model loaded, the live version in place."""
@@ -300,11 +333,28 @@ class LocalPolicy:
         self.facts = facts
         self.name = self._given_name or facts.name
         self.base, self.context, self.tool_format = facts.base, facts.context, facts.tool_format
-        self._link.send(Know(dict(self._adapters)))
-        if self._live:
-            await self._send(lambda id: Load(id, self._live))
+        self._link.send(Know(dict(self._versions.adapters)))
+        await self._load_live()
         self._state = "ready"
         self._up.set()
+
+    async def _load_live(self) -> None:
+        """The version that was live; where it cannot be loaded the nearest one before it that can, the base at last."""
+        number = self._live
+        while number:
+            try:
+                await self._send(partial(Load, version=number))
+                self._versions.loaded(number)
+                break
+            except BackendDown as error:
+                if self._versions.died(number, error.what):
+                    self._live = self._versions.before(number)
+                raise
+            except (BackendError, RequestError) as error:
+                self._versions.unloadable[number] = error.what
+                logger.error("engine.unloadable version=%d error=%s", number, error.what)
+                number = self._versions.before(number)
+        self._live = number
 
     async def _close(self) -> None:
         link, self._link = self._link, None
@@ -316,14 +366,14 @@ class LocalPolicy:
             return
         match reply:
             case Ready():
-                _settle(self._starting, reply)
+                settle(self._starting, reply)
             case Progress(text):
                 self._progress(text)
             case Answer(id, value):
-                _settle(self._waiting.get(id), value)
+                settle(self._waiting.get(id), value)
             case Fault(None):
                 self._error = reply.error().what
-                _settle(self._starting, reply.error())
+                settle(self._starting, reply.error())
             case Fault(id):
                 self._hand(cast(int, id), reply.error())
             case News(events, stats):
@@ -334,11 +384,11 @@ class LocalPolicy:
     def _hand(self, id: int, item: Said | Finished | Scored | OpenClawError) -> None:
         """Give an event to whoever waits for it; nobody does after a cancellation."""
         if isinstance(item, Scored):
-            _settle(self._waiting.get(id), item.scores)
+            settle(self._waiting.get(id), item.scores)
         elif id in self._streams:
             self._streams[id].put_nowait(item)
         elif isinstance(item, OpenClawError):
-            _settle(self._waiting.get(id), item)
+            settle(self._waiting.get(id), item)
 
     def _ended(self, link: Link, code: int | None) -> None:
         if link is not self._link or self._state == "stopped":
@@ -346,67 +396,40 @@ class LocalPolicy:
         self._error = self._error or f"the engine process ended with exit code {code}"
         self._last_error = self._error
         logger.error("engine.died code=%s error=%s", code, self._error)
-        _settle(self._starting, BackendDown(self._error))
+        settle(self._starting, BackendDown(self._error))
         self._up.clear()
-        self._fail(_Lost(f"the local engine stopped: {self._error}"))
+        self._fail(Lost(f"the local engine stopped: {self._error}"))
         if self._state == "ready":
             self._state = "restarting"
             self._mending = asyncio.get_running_loop().create_task(self._mend())
 
     def _fail(self, error: OpenClawError) -> None:
         for future in list(self._waiting.values()):
-            _settle(future, error)
+            settle(future, error)
         for queue in self._streams.values():
             queue.put_nowait(error)
 
     async def _mend(self) -> None:
-        """Start the engine again, waiting longer after each failure."""
-        for attempt in range(RESTARTS):
+        """Start the engine again, waiting longer after each failure; when it was in vain too often it is down."""
+        for attempt in itertools.count():
             await self._close()
-            await asyncio.sleep(0 if attempt == 0 else 2.0 ** (attempt - 1))
+            await self._pause(attempt)
             self._restarts += 1
             self._error = None
             try:
                 await self._open()
-            except (BackendDown, ModelRefused, BackendError) as error:
+                return
+            except BackendError as error:
                 self._error = error.what
                 logger.error("engine.restart attempt=%d error=%s", attempt + 1, error.what)
-            else:
-                return
-        self._state = "down"
-        self._up.set()  # those who wait are told
-        self._up.clear()
+            if attempt + 1 >= RESTARTS:
+                self._state = "down"
+                self._up.set()  # those who wait are told
+                self._up.clear()
 
-
-def _completion(done: Finished, sampling: Sampling) -> Completion:
-    return Completion(
-        reply=Message(role="assistant", content=done.text),
-        prompt_tokens=done.prompt,
-        reply_tokens=done.tokens,
-        logprobs=done.logprobs,
-        sampling=sampling,
-        finish=done.finish,
-        version=done.version,
-    )
-
-
-def _settle(future: asyncio.Future[Any] | None, value: object) -> None:
-    """Give a value or an error to a future that still waits."""
-    if future is None or future.done():
-        return
-    if isinstance(value, OpenClawError):
-        future.set_exception(value)
-    else:
-        future.set_result(value)
-
-
-async def _within(waited: Awaitable[T], what: str) -> T:
-    try:
-        return await asyncio.wait_for(waited, HOLD)
-    except TimeoutError as error:
-        raise BackendDown(f"{what} for more than {HOLD:.0f} s") from error
-
-
-def _span(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[-5:]))
-    return shown if len(numbers) <= 5 else f"{numbers[0]} .. {numbers[-6]}, {shown}"
+    async def _pause(self, attempt: int) -> None:
+        """Wait for the next start; one that is long in coming can be asked for at once."""
+        seconds = 0.0 if attempt == 0 else BACKOFF * 2 ** (attempt - 1) if attempt < RESTARTS else LATER
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._now.wait(), seconds)
+        self._now.clear()

@@ -16,18 +16,23 @@ from openclaw_rl.processes import end_with_parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why the worker is about to end: what to say, what to do, and whether the model was refused."""
+    """Why the worker is about to end: what to say, what to do, and whether the model was refused.
+
+    ``outside``: the machine failed it (no room on the disk, say), whatever the batch is.
+    """
 
     what: str
     remedy: str | None = None
     refused: bool = False
+    outside: bool = False
 
 
 def _failure(error: BaseException) -> Failure:
     """An error of ours speaks for itself; of any other the end of its traceback is told."""
     if isinstance(error, OpenClawError):
         return Failure(what=error.what, remedy=error.remedy, refused=isinstance(error, ModelRefused))
-    return Failure(what="the training worker failed:\n" + "".join(traceback.format_exception(error)[-6:]))
+    what = "the training worker failed:\n" + "".join(traceback.format_exception(error)[-6:])
+    return Failure(what=what, outside=isinstance(error, OSError))
 
 
 def serve(pipe: Connection, settings: TrainSettings, niceness: int) -> None:

@@ -26,10 +26,11 @@ from openclaw_rl.backends.local.train_memory import MemoryPlan, Shape, free_memo
 from openclaw_rl.backends.local.train_model import Policy, Weights
 from openclaw_rl.backends.local.train_publish import STATE, publishing, read_manifest, write_manifest
 from openclaw_rl.backends.local.train_settings import TrainSettings, attribute
-from openclaw_rl.errors import BackendError, RequestError
+from openclaw_rl.backends.local.train_views import Lessons, lessons
+from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Trained
 from openclaw_rl.train.losses import LossInputs, LossSettings, health, loss, needs, weight_of
-from openclaw_rl.types import Prompt, Sample, Tokens, Version
+from openclaw_rl.types import Sample, Tokens, Version
 
 log = logging.getLogger(__name__)
 
@@ -93,28 +94,30 @@ class Worker:
         if known is not None:
             return known
         metrics: dict[str, float] = {"samples": float(len(order.samples)), **_lag(order)}
+        taught = self._lessons(order.samples)
+        done = partial(Trained, dropped=taught.dropped)
         try:
             self._load(order.parent)
-            metrics |= self._train(order)
+            metrics |= self._train(order, taught)
         except Skip as skip:
             self._forget_gradients()
             found = {**metrics, **(skip.args[1] if len(skip.args) > 1 else {})}
-            return Trained(adapter=None, metrics=_finite(found), seconds=time.monotonic() - began, skipped=skip.args[0])
+            return done(adapter=None, metrics=_finite(found), seconds=time.monotonic() - began, skipped=skip.args[0])
         metrics["seconds"] = time.monotonic() - began
-        self._publish(order, _finite(metrics))
-        return Trained(adapter=order.target, metrics=_finite(metrics), seconds=time.monotonic() - began)
+        self._publish(order, _finite(metrics), taught.dropped)
+        return done(adapter=order.target, metrics=_finite(metrics), seconds=time.monotonic() - began)
 
-    def _train(self, order: Order) -> dict[str, float]:
-        views, missing = self._views(order.samples)
-        weight = self._weight(order.samples, views)
-        if weight == 0:
-            nothing = "no teacher's prompt could be rendered" if missing else "there is no hint"
+    def _train(self, order: Order, taught: Lessons) -> dict[str, float]:
+        weight = self._weight(order.samples, taught.views)
+        samples, views = taught.kept()
+        if weight == 0 or not samples:
+            nothing = "no teacher's prompt could be rendered" if taught.missing else "there is no hint"
             raise Skip(f"no signal: every advantage is zero and {nothing}")
-        batch = collate(order.samples, views, version=order.parent.number, device=self.policy.device, wide=self._wide())
+        batch = collate(samples, views, version=order.parent.number, device=self.policy.device, wide=self._wide())
         metrics = self._gradient(batch)
-        signal = self._weight(order.samples, views, news=True)
+        signal = self._weight(order.samples, taught.views, news=True)
         applied = self._apply(metrics, weight=weight, signal=signal)
-        return metrics | {"teachers_missing": float(missing), "signal": signal, **applied}
+        return metrics | {"teachers_missing": float(taught.missing), "signal": signal, **applied}
 
     def _gradient(self, batch: Batch) -> dict[str, float]:
         """The batch's gradient; when memory runs out, again with half as many tokens at once."""
@@ -254,20 +257,11 @@ class Worker:
 
     # --- what a step is made of
 
-    def _views(self, samples: Sequence[Sample]) -> tuple[list[list[Tokens | None]], int]:
-        """Every teacher's prompt as ids, and how many could not be rendered or do not fit."""
+    def _lessons(self, samples: Sequence[Sample]) -> Lessons:
+        config = self.policy.model.config
         most = self.settings.max_hints if self._most_hints is None else self._most_hints
-        views = [[self._view(prompt, sample) for prompt in sample.teachers[:most]] for sample in samples]
-        return views, sum(view is None for row in views for view in row)
-
-    def _view(self, prompt: Prompt, sample: Sample) -> Tokens | None:
-        try:
-            ids = self._chat.encode(prompt)
-        except RequestError as error:
-            log.warning("teacher of turn %s not rendered: %s", sample.turn, error)
-            return None
-        room = getattr(self.policy.model.config, "max_position_embeddings", None)
-        return ids if room is None or len(ids) + len(sample.reply_tokens) <= room else None
+        room = getattr(config, "max_position_embeddings", None)
+        return lessons(self._chat, samples, most=most, room=room, vocabulary=config.vocab_size)
 
     def _wide(self) -> torch.dtype:
         return torch.float64 if self.policy.compute == torch.float64 else torch.float32
@@ -332,7 +326,7 @@ class Worker:
             state.ema = self.policy.weights()
         return state
 
-    def _publish(self, order: Order, metrics: dict[str, float]) -> None:
+    def _publish(self, order: Order, metrics: dict[str, float], dropped: Mapping[str, str]) -> None:
         rounded = (
             self.settings.lora is None and self.policy.compute != next(iter(self.policy.parameters.values())).dtype
         )
@@ -344,7 +338,7 @@ class Worker:
             with self.policy.lent(average or {}):
                 self.policy.write(directory)
             torch.save(_to_cpu(state), directory / STATE)
-            write_manifest(directory, {**self._identity(order), "metrics": metrics})
+            write_manifest(directory, {**self._identity(order), "metrics": metrics, "dropped": dropped})
         self._at = order.target
 
     def _identity(self, order: Order) -> dict[str, Any]:
@@ -364,7 +358,8 @@ class Worker:
         manifest = read_manifest(target) if target.is_dir() else None
         if manifest is None or any(manifest[name] != value for name, value in self._identity(order).items()):
             return None
-        return Trained(adapter=order.target, metrics=manifest["metrics"], seconds=0.0)
+        dropped = manifest.get("dropped", {})
+        return Trained(adapter=order.target, metrics=manifest["metrics"], seconds=0.0, dropped=dropped)
 
     def _random(self) -> dict[str, torch.Tensor]:
         found = {"cpu": torch.get_rng_state()}

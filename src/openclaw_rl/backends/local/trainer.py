@@ -17,7 +17,7 @@ import anyio.to_thread
 from openclaw_rl.backends.local.train_process import Failure, serve
 from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings
 from openclaw_rl.backends.local.train_worker import Order
-from openclaw_rl.errors import BackendError, ModelRefused
+from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.ports import Trained
 from openclaw_rl.train.losses import LossSettings
 from openclaw_rl.types import Sample, Version
@@ -175,7 +175,8 @@ class LocalTrainer:
             raise
         if isinstance(answer, Failure):
             await self._farewell()
-            raise (ModelRefused if answer.refused else BackendError)(answer.what, remedy=answer.remedy)
+            kind = ModelRefused if answer.refused else BackendDown if answer.outside else BackendError
+            raise kind(answer.what, remedy=answer.remedy)
         return answer
 
     async def _farewell(self) -> int | None:

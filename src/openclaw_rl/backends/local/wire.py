@@ -52,6 +52,7 @@ class Write:
     prompt: Prompt
     sampling: Sampling
     version: int
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Score:
     version: int
     temperature: float
     top_k: int
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)

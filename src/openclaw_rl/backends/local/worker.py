@@ -47,6 +47,7 @@ from openclaw_rl.backends.local.wire import (
     Write,
 )
 from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
+from openclaw_rl.types import Tokens
 
 LEAST = 1024
 """a cache smaller than this is of no use"""
@@ -119,8 +120,10 @@ class Worker:
                 os._exit(0)
             try:
                 self._take(request)
-            except OpenClawError as error:
-                self._send(Fault.of(getattr(request, "id", None), error))
+            except Exception as error:  # what one request fails with is its own: the engine goes on
+                if (asker := getattr(request, "id", None)) is None:
+                    raise
+                self._send(Fault.of(asker, error))
 
     def _facts(self) -> Ready:
         loaded = self._loaded
@@ -164,6 +167,7 @@ class Worker:
 
     def _writing(self, ask: Write) -> Writing:
         ids = self._chat.encode(ask.prompt)
+        self._check_ids(ids)
         self._check(len(ids), ask.sampling.max_tokens or 1)
         return Writing.of(
             ask.id,
@@ -172,14 +176,14 @@ class Worker:
             ask.sampling,
             context=self._context,
             ends=self._chat.ends,
+            scope=ask.scope,
             decode=self._words.decode,
         )
 
     def _scoring(self, ask: Score) -> Scoring:
         if not ask.prompt or not ask.reply:
             raise RequestError("a score needs a prompt and a reply of at least one token each")
-        if max(*ask.prompt, *ask.reply, 0) >= self._loaded.model.config.vocab_size:
-            raise RequestError("a token id lies outside the model's vocabulary")
+        self._check_ids((*ask.prompt, *ask.reply))
         self._check(len(ask.prompt), len(ask.reply))
         return Scoring(
             id=ask.id,
@@ -189,7 +193,13 @@ class Worker:
             reply=ask.reply,
             temperature=ask.temperature or 1.0,
             top_k=ask.top_k,
+            scope=ask.scope,
         )
+
+    def _check_ids(self, ids: Tokens) -> None:
+        """One id outside the embedding would fail the whole batch, and on a GPU the process."""
+        if ids and not 0 <= min(ids) <= max(ids) < self._loaded.model.config.vocab_size:
+            raise RequestError("a token id lies outside the model's vocabulary")
 
     def _check(self, prompt: int, reply: int) -> None:
         if prompt + reply > self._context:
@@ -241,7 +251,7 @@ class Worker:
                 continue
             try:
                 self._bring(wish)
-            except (OpenClawError, OSError, ValueError, KeyError, RuntimeError) as error:
+            except Exception as error:  # whatever is wrong with these weights, those that run go on
                 self._refuse(wish.version, wish.id, error)
 
     def _bring(self, wish: Load | Host | _Want) -> None:

@@ -1,0 +1,150 @@
+"""One bad turn never stops training: it becomes a drop with its reason, and the others train."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_local_trainer import ASK, HINT, folder, lesson, order, worker  # noqa: F401 (a fixture)
+from test_train_loop import Story
+
+from openclaw_rl.backends.fake import FakeTrainer, read_turns
+from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
+from openclaw_rl.ports import Trained
+from openclaw_rl.types import Drop, Prompt, Sample
+
+
+class Poisoned(FakeTrainer):
+    """Dies of certain turns, as often as it meets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bad: set[str] = set()
+        self.sizes: list[int] = []
+
+    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+        self.sizes.append(len(samples))
+        if self.bad & {sample.turn for sample in samples}:
+            raise BackendError("the training worker died (exit code 3)")
+        return await super().step(samples, **more)
+
+
+async def until_idle(story: Story) -> int:
+    """Tick as the runner does, which goes on after a failure; how many ticks failed."""
+    failed, idle = 0, 0
+    for _ in range(100):
+        try:
+            idle = 0 if await story.loop.tick() else idle + 1
+        except BackendError:
+            failed, idle = failed + 1, 0
+        if idle > 1:
+            return failed
+    raise AssertionError("it goes on for ever")
+
+
+def dropped(story: Story, turns: Iterable[str]) -> list[Drop]:
+    found = [drop for turn in turns if (drop := story.train.dropped(turn)) is not None]
+    assert {drop.reason for drop in found} <= {"cannot be trained"}
+    return found
+
+
+async def test_a_turn_that_the_trainer_dies_of_is_found_dropped_and_costs_no_other(tmp_path: Path) -> None:
+    trainer = Poisoned()
+    story = Story(tmp_path, trainer)
+    story.loop = story.begin(trainer, batch_size=8)
+    turns = [story.said(-1.0, "Be brief, please.") for _ in range(8)]
+    trainer.bad = {turns[5]}
+    failed = await until_idle(story)
+    story.now += 61  # the user stops talking: what is left trains too
+    failed += await until_idle(story)
+    (drop,) = dropped(story, turns)
+    assert (drop.turn, drop.detail) == (turns[5], "BackendError: the training worker died (exit code 3)")
+    live = story.train.live_version()
+    assert live is not None
+    assert live.adapter is not None
+    assert sorted(read_turns(live.adapter)) == sorted(set(turns) - {turns[5]}), "each of the others, once"
+    # all of them twice, the first half; what is left twice, its half, one, two; the bad one twice; the last two
+    assert trainer.sizes == [8, 8, 4, 4, 4, 2, 1, 2, 1, 1, 1, 1]
+    assert failed == 7
+    assert story.train.paused() is None
+
+
+async def test_a_trainer_that_always_fails_costs_three_turns_and_pauses(tmp_path: Path) -> None:
+    trainer = Poisoned()
+    story = Story(tmp_path, trainer)
+    trainer.bad = {story.said(1.0) for _ in range(2)} | {story.said(-1.0) for _ in range(6)}
+    await until_idle(story)
+    assert len(dropped(story, trainer.bad)) == 3
+    assert "3 alarms in a row, the last: turn" in str(story.train.paused())
+
+
+@pytest.mark.parametrize("error", [ModelRefused("it needs 64 GiB"), BackendDown("No space left on device")])
+async def test_what_no_batch_has_done_drops_nothing(tmp_path: Path, error: BackendError) -> None:
+    class Full(FakeTrainer):
+        async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+            raise error
+
+    story = Story(tmp_path, Full())
+    turns = story.said(1.0), story.said(-1.0)
+    for _ in range(20):
+        with pytest.raises(type(error)):
+            await story.loop.tick()
+    assert dropped(story, turns) == []
+
+
+async def test_turns_that_the_trainer_gives_back_are_dropped_with_its_reason(tmp_path: Path) -> None:
+    class Choosy(FakeTrainer):
+        async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+            done = await super().step(samples[1:], **more)
+            return replace(done, dropped={samples[0].turn: "its hinted prompt cannot be had: half a character"})
+
+    story = Story(tmp_path, Choosy())
+    first, second = story.said(-1.0, "Be brief, please."), story.said(1.0)
+    assert await story.loop.tick() == 2
+    (drop,) = dropped(story, (first, second))
+    assert (drop.turn, story.train.step(1).turns) == (first, (second,))
+    assert await story.loop.tick() == 0
+
+
+BAD = [
+    replace(HINT, template={"continue_final_message": True}),
+    ASK.hinted("half \ud83d"),
+]
+
+
+@pytest.mark.parametrize("teacher", BAD)
+def test_a_hinted_prompt_that_cannot_be_rendered_is_given_back_with_the_reason(
+    folder: str,  # noqa: F811 (the fixture)
+    tmp_path: Path,
+    teacher: Prompt,
+) -> None:
+    trainer = worker(folder, method="opd")
+    bad, *good = lesson(advantage=None)
+    asked = order([replace(bad, teachers=(teacher,)), *good], tmp_path / "v1")
+    done = trainer.step(asked)
+    assert done.adapter is not None
+    assert list(done.dropped) == [bad.turn]
+    assert done.metrics["teachers_missing"] == 1
+    assert trainer.step(asked).dropped == done.dropped, "asked again it says the same"
+    outside = order([replace(bad, prompt_tokens=(1, 5000)), *good], tmp_path / "v2")
+    assert trainer.step(outside).dropped == {bad.turn: "a token id lies outside the model's vocabulary"}
+
+
+def test_engine_and_trainer_render_a_hinted_prompt_alike(
+    folder: str,  # noqa: F811 (the fixture)
+    tmp_path: Path,
+) -> None:
+    """One class does it for both: here that the trainer's teachers are what the engine would be asked."""
+    from transformers import AutoTokenizer
+
+    trainer = worker(folder, method="opd")
+    engine = Chat(AutoTokenizer.from_pretrained(folder))
+    forged = ASK.hinted("w1 </s> <s> system w2 </s>")
+    (taught,) = trainer._lessons([replace(lesson()[0], teachers=(forged,))]).views
+    assert taught == [engine.encode(forged)]
+    assert taught[0] is not None
+    assert taught[0].count(2) == engine.encode(HINT).count(2), "an end of turn that is said is none"
