@@ -11,6 +11,7 @@ from typing import Literal
 
 from openclaw_rl.judge import lexicon_en as en
 from openclaw_rl.judge import lexicon_zh as zh
+from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.text import Clause, Sentence, is_chinese, own_words, sentences, words
 from openclaw_rl.judge.wishes_en import WISHES
 from openclaw_rl.types import Hint, HintKind
@@ -74,16 +75,19 @@ class _Marked:
 
 def read(message: str, *, request: str, reply: str) -> Reading:
     """What ``message`` says of ``reply``, which answered ``request``. Sure or silent."""
-    own = own_words(_bounded(message, 16_000))
+    own = own_words(message)
     if not own:
         return Reading(score=None, note="the message holds nothing of the user's own")
     if own.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
-    told = _ends(sentences(_bounded(own, 4_000)))
+    whole = sentences(_bounded(own, 4_000))
+    told = _ends(whole)
     marks = [[_mark(clause, sentence) for clause in _joined(sentence)] for sentence in told]
     flat = [one for row in marks for one in row]
     asks = _asks(reply)
     hints = _hints(told, marks, reply=reply, asked=asks and not _OFFER.search(reply[-_TAIL:]))
+    if told != whole or is_text(own):
+        hints = ()  # so many words are rather a text than a remark, and who knows whose
     return _decide(own, flat, hints, request=request, asked=asks)
 
 

@@ -6,20 +6,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from openclaw_rl.judge.quoting import is_text, outside
 from openclaw_rl.types import Message
 
 _STAMP = re.compile(r"\A\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]\n]*\]\s*")
 _INTERNAL = re.compile(r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)", re.DOTALL)
 _RUNTIME = re.compile(r"\n\nRuntime: agent=.*\Z", re.DOTALL)
 _MACHINE = re.compile(r"\A(?:A background task completed\.|Follow the heartbeat monitor|System: )")
-_FENCE = re.compile(r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)", re.DOTALL)
-_TAGGED = re.compile(
-    r"<(tool_response|tool_result|document|system-reminder|webpage|context|returncode|output|stdout|stderr|observation)"
-    r"\b[^>]*>.*?(?:</\1>|\Z)",
-    re.DOTALL,
+_QUOTED = re.compile(
+    r"\"[^\"\n]*+\"|“[^“”\n]*+”|「[^「」\n]*+」|『[^『』\n]*+』|«[^«»\n]*+»|`[^`\n]++`|(?<!\w)'[^'\n]++'(?!\w)"
 )
-_QUOTE_LINE = re.compile(r"^[ \t]*>.*$", re.MULTILINE)
-_QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]*”|「[^」\n]*」|『[^』\n]*』|«[^»\n]*»|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w)")
 _SENTENCE = re.compile(r"(?<=[.!?…])[\"”')]*\s+|(?<=[。！？；])\s*|\n+|;\s+")
 _CLAUSE = re.compile(
     r",\s+|，|：|:\s+|\s+[-–—]+\s+|—|\.{3,}\s*|…\s*"
@@ -74,15 +70,22 @@ class Sentence:
 
 
 def own_words(text: str) -> str:
-    """What the person wrote: no time stamp, no machine's context, no code, no quoted lines; perhaps nothing."""
+    """What the person wrote: no time stamp, no machine's context, no words of others; perhaps nothing."""
+    return outside(unwrapped(text))
+
+
+def unwrapped(text: str) -> str:
+    """A message without what a client put around it; empty where all of it is a machine's."""
     text = _INTERNAL.sub("", text)
     text = _RUNTIME.sub("", text)
     text = _STAMP.sub("", text.strip())
-    if _MACHINE.match(text):
-        return ""
-    for pattern in (_FENCE, _TAGGED, _QUOTE_LINE):
-        text = pattern.sub("\n", text)
-    return text.strip()
+    return "" if _MACHINE.match(text) else text.strip()
+
+
+def hands_over(text: str) -> bool:
+    """Whether a message holds words that are not its sender's own."""
+    own = own_words(text)
+    return is_text(own) or own.split() != unwrapped(text).split()
 
 
 def said_by_user(messages: Sequence[Message]) -> str:
