@@ -18,6 +18,7 @@ from openclaw_rl.types import Hint, HintKind
 
 Mark = Literal["praise", "complaint", "wish", "fact", "task", "question", "other"]
 
+_REMARKS: frozenset[Mark] = frozenset(("praise", "complaint", "wish", "fact"))
 _LONG = 6  # sentences: beyond this a message is mostly matter, and only its ends speak of the reply
 _CLAUSE = 240  # characters: a longer clause is matter, not a judgement
 _TAIL = 160  # characters at the end of a reply in which a question waits for an answer
@@ -116,7 +117,9 @@ def _joined(sentence: Sentence) -> tuple[Clause, ...]:
     first, *rest = sentence.clauses
     if not rest or not _LATER.fullmatch(first.folded):
         return sentence.clauses
-    whole = Clause(text=f"{first.text}, {rest[0].text}", folded=f"{first.folded} {rest[0].folded}")
+    whole = Clause(
+        text=f"{first.text}, {rest[0].text}", folded=f"{first.folded} {rest[0].folded}", before=first.before
+    )
     return (whole, *rest[1:])
 
 
@@ -251,13 +254,39 @@ def _hints(
     found: list[Hint] = []
     doubt = False
     vague_only = all(one.vague for row in marks for one in row if one.mark == "wish")
-    for sentence, row in zip(told, marks, strict=True):
+    for at, (sentence, row) in enumerate(zip(told, marks, strict=True)):
+        if not _own(at, told, marks):
+            continue
         found.extend(_rules_of([one for one in row if vague_only or not one.vague], asked=asked))
         fact = _fact_of(sentence, row, reply=reply, doubt=doubt, asked=asked)
         if fact is not None:
             found.append(fact)
         doubt = doubt or any(one.mark == "complaint" for one in row)
     return tuple(found)
+
+
+def _own(at: int, told: Sequence[Sentence], marks: Sequence[Sequence[_Marked]]) -> bool:
+    """Whether a sentence is surely the user's word on the reply, not matter that other words of the message frame.
+
+    It is not beside a line that is no remark itself, nor after a question, nor behind a colon or a dash.
+    """
+    for other, (sentence, row) in enumerate(zip(told, marks, strict=True)):
+        if other <= at and any(one.clause.before for one in row) and not _all_remarks(row):
+            return False
+        framed = sentence.line != told[at].line or sentence.asks or sentence.text[:1] in "-–—"
+        if other != at and framed and not any(one.mark in _REMARKS for one in row):
+            return False
+    return True
+
+
+def _all_remarks(row: Sequence[_Marked]) -> bool:
+    """Whether a sentence is made of remarks on both sides of each dash, and has no colon."""
+    remark = False
+    for one in row:
+        if one.clause.before == ":" or (one.clause.before == "-" and not remark):
+            return False
+        remark = one.mark in _REMARKS or (remark and not one.clause.before)
+    return remark
 
 
 def _rules_of(row: Sequence[_Marked], *, asked: bool) -> list[Hint]:

@@ -22,6 +22,7 @@ _CLAUSE = re.compile(
     r"|\s+(?=(?:but|however|though|although|yet|except)\b)|(?=但是|不过|可是|然而)",
     re.IGNORECASE,
 )
+_SET_OFF = re.compile(r"[:：–—-]")
 _SPELLING = {
     **dict.fromkeys(("pls", "plz", "plaese", "pleas"), "please"),
     **dict.fromkeys(("thx", "thanx", "thnx", "thnks", "tahnks", "thnaks", "tnx", "thanks"), "thanks"),
@@ -53,20 +54,25 @@ _CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clause:
-    """A piece of a sentence: as it was written, and folded for matching with its quotes blanked out."""
+    """A piece of a sentence: as it was written, and folded for matching with its quotes blanked out.
+
+    ``before`` is the colon or dash that sets it off from the clause before it, else empty.
+    """
 
     text: str
     folded: str
+    before: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sentence:
-    """A sentence as it was written, folded whole, and its clauses."""
+    """A sentence as it was written, folded whole, its clauses, and the line it begins on."""
 
     text: str
     folded: str
     clauses: tuple[Clause, ...]
     asks: bool
+    line: int = 0
 
 
 def own_words(text: str) -> str:
@@ -108,17 +114,25 @@ def sentences(text: str) -> tuple[Sentence, ...]:
     masked = _QUOTED.sub(lambda found: "\x00" * len(found.group()), text)
     found = []
     for start, end in _spans(masked, _SENTENCE):
-        clauses = tuple(
-            Clause(text=text[a:b].strip(), folded=_blank(masked[a:b])) for a, b in _spans(masked, _CLAUSE, start, end)
-        )
-        if not clauses:
-            continue
         whole = masked[start:end]
-        found.append(
-            Sentence(
-                text=text[start:end].strip(), folded=_blank(whole), clauses=clauses, asks=whole.strip()[-1:] in "?？"
+        clauses = _clauses(text, masked, start, end)
+        if clauses:
+            asks = whole.strip()[-1:] in "?？"
+            line = masked.count("\n", 0, start)
+            found.append(
+                Sentence(text=text[start:end].strip(), folded=_blank(whole), clauses=clauses, asks=asks, line=line)
             )
-        )
+    return tuple(found)
+
+
+def _clauses(text: str, masked: str, start: int, end: int) -> tuple[Clause, ...]:
+    found: list[Clause] = []
+    at = start
+    for a, b in _spans(masked, _CLAUSE, start, end):
+        sign = _SET_OFF.search(masked, at, a) if found else None
+        before = "" if sign is None else ":" if sign.group() in ":：" else "-"
+        found.append(Clause(text=text[a:b].strip(), folded=_blank(masked[a:b]), before=before))
+        at = b
     return tuple(found)
 
 
