@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from openclaw_rl.judge.reading import read
-from openclaw_rl.judge.text import words
+from openclaw_rl.judge.text import QUOTED, words
 from openclaw_rl.judge.wishes_en import COMPARATIVE
 from openclaw_rl.types import Hint, HintKind
 
@@ -91,10 +91,11 @@ def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limi
     return None
 
 
-def borrowed(text: str, *, user: str, others: str) -> bool:
-    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``."""
+def borrowed(text: str, *, user: str = "", others: str) -> bool:
+    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``; what it quotes may be theirs."""
     if not others:
         return False
+    text = QUOTED.sub(" _ ", text)
     theirs, own = _runs(others), _runs(user)
     return any(run in theirs and run not in own for run in _runs(text))
 

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.judge.quoting import is_text, outside
+from openclaw_rl.judge.quoting import MOST, is_text, outside
 from openclaw_rl.types import Message
 
 _STAMP = re.compile(r"\A\[[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d[^\]\n]*\]\s*")
 _INTERNAL = re.compile(r"<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>.*?(?:<<<END_OPENCLAW_INTERNAL_CONTEXT>>>|\Z)", re.DOTALL)
 _RUNTIME = re.compile(r"\n\nRuntime: agent=.*\Z", re.DOTALL)
 _MACHINE = re.compile(r"\A(?:A background task completed\.|Follow the heartbeat monitor|System: )")
-_QUOTED = re.compile(
+QUOTED = re.compile(
     r"\"[^\"\n]*+\"|“[^“”\n]*+”|「[^「」\n]*+」|『[^『』\n]*+』|«[^«»\n]*+»|`[^`\n]++`|(?<!\w)'[^'\n]++'(?!\w)"
 )
 _SENTENCE = re.compile(r"(?<=[.!?…])[\"”')]*\s+|(?<=[。！？；])\s*|\n+|;\s+")
@@ -88,6 +88,12 @@ def unwrapped(text: str) -> str:
     return "" if _MACHINE.match(text) else text.strip()
 
 
+def others_words(text: str) -> str:
+    """What is not the sender's own in a message, line by line; a line that is partly own counts as theirs."""
+    own = {line.strip() for line in own_words(text).splitlines()}
+    return "\n".join(line for line in unwrapped(text)[:MOST].splitlines() if line.strip() and line.strip() not in own)
+
+
 def hands_over(text: str) -> bool:
     """Whether a message holds words that are not its sender's own."""
     own = own_words(text)
@@ -111,7 +117,7 @@ def fold(text: str) -> str:
 
 def sentences(text: str) -> tuple[Sentence, ...]:
     """Cut into sentences and clauses; text in quotation marks is never cut and shows as `_` when folded."""
-    masked = _QUOTED.sub(lambda found: "\x00" * len(found.group()), text)
+    masked = QUOTED.sub(lambda found: "\x00" * len(found.group()), text)
     found = []
     for start, end in _spans(masked, _SENTENCE):
         whole = masked[start:end]
