@@ -1,5 +1,4 @@
 """Words that would become a rule if the user said them, and the ways in which other people's words come into a message."""
-# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -140,7 +139,8 @@ WAYS: dict[str, Callable[[str], str]] = {
     "Russian frame": lambda said: f"Переведи на английский:\n{said}",
 }
 
-GENUINE = """\
+GENUINE = (
+    """\
 Please keep your answers short.
 From now on, answer in one sentence.
 From now on always use metric units.
@@ -187,5 +187,8 @@ Make it shorter please.
 不对，是北京，不是上海。
 谢谢，很好！
 请不要用列表。
-""".replace("\n> ", "\0> ").replace("Sydney\nNo, it's", "Sydney\1No, it's").replace("problems:\n- too long\n- please", "problems:\1- too long\1- please")
+""".replace("\n> ", "\0> ")
+    .replace("Sydney\nNo, it's", "Sydney\1No, it's")
+    .replace("problems:\n- too long\n- please", "problems:\1- too long\1- please")
+)
 GENUINE_WORDS = [said.replace("\1", "\n") for said in GENUINE.replace("\0", "\n").splitlines()]

@@ -89,7 +89,7 @@ def heard(case: Case) -> Reading:
     return replace(reading, hints=kept)
 
 
-def foreign(case: Case, *, roles: Collection[Role] = ("tool",)) -> str:
+def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
     """Text of a case that may not instruct: of these roles, and what users handed over; the newest of it."""
     said = (*case.turn.prompt.messages, case.turn.completion.reply, *case.outcome.next_state)
     parts: list[str] = []

@@ -92,7 +92,7 @@ def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limi
 
 
 def borrowed(text: str, *, user: str = "", others: str) -> bool:
-    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``; what it quotes may be theirs."""
+    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``; it may quote any."""
     if not others:
         return False
     text = QUOTED.sub(" _ ", text)

@@ -17,10 +17,15 @@ LONG = 1_200
 
 _FENCE = re.compile(r"```|~~~|\"\"\"|'''")
 _RULE = re.compile(r"^[ \t]*+(?:-{3,}+|={3,}+|\*{3,}+|_{3,}+|#{3,}+|~{3,}+|—{2,}+)[ \t]*+$", re.MULTILINE)
-_BOUND = re.compile(r"^[^\w\n]{0,12}+(BEGIN|START|END|Begin|Start|End)\b(?![ \t]++(?:with|by|your|every|each|all|the|a)\b)", re.MULTILINE)
+_BOUND = re.compile(
+    r"^[^\w\n]{0,12}+(BEGIN|START|END|Begin|Start|End)\b(?![ \t]++(?:with|by|your|every|each|all|the|a)\b)",
+    re.MULTILINE,
+)
 _QUOTE_LINE = re.compile(r"^[ \t]*+[>|＞│].*+$", re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]++`")
-_TAG = re.compile(r"<(?P<close>/?)(?P<name>[^\W\d][\w:.-]{0,63}+)(?=\s*+/?>|\s++[\w:-]{1,64}+\s*+=|\s[^<>]{0,400}+>)|(?P<odd><[!?|<%]|<\\)")
+_TAG = re.compile(
+    r"<(?P<close>/?)(?P<name>[^\W\d][\w:.-]{0,63}+)(?=\s*+/?>|\s++[\w:-]{1,64}+\s*+=|\s[^<>]{0,400}+>)|(?P<odd><[!?|<%]|<\\)"
+)
 _EMPTY = re.compile(r"<[bh]r\s*+/?>", re.IGNORECASE)
 _BRACKET = re.compile(r"\[(?P<close>/?)(?P<name>[^\W\d]\w{1,30}+)[^\[\]\n]{0,200}+\]")
 _BRACED = re.compile(r"[{\[]\s*+[{\[]*+\s*+[\"'][^\"'\n]{0,80}+[\"']\s*+[:,\]]")
@@ -58,7 +63,10 @@ _SAYS = re.compile(
     r"|(?:他|她|他们|它|老板|同事|客户|用户|对方|上面|里面|邮件|文章|文件|网页|页面|信|有人)[^。！？\n，,:：]{0,12}?(?:说|写|称|要求|提到|指出|写着|写道|回复)[^。！？\n，,:：]{0,6}+[，,:：\"“「]",
     re.IGNORECASE,
 )
-_ROLE_LINE = re.compile(r"^[ \t]*+[*_#\[(]{0,3}(?:user|human|assistant|system|customer|agent|bot|client|ai|model|tool|developer|function|observation|用户|助手|系统)[\])]?[*_]{0,2}[ \t]*+[:：>]", re.IGNORECASE | re.MULTILINE)
+_ROLE_LINE = re.compile(
+    r"^[ \t]*+[*_#\[(]{0,3}(?:user|human|assistant|system|customer|agent|bot|client|ai|model|tool|developer|function|observation|用户|助手|系统)[\])]?[*_]{0,2}[ \t]*+[:：>]",
+    re.IGNORECASE | re.MULTILINE,
+)
 _MAIL = re.compile(
     r"^[ \t]*+(?:(?:from|to|cc|bcc|subject|date|sent|reply-to|von|an|betreff|gesendet|datum|de|à|objet|envoyé|para|asunto|fecha|da|a|oggetto|assunto|van|aan|onderwerp|от|кому|тема|发件人|收件人|主题|日期|差出人|件名)[ \t]?[:：][ \t]*+\S"
     r"|-{2,}[ \t]*+(?:original|forwarded)|begin forwarded message|forwarded message|(?:on|am|le|el|il|op)\b[^\n]{6,120}?(?:wrote|schrieb|a écrit|escribió|ha scritto|schreef)[^\n:]{0,20}+:"

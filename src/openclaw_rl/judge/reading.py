@@ -117,9 +117,7 @@ def _joined(sentence: Sentence) -> tuple[Clause, ...]:
     first, *rest = sentence.clauses
     if not rest or not _LATER.fullmatch(first.folded):
         return sentence.clauses
-    whole = Clause(
-        text=f"{first.text}, {rest[0].text}", folded=f"{first.folded} {rest[0].folded}", before=first.before
-    )
+    whole = Clause(text=f"{first.text}, {rest[0].text}", folded=f"{first.folded} {rest[0].folded}", before=first.before)
     return (whole, *rest[1:])
 
 
