@@ -86,6 +86,7 @@ class JudgeLoop:
         self._waiting: dict[str, _Wait] = {}
         self._answers = 0
         self._failed = 0
+        self._given_up = 0
         self._rest_until = float("-inf")
         self._pairs: deque[health.Pair] = deque(maxlen=512)
         self._overtaken: set[str] = set()
@@ -95,6 +96,7 @@ class JudgeLoop:
 
     async def tick(self) -> int:
         """Settle up to a batch of cases; how many verdicts were written."""
+        before = self._given_up
         read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
         cases = await self._read()
         found, rest = await self._by_evidence(cases, read_at)
@@ -108,7 +110,7 @@ class JudgeLoop:
         written = len(found)
         if jobs:
             written += await self._by_judge(jobs)
-        return written
+        return written + self._given_up - before
 
     async def _read(self) -> list[Case]:
         """New cases and those with late feedback, each once; what cannot be decoded is settled here."""
@@ -125,7 +127,7 @@ class JudgeLoop:
         note = f"{reason}: {why}"
         verdict = Verdict(turn=turn, score=None, source="judge", judge=self._judge.name, note=note, at=self._wall())
         await self._write([verdict], [Drop(turn=turn, stage="judge", reason=reason, detail=why)])
-        self._failed += 1
+        self._given_up += 1
 
     async def _fresh(self) -> Sequence[Case | Unreadable]:
         """The oldest cases without a verdict, seeing past those that wait; not too often while many wait."""
@@ -239,7 +241,6 @@ class JudgeLoop:
         wait.answers, wait.asked = self._answers, self._clock()
         if wait.alone >= TRIES and turn not in self._overtaken:
             await self._give_up(turn, reason="judge failed", why=why)
-            self._written += 1
 
     async def _finish(self, case: Case, verdict: Verdict, read_at: float) -> None:
         try:
@@ -250,7 +251,7 @@ class JudgeLoop:
             await self._give_up(case.turn.id, reason="judge failed", why=why)
         else:
             await self._write([sealed])
-        self._written += 1
+            self._written += 1
 
     async def _ask(self, case: Case) -> Verdict:
         try:
@@ -300,7 +301,7 @@ class JudgeLoop:
         return {
             "judge": self._judge.name,
             "waiting": len(self._waiting),
-            "failed": self._failed,
+            "failed": self._failed + self._given_up,
             "paused": breaker.state != "closed",
             "reason": reason,
             "retry_in": breaker.retry_in,
