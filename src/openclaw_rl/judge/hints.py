@@ -112,6 +112,7 @@ def is_vague(rule: str) -> bool:
 
 def kind_of(text: str) -> HintKind:
     """The kind of a hint that came without one: an order is a rule, a statement a fact, displeasure a complaint."""
+    text = text[: KEEP.longest]
     found = read(text, request="", reply="").hints
     if found:
         return min((hint.kind for hint in found), key=lambda kind: _SEAT[kind])

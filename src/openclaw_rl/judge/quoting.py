@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 
-MOST = 64_000
-"""characters of a message that are looked at; a longer one is matter, and its end is not read"""
+MOST = 256_000
+"""characters of a message in which delimiters are looked for; what comes after is not read"""
+_OWN = 16_000  # characters outside of all delimiters in which pasted text is looked for
 LONG = 1_200
 """characters of own words beyond which a message is a text, not a remark"""
 
@@ -28,7 +29,7 @@ _TAG = re.compile(
 )
 _EMPTY = re.compile(r"<[bh]r\s*+/?>", re.IGNORECASE)
 _BRACKET = re.compile(r"\[(?P<close>/?)(?P<name>[^\W\d]\w{1,30}+)[^\[\]\n]{0,200}+\]")
-_BRACED = re.compile(r"[{\[]\s*+[{\[]*+\s*+[\"'][^\"'\n]{0,80}+[\"']\s*+[:,\]]")
+_BRACED = re.compile(r"(?<![{\[])[{\[]\s*+[{\[]*+\s*+[\"'][^\"'\n]{0,80}+[\"']\s*+[:,\]]")
 
 _NOUN = (
     r"(?:texts?|articles?|e-?mails?|mails?|messages?|letters?|notes?|memos?|(?:web ?)?pages?|(?:web)?sites?|posts?|blogs?|comments?|reviews?|threads?|transcripts?"
@@ -86,11 +87,11 @@ _STOP = re.compile(r"[:：\n.!?。！？]")
 
 
 def outside(text: str) -> str:
-    """What is left of a message without the words of others: perhaps nothing, never more than `MOST` characters."""
+    """What is left of a message without the words of others: perhaps nothing."""
     text = text[:MOST]
     for without in (_unfenced, _untagged, _unbracketed, _unbraced, _unruled):
         text = without(text)
-    return _unpasted(_QUOTE_LINE.sub("\n", text)).strip()
+    return _unpasted(_QUOTE_LINE.sub("\n", text)[:_OWN]).strip()
 
 
 def is_text(own: str) -> bool:

@@ -28,7 +28,7 @@ _OF_THE_REPLY = re.compile(r"(?:this|that|it|you|your|i don't|i can't)\b")
 _APPLAUSE = re.compile(r"[👍❤♥🙏🎉💯😍🥰👏🙌😊🤩💖]")
 _BOO = re.compile(r"[👎💩🤦😡😠]")
 _ODD = re.compile(r"[🙄😒🤡]|\s/s\b")
-_MARKUP = re.compile(r"</?[a-z]\w*[^<>]*>", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[a-z][^<>]*+>", re.IGNORECASE)
 _REDO = re.compile(r"(?:please )?(?:redo|rewrite|fix|undo|revert)(?: (?:it|this|that))?(?: please)?")
 _OF_ONESELF = re.compile(r"(?:i|i'm|i've|we|we're|my|never|not yet|maybe)\b")
 _STEER = re.compile(
@@ -48,7 +48,7 @@ _FACT = re.compile(
     r"(?:actually )?(?:it's|it is|it was|it should be|that's|that is|that was|they're|they are|there are|there is|i meant|i mean|i said|the|my|her|his|their|our|its|she|he|they|we're|we are)\b.{3,120}"
 )
 _IS_NOT = re.compile(
-    r"(?P<yes>(?!.*\bnot\b.*\bnot\b).{1,70}?), not (?P<no>(?!sure|yet|really|now|too|necessarily|only|just|because|if|to )[^\s,?][^,?]{0,40})"
+    r"(?=.{1,120}\Z)(?P<yes>(?!.*\bnot\b.*\bnot\b).{1,70}?), not (?P<no>(?!sure|yet|really|now|too|necessarily|only|just|because|if|to )[^\s,?][^,?]{0,40})"
 )
 _SHOULD_BE = re.compile(r".{3,60} (?:is|means) .{2,40}, (?:it|that|this) should be .{2,60}")
 _ORDER = re.compile(r"(?:please )?(?:show|give|use|write|talk|tell|answer|make|explain|say|keep|send|speak)\b")
@@ -155,7 +155,7 @@ def _mark_zh(clause: Clause) -> _Marked:
             clause=clause,
             mark="wish",
             vague=True,
-            order=found or f"请不要这么{re.sub('.*(?:太|有点|有些)', '', text).rstrip('了。！!')}",
+            order=found or f"请不要这么{re.split('太|有点|有些', text)[-1].rstrip('了。！!')}",
         )
     if zh.PRAISE.fullmatch(text):
         return _Marked(clause=clause, mark="praise")
@@ -349,7 +349,7 @@ def _contradicts(folded: str, reply: str) -> bool:
 
 
 def _fact_zh(sentence: Sentence, row: Sequence[_Marked]) -> Hint | None:
-    if any(one.mark == "task" for one in row):
+    if len(sentence.text) > _CLAUSE or any(one.mark == "task" for one in row):
         return None
     text = re.sub(r"^(?:不是|不对|错了|数字不对吧?)[，,]", "", sentence.text.strip(" 。！!.")).removesuffix("才对")
     return Hint(text=f"{text}。", kind="fact") if zh.FACT.fullmatch(text) else None

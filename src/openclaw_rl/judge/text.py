@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from openclaw_rl.judge.quoting import MOST, is_text, outside
 from openclaw_rl.types import Message
@@ -16,10 +17,10 @@ _MACHINE = re.compile(r"\A(?:A background task completed\.|Follow the heartbeat 
 QUOTED = re.compile(
     r"\"[^\"\n]*+\"|“[^“”\n]*+”|「[^「」\n]*+」|『[^『』\n]*+』|«[^«»\n]*+»|`[^`\n]++`|(?<!\w)'[^'\n]++'(?!\w)"
 )
-_SENTENCE = re.compile(r"(?<=[.!?…])[\"”')]*\s+|(?<=[。！？；])\s*|\n+|;\s+")
+_SENTENCE = re.compile(r"(?<=[.!?…])[\"”')]*+\s++|(?<=[。！？；])\s*+|\n++|;\s++")
 _CLAUSE = re.compile(
-    r",\s+|，|：|:\s+|\s+[-–—]+\s+|—|\.{3,}\s*|…\s*"
-    r"|\s+(?=(?:but|however|though|although|yet|except)\b)|(?=但是|不过|可是|然而)",
+    r",\s++|，|：|:\s++|(?<![^\S\n])[^\S\n]++[-–—]++\s++|—|\.{3,}+\s*+|…\s*+"
+    r"|(?<!\s)\s++(?=(?:but|however|though|although|yet|except)\b)|(?=但是|不过|可是|然而)",
     re.IGNORECASE,
 )
 _SET_OFF = re.compile(r"[:：–—-]")
@@ -75,6 +76,7 @@ class Sentence:
     line: int = 0
 
 
+@lru_cache(maxsize=32)  # a case is looked at from several sides, one after another
 def own_words(text: str) -> str:
     """What the person wrote: no time stamp, no machine's context, no words of others; perhaps nothing."""
     return outside(unwrapped(text))
@@ -110,7 +112,7 @@ def fold(text: str) -> str:
     text = text.lower().replace("’", "'").replace("‘", "'")
     text = re.sub(r"(\w)\1{2,}", r"\1\1", text)
     text = re.sub(r"[^\w\s'?/+*%_$.-]", " ", text)
-    text = re.sub(r"[.!?]+(?=\s|$)", " ", text)
+    text = re.sub(r"(?<![.!?])[.!?]++(?=\s|$)", " ", text)
     words = (_SPELLING.get(word, word) for word in text.split())
     return " ".join(words)
 
