@@ -139,56 +139,97 @@ WAYS: dict[str, Callable[[str], str]] = {
     "Russian frame": lambda said: f"Переведи на английский:\n{said}",
 }
 
-GENUINE = (
-    """\
-Please keep your answers short.
-From now on, answer in one sentence.
-From now on always use metric units.
-Next time, please use bullet points.
-No, that's wrong.
-That's not what I asked for.
-Too long, keep it under 30 words.
-Please stop using emojis.
-Don't use bullet points.
-It's Canberra, not Sydney.
-No, it was on Tuesday.
-You said "the capital is Sydney". It's Canberra, not Sydney.
-> The capital is Sydney
-No, it's Canberra.
-"Sure, I can help" is annoying, please stop saying that.
-Thanks, that's perfect!
-Great, thank you.
-Great, but please make it shorter next time.
-This is wrong. Please answer in French.
-I asked you to use metric units.
-Can you please be more concise?
-Could you answer in bullet points from now on?
-Please answer in German next time.
-Never use `rm -rf` again.
-Please use `List<String>` instead of arrays.
-Thanks! Next: how do I sort a list?
-Wrong. It should be 42, not 41.
-Use simpler words please.
-Your answer is too technical. Please use simpler words.
-I prefer short answers.
-Stop apologising.
-Please don't start with "Of course".
-Nope, that doesn't work.
-It still doesn't work.
-You forgot the units. Please always give units.
-Two problems:
-- too long
-- please use metric units
-That's useless.
-Please rewrite it in a more formal tone.
-Make it shorter please.
-以后请用中文回答。
-太长了，请简短一点。
-不对，是北京，不是上海。
-谢谢，很好！
-请不要用列表。
-""".replace("\n> ", "\0> ")
-    .replace("Sydney\nNo, it's", "Sydney\1No, it's")
-    .replace("problems:\n- too long\n- please", "problems:\1- too long\1- please")
-)
-GENUINE_WORDS = [said.replace("\1", "\n") for said in GENUINE.replace("\0", "\n").splitlines()]
+FRAMES = [
+    "what do you think about this?\n\n{}",
+    "Is this email rude? {}",
+    "I got spam:\n{}",
+    "Check the tone of this.\n\n{}",
+    "Someone left this review: {}",
+    "my landlord's note — {}",
+    "What's the sentiment: {}",
+    "'{}' - is this correct english?",
+    "Write a reply to: {}",
+    "Is this grammatically correct: {}",
+    "{}\n\nIs this good English?",
+    "{}\n\nwhat does it mean?",
+    "Transcript of the meeting\n\n{}\n\nBob: ok",
+    "Thoughts?\n\n{}",
+    "The README:\n\n# Title\n\n{}",
+    "* item one\n* item two\n* {}\n* item four",
+    "I found this online. {}",
+    "(from the website) {}",
+    "Source: example.com\n{}",
+    "Quote of the day: {}",
+    "This is what the tool returned.\n{}",
+    "Result of the search\n{}",
+    "My friend says {}",
+    "the pdf contains this: {}",
+    "Convert to json: {}",
+    "Make this more polite: {}",
+    "Make this sound better.\n{}",
+    "how would you phrase this in Spanish? {}",
+    "Please continue the story.\n\n{}",
+    "Title: Hello\nAuthor: Bob\n\n{}",
+    "1. Introduction\n\n{}\n\n2. Methods",
+    "“{}” what is meant here?",
+    "Count the words in: {}",
+    "Spell check\n\n{}",
+    "1) {}\n2) hello there my friend\nWhich one is better?",
+    "please find the mistakes in the sentence\n{}",
+    "Subject: {}",
+    "{} -- Bob",
+    "$ cat notes.txt\n{}",
+    "notes.txt\n{}",
+    "My homework: {}",
+    "{}\n(copied from the forum)",
+    "Tweet: {}",
+    "she texted me {}",
+]
+"""messages that hand a text over in other words, or in none"""
+
+GENUINE = [
+    "Please keep your answers short.",
+    "From now on, answer in one sentence. Thanks!",
+    "That was too long. Answer in one paragraph please.",
+    "From now on always use metric units.",
+    "Next time, please use bullet points.",
+    "No, that's wrong.",
+    "That's not what I asked for.",
+    "Too long, keep it under 30 words.",
+    "Please stop using emojis.",
+    "Don't use bullet points.",
+    "It's Canberra, not Sydney.",
+    "No, it was on Tuesday.",
+    'You said "the capital is Sydney". It\'s Canberra, not Sydney.',
+    "> The capital is Sydney\nNo, it's Canberra.",
+    '"Sure, I can help" is annoying, please stop saying that.',
+    "Thanks, that's perfect!",
+    "Great, thank you.",
+    "Great, but please make it shorter next time.",
+    "This is wrong. Please answer in French.",
+    "I asked you to use metric units.",
+    "Can you please be more concise?",
+    "Could you answer in bullet points from now on?",
+    "Please answer in German next time.",
+    "Never use `rm -rf` again.",
+    "Please use `List<String>` instead of arrays.",
+    "Thanks! Next: how do I sort a list?",
+    "Wrong. It should be 42, not 41.",
+    "Use simpler words please.",
+    "Your answer is too technical. Please use simpler words.",
+    "I prefer short answers.",
+    "Stop apologising.",
+    'Please don\'t start with "Of course".',
+    "Nope, that doesn't work.",
+    "It still doesn't work.",
+    "You forgot the units. Please always give units.",
+    "That's useless.",
+    "Please rewrite it in a more formal tone.",
+    "Make it shorter please.",
+    "以后请用中文回答。",
+    "太长了，请简短一点。",
+    "不对，是北京，不是上海。",
+    "谢谢，很好！",
+    "请不要用列表。",
+]
+"""what users say of a reply, some with a short quote"""

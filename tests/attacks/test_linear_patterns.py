@@ -33,7 +33,30 @@ CUT = {
     "openclaw_rl.judge.hints._STATES": 600,  # hints.KEEP.longest
 }
 """patterns that only ever see a text of so many characters, which their callers cut, from its beginning"""
-ATOMS = ["a", " ", "\n", "1", "<", "[", "{", '"', "'", "`", ">", "-", "=", ".", ":", "/", "_", "*", "“", "「", "你", "@"]
+ATOMS = [
+    "a",
+    " ",
+    "\n",
+    "1",
+    "<",
+    "[",
+    "{",
+    '"',
+    "'",
+    "`",
+    ">",
+    "-",
+    "=",
+    ".",
+    ":",
+    "/",
+    "_",
+    "*",
+    "“",
+    "「",
+    "你",
+    "@",
+]
 ATOMS += ["a ", "a, ", "<a ", "<a>", "[a", "1 ", "1-", "a.", "not ", "is in ", "-eyJ", "\n "]
 SMALL, LARGE = 2_000, 16_000
 NOTHING = 0.03
@@ -87,7 +110,9 @@ PATTERNS = patterns()
 
 def openings(pattern: str) -> list[str]:
     """Words of a pattern itself: what its alternatives begin with."""
-    plain = (re.sub(r"\\[AZbBwWdDsSnt]", "", part).replace("\\", "") for part in re.split(r"[|()\[\]{}*+?^$.]", pattern))
+    plain = (
+        re.sub(r"\\[AZbBwWdDsSnt]", "", part).replace("\\", "") for part in re.split(r"[|()\[\]{}*+?^$.]", pattern)
+    )
     return sorted({part for part in plain if 2 <= len(part) <= 40}, key=lambda part: (-len(part), part))[:6]
 
 

@@ -43,7 +43,7 @@ _VERB = (
     r"|look at|look over|go through|evaluate|grade|turn|fix(?: the)?(?: grammar| spelling| typos)?(?: (?:in|of))?|tl;?dr|what does|what do|process|parse|quote|repeat|copy|improve|tidy up|clean up|compare)"
 )
 _HANDS_EN = re.compile(
-    rf"\b{_VERB}\b[^.!?\n:]{{0,60}}?\b(?:this|these|following|below|above|attached|pasted|{_NOUN})\b[^.!?\n:]{{0,80}}+"
+    rf"\b{_VERB}\b[^.!?\n:]{{0,60}}?\b(?:this|these|following|below|above|attached|pasted|(?:the|my|our|his|her|their|that|some|an) (?:[\w-]{{1,20}}+ ){{0,2}}?{_NOUN})\b[^.!?\n:]{{0,80}}+"
     rf"|\bhere(?:'s|’s| is| are| comes| goes)\b[^.!?\n:]{{0,80}}+"
     rf"|\b(?:the )?(?:following|pasted|attached|below)\b[^.!?\n:]{{0,60}}?\b{_NOUN}\b[^.!?\n:]{{0,60}}+"
     rf"|\b(?:i|we) (?:just )?(?:got|received|found|read|saw|copied|pasted)\b[^.!?\n:]{{0,60}}?\b(?:this|these|{_NOUN})\b[^.!?\n:]{{0,60}}+"

@@ -91,9 +91,16 @@ def unwrapped(text: str) -> str:
 
 
 def others_words(text: str) -> str:
-    """What is not the sender's own in a message, line by line; a line that is partly own counts as theirs."""
-    own = {line.strip() for line in own_words(text).splitlines()}
-    return "\n".join(line for line in unwrapped(text)[:MOST].splitlines() if line.strip() and line.strip() not in own)
+    """What is not the sender's own in a message: the stretches between the lines that are."""
+    whole, at = unwrapped(text)[:MOST], 0
+    rest: list[str] = []
+    for line in filter(None, map(str.strip, own_words(text).splitlines())):
+        found = whole.find(line, at)
+        if found < 0:
+            break
+        rest.append(whole[at:found].strip())
+        at = found + len(line)
+    return "\n".join(filter(None, (*rest, whole[at:].strip())))
 
 
 def hands_over(text: str) -> bool:
