@@ -23,6 +23,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from openclaw_rl.codec import plain
+from openclaw_rl.ports import Case
 from openclaw_rl.store import Ledger
 from openclaw_rl.store.rows import insert, turn_row
 from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
@@ -65,13 +66,16 @@ def _collect(ledger: Ledger) -> None:
         outcomes = [
             Outcome(turn=t.id, session="s", kind="main", kind_reason="declared", index=0, next_state=t.prompt.messages)
             for _, t in read
+            if isinstance(t, Turn)
         ]
         ledger.settle(outcomes, [], turns_read=read[-1][0])
 
 
 def _judge(ledger: Ledger) -> None:
     if cases := ledger.unjudged(16):
-        ledger.add_verdicts([Verdict(turn=case.turn.id, score=1.0, source="judge") for case in cases])
+        ledger.add_verdicts(
+            [Verdict(turn=case.turn.id, score=1.0, source="judge") for case in cases if isinstance(case, Case)]
+        )
 
 
 def _train(ledger: Ledger) -> None:

@@ -252,7 +252,7 @@ async def with_and_without(port: int, folder: Path, args: argparse.Namespace) ->
     await timed(port, range(args.streams), args)  # starting is not measured
     before = await timed(port, range(args.timed), args)
     with Ledger(folder / "run" / "ledger.db") as ledger:
-        turns = [turn for _, turn in ledger.new_turns(args.batch)]
+        turns = [turn for _, turn in ledger.new_turns(args.batch) if isinstance(turn, Turn)]
     async with training(samples(turns), folder) as effort:
         during = await timed(port, range(args.timed, 2 * args.timed), args)
     after = await timed(port, range(2 * args.timed, 3 * args.timed), args)

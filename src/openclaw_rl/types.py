@@ -454,6 +454,14 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A turn whose row in the ledger is there and cannot be decoded, and why."""
+
+    turn: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """A session that its owner declared over."""
 

@@ -72,7 +72,7 @@ _TITLE = re.compile(
 _SUMMARY = re.compile(
     r"context summari[sz]ation assistant|context checkpoint compaction|detailed prompt for continuing our conversation"
     # only as an order: a system prompt may well mention that somebody summarises
-    r"|(?:^|[.!?:>]\s+|\n\s*|task is to )(?:please |now )?(?:"
+    r"|(?:^|[.!?:>]\s{1,20}|\n\s{0,20}|task is to )(?:please |now )?(?:"
     r"(?:create|write|provide|produce|give) (?:an? |the )?(?:[\w, -]{0,30} )?(?:summary|recap) of "
     r"|(?:summari[sz]e|recap|compact) )(?:the|this|our) (?:conversation|chat|session|dialog|thread)",
     re.IGNORECASE,

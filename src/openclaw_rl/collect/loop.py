@@ -7,6 +7,7 @@ transaction. Killed anywhere, it starts again from the ledger: what was not sett
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -14,17 +15,19 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from openclaw_rl.collect.threads import Threads
-from openclaw_rl.types import Drop, Ending, Outcome, Recorded, Turn
+from openclaw_rl.types import Drop, Ending, Outcome, Recorded, Turn, Unreadable
+
+log = logging.getLogger(__name__)
 
 
 class Ledger(Protocol):
     """What collect asks of the ledger."""
 
-    def new_turns(self, limit: int) -> list[tuple[int, Turn]]:
+    def new_turns(self, limit: int) -> Sequence[tuple[int, Turn | Unreadable]]:
         """Turns after the cursor, oldest first, with their sequence numbers."""
         ...
 
-    def open_turns(self) -> list[tuple[int, Turn]]:
+    def open_turns(self) -> Sequence[tuple[int, Turn | Unreadable]]:
         """Turns read before and not settled yet, oldest first."""
         ...
 
@@ -32,7 +35,7 @@ class Ledger(Protocol):
         """Sessions declared over, after the cursor, oldest first."""
         ...
 
-    def recorded(self, turn: str, /) -> Recorded | None:
+    def recorded(self, turn: str, /) -> Recorded | Unreadable | None:
         """What an imported record says of its turn, None for a turn that was served."""
         ...
 
@@ -65,10 +68,16 @@ class Batch:
     turns_read: int | None = None
     endings_read: int | None = None
     moved: int = 0
+    stopped: bool = False
 
 
 class CollectLoop:
-    """Finds what came after each turn. ``counts`` are the outcomes and drops of this process by kind and reason."""
+    """Finds what came after each turn. ``counts`` are the outcomes and drops of this process by kind and reason.
+
+    A turn that cannot be decoded, or that cannot be placed among the others, is dropped with the reason: placing is a
+    pure function of the ledger, so a second try would fail alike. Memory is then read from the ledger anew, since the
+    failure may have left it half changed.
+    """
 
     name = "collect"
 
@@ -88,6 +97,7 @@ class CollectLoop:
         self.clock = clock
         self.counts: Counter[str] = Counter()
         self._threads: Threads | None = None
+        self._unfit: list[Drop] = []
 
     @property
     def open(self) -> int:
@@ -115,7 +125,8 @@ class CollectLoop:
                 turns_read=decided.turns_read,
                 endings_read=decided.endings_read,
             )
-        self._threads = threads
+        self._threads = None if decided.stopped else threads
+        self._unfit = []
         self._count(decided)
         return decided.moved
 
@@ -123,52 +134,78 @@ class CollectLoop:
         """Memory as it was when the cursors were last moved."""
         threads = Threads(idle=self.session_idle, capacity=self.capacity)
         waiting = self.ledger.open_turns()
-        known: list[tuple[int, Turn, Outcome | None]] = [(seq, turn, None) for seq, turn in waiting]
+        known: list[tuple[int, Turn, Outcome | None]] = [
+            (seq, turn, None) for seq, turn in waiting if not isinstance(turn, Unreadable)
+        ]
+        self._unfit = [unreadable(turn) for _, turn in waiting if isinstance(turn, Unreadable)]
         if isinstance(self.ledger, Remembers):
-            coming = [turn.at for _, turn in (*waiting, *self.ledger.new_turns(1))]
+            read = (turn for _, turn in (*waiting, *self.ledger.new_turns(1)))
+            coming = [turn.at for turn in read if not isinstance(turn, Unreadable)]
             known += self.ledger.settled_turns(min((*coming, self.clock())) - threads.memory)
         for seq, turn, outcome in sorted(known, key=lambda item: item[0]):
             if outcome is None or outcome.kind_reason != RECORDED:
-                threads.restore(seq, turn, outcome)
+                self._restore(threads, seq, turn, outcome)
         return threads
 
-    def _records(self, turns: Sequence[tuple[int, Turn]]) -> dict[str, Recorded]:
-        found = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns)
+    def _restore(self, threads: Threads, seq: int, turn: Turn, outcome: Outcome | None) -> None:
+        """Remember a turn; one that fails is forgotten if it is settled, and dropped if it is open."""
+        try:
+            threads.restore(seq, turn, outcome)
+        except Exception as error:  # one turn's content must not keep the others from being remembered
+            log.warning("collect.failed turn=%s", turn.id, exc_info=True)
+            if outcome is None:
+                self._unfit.append(_failed(turn, error))
+
+    def _records(self, turns: Sequence[tuple[int, Turn | Unreadable]]) -> dict[str, Recorded | Unreadable]:
+        found = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns if not isinstance(turn, Unreadable))
         return {turn: said for turn, said in found if said is not None}
 
     def _decide(
         self,
         threads: Threads,
-        turns: Sequence[tuple[int, Turn]],
+        turns: Sequence[tuple[int, Turn | Unreadable]],
         endings: Sequence[tuple[int, Ending]],
-        records: dict[str, Recorded],
+        records: dict[str, Recorded | Unreadable],
     ) -> Batch:
         """Turns and endings in the order of their times; idleness last, once nothing is left to read."""
-        batch, coming, now = Batch(), deque(endings), self.clock()
+        batch, coming, now = Batch(drops=list(self._unfit)), deque(endings), self.clock()
         for seq, turn in turns:
+            if isinstance(turn, Unreadable):
+                batch.turns_read = seq
+                batch.drops.append(unreadable(turn))
+                continue
             while coming and coming[0][1].at < turn.at:
                 self._end(threads, batch, coming)
             self._add(threads, batch, seq, turn, records.get(turn.id))
-        if len(turns) < self.batch:
+            if batch.stopped:
+                break
+        if len(turns) < self.batch and not batch.stopped:
             while coming:
                 self._end(threads, batch, coming)
             batch.outcomes += threads.expire(now)
-        batch.moved = len(turns) + len(endings) - len(coming) + len(batch.outcomes)
+        batch.moved = len(turns) + len(endings) - len(coming) + len(batch.outcomes) + len(self._unfit)
         return batch
 
     def _end(self, threads: Threads, batch: Batch, coming: deque[tuple[int, Ending]]) -> None:
         batch.endings_read, ending = coming.popleft()
         batch.outcomes += threads.end(ending)
 
-    def _add(self, threads: Threads, batch: Batch, seq: int, turn: Turn, said: Recorded | None) -> None:
+    def _add(self, threads: Threads, batch: Batch, seq: int, turn: Turn, said: Recorded | Unreadable | None) -> None:
         batch.turns_read = seq
-        if said is not None:
+        if isinstance(said, Unreadable):
+            batch.drops.append(unreadable(said))
+        elif said is not None:
             batch.outcomes.append(from_record(said, at=turn.at))
         elif not turn.completion.reply_tokens:
             reason, detail = _why_empty(turn)
             batch.drops.append(Drop(turn=turn.id, stage="collect", reason=reason, detail=detail, at=turn.at))
         else:
-            batch.outcomes += threads.add(seq, turn)
+            try:
+                batch.outcomes += threads.add(seq, turn)
+            except Exception as error:  # whatever a client sent must not keep the others from being settled
+                log.warning("collect.failed turn=%s", turn.id, exc_info=True)
+                batch.drops.append(_failed(turn, error))
+                batch.stopped = True
 
     def _count(self, batch: Batch) -> None:
         for outcome in batch.outcomes:
@@ -178,6 +215,16 @@ class CollectLoop:
 
 
 RECORDED = "recorded"
+
+
+def unreadable(found: Unreadable) -> Drop:
+    """The drop of a turn whose row is damaged."""
+    return Drop(turn=found.turn, stage="collect", reason="unreadable", detail=found.why)
+
+
+def _failed(turn: Turn, error: Exception) -> Drop:
+    detail = f"its place among the turns could not be found: {type(error).__name__}"
+    return Drop(turn=turn.id, stage="collect", reason="collect failed", detail=detail, at=turn.at)
 
 
 def from_record(said: Recorded, *, at: float) -> Outcome:

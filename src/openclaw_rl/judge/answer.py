@@ -11,9 +11,8 @@ from typing import Any
 from openclaw_rl.types import Hint, HintKind
 
 KINDS: tuple[HintKind, ...] = ("rule", "fact", "complaint")
-_THINK = re.compile(r"\A\s*<think>.*?</think>\s*", re.DOTALL)
-_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?```\Z", re.DOTALL)
-_MARKED = re.compile(r"\[HINT_START\](.*?)\[HINT_END\]", re.DOTALL)
+_FENCE = re.compile(r"\A```(?:json)?+[ \t]*+\n")
+_BEGIN, _END = "[HINT_START]", "[HINT_END]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +35,27 @@ def schema(*, hints: bool) -> dict[str, Any]:
 
 def parse(text: str, *, hints: bool) -> Answer:
     """Read one answer. Thoughts before it and one code fence around it are taken off; nothing else is forgiven."""
-    body = _THINK.sub("", text).strip()
-    marked = _MARKED.findall(body)
-    if len(marked) > 1:
-        return Answer(vote=None, note="more than one marked hint")
-    body = _MARKED.sub("", body).strip()
-    fenced = _FENCE.match(body)
+    body = text.strip()
+    if body.startswith("<think>") and "</think>" in body:
+        body = body.partition("</think>")[2].strip()
+    marked: list[str] = []
+    while (begin := body.find(_BEGIN)) >= 0 and (end := body.find(_END, begin)) >= 0:
+        marked.append(body[begin + len(_BEGIN) : end])
+        body = f"{body[:begin]}{body[end + len(_END) :]}".strip()
+        if len(marked) > 1:
+            return Answer(vote=None, note="more than one marked hint")
     try:
-        value = json.loads(fenced.group(1) if fenced else body, object_pairs_hook=_unique)
+        value = json.loads(_unfenced(body), object_pairs_hook=_unique)
     except (ValueError, RecursionError):
         return Answer(vote=None, note="the answer is not one JSON object")
     if not isinstance(value, dict):
         return Answer(vote=None, note="the answer is not one JSON object")
     return _answer(value, marked[0].strip() if marked else None, hints=hints)
+
+
+def _unfenced(body: str) -> str:
+    opening = _FENCE.match(body)
+    return body[opening.end() : -3] if opening and body.endswith("```") else body
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

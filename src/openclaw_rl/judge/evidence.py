@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.hints import KEEP, Limits, kind_of, sift
-from openclaw_rl.judge.reading import read
-from openclaw_rl.judge.text import own_words, said_by_user, words
+from openclaw_rl.judge.hints import KEEP, Limits, borrowed, kind_of, sift
+from openclaw_rl.judge.prompt import spoken
+from openclaw_rl.judge.reading import Reading, read
+from openclaw_rl.judge.text import others_words, own_words, said_by_user, words
 from openclaw_rl.ports import Case
-from openclaw_rl.types import Completion, Feedback, Hint, Source, Verdict, texts
+from openclaw_rl.types import Completion, Feedback, Hint, Role, Source, Verdict, texts
 
-_RETURN_CODE = re.compile(r"\A\s*<returncode>\s*(-?\d+)\s*</returncode>")
+_RETURN_CODE = re.compile(r"\A\s*+<returncode>\s*+(-?\d++)\s*+</returncode>")
 _RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
+_MOST_FOREIGN = 400_000  # characters: what lies further back is hardly on anybody's mind
 _FLAWS = {"malformed_tool_call": "a tool call that cannot be parsed"}
 _MARKS = {
     "regenerated": "the user asked for another reply to the same request",
@@ -71,8 +73,40 @@ def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
 
 def user_hints(case: Case) -> tuple[Hint, ...]:
     """What the user's next words teach, whatever decided the score."""
+    return heard(case).hints
+
+
+def heard(case: Case) -> Reading:
+    """What the user's own words say of the reply; nothing where there are none."""
     said = said_by_user(case.outcome.next_state)
-    return read(said, request=request_of(case), reply=_reply(case)).hints if said else ()
+    if not said:
+        return Reading(score=None, note="the user said nothing")
+    reading = read(said, request=request_of(case) if _same_matter(case) else "", reply=_reply(case))
+    if not reading.hints:
+        return reading
+    theirs = foreign(case)
+    kept = tuple(hint for hint in reading.hints if hint.kind != "rule" or not borrowed(hint.text, others=theirs))
+    return replace(reading, hints=kept)
+
+
+def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
+    """Text of a case that may not instruct: of these roles, and what users handed over; the newest of it."""
+    said = (*case.turn.prompt.messages, case.turn.completion.reply, *case.outcome.next_state)
+    parts: list[str] = []
+    left = _MOST_FOREIGN
+    for message in reversed(said):
+        if left > 0 and (message.role in roles or message.role == "user"):
+            parts.append((others_words(message.content) if message.role == "user" else spoken(message))[:left])
+            left -= len(parts[-1])
+    return "\n".join(reversed(parts))
+
+
+def _same_matter(case: Case) -> bool:
+    """Whether the user's next words come with the same text of others as the request: only then can it be repeated."""
+    asked = texts(case.turn.prompt.messages, "user")
+    after = texts(case.outcome.next_state, "user")
+    request = next((said for said in reversed(asked) if own_words(said)), "")
+    return words(others_words(request)) == words("\n".join(map(others_words, after)))
 
 
 def may_instruct(case: Case, trusted: Collection[str] = ()) -> bool:
@@ -139,7 +173,7 @@ def _failure(role: str, content: str) -> str | None:
     if role == "tool":
         return tools.failure(content)
     found = _RETURN_CODE.match(content)
-    return f"the command ended with exit code {found.group(1)}" if found and int(found.group(1)) != 0 else None
+    return tools.ended(found.group(1)) if found else None
 
 
 def degenerate(completion: Completion) -> str | None:

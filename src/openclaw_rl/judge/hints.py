@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from openclaw_rl.judge.reading import read
-from openclaw_rl.judge.text import words
+from openclaw_rl.judge.text import QUOTED, words
 from openclaw_rl.judge.wishes_en import COMPARATIVE
 from openclaw_rl.types import Hint, HintKind
 
@@ -91,10 +91,11 @@ def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limi
     return None
 
 
-def borrowed(text: str, *, user: str, others: str) -> bool:
-    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``."""
+def borrowed(text: str, *, user: str = "", others: str) -> bool:
+    """Whether ``text`` repeats a run of words of ``others`` that is nowhere in ``user``; it may quote any."""
     if not others:
         return False
+    text = QUOTED.sub(" _ ", text)
     theirs, own = _runs(others), _runs(user)
     return any(run in theirs and run not in own for run in _runs(text))
 
@@ -111,6 +112,7 @@ def is_vague(rule: str) -> bool:
 
 def kind_of(text: str) -> HintKind:
     """The kind of a hint that came without one: an order is a rule, a statement a fact, displeasure a complaint."""
+    text = text[: KEEP.longest]
     found = read(text, request="", reply="").hints
     if found:
         return min((hint.kind for hint in found), key=lambda kind: _SEAT[kind])

@@ -6,7 +6,7 @@ import hashlib
 import random
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +18,11 @@ import httpx2
 from openclaw_rl.errors import ConfigError, JudgeUnavailable
 from openclaw_rl.judge.answer import Answer, parse, schema
 from openclaw_rl.judge.breaker import Breaker
-from openclaw_rl.judge.evidence import request_of, user_hints
+from openclaw_rl.judge.evidence import foreign, request_of, user_hints
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import KEEP, Limits, sift
-from openclaw_rl.judge.prompt import Count, Rendered, approximate, load, render, spoken
-from openclaw_rl.judge.text import said_by_user
+from openclaw_rl.judge.prompt import Count, Rendered, approximate, load, render
+from openclaw_rl.judge.text import hands_over, said_by_user
 from openclaw_rl.judge.voters import Ballot, Endpoint, OwnBase, Voter
 from openclaw_rl.judge.votes import Tally, majority, tally
 from openclaw_rl.ports import Case, Policy
@@ -194,9 +194,9 @@ class LlmJudge:
 
     def ask_of(self, case: Case) -> tuple[Rendered, bool]:
         """The prompt of a case, and whether it asks for a hint: only where all of the next state is the user's own."""
-        hints = all(message.role == "user" for message in case.outcome.next_state) and bool(
-            said_by_user(case.outcome.next_state)
-        )
+        said = case.outcome.next_state
+        hints = all(message.role == "user" and not hands_over(message.content) for message in said)
+        hints = hints and bool(said_by_user(said))
         made = self._turn if hints else self._score
         return render(case, made, budget=self._budget, window=self._history, count=self._count), hints
 
@@ -288,7 +288,7 @@ class LlmJudge:
             offered if poll.hints_asked else user_hints(case),
             reply=case.turn.completion.reply.content,
             user=f"{request_of(case)}\n{user}",
-            others=_others(case),
+            others=foreign(case, roles=("tool", "assistant")),
             limits=self._limits,
         )
         failed = sorted({answer.note for answer in poll.answers if answer.vote is None})
@@ -310,13 +310,3 @@ class LlmJudge:
 
 def _read(ballot: Ballot, *, hints: bool) -> Answer:
     return Answer(vote=None, note=ballot.note) if ballot.text is None else parse(ballot.text, hints=hints)
-
-
-def _others(case: Case) -> str:
-    """All text of a case that may not instruct."""
-    said: Sequence[str] = [
-        *(spoken(message) for message in case.turn.prompt.messages if message.role in ("tool", "assistant")),
-        spoken(case.turn.completion.reply),
-        *(spoken(message) for message in case.outcome.next_state if message.role != "user"),
-    ]
-    return "\n".join(said)

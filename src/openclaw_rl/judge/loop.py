@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import anyio
 import anyio.to_thread
@@ -22,9 +22,12 @@ from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
 from openclaw_rl.judge.hints import KEEP, Limits, sift
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.ports import Case, Judge
-from openclaw_rl.types import Drop, Json, Verdict
+from openclaw_rl.types import Drop, Json, Unreadable, Verdict
 
 log = logging.getLogger(__name__)
+
+TRIES = 8
+"""how often the judge may fail a case, answering others in between, before the case is given up"""
 
 Job: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -32,9 +35,9 @@ Job: TypeAlias = Callable[[], Awaitable[None]]
 class Ledger(Protocol):
     """What this loop needs of the ledger. All methods may be called from a worker thread."""
 
-    def unjudged(self, limit: int) -> list[Case]: ...
+    def unjudged(self, limit: int) -> Sequence[Case | Unreadable]: ...
 
-    def late_feedback(self, limit: int) -> list[Case]: ...
+    def late_feedback(self, limit: int) -> Sequence[Case | Unreadable]: ...
 
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None: ...
 
@@ -45,7 +48,10 @@ class JudgeLoop:
     """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when done.
 
     A case whose judge is unavailable stays on the ledger's list; it is asked again through a breaker whose pause
-    doubles up to ``longest_pause`` seconds, one case first, then all.
+    doubles up to ``longest_pause`` seconds, one case first, then all, the one that was asked longest ago before others.
+    A case that fails by itself is an abstention and a drop with the reason: at once where reading it raises (that is
+    a pure function and would raise again), and after `TRIES` tries between which the judge answered others. An outage
+    is neither: it costs no turn, however long it is.
     """
 
     name = "judge"
@@ -77,7 +83,10 @@ class JudgeLoop:
         self._window = window
         self._clock, self._wall, self._sleep = clock, wall, sleep
         self._breaker = Breaker(failures=1, pause=min(1.0, longest_pause), longest=longest_pause, clock=clock)
-        self._waiting: set[str] = set()
+        self._waiting: dict[str, _Wait] = {}
+        self._answers = 0
+        self._failed = 0
+        self._given_up = 0
         self._rest_until = float("-inf")
         self._pairs: deque[health.Pair] = deque(maxlen=512)
         self._overtaken: set[str] = set()
@@ -87,10 +96,11 @@ class JudgeLoop:
 
     async def tick(self) -> int:
         """Settle up to a batch of cases; how many verdicts were written."""
+        before = self._given_up
         read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
         cases = await self._read()
-        found = await self._by_evidence(cases, read_at)
-        jobs: list[Job] = [partial(self._settle, case, read_at) for case in self._choose(cases)]
+        found, rest = await self._by_evidence(cases, read_at)
+        jobs: list[Job] = [partial(self._settle, case, read_at) for case in self._choose(rest)]
         if self._calibrate:
             jobs += [
                 partial(self._compare, case, verdict.score or 0.0)
@@ -100,20 +110,32 @@ class JudgeLoop:
         written = len(found)
         if jobs:
             written += await self._by_judge(jobs)
-        return written
+        return written + self._given_up - before
 
     async def _read(self) -> list[Case]:
-        """New cases and those with late feedback, each once."""
+        """New cases and those with late feedback, each once; what cannot be decoded is settled here."""
         late = await anyio.to_thread.run_sync(self._ledger.late_feedback, self._batch)
         fresh = [] if self._clock() < self._rest_until else await self._fresh()
-        return list({case.turn.id: case for case in (*fresh, *late)}.values())
+        damaged = {found.turn: found for found in (*fresh, *late) if isinstance(found, Unreadable)}
+        for found in damaged.values():
+            await self._give_up(found.turn, reason="unreadable", why=found.why)
+        return list({case.turn.id: case for case in (*fresh, *late) if isinstance(case, Case)}.values())
 
-    async def _fresh(self) -> list[Case]:
+    async def _give_up(self, turn: str, *, reason: str, why: str) -> None:
+        """A turn that cannot be judged: no opinion, and not trained on; what is said of it later still counts."""
+        self._waiting.pop(turn, None)
+        note = f"{reason}: {why}"
+        verdict = Verdict(turn=turn, score=None, source="judge", judge=self._judge.name, note=note, at=self._wall())
+        await self._write([verdict], [Drop(turn=turn, stage="judge", reason=reason, detail=why)])
+        self._given_up += 1
+
+    async def _fresh(self) -> Sequence[Case | Unreadable]:
         """The oldest cases without a verdict, seeing past those that wait; not too often while many wait."""
         limit = min(self._batch + len(self._waiting) + self._in_hand, max(self._scan, self._batch))
         cases = await anyio.to_thread.run_sync(self._ledger.unjudged, limit)
-        self._waiting &= {case.turn.id for case in cases}
-        idle = bool(self._waiting) and all(case.turn.id in self._waiting for case in cases)
+        listed = {case.turn.id if isinstance(case, Case) else case.turn for case in cases}
+        self._waiting = {turn: wait for turn, wait in self._waiting.items() if turn in listed}
+        idle = bool(self._waiting) and listed <= self._waiting.keys()
         self._rest_until = self._clock() + min(5.0, 0.005 * len(self._waiting)) if idle else float("-inf")
         return cases
 
@@ -123,18 +145,42 @@ class JudgeLoop:
             return None
         return verdict
 
-    async def _by_evidence(self, cases: Iterable[Case], read_at: float) -> list[tuple[Case, Verdict]]:
-        found = [(case, verdict) for case in cases if (verdict := self._decided(case)) is not None]
-        if found:
-            await self._write([_dated(case, verdict, read_at) for case, verdict in found])
-            self._waiting -= {case.turn.id for case, _ in found}
-        return found
+    def _sorted(self, cases: Iterable[Case]) -> _Sorted:
+        """Which cases evidence decides, which are left to the judge, and which cannot even be read."""
+        found: list[tuple[Case, Verdict]] = []
+        rest: list[Case] = []
+        unfit: list[tuple[Case, str]] = []
+        for case in cases:
+            try:
+                verdict = self._decided(case)
+            except Exception as error:  # any text may come after a reply; one that trips a reader costs itself alone
+                log.warning("judge.failed turn=%s", case.turn.id, exc_info=True)
+                unfit.append((case, f"its evidence could not be read: {type(error).__name__}"))
+                continue
+            if verdict is None:
+                rest.append(case)
+            else:
+                found.append((case, verdict))
+        return _Sorted(found, rest, unfit)
 
-    def _choose(self, cases: Sequence[Case]) -> list[Case]:
+    async def _by_evidence(
+        self, cases: Iterable[Case], read_at: float
+    ) -> tuple[list[tuple[Case, Verdict]], list[Case]]:
+        """Write what evidence decides; it, and the cases that are left to the judge."""
+        done = await anyio.to_thread.run_sync(self._sorted, cases)
+        for case, why in done.unfit:
+            await self._give_up(case.turn.id, reason="judge failed", why=why)
+        if done.found:
+            await self._write([_dated(case, verdict, read_at) for case, verdict in done.found])
+            for case, _ in done.found:
+                self._waiting.pop(case.turn.id, None)
+        return done.found, done.rest
+
+    def _choose(self, open_cases: Sequence[Case]) -> list[Case]:
         """Cases for the judge: the new ones, and those that wait as far as the breaker lets them."""
-        open_cases = [case for case in cases if self._decided(case) is None]
         new = [case for case in open_cases if case.turn.id not in self._waiting][: self._batch]
         waited = [case for case in open_cases if case.turn.id in self._waiting]
+        waited.sort(key=lambda case: self._waiting[case.turn.id].asked)
         if not waited or not self._breaker.allow():
             return new
         return [*waited[: self._batch if self._breaker.state == "closed" else 1], *new]
@@ -166,7 +212,7 @@ class JudgeLoop:
             with anyio.CancelScope(shield=True):  # a verdict is written and counted, or neither
                 cases = await self._read()
                 self._newest.update((case.turn.id, case) for case in cases)
-                found = await self._by_evidence(cases, read_at)
+                found, _ = await self._by_evidence(cases, read_at)
                 self._overtaken |= {case.turn.id for case, _ in found}
                 self._written += len(found)
 
@@ -176,16 +222,35 @@ class JudgeLoop:
         try:
             verdict = await self._ask(case)
         except JudgeUnavailable as error:
-            log.info("judge.waits turn=%s reason=%s", turn, error.what)
-            self._waiting.add(turn)
-            self._breaker.failure(error.what)
+            await self._wait(turn, error.what)
             return
-        if turn in self._waiting:
-            self._waiting.discard(turn)
+        self._answers += 1
+        if self._waiting.pop(turn, None) is not None:
             self._breaker.success()
         if turn not in self._overtaken:
             case = self._newest.get(turn, case)  # a hint may have come while the judge was thinking
-            await self._write([_dated(case, self._sealed(case, verdict), read_at)])
+            await self._finish(case, verdict, read_at)
+
+    async def _wait(self, turn: str, why: str) -> None:
+        """The case stays on the list; one that alone fails while others are answered is given up."""
+        log.info("judge.waits turn=%s reason=%s", turn, why)
+        self._breaker.failure(why)
+        wait = self._waiting.setdefault(turn, _Wait(answers=self._answers))
+        if self._answers > wait.answers:
+            wait.alone += 1
+        wait.answers, wait.asked = self._answers, self._clock()
+        if wait.alone >= TRIES and turn not in self._overtaken:
+            await self._give_up(turn, reason="judge failed", why=why)
+
+    async def _finish(self, case: Case, verdict: Verdict, read_at: float) -> None:
+        try:
+            sealed = _dated(case, self._sealed(case, verdict), read_at)
+        except Exception as error:  # a judge may be anyone's code and its verdict anything
+            log.warning("judge.failed turn=%s", case.turn.id, exc_info=True)
+            why = f"the verdict cannot be used: {type(error).__name__}"
+            await self._give_up(case.turn.id, reason="judge failed", why=why)
+        else:
+            await self._write([sealed])
             self._written += 1
 
     async def _ask(self, case: Case) -> Verdict:
@@ -195,6 +260,7 @@ class JudgeLoop:
             raise
         except Exception as error:  # a judge may be anyone's code; its fault costs this one opinion, not the loop
             log.warning("judge.failed turn=%s judge=%s", case.turn.id, self._judge.name, exc_info=True)
+            self._failed += 1
             note = f"{self._judge.name} raised {type(error).__name__}"
             return Verdict(turn=case.turn.id, score=None, source="judge", judge=self._judge.name, note=note)
 
@@ -221,8 +287,8 @@ class JudgeLoop:
         if verdict.score is not None:
             self._pairs.append((case.turn.user, verdict.score, said))
 
-    async def _write(self, verdicts: Sequence[Verdict]) -> None:
-        await anyio.to_thread.run_sync(self._ledger.add_verdicts, verdicts)
+    async def _write(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
+        await anyio.to_thread.run_sync(self._ledger.add_verdicts, [_sound(verdict) for verdict in verdicts], drops)
         for verdict in verdicts:
             log.info("judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
 
@@ -235,6 +301,7 @@ class JudgeLoop:
         return {
             "judge": self._judge.name,
             "waiting": len(self._waiting),
+            "failed": self._failed + self._given_up,
             "paused": breaker.state != "closed",
             "reason": reason,
             "retry_in": breaker.retry_in,
@@ -244,6 +311,21 @@ class JudgeLoop:
                 asdict(a) for a in health.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
             ],
         }
+
+
+@dataclass(slots=True)
+class _Wait:
+    """A case that waits: the answers given to others when it was last asked, when that was, how often it failed."""
+
+    answers: int
+    asked: float = 0.0
+    alone: int = 0
+
+
+class _Sorted(NamedTuple):
+    found: list[tuple[Case, Verdict]]
+    rest: list[Case]
+    unfit: list[tuple[Case, str]]
 
 
 @asynccontextmanager
@@ -256,6 +338,17 @@ async def bare_errors() -> AsyncIterator[None]:
         while isinstance(first, ExceptionGroup):
             first = first.exceptions[0]
         raise first from None
+
+
+def _sound(verdict: Verdict) -> Verdict:
+    """The verdict as it can be written: half characters, which no file holds, are replaced."""
+    hints = tuple(replace(hint, text=_whole(hint.text)) for hint in verdict.hints)
+    version = None if verdict.prompt_version is None else _whole(verdict.prompt_version)
+    return replace(verdict, hints=hints, note=_whole(verdict.note), judge=_whole(verdict.judge), prompt_version=version)
+
+
+def _whole(text: str) -> str:
+    return text.encode("utf-8", "replace").decode() if not text.isascii() else text
 
 
 def _dated(case: Case, verdict: Verdict, read_at: float) -> Verdict:

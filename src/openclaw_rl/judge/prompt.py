@@ -24,13 +24,13 @@ _HIDDEN = re.compile(  # what steers a display or a model unseen: controls, form
     "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb\ud800-\udfff\ue000-\uf8ff"
     "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff\U000f0000-\U0010ffff]"
 )
-_MARKER = re.compile(r"\[(?=\s*/?\s*[A-Z][A-Z_ ]{2,}\])", re.IGNORECASE)
+_MARKER = re.compile(r"\[(?=\s*+(?:/\s*+)?[A-Z][A-Z_ ]{2,}+\])", re.IGNORECASE)
 _NAME = re.compile(r"[^\w.-]+")
 
 
 def approximate(text: str) -> int:
     """Tokens of a text where no tokenizer is at hand: one for every four bytes, rounded up."""
-    return -(-len(text.encode()) // 4)
+    return -(-len(text.encode("utf-8", "surrogatepass")) // 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,14 @@ from typing import Literal
 
 from openclaw_rl.judge import lexicon_en as en
 from openclaw_rl.judge import lexicon_zh as zh
+from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.text import Clause, Sentence, is_chinese, own_words, sentences, words
 from openclaw_rl.judge.wishes_en import WISHES
 from openclaw_rl.types import Hint, HintKind
 
 Mark = Literal["praise", "complaint", "wish", "fact", "task", "question", "other"]
 
+_REMARKS: frozenset[Mark] = frozenset(("praise", "complaint", "wish", "fact"))
 _LONG = 6  # sentences: beyond this a message is mostly matter, and only its ends speak of the reply
 _CLAUSE = 240  # characters: a longer clause is matter, not a judgement
 _TAIL = 160  # characters at the end of a reply in which a question waits for an answer
@@ -26,7 +28,7 @@ _OF_THE_REPLY = re.compile(r"(?:this|that|it|you|your|i don't|i can't)\b")
 _APPLAUSE = re.compile(r"[👍❤♥🙏🎉💯😍🥰👏🙌😊🤩💖]")
 _BOO = re.compile(r"[👎💩🤦😡😠]")
 _ODD = re.compile(r"[🙄😒🤡]|\s/s\b")
-_MARKUP = re.compile(r"</?[a-z]\w*[^<>]*>", re.IGNORECASE)
+_MARKUP = re.compile(r"</?[a-z][^<>]*+>", re.IGNORECASE)
 _REDO = re.compile(r"(?:please )?(?:redo|rewrite|fix|undo|revert)(?: (?:it|this|that))?(?: please)?")
 _OF_ONESELF = re.compile(r"(?:i|i'm|i've|we|we're|my|never|not yet|maybe)\b")
 _STEER = re.compile(
@@ -46,7 +48,7 @@ _FACT = re.compile(
     r"(?:actually )?(?:it's|it is|it was|it should be|that's|that is|that was|they're|they are|there are|there is|i meant|i mean|i said|the|my|her|his|their|our|its|she|he|they|we're|we are)\b.{3,120}"
 )
 _IS_NOT = re.compile(
-    r"(?P<yes>(?!.*\bnot\b.*\bnot\b).{1,70}?), not (?P<no>(?!sure|yet|really|now|too|necessarily|only|just|because|if|to )[^\s,?][^,?]{0,40})"
+    r"(?=.{1,120}\Z)(?P<yes>(?!.*\bnot\b.*\bnot\b).{1,70}?), not (?P<no>(?!sure|yet|really|now|too|necessarily|only|just|because|if|to )[^\s,?][^,?]{0,40})"
 )
 _SHOULD_BE = re.compile(r".{3,60} (?:is|means) .{2,40}, (?:it|that|this) should be .{2,60}")
 _ORDER = re.compile(r"(?:please )?(?:show|give|use|write|talk|tell|answer|make|explain|say|keep|send|speak)\b")
@@ -74,16 +76,19 @@ class _Marked:
 
 def read(message: str, *, request: str, reply: str) -> Reading:
     """What ``message`` says of ``reply``, which answered ``request``. Sure or silent."""
-    own = own_words(_bounded(message, 16_000))
+    own = own_words(message)
     if not own:
         return Reading(score=None, note="the message holds nothing of the user's own")
     if own.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
-    told = _ends(sentences(_bounded(own, 4_000)))
+    whole = sentences(_bounded(own, 4_000))
+    told = _ends(whole)
     marks = [[_mark(clause, sentence) for clause in _joined(sentence)] for sentence in told]
     flat = [one for row in marks for one in row]
     asks = _asks(reply)
     hints = _hints(told, marks, reply=reply, asked=asks and not _OFFER.search(reply[-_TAIL:]))
+    if told != whole or is_text(own):
+        hints = ()  # so many words are rather a text than a remark, and who knows whose
     return _decide(own, flat, hints, request=request, asked=asks)
 
 
@@ -112,7 +117,7 @@ def _joined(sentence: Sentence) -> tuple[Clause, ...]:
     first, *rest = sentence.clauses
     if not rest or not _LATER.fullmatch(first.folded):
         return sentence.clauses
-    whole = Clause(text=f"{first.text}, {rest[0].text}", folded=f"{first.folded} {rest[0].folded}")
+    whole = Clause(text=f"{first.text}, {rest[0].text}", folded=f"{first.folded} {rest[0].folded}", before=first.before)
     return (whole, *rest[1:])
 
 
@@ -150,7 +155,7 @@ def _mark_zh(clause: Clause) -> _Marked:
             clause=clause,
             mark="wish",
             vague=True,
-            order=found or f"请不要这么{re.sub('.*(?:太|有点|有些)', '', text).rstrip('了。！!')}",
+            order=found or f"请不要这么{re.split('太|有点|有些', text)[-1].rstrip('了。！!')}",
         )
     if zh.PRAISE.fullmatch(text):
         return _Marked(clause=clause, mark="praise")
@@ -247,13 +252,39 @@ def _hints(
     found: list[Hint] = []
     doubt = False
     vague_only = all(one.vague for row in marks for one in row if one.mark == "wish")
-    for sentence, row in zip(told, marks, strict=True):
+    for at, (sentence, row) in enumerate(zip(told, marks, strict=True)):
+        if not _own(at, told, marks):
+            continue
         found.extend(_rules_of([one for one in row if vague_only or not one.vague], asked=asked))
         fact = _fact_of(sentence, row, reply=reply, doubt=doubt, asked=asked)
         if fact is not None:
             found.append(fact)
         doubt = doubt or any(one.mark == "complaint" for one in row)
     return tuple(found)
+
+
+def _own(at: int, told: Sequence[Sentence], marks: Sequence[Sequence[_Marked]]) -> bool:
+    """Whether a sentence is surely the user's word on the reply, not matter that other words of the message frame.
+
+    It is not beside a line that is no remark itself, nor after a question, nor behind a colon or a dash.
+    """
+    for other, (sentence, row) in enumerate(zip(told, marks, strict=True)):
+        if other <= at and any(one.clause.before for one in row) and not _all_remarks(row):
+            return False
+        framed = sentence.line != told[at].line or sentence.asks or sentence.text[:1] in "-–—"
+        if other != at and framed and not any(one.mark in _REMARKS for one in row):
+            return False
+    return True
+
+
+def _all_remarks(row: Sequence[_Marked]) -> bool:
+    """Whether a sentence is made of remarks on both sides of each dash, and has no colon."""
+    remark = False
+    for one in row:
+        if one.clause.before == ":" or (one.clause.before == "-" and not remark):
+            return False
+        remark = one.mark in _REMARKS or (remark and not one.clause.before)
+    return remark
 
 
 def _rules_of(row: Sequence[_Marked], *, asked: bool) -> list[Hint]:
@@ -318,7 +349,7 @@ def _contradicts(folded: str, reply: str) -> bool:
 
 
 def _fact_zh(sentence: Sentence, row: Sequence[_Marked]) -> Hint | None:
-    if any(one.mark == "task" for one in row):
+    if len(sentence.text) > _CLAUSE or any(one.mark == "task" for one in row):
         return None
     text = re.sub(r"^(?:不是|不对|错了|数字不对吧?)[，,]", "", sentence.text.strip(" 。！!.")).removesuffix("才对")
     return Hint(text=f"{text}。", kind="fact") if zh.FACT.fullmatch(text) else None

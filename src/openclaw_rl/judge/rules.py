@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.evidence import request_of
+from openclaw_rl.judge.evidence import heard
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import KEEP, Limits, sift
-from openclaw_rl.judge.reading import Reading, read
+from openclaw_rl.judge.reading import Reading
 from openclaw_rl.judge.text import said_by_user
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Verdict, texts
@@ -50,9 +50,8 @@ class RulesJudge:
 
 def look(case: Case) -> Reading:
     """The user's words first; without any, what the tools' results say."""
-    said = said_by_user(case.outcome.next_state)
-    if said:
-        return read(said, request=request_of(case), reply=case.turn.completion.reply.content)
+    if said_by_user(case.outcome.next_state):
+        return heard(case)
     results = texts(case.outcome.next_state, "tool")
     if not results:
         return Reading(score=None, note="nothing came after the reply")

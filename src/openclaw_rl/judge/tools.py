@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any
 
+_MOST = 200_000  # characters of a result that are looked at: its head and its tail
+_LINE = 400  # characters of a line; no tool says in more what went wrong
 _FIRST_LINE = re.compile(
     r"(?:error|fatal|exception|(?:\w+\.)*\w*(?:Error|Exception))\b\s*[:(]"
     r"|error executing\b|unknown (?:tool|function)\b|invalid (?:arguments?|parameters?|tool call)\b"
@@ -27,6 +29,7 @@ _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):", re.MULTILINE)
 _RAISED = re.compile(r"[\w.]*(?:Error|Exception|Interrupt|Exit|Iteration)\b")
 
 _PYTEST = re.compile(r"^=* ?((?:\d+ \w+,? )+)in [\d.]+s\b", re.MULTILINE)
+_COUNT = re.compile(r"(?<!\d)(\d++) (\w++)")
 _UNITTEST = re.compile(r"^Ran (\d+) tests? in [\d.]+s\s+^(OK|FAILED)\b", re.MULTILINE)
 _CARGO = re.compile(r"^test result: (ok|FAILED)\. (\d+) passed; (\d+) failed", re.MULTILINE)
 _JEST = re.compile(r"^Tests:\s+(?:(\d+) failed, )?(?:\d+ skipped, )?(?:(\d+) passed, )?\d+ total", re.MULTILINE)
@@ -34,23 +37,39 @@ _JEST = re.compile(r"^Tests:\s+(?:(\d+) failed, )?(?:\d+ skipped, )?(?:(\d+) pas
 
 def failure(text: str) -> str | None:
     """Why this tool result is an error, or None when it does not say so plainly."""
-    stripped = text.strip()
+    stripped = _ends(text).strip()
     if not stripped:
         return None
-    lines = stripped.splitlines()
     if (said := _json_failure(stripped)) is not None:
         return said or None
-    if _FIRST_LINE.match(stripped):
+    if _FIRST_LINE.match(stripped[:_LINE]):
         return "the tool answered with an error"
-    if _TRACEBACK.search(stripped) and _RAISED.match(lines[-1]):
+    lines = stripped.splitlines()
+    first, last = lines[0][:_LINE], lines[-1][:_LINE]
+    if _TRACEBACK.search(stripped) and _RAISED.match(last):
         return "the tool answered with a traceback"
-    for line in {lines[0], lines[-1]}:
+    for line in (first, last):
         found = _EXIT.fullmatch(line) or _EXIT_MARK.match(line)
-        if found and int(found.group(1)) != 0:
-            return f"the command ended with exit code {found.group(1)}"
-    if any(_SHELL.fullmatch(line.strip()) for line in {lines[0], lines[-1]}):
+        if found and (said := ended(found.group(1))) is not None:
+            return said
+    if any(_SHELL.fullmatch(line.strip()) for line in (first, last)):
         return "the shell refused the command"
     return None
+
+
+def ended(code: str) -> str | None:
+    """What an exit code in digits says: None for zero. It may have more digits than a number can be made of."""
+    shown = code if len(code) <= 12 else f"{code[:12]}…"
+    return f"the command ended with exit code {shown}" if _some(code) else None
+
+
+def _some(digits: str) -> bool:
+    """Whether a number is not zero, however many digits it has."""
+    return any(sign.isdecimal() and int(sign) for sign in digits)
+
+
+def _ends(text: str) -> str:
+    return text if len(text) <= _MOST else f"{text[: _MOST // 2]}\n{text[-_MOST // 2 :]}"
 
 
 def _json_failure(text: str) -> str | None:
@@ -59,7 +78,7 @@ def _json_failure(text: str) -> str | None:
         return None
     try:
         value: Any = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or more of it than anybody means
         return None
     if not isinstance(value, dict):
         return None
@@ -68,13 +87,15 @@ def _json_failure(text: str) -> str | None:
     if value.get("success") is False or value.get("ok") is False or value.get("status") in ("error", "failed"):
         return "the tool answered that it failed"
     for key in ("exit_code", "exitCode", "returncode"):
-        if isinstance(value.get(key), int) and value[key] != 0:
-            return f"the command ended with exit code {value[key]}"
+        code = value.get(key)
+        if isinstance(code, int) and not isinstance(code, bool) and code != 0:
+            return ended(str(code))
     return ""
 
 
 def reported(text: str) -> int | None:
     """+1 when a test report says that all passed, -1 when it names a failure, None when there is no report."""
+    text = _ends(text)
     for read in (_read_pytest, _read_unittest, _read_cargo, _read_jest):
         said = read(text)
         if said is not None:
@@ -86,7 +107,7 @@ def _read_pytest(text: str) -> int | None:
     found = _PYTEST.search(text)
     if not found:
         return None
-    counts = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", found.group(1))}
+    counts = {word: _some(number) for number, word in _COUNT.findall(found.group(1))}
     if any(counts.get(word) for word in ("failed", "error", "errors")):
         return -1
     return 1 if counts.get("passed") else None
@@ -98,22 +119,22 @@ def _read_unittest(text: str) -> int | None:
         return None
     if found.group(2) == "FAILED":
         return -1
-    return 1 if int(found.group(1)) else None
+    return 1 if _some(found.group(1)) else None
 
 
 def _read_cargo(text: str) -> int | None:
     reports = _CARGO.findall(text)
     if not reports:
         return None
-    if any(state == "FAILED" or int(failed) for state, _, failed in reports):
+    if any(state == "FAILED" or _some(failed) for state, _, failed in reports):
         return -1
-    return 1 if any(int(passed) for _, passed, _ in reports) else None
+    return 1 if any(_some(passed) for _, passed, _ in reports) else None
 
 
 def _read_jest(text: str) -> int | None:
     found = _JEST.search(text)
     if not found:
         return None
-    if int(found.group(1) or 0):
+    if _some(found.group(1) or ""):
         return -1
-    return 1 if int(found.group(2) or 0) else None
+    return 1 if _some(found.group(2) or "") else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ from openclaw_rl.judge.prompt import Count, approximate
 from openclaw_rl.ports import Policy
 from openclaw_rl.types import Completion, Message, Prompt, Sampling
 
+MOST = 1_000_000
+"""bytes of an answer that are read; a vote is a few hundred"""
 _FORMATS = ("json_schema", "json_object", "none")
+_TOKENS = 10_000_000  # more than any one answer costs: such a count is not believed
 _LATER = frozenset({408, 409, 425, 429})
 _LOCKED = {
     401: "check the judge's key",
@@ -45,7 +49,11 @@ class Voter(Protocol):
 
 
 class Endpoint:
-    """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter; learns its JSON mode."""
+    """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter; learns its JSON mode.
+
+    An answer is asked for as it is and read as it comes, up to `MOST` bytes: one that is packed all the same, or has
+    no end, or is nested beyond reading, is a vote that failed.
+    """
 
     def __init__(
         self,
@@ -71,7 +79,9 @@ class Endpoint:
         self._rng = rng or random.Random()
         self._sleep = sleep
         self._format = 0
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = {"accept-encoding": "identity"}
+        if api_key:
+            headers["authorization"] = f"Bearer {api_key}"
         self._client = httpx2.AsyncClient(timeout=timeout, headers=headers, transport=transport)
 
     async def close(self) -> None:
@@ -85,21 +95,31 @@ class Endpoint:
         while tried <= self._retries:
             form = self._format
             try:
-                response = await self._client.post(self._url, json=self._body(messages, schema, form))
+                answered = await self._post(self._body(messages, schema, form))
             except httpx2.TransportError as error:
                 ballot, wait = Ballot(text=None, failed=True, note=f"no answer: {type(error).__name__}"), None
             else:
-                if response.status_code in (400, 422) and form < len(_FORMATS) - 1:
+                if answered.status in (400, 422) and form < len(_FORMATS) - 1:
                     self._format = max(self._format, form + 1)
                     continue
-                ballot = self._read(response, messages)
-                if not _again(response.status_code):
+                ballot, wait = self._read(answered, messages), answered.retry_after
+                if not _again(answered.status):
                     return ballot
-                wait = response.headers.get("retry-after")
             tried += 1
             if tried <= self._retries:
                 await self._sleep(self._delay(tried, wait))
         return ballot
+
+    async def _post(self, body: Mapping[str, Any]) -> _Answered:
+        async with self._client.stream("POST", self._url, json=body) as response:
+            raw = None if _packed(response) else bytearray()
+            if raw is not None:
+                async for chunk in response.aiter_bytes(65_536):
+                    raw += chunk
+                    if len(raw) > MOST:
+                        raw = None
+                        break
+        return _Answered(response.status_code, response.headers.get("retry-after"), None if raw is None else bytes(raw))
 
     def _delay(self, tried: int, wait: str | None) -> float:
         """Half to all of a pause that doubles each time; the server's own wish counts if it is longer."""
@@ -121,15 +141,19 @@ class Endpoint:
             body["response_format"] = {"type": "json_object"}
         return body
 
-    def _read(self, response: httpx2.Response, messages: Sequence[Message]) -> Ballot:
-        status = response.status_code
+    def _read(self, answered: _Answered, messages: Sequence[Message]) -> Ballot:
+        status = answered.status
         if status != 200:
             failed = _again(status) or status in _LOCKED
             note = f"the endpoint answered {status}"
             return Ballot(text=None, failed=failed, note=f"{note}: {_LOCKED[status]}" if status in _LOCKED else note)
+        if answered.body is None:
+            return Ballot(text=None, failed=True, note=f"the answer is compressed or longer than {MOST} bytes")
         try:
-            value = response.json()
+            value = json.loads(answered.body)
             text = value["choices"][0]["message"]["content"]
+        except RecursionError:
+            return Ballot(text=None, failed=True, note="the answer is nested too deep to be read")
         except (ValueError, KeyError, IndexError, TypeError):
             return Ballot(text=None, note="the answer is no chat completion")
         if not isinstance(text, str):
@@ -139,9 +163,22 @@ class Endpoint:
     def _spent(self, value: Mapping[str, Any], messages: Sequence[Message], text: str) -> int:
         usage = value.get("usage")
         said = usage.get("total_tokens") if isinstance(usage, dict) else None
-        if isinstance(said, int) and said > 0:
+        if isinstance(said, int) and 0 < said < _TOKENS:
             return said
         return sum(self._count(message.content) for message in messages) + self._count(text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A response as far as it counts; ``body`` None where it is not one that may be read."""
+
+    status: int
+    retry_after: str | None
+    body: bytes | None
+
+
+def _packed(response: httpx2.Response) -> bool:
+    return response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity")
 
 
 def _again(status: int) -> bool:

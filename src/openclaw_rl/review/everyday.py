@@ -18,7 +18,7 @@ from pathlib import Path
 from openclaw_rl.review.wishes import About, unmarked, words
 
 _WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
-_ADVICE = re.compile(r"How (?:do|can|should) I\b|What (?:can|should|do) I\b|What helps\b|What .* good\b")
+_ADVICE = re.compile(r"How (?:do|can|should) I\b|What (?:can|should|do) I\b|What helps\b|What .{0,120} good\b")
 _TEMPLATE = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|\ufffd|[\x00-\x08\x0b-\x1f]")
 _IRREGULAR = {
     **dict.fromkeys(("leaves", "leafs"), "leaf"),

@@ -300,7 +300,8 @@ def export(ledger: Ledger, *, tokens: bool = False) -> Iterator[Json]:
         turns = [ledger.turn(found) for found in ledger.session(session, user) or [session]]
         out: dict[str, Json] = {"session_id": session, "turns": []}
         for turn in turns:
-            recorded = ledger.recorded(turn.id)
+            found = ledger.recorded(turn.id)
+            recorded = found if isinstance(found, Recorded) else None
             if recorded and "session" in recorded.extra:
                 out |= recorded.extra["session"]
             original = recorded.extra.get("turn") if recorded else None

@@ -26,8 +26,8 @@ _ITEM = re.compile(r"^[ \t]*(?:[-*•+–]|\(?(?:\d{1,2}|[a-hA-H])[.)])[ \t]+(?=
 _HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
 _BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
 _BOXED = re.compile(r"\\f?box(?:ed)?\b")
-_TERMINAL = re.compile(r"[.!?…。！？]+[\"”’')\]*_]*$")
-_END = re.compile(r"([^\s]*?)([.!?…]+)[\"”’')\]*_]*\s+(?=[\"“‘'(\[*_]*([A-Z0-9]\S*))|[。！？]\s*(?=\S)")
+_TERMINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]++[\"”’')\]*_]*+$")
+_END = re.compile(r"(?<![.!?…])([.!?…]++)[\"”’')\]*_]*+\s++(?=[\"“‘'(\[*_]*+([A-Z0-9]\S*+))|[。！？]\s*+(?=\S)")
 _TITLES = frozenset(
     ["mr", "mrs", "ms", "dr", "prof", "st", "vs", "e.g", "i.e", "eg", "ie", "fig", "approx", "cf", "jr"]
 )
@@ -113,10 +113,11 @@ def sentences(text: str) -> int:
 
 def _ends(found: re.Match[str]) -> bool:
     """Whether a full stop with a capital after it is the end of a sentence."""
-    before, sign, after = found.groups()
-    if sign != "." or before is None:
+    sign, after = found.groups()
+    if sign != ".":
         return True
-    bare = before.lstrip("\"“‘'([*_")
+    text, at = found.string, found.start()
+    bare = text[text.rfind(" ", 0, at) + 1 : at].lstrip("\"“‘'([*_")
     if bare.lower() in _TITLES or (bare.lower() == "no" and after[0].isdigit()):
         return False
     if not _INITIALS.fullmatch(bare) or bare in ("I", "a"):

@@ -183,11 +183,13 @@ def _joined(blocks: Sequence[At]) -> tuple[str, tuple[str, ...]]:
             case "image":
                 images.append(_image(block))
             case "document":
-                texts.append(_document(block))
+                texts.append(_handed_over("document", _document(block)))
+            case "search_result":
+                texts.append(_handed_over("search_result", _texts(block.key("content"))[0]))
             case "tool_reference":
                 texts.append(block.key("tool_name").need_text())
             case kind:
-                known = "text, image, document, tool_result"
+                known = "text, image, document, search_result, tool_result"
                 raise block.key("type").fault(f"no block here is called {kind!r:.60}; known: {known}")
     return "\n".join(texts), tuple(images)
 
@@ -204,6 +206,12 @@ def _document(block: At) -> str:
     if source.key("type").need_text() != "text":
         raise source.key("type").fault("only plain text documents are taken")
     return source.key("data").need_text()
+
+
+def _handed_over(kind: str, text: str) -> str:
+    """Other people's text between tags of its own, which nothing in it can close: it must not pass for the user's."""
+    inside = text.replace(f"</{kind}", f"<\\/{kind}")
+    return f"<{kind}>\n{inside}\n</{kind}>"
 
 
 def _tool(at: At) -> Tool | None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,29 @@ from openclaw_rl.store.rows import (
     outcome_row,
     to_feedback,
     to_outcome,
+    to_recorded,
+    to_settled,
     to_turn,
     to_verdict,
     turn_row,
     verdict_row,
+    whole,
 )
 from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.store.troubles import sqlite_errors
-from openclaw_rl.types import Drop, Ending, Feedback, Outcome, Recorded, Step, Turn, Verdict, Version, VersionState
+from openclaw_rl.types import (
+    Drop,
+    Ending,
+    Feedback,
+    Outcome,
+    Recorded,
+    Step,
+    Turn,
+    Unreadable,
+    Verdict,
+    Version,
+    VersionState,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,28 +157,32 @@ class Ledger(Reader):
 
     # --- collect ---
 
-    def new_turns(self, limit: int) -> list[tuple[int, Turn]]:
+    def new_turns(self, limit: int) -> list[tuple[int, Turn | Unreadable]]:
         """Turns that collect has not read yet, oldest first, with their sequence numbers."""
         rows = self.rows(
             f"SELECT t.seq, {TURN} FROM turns t WHERE t.seq > ? ORDER BY t.seq LIMIT ?", self.cursor("turns"), limit
         )
-        return [(row[0], to_turn(row[1:])) for row in rows]
+        return [(row[0], whole(partial(to_turn, row[1:]), turn=row[1])) for row in rows]
 
-    def open_turns(self) -> list[tuple[int, Turn]]:
+    def open_turns(self) -> list[tuple[int, Turn | Unreadable]]:
         """Turns that were read before and have no outcome yet: what a restart must remember."""
         rows = self.rows(
             f"SELECT t.seq, {TURN} FROM open_turns p CROSS JOIN turns t ON t.seq = p.turn_seq ORDER BY p.turn_seq"
         )
-        return [(row[0], to_turn(row[1:])) for row in rows]
+        return [(row[0], whole(partial(to_turn, row[1:]), turn=row[1])) for row in rows]
 
     def settled_turns(self, since: float) -> list[tuple[int, Turn, Outcome]]:
-        """Settled turns answered at or after ``since``, oldest first: what a restart may want to recognise."""
+        """Settled turns answered at or after ``since``, oldest first: what a restart may want to recognise.
+
+        One that can no longer be decoded is left out: it is settled, and nothing can be recognised by it.
+        """
         rows = self.rows(
             f"SELECT t.seq, {OUTCOME}, {TURN} FROM turns t JOIN outcomes o ON o.turn = t.id"
             " WHERE t.at >= ? ORDER BY t.seq",
             since,
         )
-        return [(row[0], to_turn(row[12:]), to_outcome(row[1:12])) for row in rows]
+        read = [(row[0], whole(partial(to_settled, row[1:]), turn=row[1])) for row in rows]
+        return [(seq, *found) for seq, found in read if not isinstance(found, Unreadable)]
 
     def new_endings(self, limit: int) -> list[tuple[int, Ending]]:
         """Sessions declared over since collect last looked."""
@@ -173,22 +193,12 @@ class Ledger(Reader):
         )
         return [(seq, Ending(session=session, user=user, at=at)) for seq, session, user, at in rows]
 
-    def recorded(self, turn: str) -> Recorded | None:
+    def recorded(self, turn: str) -> Recorded | Unreadable | None:
         """What an imported record says of this turn; None for a turn that was served."""
         row = self.row(
             "SELECT turn, session, idx, kind, next_state, trainable, extra FROM records WHERE turn = ?", turn
         )
-        if row is None:
-            return None
-        return Recorded(
-            turn=row[0],
-            session=row[1],
-            index=row[2],
-            kind=row[3],
-            next_state=codec.messages(codec.unpack_json(row[4])),
-            trainable=bool(row[5]),
-            extra=codec.unpack_json(row[6]),
-        )
+        return whole(partial(to_recorded, row), turn=turn) if row is not None else None
 
     def settle(
         self,
@@ -216,7 +226,7 @@ class Ledger(Reader):
 
     # --- judge ---
 
-    def unjudged(self, limit: int) -> list[Case]:
+    def unjudged(self, limit: int) -> list[Case | Unreadable]:
         """Outcomes without a verdict, oldest first."""
         missing = "o.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn)"
         with self.lock:
@@ -227,9 +237,9 @@ class Ledger(Reader):
                 low,
                 limit,
             )
-            return [self._case(to_turn(row[11:]), to_outcome(row[:11])) for row in rows]
+            return [self._read_case(row) for row in rows]
 
-    def late_feedback(self, limit: int) -> list[Case]:
+    def late_feedback(self, limit: int) -> list[Case | Unreadable]:
         """Turns about which something was said after their verdict, and which have not trained."""
         unheard = (
             "f.seq > ? AND NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = f.turn)"
@@ -244,7 +254,7 @@ class Ledger(Reader):
                 low,
                 limit,
             )
-            return [self._case(to_turn(row[11:]), to_outcome(row[:11])) for row in rows]
+            return [self._read_case(row) for row in rows]
 
     def case(self, turn: str) -> Case:
         """All that a judge may see of one turn, judged or not."""
@@ -252,6 +262,14 @@ class Ledger(Reader):
         if outcome is None:
             raise NotInLedger(f"turn {turn} has no outcome yet", remedy="wait for the next request of its session")
         return self._case(self.turn(turn), outcome)
+
+    def _read_case(self, row: Sequence[Any]) -> Case | Unreadable:
+        found = whole(partial(to_settled, row), turn=row[0])
+        if isinstance(found, Unreadable):
+            heard = self.row("SELECT coalesce(max(seq), 0) FROM feedback WHERE turn = ?", found.turn)
+            self._heard[found.turn] = heard[0]
+            return found
+        return self._case(*found)
 
     def _case(self, turn: Turn, outcome: Outcome) -> Case:
         rows = self.rows(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from openclaw_rl import codec
-from openclaw_rl.types import Completion, Drop, Feedback, Outcome, Turn, Verdict, Version
+from openclaw_rl.types import Completion, Drop, Feedback, Outcome, Recorded, Turn, Unreadable, Verdict, Version
+
+Noun = TypeVar("Noun")
 
 TURN = (
     "t.id, t.session, t.user, t.grp, t.client, t.declared, t.done, t.trainable, t.at, t.version, t.finish, t.scored,"
@@ -51,6 +53,14 @@ def insert_version(db: sqlite3.Connection, version: Version, root: Path) -> None
     row = {name: getattr(version, name) for name in ("number", "parent", "base", "step", "note", "at")}
     insert(db, "versions", row | {"adapter": _inside(version.adapter, root)})
     insert(db, "states", {"version": version.number, "state": version.state, "reason": version.note, "at": version.at})
+
+
+def whole(read: Callable[[], Noun], *, turn: str) -> Noun | Unreadable:
+    """What ``read`` decodes; where it cannot, the turn and the reason, so that one damaged row costs itself alone."""
+    try:
+        return read()
+    except Exception as error:  # damaged bytes raise whatever the decoder happens to meet
+        return Unreadable(turn=turn, why=f"{type(error).__name__}: {error}"[:200])
 
 
 def turn_row(turn: Turn) -> dict[str, Any]:
@@ -138,6 +148,23 @@ def to_outcome(row: Sequence[Any]) -> Outcome:
         ended=row[8],
         evidence=tuple(json.loads(row[9])),
         at=row[10],
+    )
+
+
+def to_settled(row: Sequence[Any]) -> tuple[Turn, Outcome]:
+    """A turn and its outcome of a row with the columns of both, the outcome's first."""
+    return to_turn(row[11:]), to_outcome(row[:11])
+
+
+def to_recorded(row: Sequence[Any]) -> Recorded:
+    return Recorded(
+        turn=row[0],
+        session=row[1],
+        index=row[2],
+        kind=row[3],
+        next_state=codec.messages(codec.unpack_json(row[4])),
+        trainable=bool(row[5]),
+        extra=codec.unpack_json(row[6]),
     )
 
 

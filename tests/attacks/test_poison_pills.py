@@ -1,0 +1,295 @@
+"""One bad row never stops a loop: it costs itself alone, is counted, and stays settled when the process starts again."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stories import asked, replied, says, settled, turned
+
+from openclaw_rl.collect.loop import CollectLoop
+from openclaw_rl.collect.threads import Threads
+from openclaw_rl.errors import JudgeUnavailable
+from openclaw_rl.judge import JudgeLoop, RulesJudge, evidence
+from openclaw_rl.judge.evidence import decide
+from openclaw_rl.judge.rules import look
+from openclaw_rl.ports import Case, Judge
+from openclaw_rl.store import Ledger
+from openclaw_rl.types import Hint, Message, Outcome, Turn, Verdict
+
+pytestmark = pytest.mark.anyio
+
+DIGITS = "1" * 5_000
+PILLS = {
+    "an exit code of 5,000 digits": says("tool", f"exit code {DIGITS}"),
+    "an exit mark of 5,000 digits": says("tool", f"[exit code: {DIGITS}]"),
+    "nested objects": says("tool", '{"a":' * 3_000),
+    "nested lists": says("tool", '{"error": ' + "[" * 50_000),
+    "a return code of 5,000 digits": says("user", f"<returncode>{DIGITS}</returncode>"),
+    "a JSON number of 5,000 digits": says("tool", f'{{"exit_code": {DIGITS}}}'),
+    "numbers that are none": says("tool", '{"exit_code": NaN, "returncode": Infinity, "ok": 1e999}'),
+    "5,000 digits of tests passed": says("tool", f"{DIGITS} passed in 0.1s"),
+    "5,000 digits of unit tests": says("tool", f"Ran {DIGITS} tests in 1.0s\n\nOK"),
+    "5,000 digits of cargo tests": says("tool", f"test result: ok. {DIGITS} passed; {DIGITS} failed"),
+    "5,000 digits of jest tests": says("tool", f"Tests: {DIGITS} failed, {DIGITS} passed, {DIGITS} total"),
+    "half an emoji": says("user", "Please stop using \ud83d in your answers."),
+    "null bytes": says("tool", "\x00" * 1_000 + "error: \x00"),
+    "half emojis of a tool": says("tool", '{"error": "\ud83d\ude00\udfff"}\udc00'),
+    "half emojis in a complaint": says("user", "No, that's wrong \ud800\udbff!"),
+}
+GOOD = says("user", "No, that's wrong.")
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def told(path: Path, *said: Message) -> list[Turn]:
+    """Turns with these next messages, in the ledger. Half characters are put in by the hands of `cases`."""
+    turns = [turned(f"question {at}", session=f"s{at}") for at, _ in enumerate(said)]
+    with Ledger(path, writer="serve") as serve:
+        for turn in turns:
+            serve.add_turn(turn)
+    with Ledger(path, writer="collect") as collect:
+        for turn, message in zip(turns, said, strict=True):
+            collect.settle([settled(turn, next_state=(message,))], [], turns_read=None)
+    return turns
+
+
+class Swapped(Ledger):
+    """A ledger whose cases end in other words than were written: in some that no file can hold."""
+
+    said: dict[str, Message]
+
+    def _read_case(self, row: tuple[object, ...]) -> Case:  # type: ignore[override]
+        case = super()._read_case(row)
+        assert isinstance(case, Case)
+        return Case(turn=case.turn, outcome=settled(case.turn, next_state=(self.said[case.turn.id],)), feedback=())
+
+
+@pytest.mark.parametrize("name", PILLS)
+async def test_a_pill_is_judged_like_any_other_message_and_so_are_those_after_it(name: str, book: Path) -> None:
+    pill, good = told(book, says("user", "x"), says("user", "y"))
+    with Swapped(book, writer="judge") as ledger:
+        ledger.said = {pill.id: PILLS[name], good.id: GOOD}
+        await JudgeLoop(ledger, RulesJudge()).tick()
+        verdict = ledger.verdict(pill.id)
+        assert verdict is not None
+        assert len(verdict.note) < 200
+        assert ledger.verdict(good.id) is not None
+        assert ledger.drop_counts() == {}, "the readers themselves can do with it"
+
+
+async def test_a_case_that_no_reader_can_read_is_an_abstention_and_a_drop_for_good(
+    book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = told(book, says("tool", "poison"), GOOD)
+
+    def failing(text: str) -> str | None:
+        raise RecursionError(text)
+
+    monkeypatch.setattr(evidence.tools, "failure", failing)
+    with Ledger(book, writer="judge") as ledger:
+        loop = JudgeLoop(ledger, RulesJudge())
+        assert await loop.tick() == 2
+        assert (await loop.status())["failed"] == 1
+        assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
+        assert ledger.verdict(bad.id).score is None  # type: ignore[union-attr]
+        assert ledger.drop_counts() == {"judge failed": 1}
+    with Ledger(book, writer="judge") as ledger:
+        assert await JudgeLoop(ledger, RulesJudge()).tick() == 0
+        assert ledger.dropped(bad.id).stage == "judge"  # type: ignore[union-attr]
+
+
+def damage(path: Path, table: str, column: str, turn: Turn, blob: bytes) -> None:
+    key = "id" if table == "turns" else "turn"
+    with Ledger(path, writer="serve") as ledger:
+        ledger.db.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (blob, turn.id))
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("turns", "prompt"), ("turns", "reply"), ("turns", "logprobs"), ("outcomes", "next_state")]
+)
+@pytest.mark.parametrize("blob", [b"", b"\x00rubbish", zlib.compress(b'{"a":'), zlib.compress(b"[" * 100_000)])
+async def test_a_damaged_row_is_given_up_by_the_judge_and_the_others_go_on(
+    book: Path, table: str, column: str, blob: bytes
+) -> None:
+    bad, good = told(book, GOOD, GOOD)
+    damage(book, table, column, bad, blob)
+    with Ledger(book, writer="judge") as ledger:
+        loop = JudgeLoop(ledger, RulesJudge())
+        assert await loop.tick() == 2
+        assert await loop.tick() == 0
+        assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
+        assert ledger.verdict(bad.id).score is None  # type: ignore[union-attr]
+        assert ledger.drop_counts() == {"unreadable": 1}
+    with Ledger(book, writer="train") as ledger:
+        assert [found.turn.id for found in ledger.untrained(9)] == [good.id]
+
+
+class Picky:
+    """A judge that answers everybody but one, and nobody while it is down."""
+
+    name = "picky"
+
+    def __init__(self, refused: str) -> None:
+        self.refused, self.down, self.asked = refused, False, list[str]()
+
+    async def judge(self, case: Case) -> Verdict:
+        self.asked.append(case.turn.id)
+        if self.down or case.turn.id == self.refused:
+            raise JudgeUnavailable("no vote could be had")
+        return Verdict(turn=case.turn.id, score=1.0, source="judge", hints=(Hint(text="be \ud800 brief please"),))
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        self.now += 100.0
+        return self.now
+
+
+async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_none(book: Path) -> None:
+    turns = told(book, *[says("user", f"so it is {at}") for at in range(12)])
+    judge = Picky(turns[0].id)
+    assert isinstance(judge, Judge)
+    judge.down = True
+    with Ledger(book, writer="judge") as ledger:
+        loop = JudgeLoop(ledger, judge, batch=4, clock=Clock())
+        for _ in range(40):
+            await loop.tick()
+        assert ledger.counts()["verdicts"] == 0, "however long it is down, it costs nothing"
+        judge.down = False
+        for _ in range(40):
+            await loop.tick()
+        scores = [verdict.score for turn in turns[1:] if (verdict := ledger.verdict(turn.id))]
+        assert scores == [1.0] * 11, "the one that fails does not stand before the others"
+        assert ledger.verdict(turns[0].id) is None, "and nobody was answered since, so it may still be an outage"
+    told_later = told_more(book, 12)
+    with Ledger(book, writer="judge") as ledger:
+        loop = JudgeLoop(ledger, judge, batch=1, clock=Clock())
+        for _ in range(60):
+            await loop.tick()
+        assert all(ledger.verdict(turn.id) for turn in told_later)
+        given_up = ledger.verdict(turns[0].id)
+        assert given_up is not None
+        assert given_up.score is None
+        assert ledger.drop_counts() == {"judge failed": 1}
+
+
+def told_more(path: Path, count: int) -> list[Turn]:
+    return told(path, *[says("user", f"and so it goes {at}") for at in range(count)])
+
+
+def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
+    """A question and a follow-up in each of these sessions."""
+    pairs = []
+    with Ledger(path, writer="serve") as serve:
+        for name in names:
+            first = turned(f"ask {name}", session=name, completion=replied(f"reply {name}"))
+            history = asked(f"ask {name}", f"reply {name}", "No, that's wrong.")
+            second = turned(prompt=history, session=name, completion=replied("sorry"))
+            pairs.append((first, second))
+            for turn in (first, second):
+                serve.add_turn(turn)
+    return pairs
+
+
+async def collected(path: Path) -> tuple[list[Outcome | None], dict[str, int]]:
+    with Ledger(path, writer="collect") as ledger:
+        loop = CollectLoop(ledger)
+        for _ in range(6):
+            await loop.tick()
+        ids = [row[0] for row in ledger.rows("SELECT id FROM turns ORDER BY seq")]
+        assert ledger.new_turns(9) == []
+        return [ledger.outcome(turn) for turn in ids], ledger.drop_counts()
+
+
+@pytest.mark.parametrize("when", ["before it is read", "while it is open"])
+async def test_a_damaged_turn_is_dropped_by_collect_and_the_others_are_settled(book: Path, when: str) -> None:
+    (bad, _), (good, _) = talk(book, "a", "b")
+    if when == "while it is open":
+        with Ledger(book, writer="collect") as ledger:
+            ledger.settle([], [], turns_read=1)
+    damage(book, "turns", "prompt", bad, b"rubbish")
+    outcomes, drops = await collected(book)
+    assert outcomes[0] is None
+    assert outcomes[2] is not None
+    assert outcomes[2].turn == good.id
+    assert outcomes[2].next_state
+    assert drops == {"unreadable": 1}
+    assert (await collected(book))[1] == {"unreadable": 1}, "a restart does not drop it again"
+
+
+async def test_a_turn_that_cannot_be_placed_is_dropped_and_the_others_are_settled(
+    book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talk(book, "a", "poison", "b")
+    place = Threads._place
+
+    def failing(threads: Threads, seq: int, turn: Turn, known: Outcome | None = None) -> object:
+        if turn.session == "poison" and len(turn.prompt.messages) == 1:
+            raise RecursionError
+        return place(threads, seq, turn, known)
+
+    monkeypatch.setattr(Threads, "_place", failing)
+    outcomes, drops = await collected(book)
+    assert [outcome is not None for outcome in outcomes[::2]] == [True, False, True]
+    assert drops == {"collect failed": 1}
+    assert (await collected(book))[1] == {"collect failed": 1}
+
+
+SIGNS = [
+    "<",
+    ">",
+    "</a>",
+    "<a b='",
+    "```",
+    '"""',
+    "[",
+    "]",
+    "{",
+    '{"a":',
+    "\n",
+    "\n\n",
+    " ",
+    ":",
+    "\x00",
+    "\ud83d",
+    "\udc00",
+]
+SIGNS += [
+    "From now on ",
+    "use lists.",
+    "exit code ",
+    "9" * 5_000,
+    "Traceback (most recent call last):",
+    "不对，",
+    "请用",
+]
+SIGNS += [
+    "summarise this",
+    "he said ",
+    "No, it's ",
+    ", not ",
+    "---",
+    "1e999",
+    "NaN",
+    "Error: ",
+    "<returncode>",
+    "\u2028",
+]
+TEXTS = st.one_of(st.text(st.characters(), max_size=60), st.lists(st.sampled_from(SIGNS), max_size=12).map("".join))
+
+
+@given(before=TEXTS, reply=TEXTS, said=TEXTS, role=st.sampled_from(["user", "tool", "assistant"]))
+def test_the_default_judge_reads_any_text_whatsoever(before: str, reply: str, said: str, role: str) -> None:
+    turn = turned(before, completion=replied(reply))
+    case = Case(turn=turn, outcome=settled(turn, next_state=(says(role, said),)))
+    look(case)
+    decide(case)
