@@ -171,7 +171,7 @@ class Answerer:
         if not (self.intercept and caller.stored):
             return
         try:
-            await self.write(lambda: self.book.add_turn(redact_turn(turn, self.redact) if self.redact else turn))
+            await asyncio.shield(asyncio.ensure_future(self._written(turn)))  # carried through, as every write
         except Exception as error:  # a ledger without room, a redactor of the user's own: told, counted, survived
             self.metrics.lost.inc()
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
@@ -182,6 +182,11 @@ class Answerer:
             *(turn.id, turn.user, turn.session, done.version, done.finish),
             *(len(done.prompt_tokens), len(done.reply_tokens)),
         )
+
+    async def _written(self, turn: Turn) -> None:
+        """Redacted on a thread of its own, so that a long text holds up neither the server nor what others write."""
+        kept = turn if self.redact is None else await asyncio.to_thread(redact_turn, turn, self.redact)
+        await self.write(lambda: self.book.add_turn(kept))
 
     async def _abort(self, asked: Asked, caller: Caller, turn_id: str, heard: _Heard) -> None:
         """Keeps what was sampled before the caller left or the backend failed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from openclaw_rl.errors import InvalidValue, RequestError
 from openclaw_rl.serve.caller import session_name
 from openclaw_rl.serve.endpoints import Visit, read_body
@@ -24,7 +26,7 @@ class FeedbackGiven:
         turn = await self._server.turn(_turn_id(body), visit.user)
         feedback = parse_feedback(body, turn, at=self._server.answerer.clock())
         answerer = self._server.answerer
-        kept = redact_feedback(feedback, answerer.redact) if answerer.redact else feedback
+        kept = await asyncio.to_thread(redact_feedback, feedback, answerer.redact) if answerer.redact else feedback
         await answerer.write(lambda: answerer.book.add_feedback(kept))
         told = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
         await visit.exchange.reply_json(200, told)
