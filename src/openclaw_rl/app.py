@@ -37,7 +37,7 @@ from openclaw_rl.runner import Keeper, drain
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train import retention
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.types import Prompt, Sampling
+from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 
 if TYPE_CHECKING:
     from openclaw_rl.gating import OwnPolicy
@@ -187,15 +187,17 @@ class App:
 
         assert self.policy is not None
         serve = self.config.serve
-        keys = dict(dials.api_keys(self.config))
+        keys = dials.api_keys(self.config)
         refuse_open_door(serve.host, keys)
-        if keys and self.config.env.type:  # the worlds of this process come through the door like everybody
+        own = {}
+        if self.config.env.type:  # the environments of this process come through the door like everybody
             self._env_key = secrets.token_urlsafe(32)
-            keys[self._env_key] = f"env:{self.config.env.type}"
+            own = {self._env_key: f"{ENVIRONMENT}{self.config.env.type}"}
         return build_app(
             policy=self.policy,
             ledger=self._ledgers["serve"],
             keys=keys,
+            own_keys=own,
             model_name=serve.model_name,
             limits=build_limits(self.config),
             intercept=serve.intercept,

@@ -74,6 +74,7 @@ def build_limits(config: Config) -> Any:
         body_bytes=int(serve.max_body_mb * 2**20),
         header_bytes=serve.max_header_kb * 2**10,
         messages=serve.max_messages,
+        values=max(200_000, 50 * serve.max_messages),
         depth=serve.max_depth,
         streams_per_key=serve.max_streams_per_key,
         queue_per_key=serve.max_queue,

@@ -29,6 +29,7 @@ RAW_LOGPROBS = "raw_logprobs"
 """the mark of an aborted turn: its log-probs are those of temperature 1, and it is never trained"""
 _UNKNOWN: Tokens = (0,)
 _TAIL = 512
+_LONG = 2**18
 
 
 @dataclass(slots=True)
@@ -60,6 +61,7 @@ class Answerer:
     reasoning: Reasoning = "tags"
     clock: Callable[[], float] = time.time
     ready: Callable[[], bool] = lambda: True
+    long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
 
     async def write(self, work: Callable[[], T]) -> T:
         """Once begun it is carried through, even if the one who asked for it is gone."""
@@ -184,9 +186,15 @@ class Answerer:
         )
 
     async def _written(self, turn: Turn) -> None:
-        """Redacted on a thread of its own, so that a long text holds up neither the server nor what others write."""
-        kept = turn if self.redact is None else await asyncio.to_thread(redact_turn, turn, self.redact)
+        kept = turn if self.redact is None else await self._redacted(turn, self.redact)
         await self.write(lambda: self.book.add_turn(kept))
+
+    async def _redacted(self, turn: Turn, redact: Redact) -> Turn:
+        """On a thread, so that neither the server nor what others write waits; long ones one after the other."""
+        if sum(len(message.content) for message in turn.prompt.messages) <= _LONG:
+            return await asyncio.to_thread(redact_turn, turn, redact)
+        async with self.long:
+            return await asyncio.to_thread(redact_turn, turn, redact)
 
     async def _abort(self, asked: Asked, caller: Caller, turn_id: str, heard: _Heard) -> None:
         """Keeps what was sampled before the caller left or the backend failed."""

@@ -50,6 +50,7 @@ def build_app(
     policy: Policy,
     ledger: Book,
     keys: Mapping[str, str] | None = None,
+    own_keys: Mapping[str, str] | None = None,
     model_name: str | None = None,
     limits: Limits | None = None,
     intercept: bool = True,
@@ -67,6 +68,7 @@ def build_app(
     """The server as an ASGI app; the policy must have been started.
 
     ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
+    ``own_keys`` does so for the environments that this process runs.
     ``defaults`` is how replies are drawn where a request does not say. ``optout_users`` are never trained on.
     ``health`` may say ``{"ready": False, ...}``; all it says is shown at /readyz.
     """
@@ -86,7 +88,7 @@ def build_app(
     )
     server = Server(
         answerer,
-        keys=Keys(keys or {}),
+        keys=Keys(keys or {}, own_keys),
         model_name=model_name or policy.name,
         any_model=any_model,
         store_optouts=store_optouts,
@@ -97,16 +99,17 @@ def build_app(
         routes=_routes(server, health, defaults),
         middleware=_cors(cors_origins),
         exception_handlers={HTTPException: _not_here},
-        lifespan=_lifespan(writer),
+        lifespan=_lifespan(writer, server.parser),
     )
     app.state.server = server
     return app
 
 
-def _lifespan(writer: ThreadPoolExecutor) -> Callable[[Starlette], Any]:
+def _lifespan(writer: ThreadPoolExecutor, parser: ThreadPoolExecutor) -> Callable[[Starlette], Any]:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        parser.shutdown(wait=False)
         writer.shutdown(wait=True)  # what was handed over is written before the process ends
 
     return lifespan
@@ -210,5 +213,5 @@ async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
     fault = Fault(status=error.status_code, message=f"{what}; see /openapi.json")
-    shape = anthropic_fault if request.url.path.startswith("/v1/messages") else openai_fault
+    shape = anthropic_fault if request.scope["path"].startswith("/v1/messages") else openai_fault
     return JSONResponse(shape(fault), status_code=error.status_code, headers=error.headers)

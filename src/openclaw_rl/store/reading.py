@@ -167,13 +167,15 @@ class Reader(Reviews):
             found = found | {number} if verb == "pin" else found - {number}
         return found
 
-    def group(self, group: str) -> tuple[int, int]:
-        """How many sessions play a group, and how many of its turns have neither a verdict nor a drop yet."""
+    def group(self, user: str, group: str) -> tuple[int, int]:
+        """How many sessions of a user play a group, and how many of its turns have neither a verdict nor a drop yet."""
         row = self.row(
             "SELECT count(DISTINCT coalesce(t.session, t.id)), coalesce(sum("
             " NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
-            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)), 0) FROM turns t WHERE t.grp = ?",
+            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)), 0)"
+            " FROM turns t WHERE t.grp = ? AND t.user = ?",
             group,
+            user,
         )
         return int(row[0]), int(row[1])
 

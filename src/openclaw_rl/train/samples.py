@@ -146,16 +146,17 @@ def _urgency(content: float) -> float:
 
 
 def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:
-    scores: dict[str, list[float]] = defaultdict(list)
+    """A group is of one user: nobody's scores are measured against those of somebody else who took its name."""
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
     for sample in samples:
         if sample.advantage is not None:
-            scores[sample.group or sample.turn].append(sample.advantage)
+            scores[sample.user, sample.group or sample.turn].append(sample.advantage)
     done = []
     for sample in samples:
         if sample.advantage is None:
             done.append(sample)
             continue
-        group = scores[sample.group or sample.turn]
+        group = scores[sample.user, sample.group or sample.turn]
         advantage = sample.advantage - statistics.fmean(group)
         spread = statistics.pstdev(group) if normalize else 1.0
         done.append(replace(sample, advantage=advantage / spread if spread > 0 else 0.0))
@@ -188,7 +189,7 @@ def due(
     max_wait: float,
     idle: float,
     grouped: bool = False,
-    partial: Collection[str] = (),
+    partial: Collection[tuple[str, str]] = (),
 ) -> list[Sample]:
     """The samples of the next step; none while it is not time. ``waiting`` has each with the time of its verdict.
 
@@ -212,9 +213,9 @@ def due(
     return _whole_groups(pool, batch_size) if grouped else pool[:batch_size]
 
 
-def task_of(sample: Sample) -> str | None:
-    """The group that a sample's play belongs to, whatever its step in it; None for a sample of no group."""
-    return sample.group.rpartition("/")[0] if sample.group else None
+def task_of(sample: Sample) -> tuple[str, str] | None:
+    """The user and the group that a sample's play belongs to, whatever its step in it; None for one of no group."""
+    return (sample.user, sample.group.rpartition("/")[0]) if sample.group else None
 
 
 def _whole_groups(pool: Sequence[Sample], batch_size: int) -> list[Sample]:
