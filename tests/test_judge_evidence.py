@@ -13,8 +13,8 @@ from openclaw_rl.ports import Case
 from openclaw_rl.types import Feedback, Hint
 
 
-def case(*feedback: dict[str, Any], client: str = "", completion: Any = None, **outcome: Any) -> Case:
-    turn = turned("Plan my week.", completion=completion or replied("Here is a plan."), client=client)
+def case(*feedback: dict[str, Any], user: str = "u1", completion: Any = None, **outcome: Any) -> Case:
+    turn = turned("Plan my week.", completion=completion or replied("Here is a plan."), user=user)
     given = tuple(Feedback(turn=turn.id, **one) for one in feedback)
     return Case(turn=turn, outcome=settled(turn, **outcome), feedback=given)
 

@@ -23,6 +23,7 @@ from openclaw_rl import plugins
 from openclaw_rl.building import (
     build_judge,
     build_limits,
+    build_people,
     build_policy,
     build_rules,
     build_trainer,
@@ -134,6 +135,7 @@ class App:
             idle=train.idle_wait,
             pause_after=train.pause_after,
             group_size=train.num_rollouts_per_prompt,
+            people=build_people(self.config),
             retain=retention.Policy(keep=train.keep, interval=train.save_interval),
             recorder=self._keep_records(ledger),
             resume=Path(train.resume) if train.resume else None,

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 Method = Literal["topk", "binary", "opd", "distill", "combine"]
@@ -56,10 +65,21 @@ def _variable(name: str) -> str:
     return name
 
 
+def _number_as_text(share: Any) -> Any:
+    return str(share) if isinstance(share, int) and not isinstance(share, bool) else share
+
+
+def _sharing(share: str) -> str:
+    if not re.fullmatch(r"all|none|[2-9]|[1-9]\d{1,5}", share):
+        raise ValueError('must be "all", "none", or how many people must agree, from 2')
+    return share
+
+
 Location = Annotated[Path, AfterValidator(_location)]
 Address = Annotated[str, AfterValidator(_address)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Device = Annotated[str, AfterValidator(_device)]
+Sharing = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_sharing)]
 Options = Mapping[str, Any]
 Share = int | tuple[int, ...]
 
@@ -258,6 +278,11 @@ class TrainDials(Section):
         ge=0,
         le=10_000,
         description="for how many of a user's next turns a rule that they gave goes on teaching; 0: for none",
+    )
+    share: Sharing = Field(
+        default="none",
+        description="whose rules teach when several keys share the policy, since what one rule teaches all are served: "
+        "none, all, or how many people must have given the same rule; scores always teach, and so does a lone user",
     )
     baseline_decay: float = Field(default=0.95, ge=0, lt=1, description="decay of a user's moving mean of scores")
     w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the scalar branch; 0: OPD only")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from openclaw_rl import codec
 from openclaw_rl.store.file import missing
 from openclaw_rl.store.reviews import Reviews
 from openclaw_rl.store.rows import (
@@ -20,7 +21,7 @@ from openclaw_rl.store.rows import (
     to_verdict,
     to_version,
 )
-from openclaw_rl.types import Baseline, Drop, Feedback, Outcome, Step, Turn, Verdict, Version
+from openclaw_rl.types import Baseline, Drop, Feedback, Outcome, Step, Turn, Verdict, Version, rules
 
 
 class Reader(Reviews):
@@ -178,6 +179,24 @@ class Reader(Reviews):
             user,
         )
         return int(row[0]), int(row[1])
+
+    def users(self) -> list[str]:
+        """Everybody who has a turn. Cheap: from one name to the next, not over all turns."""
+        rows = self.rows(
+            "WITH RECURSIVE next(user) AS (SELECT min(user) FROM turns UNION ALL"
+            " SELECT (SELECT min(t.user) FROM turns t WHERE t.user > next.user) FROM next WHERE user IS NOT NULL)"
+            " SELECT user FROM next WHERE user IS NOT NULL"
+        )
+        return [row[0] for row in rows]
+
+    def rules_given(self, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+        """User and rules of the newest verdicts that have any."""
+        rows = self.rows(
+            "SELECT t.user, v.hints FROM verdicts v JOIN turns t ON t.id = v.turn"
+            " WHERE v.hints != '[]' ORDER BY v.seq DESC LIMIT ?",
+            limit,
+        )
+        return [(user, rules(codec.hints(json.loads(hints)))) for user, hints in rows]
 
     def history(self, version: int) -> list[tuple[str, str, float]]:
         """State, reason and time of each change of a version, oldest first."""
