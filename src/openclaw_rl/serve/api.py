@@ -172,6 +172,9 @@ class Looking:
 
     async def model(self, visit: Visit) -> None:
         wanted = visit.exchange.scope["path_params"]["id"]
+        if not wanted:
+            await self.models(visit)
+            return
         self._server.route(wanted)
         await visit.exchange.reply_json(200, self._entry(wanted))
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from openclaw_rl.errors import BackendDown, RequestError
 from openclaw_rl.serve.asked import Asked, Began, Caller, Ended, Wire
 from openclaw_rl.serve.doors import Headers, headers_of
-from openclaw_rl.serve.faults import Fault, explain
+from openclaw_rl.serve.faults import Fault, anthropic_fault, explain
 from openclaw_rl.serve.fields import At, parse_json
 from openclaw_rl.serve.openings import UNENFORCED
 from openclaw_rl.serve.server import Route, Server
@@ -82,7 +82,12 @@ class Endpoint:
             exchange.headers["www-authenticate"] = "Bearer"
         if fault.status in (408, 413):
             exchange.headers["connection"] = "close"
-        await exchange.reply_json(fault.status, self._shape(fault))
+        await exchange.reply_json(fault.status, self._shape_for(exchange)(fault))
+
+    def _shape_for(self, exchange: Exchange) -> Callable[[Fault], Json]:
+        """What both APIs have under one path is answered in the shape of the one that the caller speaks."""
+        anthropic = any(name == b"anthropic-version" for name, _ in exchange.scope["headers"])
+        return anthropic_fault if anthropic and self._name == "look" else self._shape
 
 
 def told(error: Exception, exchange: Exchange, name: str) -> Fault:

@@ -41,11 +41,11 @@ def explain(error: Exception) -> Fault:
         case TooMany():
             return Fault(status=429, message=str(error), code="rate_limit_exceeded", retry_after=error.retry_after)
         case RequestError():
-            return Fault(status=error.status, message=str(error), field=error.field, code=_CODES.get(error.status))
+            return Fault(status=error.status, message=str(error), field=error.field, code=_code(error))
         case InvalidValue():
             return Fault(status=400, message=str(error), field=error.field)
         case NotInLedger():
-            return Fault(status=404, message=str(error))
+            return Fault(status=404, message=str(error), code=_MISSING)
         case BackendDown():
             return Fault(status=503, message=str(error), code="backend_down", retry_after=error.retry_after)
         case BackendError():
@@ -55,7 +55,13 @@ def explain(error: Exception) -> Fault:
     return Fault(status=500, message="the server failed; its log says why", code="internal_error")
 
 
-_CODES = {401: "invalid_api_key", 404: "model_not_found"}
+_MISSING = "not_found"
+_CODES = {401: "invalid_api_key", 404: _MISSING, 413: "request_too_large", 415: "unsupported_media_type"}
+
+
+def _code(error: RequestError) -> str | None:
+    return "model_not_found" if error.status == 404 and error.field == "model" else _CODES.get(error.status)
+
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
