@@ -13,8 +13,8 @@ from openclaw_rl.ports import Case
 from openclaw_rl.types import Feedback, Hint
 
 
-def case(*feedback: dict[str, Any], client: str = "", completion: Any = None, **outcome: Any) -> Case:
-    turn = turned("Plan my week.", completion=completion or replied("Here is a plan."), client=client)
+def case(*feedback: dict[str, Any], user: str = "u1", completion: Any = None, **outcome: Any) -> Case:
+    turn = turned("Plan my week.", completion=completion or replied("Here is a plan."), user=user)
     given = tuple(Feedback(turn=turn.id, **one) for one in feedback)
     return Case(turn=turn, outcome=settled(turn, **outcome), feedback=given)
 
@@ -106,13 +106,13 @@ def test_the_users_wish_is_kept_whatever_decided_the_score() -> None:
 
 def test_an_environment_instructs_only_if_it_is_trusted_by_name() -> None:
     told = case(
-        {"score": 0.0, "hint": "Open the file first.", "source": "environment"}, client="env:terminal", next_state=ERROR
+        {"score": 0.0, "hint": "Open the file first.", "source": "environment"}, user="env:terminal", next_state=ERROR
     )
     unknown, known = decide(told), decide(told, trusted=("terminal",))
     assert unknown is not None
     assert known is not None
     assert (unknown.hints, len(known.hints)) == ((), 1)
-    assert not may_instruct(case(client="env:gui", next_state=ERROR), ("terminal",))
+    assert not may_instruct(case(user="env:gui", next_state=ERROR), ("terminal",))
 
 
 def hint(text: str, kind: Any = "rule") -> Hint:

@@ -142,14 +142,14 @@ def test_feedback_reaches_the_turn_by_the_id_of_any_format(world: World) -> None
     bodies = [
         {"turn": ids[0], "thumb": "up", "comment": "nice"},
         {"response_id": ids[1], "score": -0.5, "edit": "Hi."},
-        {"id": ids[2], "score": 7, "source": "environment"},
+        {"id": ids[2], "score": 1, "source": "explicit"},
     ]
     assert [world.post("/v1/feedback", body).status_code for body in bodies] == [200, 200, 200]
     told = world.notebook.feedback
     assert [(f.turn, f.score, f.hint, f.edit, f.source) for f in told] == [
         (turns[0], 1.0, "nice", None, "explicit"),
         (turns[1], -0.5, None, "Hi.", "explicit"),
-        (turns[2], 7.0, None, None, "environment"),
+        (turns[2], 1.0, None, None, "explicit"),
     ]
 
 

@@ -23,6 +23,7 @@ from openclaw_rl import plugins
 from openclaw_rl.building import (
     build_judge,
     build_limits,
+    build_people,
     build_policy,
     build_rules,
     build_trainer,
@@ -37,7 +38,7 @@ from openclaw_rl.runner import Keeper, drain
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train import retention
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.types import Prompt, Sampling
+from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 
 if TYPE_CHECKING:
     from openclaw_rl.gating import OwnPolicy
@@ -139,6 +140,7 @@ class App:
             idle=train.idle_wait,
             pause_after=train.pause_after,
             group_size=train.num_rollouts_per_prompt,
+            people=build_people(self.config),
             retain=retention.Policy(keep=train.keep, interval=train.save_interval),
             recorder=self._keep_records(ledger),
             resume=Path(train.resume) if train.resume else None,
@@ -192,15 +194,17 @@ class App:
 
         assert self.policy is not None
         serve = self.config.serve
-        keys = dict(dials.api_keys(self.config))
+        keys = dials.api_keys(self.config)
         refuse_open_door(serve.host, keys)
-        if keys and self.config.env.type:  # the worlds of this process come through the door like everybody
+        own = {}
+        if self.config.env.type:  # the environments of this process come through the door like everybody
             self._env_key = secrets.token_urlsafe(32)
-            keys[self._env_key] = f"env:{self.config.env.type}"
+            own = {self._env_key: f"{ENVIRONMENT}{self.config.env.type}"}
         return build_app(
             policy=self.policy,
             ledger=self._ledgers["serve"],
             keys=keys,
+            own_keys=own,
             model_name=serve.model_name,
             limits=build_limits(self.config),
             intercept=serve.intercept,

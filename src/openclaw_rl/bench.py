@@ -320,7 +320,7 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
     changes: dict[str, dict[str, Any]] = {
         "run": {"dir": folder, "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
-        "train": {**method, "save_dir": None},
+        "train": {**method, "save_dir": None, "share": "all"},
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
     return patient(config.model_copy(update=changed))

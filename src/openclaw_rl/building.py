@@ -10,7 +10,7 @@ from openclaw_rl import config as dials
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Judge, Policy, Trainer
-from openclaw_rl.types import Sampling
+from openclaw_rl.types import Sampling, environment_of
 
 # Scores and hints, for methods where weights have no say; as `train.losses.needs`, which wants torch.
 _LEARNS_FROM = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
@@ -74,6 +74,7 @@ def build_limits(config: Config) -> Any:
         body_bytes=int(serve.max_body_mb * 2**20),
         header_bytes=serve.max_header_kb * 2**10,
         messages=serve.max_messages,
+        values=max(200_000, 50 * serve.max_messages),
         depth=serve.max_depth,
         streams_per_key=serve.max_streams_per_key,
         queue_per_key=serve.max_queue,
@@ -148,4 +149,22 @@ def build_rules(config: Config) -> Any:
         normalize=train.normalize,
         decay=train.baseline_decay,
         remember=train.remember,
+        share=train.share,
     )
+
+
+def build_people(config: Config) -> frozenset[str]:
+    """The users who have a key and share the policy; environments are none."""
+    return frozenset(user for user in dials.api_keys(config).values() if environment_of(user) is None)
+
+
+def sharing_note(config: Config) -> str | None:
+    """What the people who have a key share, in one line; None where there is nobody to share with."""
+    people, share = len(build_people(config)), config.train.share
+    if people < 2:
+        return None
+    rules = {
+        "all": "rules of each teach it",
+        "none": 'rules of nobody teach it (train.share = "all", or a number, lets them)',
+    }.get(share, f"a rule teaches it once {share} of them have given the same")
+    return f"{people} people share one policy: scores of each train it, {rules}"

@@ -33,6 +33,15 @@ _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as 
 _last_id = 0
 
 
+ENVIRONMENT = "env:"
+"""how the name of a user begins that is an environment; the rest is the environment's own name"""
+
+
+def environment_of(user: str) -> str | None:
+    """The environment that a user is, None for a person."""
+    return user.removeprefix(ENVIRONMENT) if user.startswith(ENVIRONMENT) else None
+
+
 def new_id() -> str:
     """A time-ordered id of 26 letters: 48 bits of milliseconds, 80 bits of chance, never going back in one process."""
     global _last_id

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 Method = Literal["topk", "binary", "opd", "distill", "combine"]
@@ -56,10 +65,21 @@ def _variable(name: str) -> str:
     return name
 
 
+def _number_as_text(share: Any) -> Any:
+    return str(share) if isinstance(share, int) and not isinstance(share, bool) else share
+
+
+def _sharing(share: str) -> str:
+    if not re.fullmatch(r"all|none|[2-9]|[1-9]\d{1,5}", share):
+        raise ValueError('must be "all", "none", or how many people must agree, from 2')
+    return share
+
+
 Location = Annotated[Path, AfterValidator(_location)]
 Address = Annotated[str, AfterValidator(_address)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Device = Annotated[str, AfterValidator(_device)]
+Sharing = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_sharing)]
 Options = Mapping[str, Any]
 Share = int | tuple[int, ...]
 
@@ -118,14 +138,17 @@ class ServeDials(Section):
         default=None, description="bearer key of user 'default'; best given as OPENCLAW_API_KEY"
     )
     keys_file: Location | None = Field(
-        default=None, description='keys of several users: lines "user:key", or .toml: user = "key"'
+        default=None,
+        description='keys of several users: lines "user:key", or .toml: user = "key"; an environment is user env:NAME',
     )
     no_train_users: tuple[str, ...] = Field(default=(), description="users whose turns are never trained on")
     redact: bool = Field(default=True, description="mask e-mail, phone, card and key patterns before anything is kept")
     store_optouts: bool = Field(
         default=True, description="keep turns whose client switched training off; off: no trace"
     )
-    max_body_mb: float = Field(default=32.0, gt=0, le=1024, description="largest request body, in MiB")
+    max_body_mb: float = Field(
+        default=8.0, gt=0, le=1024, description="largest request body, in MiB; talks with many pictures need more"
+    )
     max_header_kb: int = Field(default=64, ge=1, le=1024, description="largest request header block, in KiB")
     max_messages: int = Field(default=4096, ge=1, le=1_000_000, description="most messages in one request")
     max_depth: int = Field(default=64, ge=4, le=512, description="deepest nesting of a request's JSON")
@@ -213,7 +236,9 @@ class JudgeDials(Section):
     max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
     hint_min: int = Field(default=11, ge=1, le=10_000, description="fewest characters of a hint")
     hint_max: int = Field(default=600, ge=1, le=10_000, description="most characters of a hint")
-    trusted_envs: tuple[str, ...] = Field(default=(), description="environments whose text may become a hint")
+    trusted_envs: tuple[str, ...] = Field(
+        default=(), description="environments, by the NAME of their key, whose text may become a hint"
+    )
     history: int = Field(default=6, ge=0, le=1000, description="messages before the reply that the judge sees")
     evidence_tokens: int = Field(default=3000, ge=64, description="judge tokens each piece of evidence is cut to")
     prompts_dir: Location | None = Field(default=None, description="folder with prompts that replace the shipped ones")
@@ -253,6 +278,11 @@ class TrainDials(Section):
         ge=0,
         le=10_000,
         description="for how many of a user's next turns a rule that they gave goes on teaching; 0: for none",
+    )
+    share: Sharing = Field(
+        default="none",
+        description="whose rules teach when several keys share the policy, since what one rule teaches all are served: "
+        "none, all, or how many people must have given the same rule; scores always teach, and so does a lone user",
     )
     baseline_decay: float = Field(default=0.95, ge=0, lt=1, description="decay of a user's moving mean of scores")
     w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the scalar branch; 0: OPD only")

@@ -19,7 +19,10 @@ from pydantic_core import to_json
 from openclaw_rl.config.dials import Config
 from openclaw_rl.config.names import DIALS, SECTIONS, Dial
 
-_SECRET_NAME: Final = re.compile(r"(^|[_-])(api_?key|key|secret|token|password|credentials?)$", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(
+    r"(^|[ ._-]|(?<=[a-z])(?=[A-Z]))(?i:(api_?|access_?)?keys?|secrets?|token|pass(word|wd|phrase|code)?|pwd|pin"
+    r"|auth(orization|entication)?|bearer|basic_?auth|cookies?|credentials?|login|dsn|signature|session_?id)$"
+)
 _LOGIN: Final = re.compile(r"//[^/\s]*@")
 _WIDTH: Final = 110
 _HEAD: Final = """\
@@ -118,7 +121,9 @@ def _masked(value: Any) -> Any:
         return "(set)"
     if isinstance(value, Mapping):
         return {name: "(set)" if _SECRET_NAME.search(str(name)) else _masked(each) for name, each in value.items()}
-    return [_masked(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, str):
+        return _LOGIN.sub("//(hidden)@", value)
+    return [_masked(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def template() -> str:

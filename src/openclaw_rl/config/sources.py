@@ -331,9 +331,18 @@ def api_keys(config: Config) -> Mapping[str, str]:
     if config.serve.api_key is not None:
         keys[config.serve.api_key.get_secret_value()] = _ONE_USER
     if config.serve.keys_file is not None:
-        for where, user, key in _read_keys(config.serve.keys_file):
+        found = list(_read_keys(config.serve.keys_file))
+        if not found:
+            raise ConfigError(
+                f"serve.keys_file {config.serve.keys_file} holds no key, so nobody could be told apart",
+                remedy='write one "user:key" to a line, or take serve.keys_file out',
+            )
+        for where, user, key in found:
             if not (user and key):
-                raise ConfigError(f"keys file {where}: needs a user and a key", remedy="write one user:key to a line")
+                raise ConfigError(
+                    f"keys file {where}: needs a user and a key",
+                    remedy="write one user:key to a line, env:NAME:key for an environment",
+                )
             if keys.setdefault(key, user) != user:
                 raise ConfigError(f"keys file {where}: {user} and {keys[key]} have the same key")
     return keys
@@ -352,6 +361,9 @@ def _read_keys(file: Path) -> Iterator[tuple[str, str, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             user, _, key = line.partition(":")
+            if user.strip() == "env":  # an environment has a name of two parts
+                name, _, key = key.partition(":")
+                user = f"env:{name.strip()}" if name.strip() else ""
             yield f"{file}, line {number}", user.strip(), key.strip()
 
 

@@ -13,7 +13,7 @@ from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reading import Reading, read
 from openclaw_rl.judge.text import others_words, own_words, said_by_user, words
 from openclaw_rl.ports import Case
-from openclaw_rl.types import Completion, Feedback, Hint, Role, Source, Verdict, texts
+from openclaw_rl.types import Completion, Feedback, Hint, Role, Source, Verdict, environment_of, texts
 
 _RETURN_CODE = re.compile(r"\A\s*+<returncode>\s*+(-?\d++)\s*+</returncode>")
 _RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
@@ -116,8 +116,9 @@ def may_instruct(case: Case, trusted: Collection[str] = ()) -> bool:
 
 
 def trusts(case: Case, trusted: Collection[str]) -> bool:
-    """Whether the turn came from an environment that is trusted by name (``NAME`` or ``env:NAME`` as client)."""
-    return case.turn.client.removeprefix("env:") in trusted
+    """Whether the turn came with the key of an environment that is trusted by name; what a client calls itself is not
+    looked at."""
+    return environment_of(case.turn.user) in trusted
 
 
 def request_of(case: Case) -> str:
@@ -151,7 +152,8 @@ def _explicit(case: Case) -> Iterator[Finding]:
 def _environment(case: Case) -> Iterator[Finding]:
     for feedback in _newest_first(case):
         if feedback.source == "environment" and feedback.score is not None:
-            yield Finding(source="environment", score=feedback.score, note=f"the environment paid {feedback.score:g}")
+            paid = max(-1.0, min(1.0, feedback.score))  # so that no reward outweighs a whole batch
+            yield Finding(source="environment", score=paid, note=f"the environment paid {paid:g}")
 
 
 def _deterministic(case: Case) -> Iterator[Finding]:

@@ -30,6 +30,7 @@ RAW_LOGPROBS = "raw_logprobs"
 """the mark of an aborted turn: its log-probs are those of temperature 1, and it is never trained"""
 _UNKNOWN: Tokens = (0,)
 _TAIL = 512
+_LONG = 2**18
 
 
 @dataclass(slots=True)
@@ -63,6 +64,7 @@ class Answerer:
     ready: Callable[[], bool] = lambda: True
     apart: bool = False
     """whether users share nothing that the policy has read"""
+    long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     keeping: Keeping = field(init=False)
 
     def __post_init__(self) -> None:
@@ -184,8 +186,7 @@ class Answerer:
         if not (self.intercept and caller.stored):
             return
         try:
-            await self.write(lambda: self.keeping.add(self._redacted(turn)))
-            await self.keeping.retry(self.write)
+            await asyncio.shield(asyncio.ensure_future(self._written(turn)))  # carried through, as every write
         except Exception as error:  # a damaged ledger, a redactor of the user's own: told, counted, survived
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
@@ -196,9 +197,18 @@ class Answerer:
             *(len(done.prompt_tokens), len(done.reply_tokens)),
         )
 
-    def _redacted(self, turn: Turn) -> Turn:
+    async def _written(self, turn: Turn) -> None:
+        kept = turn if self.redact is None else await self._redacted(turn, self.redact)
+        await self.write(lambda: self.keeping.add(kept))
+        await self.keeping.retry(self.write)
+
+    async def _redacted(self, turn: Turn, redact: Redact) -> Turn:
+        """On a thread, so that neither the server nor what others write waits; long ones one after the other."""
         try:
-            return redact_turn(turn, self.redact) if self.redact else turn
+            if sum(len(message.content) for message in turn.prompt.messages) <= _LONG:
+                return await asyncio.to_thread(redact_turn, turn, redact)
+            async with self.long:
+                return await asyncio.to_thread(redact_turn, turn, redact)
         except BaseException:
             self.keeping.lose()
             raise

@@ -51,6 +51,7 @@ def build_app(
     policy: Policy,
     ledger: Book,
     keys: Mapping[str, str] | None = None,
+    own_keys: Mapping[str, str] | None = None,
     model_name: str | None = None,
     limits: Limits | None = None,
     intercept: bool = True,
@@ -68,6 +69,7 @@ def build_app(
     """The server as an ASGI app; the policy must have been started.
 
     ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
+    ``own_keys`` does so for the environments that this process runs.
     ``defaults`` is how replies are drawn where a request does not say. ``optout_users`` are never trained on.
     ``health`` may say ``{"ready": False, ...}`` while the model loads, and ``{"reasons": [...]}`` for whatever else
     makes the server unfit; all it says is shown at /readyz.
@@ -89,7 +91,7 @@ def build_app(
     )
     server = Server(
         answerer,
-        keys=Keys(keys or {}),
+        keys=Keys(keys or {}, own_keys),
         model_name=model_name or policy.name,
         any_model=any_model,
         store_optouts=store_optouts,
@@ -100,16 +102,17 @@ def build_app(
         routes=_routes(server, health, defaults),
         middleware=_cors(cors_origins),
         exception_handlers={HTTPException: _not_here},
-        lifespan=_lifespan(writer, answerer.keeping),
+        lifespan=_lifespan(writer, server.parser, answerer.keeping),
     )
     app.state.server = server
     return app
 
 
-def _lifespan(writer: ThreadPoolExecutor, keeping: Keeping) -> Callable[[Starlette], Any]:
+def _lifespan(writer: ThreadPoolExecutor, parser: ThreadPoolExecutor, keeping: Keeping) -> Callable[[Starlette], Any]:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        parser.shutdown(wait=False)
         keeping.stop()
         writer.submit(keeping.end)
         writer.shutdown(wait=True)  # what was handed over is written before the process ends
@@ -174,6 +177,9 @@ class Looking:
 
     async def model(self, visit: Visit) -> None:
         wanted = visit.exchange.scope["path_params"]["id"]
+        if not wanted:
+            await self.models(visit)
+            return
         self._server.route(wanted)
         await visit.exchange.reply_json(200, self._entry(wanted))
 
@@ -218,5 +224,5 @@ async def _not_here(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
     fault = Fault(status=error.status_code, message=f"{what}; see /openapi.json")
-    shape = anthropic_fault if request.url.path.startswith("/v1/messages") else openai_fault
+    shape = anthropic_fault if request.scope["path"].startswith("/v1/messages") else openai_fault
     return JSONResponse(shape(fault), status_code=error.status_code, headers=error.headers)

@@ -19,12 +19,14 @@ from openclaw_rl.variables import check_variables
 class Limits:
     """What one request and one key may take. Seconds of 0 or below are not allowed."""
 
-    body_bytes: int = 32 * 2**20
+    body_bytes: int = 8 * 2**20
     """the largest body"""
     header_bytes: int = 64 * 2**10
     """all headers together"""
     messages: int = 10_000
     """messages or items in one request"""
+    values: int = 200_000
+    """values in one body: fields, entries of lists"""
     depth: int = 64
     """how deep JSON may be nested"""
     streams_per_key: int = 256

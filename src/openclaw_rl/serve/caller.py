@@ -20,6 +20,7 @@ _SESSION_HEADERS = (
 )
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 _CLAUDE_SESSION = re.compile(r"session_([0-9A-Za-z-]{8,64})")
+_LONGEST_CLIENT = 256
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"", "0", "false", "no", "off"})
 
@@ -45,7 +46,7 @@ def read_marks(headers: Mapping[str, str]) -> Marks:
     return Marks(
         session=_session(headers),
         group=_named(headers, "x-openclaw-rl-group") if headers.get("x-openclaw-rl-group", "").strip() else None,
-        client=headers.get("user-agent", "").split(" (", 1)[0].strip()[:64],
+        client=headers.get("user-agent", "").split(" (", 1)[0].strip()[:_LONGEST_CLIENT],
         declared=_declared(headers.get("x-turn-type", "").strip().lower()),
         done=_done(headers.get("x-session-done", "").strip().lower()),
         train=train == "on",

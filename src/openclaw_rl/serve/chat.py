@@ -23,7 +23,7 @@ from openclaw_rl.serve.asked import (
 )
 from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.faults import Fault, openai_fault
-from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.fields import At, whole_json
 from openclaw_rl.serve.parts import CallArgs, CallStart, Part, Text, Thought
 from openclaw_rl.serve.sse import dumps, event, quoted
 from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
@@ -140,7 +140,7 @@ def _content(at: At) -> tuple[str, tuple[str, ...]]:
 def _call(at: At) -> ToolCall:
     function = at.key("function")
     arguments = function.key("arguments")
-    written = arguments.value if isinstance(arguments.value, str) else dumps(arguments.table())
+    written = whole_json(arguments.value) if isinstance(arguments.value, str) else dumps(arguments.table())
     return ToolCall(id=at.key("id").text() or "", name=function.key("name").name(), arguments=written)
 
 

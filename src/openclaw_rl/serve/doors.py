@@ -8,7 +8,7 @@ import ipaddress
 from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping
 from types import TracebackType
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from openclaw_rl.errors import NotAllowed, RequestError, TooMany
 from openclaw_rl.serve.asked import Limits
@@ -28,23 +28,24 @@ def headers_of(raw: Collection[tuple[bytes, bytes]], limit: int) -> dict[str, st
 
 
 class Keys:
-    """Knows a user by the key; compares in constant time."""
+    """Knows a user by the key; compares in constant time.
 
-    def __init__(self, keys: Mapping[str, str]) -> None:
-        self._keys = [(key.encode(), user) for key, user in keys.items()]
+    A user called ``env:NAME`` is an environment: only whoever writes the keys can make one. ``own`` are the keys of
+    environments that this process runs itself; they open the door to them and close it to nobody.
+    """
 
-    @property
-    def open(self) -> bool:
-        return not self._keys
+    def __init__(self, keys: Mapping[str, str], own: Mapping[str, str] | None = None) -> None:
+        self._keys = [(key.encode(), user) for key, user in {**keys, **(own or {})}.items()]
+        self.open = not keys
 
     def user(self, headers: Headers) -> str:
-        if self.open:
-            return OPEN_USER
         given = _given_key(headers).encode("latin-1")
         found = None
         for key, user in self._keys:  # all of them, so that time tells nothing
             if hmac.compare_digest(key, given):
                 found = user
+        if found is None and self.open:
+            return OPEN_USER
         if found is None:
             what = "this key is not known" if given else "a key is needed"
             raise NotAllowed(what, remedy="send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'")
@@ -61,13 +62,20 @@ def _given_key(headers: Headers) -> str:
 def refuse_foreign_page(headers: Headers, origins: Collection[str]) -> None:
     """Without keys, a web page that the user happens to visit must not reach the server through the browser."""
     host = headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
+    name = _split("host", f"//{host}").hostname or ""
     if not _is_here(name):
         raise RequestError(f"no key is set, so only loopback names are served, not {name!r}", status=403)
     origin = headers.get("origin")
-    if origin is None or origin in origins or urlsplit(origin).netloc == host:
+    if origin is None or origin in origins or _split("origin", origin).netloc == host:
         return
     raise RequestError("this origin is not allowed", status=403, remedy="name it in the CORS origins or set a key")
+
+
+def _split(header: str, address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise RequestError(f"the {header} header is no address: {error}", field=header) from error
 
 
 def _is_here(name: str) -> bool:

@@ -7,15 +7,16 @@ import logging
 import math
 import traceback
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from openclaw_rl.errors import BackendDown, LedgerDown, RequestError
 from openclaw_rl.serve.asked import Asked, Began, Caller, Ended, Wire
-from openclaw_rl.serve.doors import Crowd, Headers, headers_of
-from openclaw_rl.serve.faults import Fault, explain
+from openclaw_rl.serve.doors import Headers, headers_of
+from openclaw_rl.serve.faults import Fault, anthropic_fault, explain
 from openclaw_rl.serve.fields import At, parse_json
 from openclaw_rl.serve.openings import UNENFORCED
 from openclaw_rl.serve.server import Route, Server
@@ -23,6 +24,9 @@ from openclaw_rl.serve.sse import CallerGone, Exchange
 from openclaw_rl.types import Json, new_id
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Place: TypeAlias = AbstractAsyncContextManager[None]
 
 _LARGE = 2**18
 _GONE = 499
@@ -58,7 +62,7 @@ class Endpoint:
         try:
             headers = headers_of(scope["headers"], self._server.limits.header_bytes)
             user = self._server.admit(headers) if self._guarded else ""
-            _check_size(headers, self._server.limits.body_bytes)
+            _check_head(headers, self._server.limits.body_bytes)
             await self._handle(Visit(exchange, headers, user))
         except CallerGone:
             exchange.status = _GONE
@@ -80,7 +84,12 @@ class Endpoint:
             exchange.headers["www-authenticate"] = "Bearer"
         if fault.status in (408, 413):
             exchange.headers["connection"] = "close"
-        await exchange.reply_json(fault.status, self._shape(fault))
+        await exchange.reply_json(fault.status, self._shape_for(exchange)(fault))
+
+    def _shape_for(self, exchange: Exchange) -> Callable[[Fault], Json]:
+        """What both APIs have under one path is answered in the shape of the one that the caller speaks."""
+        anthropic = any(name == b"anthropic-version" for name, _ in exchange.scope["headers"])
+        return anthropic_fault if anthropic and self._name == "look" else self._shape
 
 
 def told(error: Exception, exchange: Exchange, name: str) -> Fault:
@@ -96,19 +105,33 @@ def told(error: Exception, exchange: Exchange, name: str) -> Fault:
     return fault
 
 
-def _check_size(headers: Headers, limit: int) -> None:
+def _check_head(headers: Headers, limit: int) -> None:
+    """Refuse by its head alone what would be refused once it is here."""
     size = headers.get("content-length", "0")
     if size.isdecimal() and int(size[:20]) > limit:
         raise RequestError(f"the body is larger than {limit} bytes", status=413)
+    coding = headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise RequestError(f"content-encoding {coding[:40]!r} is not read", status=415, remedy="send the body as it is")
 
 
-async def read_body(exchange: Exchange) -> At:
-    """The body as an object; a large one is parsed on a thread, so that nobody else waits for it."""
-    raw = await exchange.body()
-    depth = exchange.limits.depth
-    if len(raw) > _LARGE:
-        return await asyncio.to_thread(parse_json, raw, depth=depth)
-    return parse_json(raw, depth=depth)
+def _is_large(headers: Headers) -> bool:
+    """A body that is worth a place before it is read; one that does not say how long it is may be."""
+    size = headers.get("content-length", "0")
+    return "transfer-encoding" in headers or not size.isdecimal() or int(size[:20]) > _LARGE
+
+
+async def read_body(server: Server, exchange: Exchange, parse: Callable[[At], T], *, limit: int | None = None) -> T:
+    """What ``parse`` makes of the body. Large ones are parsed one after the other, so that nobody waits for all."""
+    limits = server.limits
+    raw = await exchange.body(limit or limits.body_bytes)
+
+    def work() -> T:
+        return parse(parse_json(raw, depth=limits.depth, values=limits.values))
+
+    if len(raw) <= _LARGE:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(server.parser, work)
 
 
 class Answering:
@@ -119,28 +142,36 @@ class Answering:
         self._wire = wire
 
     async def __call__(self, visit: Visit) -> None:
+        """A large body is read once it has a place; a small one at once, so that its caller is heard in line."""
+        crowd = self._server.crowd(visit.user)
+        crowd.check()
+        if not _is_large(visit.headers):
+            await self._answer(visit, crowd)
+            return
+        async with crowd:
+            await self._answer(visit, nullcontext())
+
+    async def _answer(self, visit: Visit, place: Place) -> None:
         exchange, server = visit.exchange, self._server
-        asked = self._wire.parse(await read_body(exchange), server.limits)
+        asked = await read_body(server, exchange, lambda body: self._wire.parse(body, server.limits))
         route = server.route(asked.model)
         if not asked.model:
             asked = replace(asked, model=server.model_name)
         caller = await server.caller(visit.headers, asked, visit.user, route)
         asked = await server.go_on(asked, visit.user)
-        crowd = server.crowd(visit.user)
-        crowd.check()
         turns = [new_id() for _ in range(asked.n)]
         exchange.headers["x-openclaw-rl-turn"] = turns[0]
         if asked.stream:
-            await exchange.attend(self._stream(exchange, asked, caller, turns, route, crowd), alive=True)
+            await exchange.attend(self._stream(exchange, asked, caller, turns, route, place), alive=True)
         else:
-            answers = await exchange.attend(self._whole(exchange, asked, caller, turns, route, crowd), alive=False)
+            answers = await exchange.attend(self._whole(exchange, asked, caller, turns, route, place), alive=False)
             await exchange.reply_json(200, self._wire.plain(asked, answers))
 
     async def _whole(
-        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, crowd: Crowd
+        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, place: Place
     ) -> list[Ended]:
         ends: dict[int, Ended] = {}
-        async with crowd, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
+        async with place, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
             async for choice, event in events:
                 if isinstance(event, Began):
                     _head(exchange, event)
@@ -149,12 +180,12 @@ class Answering:
         return [ends[choice] for choice in range(len(turns))]
 
     async def _stream(
-        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, crowd: Crowd
+        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, place: Place
     ) -> None:
         """Writes events as they come. Once the head is out, a failure is told inside the stream."""
         render = self._wire.stream(asked, turn=turns[0], created=self._server.answerer.clock())
         try:
-            async with crowd, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
+            async with place, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
                 async for choice, event in events:
                     if isinstance(event, Began):
                         _head(exchange, event)
@@ -182,8 +213,9 @@ class Counting:
         self._wire = wire
 
     async def __call__(self, visit: Visit) -> None:
-        asked = self._wire.parse(await read_body(visit.exchange), self._server.limits)
-        self._server.route(asked.model)
-        policy = self._server.policy
-        tokens = await self._server.answerer.held(lambda: policy.encode(asked.prompt))
+        server = self._server
+        async with server.crowd(visit.user):
+            asked = await read_body(server, visit.exchange, lambda body: self._wire.parse(body, server.limits))
+            server.route(asked.model)
+            tokens = await server.answerer.held(lambda: server.policy.encode(asked.prompt))
         await visit.exchange.reply_json(200, {"input_tokens": len(tokens)})

@@ -46,11 +46,11 @@ def explain(error: Exception) -> Fault:
         case TooMany():
             return Fault(status=429, message=str(error), code="rate_limit_exceeded", retry_after=error.retry_after)
         case RequestError():
-            return Fault(status=error.status, message=str(error), field=error.field, code=_CODES.get(error.status))
+            return Fault(status=error.status, message=str(error), field=error.field, code=_code(error))
         case InvalidValue():
             return Fault(status=400, message=str(error), field=error.field)
         case NotInLedger():
-            return Fault(status=404, message=str(error))
+            return Fault(status=404, message=str(error), code=_MISSING)
         case LedgerDown():
             what = f"the server's ledger cannot be used now: {error.why}; {error.remedy}"
             return Fault(status=503, message=what, code="ledger_down", retry_after=_LEDGER_AGAIN)
@@ -70,7 +70,13 @@ def explain(error: Exception) -> Fault:
 
 
 _LEDGER_AGAIN = 5.0
-_CODES = {401: "invalid_api_key", 404: "model_not_found"}
+_MISSING = "not_found"
+_CODES = {401: "invalid_api_key", 404: _MISSING, 413: "request_too_large", 415: "unsupported_media_type"}
+
+
+def _code(error: RequestError) -> str | None:
+    return "model_not_found" if error.status == 404 and error.field == "model" else _CODES.get(error.status)
+
 
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 

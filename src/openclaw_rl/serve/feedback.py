@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from openclaw_rl.errors import InvalidValue, RequestError
 from openclaw_rl.serve.caller import session_name
 from openclaw_rl.serve.endpoints import Visit, read_body
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.redact import redact_feedback
 from openclaw_rl.serve.server import Server
-from openclaw_rl.types import Feedback, Turn
+from openclaw_rl.types import Feedback, Turn, environment_of
 
-_HUGE = 1e9
+_LARGEST = 2**20
+"""bytes of a body; a comment and an edited reply are no longer than that"""
 
 
 class FeedbackGiven:
@@ -20,11 +23,11 @@ class FeedbackGiven:
         self._server = server
 
     async def __call__(self, visit: Visit) -> None:
-        body = await read_body(visit.exchange)
+        body = await read_body(self._server, visit.exchange, lambda body: body, limit=_LARGEST)
         turn = await self._server.turn(_turn_id(body), visit.user)
         feedback = parse_feedback(body, turn, at=self._server.answerer.clock())
         answerer = self._server.answerer
-        kept = redact_feedback(feedback, answerer.redact) if answerer.redact else feedback
+        kept = await asyncio.to_thread(redact_feedback, feedback, answerer.redact) if answerer.redact else feedback
         await answerer.write(lambda: answerer.keeping.then(lambda: answerer.book.add_feedback(kept)))
         told = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
         await visit.exchange.reply_json(200, told)
@@ -40,12 +43,20 @@ def _turn_id(body: At) -> str:
 def parse_feedback(body: At, turn: Turn, *, at: float) -> Feedback:
     """What a body says of a turn; a thumb is a score of 1 or -1."""
     thumb = body.key("thumb").one_of("up", "down")
-    score = body.key("score").number(-_HUGE, _HUGE)
+    score = body.key("score").number(-1, 1)
     if thumb and score is not None:
         raise body.key("thumb").fault("say a thumb or a score, not both")
     if thumb:
         score = 1.0 if thumb == "up" else -1.0
-    environment = body.key("source").one_of("explicit", "environment") == "environment"
+    source = body.key("source")
+    environment = source.one_of("explicit", "environment") == "environment"
+    if environment and environment_of(turn.user) is None:
+        raise RequestError(
+            "source: only the key of an environment may pay a reward",
+            field=source.path,
+            status=403,
+            remedy="leave source out, or give the environment a key of its own: env:NAME:KEY in serve.keys_file",
+        )
     try:
         return Feedback(
             turn=turn.id,

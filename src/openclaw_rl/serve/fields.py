@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any, NoReturn
 
 from openclaw_rl.errors import RequestError
@@ -11,6 +12,11 @@ from openclaw_rl.types import Json
 
 _SHALLOW = 64
 _BIGGEST = 2**63 - 1
+_MANY = 200_000
+_HALF = re.compile("[\ud800-\udfff]")
+_ESCAPES = re.compile(
+    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -24,8 +30,13 @@ def _finite(text: str) -> float:
     return value
 
 
-def parse_json(raw: bytes, *, depth: int) -> At:
-    """The body as a JSON object; anything else is a RequestError that says what is wrong with it."""
+def parse_json(raw: bytes, *, depth: int, values: int = _MANY) -> At:
+    """The body as a JSON object; anything else is a RequestError that says what is wrong with it.
+
+    A body of more than ``values`` values is refused before it is read. Half a character, which a client leaves when it
+    cuts an emoji in two, is read as U+FFFD.
+    """
+    _refuse_crowded(raw, values)
     try:
         text = raw.decode("utf-8")
         value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
@@ -40,8 +51,46 @@ def parse_json(raw: bytes, *, depth: int) -> At:
     if raw.count(b"{") + raw.count(b"[") > min(depth, _SHALLOW) and _deeper(value, depth):
         raise RequestError(f"the body is nested more than {depth} levels deep")
     if b"\\ud" in raw or b"\\uD" in raw:
-        _refuse_lone_surrogates(value)
+        value = _mended(value)
     return At(value, "")
+
+
+def _refuse_crowded(raw: bytes, most: int) -> None:
+    """Count values without reading them: commas, colons and opening brackets outside of texts."""
+    signs = b",:[{"
+    if len(raw) <= most or sum(raw.count(sign) for sign in signs) <= most:
+        return
+    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    if bare.count(b'"') <= 2 * most:  # so many texts at least, and splitting is cheap
+        outside = b"".join(bare.split(b'"')[::2])
+        if sum(outside.count(sign) for sign in signs) <= most:
+            return
+    what = f"the body holds more than {most} values (messages, parts, fields)"
+    raise RequestError(what, status=413, remedy="send fewer, or larger, parts")
+
+
+def _mended(value: Json) -> Json:
+    """The same without halves of characters; ``value`` is no deeper than was checked."""
+    match value:
+        case str():
+            return whole(value)
+        case list():
+            return [_mended(item) for item in value]
+        case dict():
+            return {whole(key): _mended(item) for key, item in value.items()}
+    return value
+
+
+def whole(text: str) -> str:
+    """The text with U+FFFD for each half of a character, so that it can be written as UTF-8."""
+    return _HALF.sub("\ufffd", text)
+
+
+def whole_json(text: str) -> str:
+    """JSON as text, with U+FFFD for each half of a character that it spells as an escape."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return whole(text)
+    return whole(_ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], text))
 
 
 def _without_text(error: ValueError) -> str:
@@ -62,13 +111,6 @@ def _deeper(value: Json, depth: int) -> bool:
         if not layer:
             return False
     return True
-
-
-def _refuse_lone_surrogates(value: Json) -> None:
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RequestError("the body holds half a character (a lone surrogate)") from error
 
 
 def _kind(value: Json) -> str:

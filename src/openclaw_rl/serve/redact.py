@@ -8,61 +8,43 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from openclaw_rl.types import Completion, Feedback, Json, Message, Prompt, Tool, ToolCall, Turn
+from openclaw_rl.serve.patterns import patterns
+from openclaw_rl.types import Completion, Feedback, Json, Message, Prompt, Sampling, Tool, ToolCall, Turn
+
+__all__ = ["REDACTED", "Redact", "patterns", "redact_feedback", "redact_session", "redact_turn"]
 
 Redact: TypeAlias = Callable[[str], str]
 
 REDACTED = "redacted"
 _HIDDEN = (0,)
 
-_EMAIL = re.compile(r"[A-Za-z0-9._%+-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){1,8}[A-Za-z]{2,24}\b")
-# an address that nobody reads gives nobody away, and agents write one into every prompt (who a commit is by)
-_NOBODY = re.compile(r"(?:no|do-?not)[._-]?reply@", re.IGNORECASE)
-_KEY = re.compile(
-    r"\b(?:(?:sk|pk|rk|tml|xoxb|xoxp|glpat|npm|hf|gsk|whsec)[-_][A-Za-z0-9_-]{16,}"
-    r"|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|AKIA[0-9A-Z]{16}|AIza[0-9A-Za-z_-]{30,}"
-    r"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,})"
-    r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----[^-]{0,8000}-----END [A-Z ]{0,30}PRIVATE KEY-----",
-)
-_CARD = re.compile(r"(?<![\w.-])[2-6](?:[ -]?\d){12,18}(?![\w-])")  # a 1 begins a time in milliseconds, not a card
-_PHONE = re.compile(
-    r"(?<![\w.+/-])(?:\+\d{1,3}[ .-]?(?:\(\d{1,4}\)[ .-]?)?\d{1,4}(?:[ .-]?\d{2,4}){2,4}"
-    r"|\(\d{3}\) ?\d{3}[ .-]\d{4}|\d{3}[.-]\d{3}[.-]\d{4})(?![\w-])"
-)
-
-
-def _luhn(digits: str) -> bool:
-    total = 0
-    for place, digit in enumerate(reversed(digits)):
-        value = int(digit) * (2 if place % 2 else 1)
-        total += value - 9 if value > 9 else value
-    return total % 10 == 0
-
-
-def _card(match: re.Match[str]) -> str:
-    return "[card]" if _luhn(re.sub(r"\D", "", match[0])) else match[0]
-
-
-def patterns(text: str) -> str:
-    """The default: e-mail addresses that lead to somebody, card numbers that check, telephone numbers, access keys."""
-    if "@" in text:
-        text = _EMAIL.sub(lambda found: found[0] if _NOBODY.match(found[0]) else "[e-mail]", text)
-    text = _KEY.sub("[key]", text)
-    return _PHONE.sub("[phone]", _CARD.sub(_card, text))
-
 
 def redact_turn(turn: Turn, redact: Redact) -> Turn:
-    """The turn as it may be kept; the very same object if there was nothing to replace."""
-    prompt = _prompt(turn.prompt, redact)
-    reply = _message(turn.completion.reply, redact)
-    if prompt == turn.prompt and reply == turn.completion.reply:
+    """The turn as it may be kept; the very same object if there was nothing to replace.
+
+    Its names (session, group, client) are in no token, so what is replaced there alone keeps no turn from training.
+    """
+    done = turn.completion
+    prompt, reply = _prompt(turn.prompt, redact), _message(done.reply, redact)
+    sampling = _sampling(done.sampling, redact)
+    turn = _named_anew(turn, redact)
+    if (prompt, reply, sampling) == (turn.prompt, done.reply, done.sampling):
         return turn
-    return replace(turn, prompt=prompt, completion=_hidden(turn.completion, reply), trainable=False)
+    hidden = _hidden(replace(done, sampling=sampling), reply)
+    return replace(turn, prompt=prompt, completion=hidden, trainable=False)
+
+
+def _named_anew(turn: Turn, redact: Redact) -> Turn:
+    session = turn.session and redact_session(turn.session, redact)
+    group = turn.group and redact_session(turn.group, redact)
+    client = redact(turn.client)
+    if (session, group, client) == (turn.session, turn.group, turn.client):
+        return turn
+    return replace(turn, session=session, group=group, client=client)
 
 
 def _hidden(completion: Completion, reply: Message) -> Completion:
@@ -78,10 +60,20 @@ def redact_feedback(feedback: Feedback, redact: Redact) -> Feedback:
 
 
 def redact_session(session: str, redact: Redact) -> str:
-    """A session's name that gives a person away becomes a digest: still one name for one session."""
+    """A name that gives a person away becomes a digest: still one name for one session, group or call."""
     if redact(session) == session:
         return session
-    return "redacted-" + hashlib.sha256(session.encode()).hexdigest()[:24]
+    return "redacted-" + hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:24]
+
+
+def _sampling(sampling: Sampling, redact: Redact) -> Sampling:
+    stop = tuple(redact(text) for text in sampling.stop)
+    schema = sampling.json_schema and _json(dict(sampling.json_schema), redact)
+    return (
+        sampling
+        if (stop, schema) == (sampling.stop, sampling.json_schema)
+        else replace(sampling, stop=stop, json_schema=schema)
+    )
 
 
 def _prompt(prompt: Prompt, redact: Redact) -> Prompt:
@@ -89,12 +81,24 @@ def _prompt(prompt: Prompt, redact: Redact) -> Prompt:
         prompt,
         messages=tuple(_message(message, redact) for message in prompt.messages),
         tools=tuple(_tool(tool, redact) for tool in prompt.tools),
+        tool_choice=_choice(prompt.tool_choice, redact),
         template=_json(dict(prompt.template), redact),
+        opening=redact(prompt.opening),
     )
 
 
+def _choice(choice: str, redact: Redact) -> str:
+    kind, named, name = choice.partition(":")
+    return f"{kind}:{redact_session(name, redact)}" if named else choice
+
+
 def _tool(tool: Tool, redact: Redact) -> Tool:
-    return replace(tool, description=redact(tool.description), parameters=_json(dict(tool.parameters), redact))
+    return replace(
+        tool,
+        name=redact_session(tool.name, redact),
+        description=redact(tool.description),
+        parameters=_json(dict(tool.parameters), redact),
+    )
 
 
 def _message(message: Message, redact: Redact) -> Message:
@@ -103,28 +107,58 @@ def _message(message: Message, redact: Redact) -> Message:
         content=redact(message.content),
         reasoning=None if message.reasoning is None else redact(message.reasoning),
         name=None if message.name is None else redact(message.name),
+        tool_call_id=None if message.tool_call_id is None else redact_session(message.tool_call_id, redact),
         tool_calls=tuple(_call(call, redact) for call in message.tool_calls),
     )
 
 
 def _call(call: ToolCall, redact: Redact) -> ToolCall:
+    return replace(
+        call,
+        id=redact_session(call.id, redact),
+        name=redact_session(call.name, redact),
+        arguments=_arguments(call.arguments, redact),
+    )
+
+
+def _arguments(written: str, redact: Redact) -> str:
+    """JSON stays JSON, and stays as it was written where there is nothing to replace."""
     try:
-        told = json.loads(call.arguments)
+        told = json.loads(written)
+        kept = _json(told, redact)
     except (ValueError, RecursionError):
-        return replace(call, arguments=redact(call.arguments))  # not JSON: plain text then
-    kept = _json(told, redact)
-    return call if kept == told else replace(call, arguments=json.dumps(kept, ensure_ascii=False))
+        return redact(written)  # not JSON, or too deep to be read as such: plain text then
+    if kept == told:
+        return written
+    text = json.dumps(kept, ensure_ascii=False)
+    return text if _whole(text) else json.dumps(kept)
+
+
+def _whole(text: str) -> bool:
+    """Whether every character is one, not half of one."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)
 
 
 def _json(value: Json, redact: Redact) -> Json:
-    """Every text inside, and every number that reads like something to hide."""
+    """Every text inside, by itself and after its name, and every number that reads like something to hide."""
     match value:
         case str():
             return redact(value)
         case list():
             return [_json(item, redact) for item in value]
         case dict():
-            return {redact(key): _json(item, redact) for key, item in value.items()}
+            return {redact(key): _named(key, item, redact) for key, item in value.items()}
         case int() if not isinstance(value, bool) and abs(value) >= 10**9:
             return value if redact(str(value)) == str(value) else redact(str(value))
     return value
+
+
+def _named(key: str, value: Json, redact: Redact) -> Json:
+    """A value in the light of its name: ``password`` and ``hunter2`` say together what neither says alone."""
+    kept = _json(value, redact)
+    if isinstance(value, str) and kept == value:
+        said = f'{key}: "{value}'
+        told = redact(said)
+        if told != said and told.startswith(f'{key}: "'):
+            return told.removeprefix(f'{key}: "')
+    return kept

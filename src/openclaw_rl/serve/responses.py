@@ -21,7 +21,7 @@ from openclaw_rl.serve.asked import (
 from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.chat import response_schema, strict
 from openclaw_rl.serve.faults import Fault, openai_fault
-from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.fields import At, whole_json
 from openclaw_rl.serve.responses_out import ResponsesStream, response_of
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.types import Json, Message, Prompt, Role, Sampling, Tool, ToolCall
@@ -127,7 +127,7 @@ class Items:
                     self._flush()
                 self._thoughts.extend(_thoughts(at))
             case "function_call":
-                self._call(at, at.key("arguments").need_text())
+                self._call(at, whole_json(at.key("arguments").need_text()))
             case "custom_tool_call":
                 self._call(at, dumps({"input": at.key("input").need_text()}))
             case "function_call_output" | "custom_tool_call_output":

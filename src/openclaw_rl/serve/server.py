@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncGenerator, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,6 +58,7 @@ class Server:
         self._optout_users = frozenset(optout_users)
         self._cors_origins = frozenset(cors_origins)
         self._crowds: dict[str, Crowd] = {}
+        self.parser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")
         self._sessions = Recent(_REMEMBERED)  # by user and name: a name is its user's own
 
     @property

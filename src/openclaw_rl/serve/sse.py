@@ -38,7 +38,7 @@ def dumps(value: Json) -> str:
 
 def event(data: str, name: str | None = None) -> bytes:
     """One server-sent event; ``data`` is JSON and so has no line break."""
-    return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode()
+    return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode("utf-8", "replace")
 
 
 class Exchange:
@@ -56,15 +56,15 @@ class Exchange:
         self._sending_since: float | None = None
         self._last_sent = time.monotonic()
 
-    async def body(self) -> bytes:
-        """The whole body, refused as soon as it is too large or too slow."""
+    async def body(self, limit: int) -> bytes:
+        """The whole body, refused as soon as it is larger than ``limit`` bytes, or too slow."""
         try:
             async with asyncio.timeout(self.limits.read_seconds):
-                return await self._read()
+                return await self._read(limit)
         except TimeoutError as error:
             raise RequestError("the request came too slowly", status=408) from error
 
-    async def _read(self) -> bytes:
+    async def _read(self, limit: int) -> bytes:
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -73,8 +73,8 @@ class Exchange:
                 raise CallerGone
             chunk = message.get("body", b"")
             size += len(chunk)
-            if size > self.limits.body_bytes:
-                raise RequestError(f"the body is larger than {self.limits.body_bytes} bytes", status=413)
+            if size > limit:
+                raise RequestError(f"the body is larger than {limit} bytes", status=413)
             chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
@@ -142,7 +142,7 @@ class Exchange:
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def reply_json(self, status: int, value: Json) -> None:
-        await self.reply(status, dumps(value).encode())
+        await self.reply(status, dumps(value).encode("utf-8", "replace"))
 
 
 async def _ended(task: asyncio.Future[T]) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from openclaw_rl import codec
 from openclaw_rl.store.file import missing
 from openclaw_rl.store.reviews import Reviews
 from openclaw_rl.store.rows import (
@@ -20,7 +21,7 @@ from openclaw_rl.store.rows import (
     to_verdict,
     to_version,
 )
-from openclaw_rl.types import Baseline, Drop, Feedback, Outcome, Step, Turn, Verdict, Version
+from openclaw_rl.types import Baseline, Drop, Feedback, Outcome, Step, Turn, Verdict, Version, rules
 
 
 class Reader(Reviews):
@@ -175,15 +176,35 @@ class Reader(Reviews):
             found = found | {number} if verb == "pin" else found - {number}
         return found
 
-    def group(self, group: str) -> tuple[int, int]:
-        """How many sessions play a group, and how many of its turns have neither a verdict nor a drop yet."""
+    def group(self, user: str, group: str) -> tuple[int, int]:
+        """How many sessions of a user play a group, and how many of its turns have neither a verdict nor a drop yet."""
         row = self.row(
             "SELECT count(DISTINCT coalesce(t.session, t.id)), coalesce(sum("
             " NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
-            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)), 0) FROM turns t WHERE t.grp = ?",
+            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)), 0)"
+            " FROM turns t WHERE t.grp = ? AND t.user = ?",
             group,
+            user,
         )
         return int(row[0]), int(row[1])
+
+    def users(self) -> list[str]:
+        """Everybody who has a turn. Cheap: from one name to the next, not over all turns."""
+        rows = self.rows(
+            "WITH RECURSIVE next(user) AS (SELECT min(user) FROM turns UNION ALL"
+            " SELECT (SELECT min(t.user) FROM turns t WHERE t.user > next.user) FROM next WHERE user IS NOT NULL)"
+            " SELECT user FROM next WHERE user IS NOT NULL"
+        )
+        return [row[0] for row in rows]
+
+    def rules_given(self, limit: int) -> list[tuple[str, tuple[str, ...]]]:
+        """User and rules of the newest verdicts that have any."""
+        rows = self.rows(
+            "SELECT t.user, v.hints FROM verdicts v JOIN turns t ON t.id = v.turn"
+            " WHERE v.hints != '[]' ORDER BY v.seq DESC LIMIT ?",
+            limit,
+        )
+        return [(user, rules(codec.hints(json.loads(hints)))) for user, hints in rows]
 
     def history(self, version: int) -> list[tuple[str, str, float]]:
         """State, reason and time of each change of a version, oldest first."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,6 +69,7 @@ class TrainLoop:
         idle: float = 120.0,
         pause_after: int = 3,
         group_size: int = 1,
+        people: Collection[str] = (),
         retain: retention.Policy | None = None,
         recorder: Recorder | None = None,
         resume: Path | None = None,
@@ -77,7 +78,9 @@ class TrainLoop:
         gate_retry: float = 30.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``group_size`` plays make a group; ``retain`` None deletes no version; ``resume`` is a version's directory.
+        """``group_size`` plays make a group; ``people`` are the users who have a key.
+
+        ``retain`` None deletes no version; ``resume`` is a version's directory.
 
         Without a ``gate`` every version is served; a candidate that it holds is ruled on again after ``gate_retry``.
 
@@ -94,7 +97,14 @@ class TrainLoop:
         self._resume = self._to_adopt(resume)
         self._clock = clock
         self._work = Work(
-            ledger, rules, batch_size=batch_size, max_wait=max_wait, idle=idle, group_size=group_size, clock=clock
+            ledger,
+            rules,
+            batch_size=batch_size,
+            max_wait=max_wait,
+            idle=idle,
+            group_size=group_size,
+            people=people,
+            clock=clock,
         )
         self._trial = Trial()
         self._alarms = 0

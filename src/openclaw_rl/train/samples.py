@@ -8,10 +8,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from openclaw_rl.train.sharing import Consent
 from openclaw_rl.types import Baseline, Drop, Outcome, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
+EVERYTHING = Consent()
 _LEAST_URGENCY = 0.05
 
 
@@ -29,6 +31,8 @@ class Rules:
     decay: float = 0.95
     remember: int = 0
     """for how many of a user's next turns a rule goes on teaching"""
+    share: str = "all"
+    """whose rules teach where several people share the policy: all, none, or how many must have given the same"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +49,27 @@ class Batch:
 
 
 def sift(
-    turn: Turn, outcome: Outcome, verdict: Verdict, *, live: int, rules: Rules, recalled: Verdict | None = None
+    turn: Turn,
+    outcome: Outcome,
+    verdict: Verdict,
+    *,
+    live: int,
+    rules: Rules,
+    recalled: Verdict | None = None,
+    consent: Consent = EVERYTHING,
 ) -> Sample | Drop:
     """The sample that a judged turn gives, its ``advantage`` still the plain score; or the reason why it gives none.
 
     ``recalled`` is the verdict of an earlier turn of the same user, whose rules teach in place of this one's.
+    ``consent`` says which rules may teach where several people share the policy.
     """
     reason = _unfit(turn, outcome, live=live, rules=rules)
     if reason:
         return Drop(turn=turn.id, stage="train", reason=reason[0], detail=reason[1])
     done = turn.completion
-    teachers = _teachers(turn.prompt, (recalled or verdict).rules, rules)
+    said = (recalled or verdict).rules
+    shared = [rule for rule in said if consent.allows(rule, turn.user)]
+    teachers = _teachers(turn.prompt, shared, rules)
     score = _scalar(verdict) if rules.scalar else None
     if score is not None and done.sampling.greedy:
         if not teachers:
@@ -63,6 +77,8 @@ def sift(
                 turn=turn.id, stage="train", reason="greedy", detail="sampled without chance: nothing to explore"
             )
         score = None
+    if score is None and not teachers and len(shared) < len(said) and rules.distil:
+        return Drop(turn=turn.id, stage="train", reason="not shared", detail=consent.detail)
     if score is None and not teachers:
         return Drop(turn=turn.id, stage="train", reason="no signal", detail=_why_silent(verdict, rules))
     return Sample(
@@ -146,16 +162,17 @@ def _urgency(content: float) -> float:
 
 
 def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:
-    scores: dict[str, list[float]] = defaultdict(list)
+    """A group is of one user: nobody's scores are measured against those of somebody else who took its name."""
+    scores: dict[tuple[str, str], list[float]] = defaultdict(list)
     for sample in samples:
         if sample.advantage is not None:
-            scores[sample.group or sample.turn].append(sample.advantage)
+            scores[sample.user, sample.group or sample.turn].append(sample.advantage)
     done = []
     for sample in samples:
         if sample.advantage is None:
             done.append(sample)
             continue
-        group = scores[sample.group or sample.turn]
+        group = scores[sample.user, sample.group or sample.turn]
         advantage = sample.advantage - statistics.fmean(group)
         spread = statistics.pstdev(group) if normalize else 1.0
         done.append(replace(sample, advantage=advantage / spread if spread > 0 else 0.0))
@@ -188,7 +205,7 @@ def due(
     max_wait: float,
     idle: float,
     grouped: bool = False,
-    partial: Collection[str] = (),
+    partial: Collection[tuple[str, str]] = (),
 ) -> list[Sample]:
     """The samples of the next step; none while it is not time. ``waiting`` has each with the time of its verdict.
 
@@ -212,9 +229,9 @@ def due(
     return _whole_groups(pool, batch_size) if grouped else pool[:batch_size]
 
 
-def task_of(sample: Sample) -> str | None:
-    """The group that a sample's play belongs to, whatever its step in it; None for a sample of no group."""
-    return sample.group.rpartition("/")[0] if sample.group else None
+def task_of(sample: Sample) -> tuple[str, str] | None:
+    """The user and the group that a sample's play belongs to, whatever its step in it; None for one of no group."""
+    return (sample.user, sample.group.rpartition("/")[0]) if sample.group else None
 
 
 def _whole_groups(pool: Sequence[Sample], batch_size: int) -> list[Sample]:

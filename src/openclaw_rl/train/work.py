@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from openclaw_rl.train.samples import Rules, due, sift, task_of
+from openclaw_rl.train.samples import EVERYTHING, Rules, due, sift, task_of
+from openclaw_rl.train.sharing import Consent, consent
 from openclaw_rl.types import Drop, Outcome, Sample, Turn, Verdict, Version, VersionState
 
 _GROUPS_REACH = 1024
+_RULES_REACH = 10_000
 
 
 class Judged(Protocol):
@@ -31,13 +33,18 @@ class WorkLedger(Protocol):
     def live_version(self) -> Version | None: ...
     def ever(self, state: VersionState) -> set[int]: ...
     def recall(self, turn: str, *, within: int) -> Verdict | None: ...
-    def group(self, group: str) -> tuple[int, int]: ...
+    def group(self, user: str, group: str) -> tuple[int, int]: ...
+    def users(self) -> Sequence[str]: ...
+    def rules_given(self, limit: int) -> Sequence[tuple[str, Sequence[str]]]: ...
     def last_turn_at(self) -> float | None: ...
     def newest(self, table: Any) -> int: ...
 
 
 class Work:
-    """The judged turns in hand. ``group_size`` plays make a group where advantages are a group's."""
+    """The judged turns in hand. ``group_size`` plays make a group where advantages are a group's.
+
+    ``people`` are the users who have a key, whether they have spoken yet or not.
+    """
 
     def __init__(
         self,
@@ -48,6 +55,7 @@ class Work:
         max_wait: float,
         idle: float,
         group_size: int = 1,
+        people: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
@@ -56,6 +64,7 @@ class Work:
         self.max_wait = max_wait
         self._idle = idle
         self._group_size = group_size
+        self._people = frozenset(people)
         self._clock = clock
         self._samples: list[tuple[Sample, float]] = []
         self._seen = -1
@@ -76,10 +85,11 @@ class Work:
             return 0
         live, taken_back = self._ledger.live_version(), self._ledger.ever("rolled back")
         assert live is not None, "version 0 is written before anything is read"
+        agreed = self._consent()
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
         for judged in self._ledger.untrained(self._reach()):
-            found = self._sifted(judged, live.number, taken_back)
+            found = self._sifted(judged, live.number, taken_back, agreed)
             if isinstance(found, Drop):
                 drops.append(found)
             else:
@@ -91,7 +101,15 @@ class Work:
         self._samples = samples
         return len(drops)
 
-    def _sifted(self, judged: Judged, live: int, taken_back: set[int]) -> Sample | Drop:
+    def _consent(self) -> Consent:
+        """What the people of this run agreed on: those who have a key, and those who have spoken."""
+        share = self._rules.share
+        if share == "all":
+            return EVERYTHING
+        people = {*self._people, *self._ledger.users()}
+        return consent(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
+
+    def _sifted(self, judged: Judged, live: int, taken_back: set[int], agreed: Consent) -> Sample | Drop:
         found = sift(
             judged.turn,
             judged.outcome,
@@ -99,6 +117,7 @@ class Work:
             live=live,
             rules=self._rules,
             recalled=self._recalled(judged),
+            consent=agreed,
         )
         if isinstance(found, Drop) or found.version not in taken_back:
             return found
@@ -139,10 +158,10 @@ class Work:
     def _grouped(self) -> bool:
         return self._rules.advantage == "group"
 
-    def _partial(self) -> set[str]:
+    def _partial(self) -> set[tuple[str, str]]:
         """Groups of which not every play has ended and been judged."""
         groups = {group for sample, _ in self._samples if (group := task_of(sample)) is not None}
-        return {group for group in groups if not self._is_whole(*self._ledger.group(group))}
+        return {group for group in groups if not self._is_whole(*self._ledger.group(*group))}
 
     def _is_whole(self, sessions: int, unjudged: int) -> bool:
         """A play under way always has a turn without a verdict: its newest."""
