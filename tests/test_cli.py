@@ -217,7 +217,7 @@ def test_doctor_finds_a_taken_port_and_a_damaged_ledger_and_says_the_remedy(tmp_
         port = str(taken.getsockname()[1])
         done = run("doctor", "--json", "--rl-buffer-dir", str(tmp_path), "--port", port, *FAKES, code=1)
     found = {row["check"]: row for row in json.loads(done.stdout)}
-    assert set(found) == {"python", "memory", "disk", "torch", "model", "port", "keys", "ledger", "engines"}
+    assert set(found) == {"python", "memory", "disk", "torch", "model", "port", "keys", "ledger", "sandbox", "engines"}
     assert (found["port"]["state"], found["port"]["remedy"]) == ("trouble", "choose another with --port")
     assert found["ledger"]["state"] == "trouble"
     assert "move the file away" in found["ledger"]["remedy"]
