@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -119,6 +120,22 @@ class System:
         except (OSError, urllib.error.HTTPError):
             return False
 
+    def wait_answered(self) -> None:
+        """Wait until a request that begins now, or one after it, is answered."""
+        key = self.keys.read_text().splitlines()[0].partition(":")[2]
+        body = {"messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 1}
+        headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+        url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+            try:
+                with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+                    answer.read()
+                    return
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.5)
+
     def kill(self) -> None:
         """The server and all that belongs to it, at once."""
         assert self.process is not None
@@ -198,7 +215,8 @@ def cause(kind: str, system: System, disk: Disk, rng: random.Random, *, turns: S
         fault.detail = "there was none" if pid is None else ""
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            system.wait_ready()
+            system.wait_answered()
+            fault.detail = f"answers again after {time.monotonic() - fault.at:.1f} s"
     fault.over = time.monotonic()
 
 
