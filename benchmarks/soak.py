@@ -40,6 +40,8 @@ USERS = ("ann", "ben", "cho")
 COMMANDS = ("pause", "resume", "status", "rollback", "pin")
 YOUNG = 20.0
 """seconds in which a process still loads: its memory is not looked at"""
+ENOUGH = 60
+"""samples that a quarter needs: fewer show how a process starts, not whether it grows"""
 GROWTH, ROOM = 1.25, 96.0
 """memory counts as flat below this ratio of the last quarter to the first, or this many MB"""
 
@@ -229,7 +231,7 @@ def twice(root: Path) -> list[str]:
 def quarters(samples: Sequence[tuple[float, float]]) -> dict[str, Any]:
     """The middle of the first quarter of the samples against that of the last, in MB."""
     quarter = len(samples) // 4
-    if quarter < 5:
+    if quarter < ENOUGH:
         return {"samples": len(samples), "flat": None}
     first, last = (statistics.median(size for _, size in part) for part in (samples[:quarter], samples[-quarter:]))
     flat = last <= max(first * GROWTH, first + ROOM)

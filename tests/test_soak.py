@@ -56,10 +56,10 @@ def test_a_request_that_failed_is_explained_by_a_fault_that_it_met_and_never_by_
 
 def test_memory_is_flat_when_its_last_quarter_is_near_its_first() -> None:
     def grown(last: float) -> Any:
-        return soak.quarters([(i, 1000.0 if i < 30 else last) for i in range(40)])["flat"]
+        return soak.quarters([(i, 1000.0 if i < 180 else last) for i in range(240)])["flat"]
 
     assert (grown(1249.0), grown(1251.0)) == (True, False)
-    assert soak.quarters([(0, 1.0)] * 19)["flat"] is None, "too few to tell"
+    assert soak.quarters([(0, 1.0)] * 239)["flat"] is None, "too few to tell"
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ class Talker(threading.Thread):
         named = {"x-session-id": session} if self._rng.random() < 0.5 else {}
         for _ in range(3):
             reply = None if self.over.is_set() else self._ask(WIRES[wire], talk, named)
-            self.over.wait(self._pause)
+            self.over.wait(self._pause if reply is not None else 5 * self._pause)
             if reply is None:
                 return
             talk += [{"role": "assistant", "content": reply}, {"role": "user", "content": self._rng.choice(REMARKS)}]
