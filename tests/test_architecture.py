@@ -64,7 +64,7 @@ ALLOWED: dict[str, set[str]] = {
         "review",
     },
     "errands": GROUND | {"app", "building", "config", "judge", "review", "store", "train"},
-    "doctor": {"app", "config", "listening", "store", "errors"},
+    "doctor": {"app", "config", "listening", "review", "store", "errors"},
     "offline": {"app", "config", "errors", "ports", "review", "store", "train"},
     "demo": {"app", "config", "errors", "ports", "review", "store"},
     "bench": {"app", "config", "errors", "ports", "processes", "review", "store", "types"},

@@ -227,6 +227,7 @@ def test_doctor_finds_a_taken_port_and_a_damaged_ledger_and_says_the_remedy(tmp_
         "port",
         "keys",
         "ledger",
+        "sandbox",
         "engines",
     }
     assert (found["port"]["state"], found["port"]["remedy"]) == ("trouble", "choose another with --port")

@@ -5,6 +5,7 @@ async with answering(config, "3") as ask: ...      also "live", a folder, a Hugg
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl import config
 from openclaw_rl.app import ledger_path
 from openclaw_rl.building import default_sampling, running_policy
-from openclaw_rl.errors import BackendDown, BackendError, NotInLedger
+from openclaw_rl.errors import BackendDown, BackendError, NoSandbox, NotInLedger
 from openclaw_rl.ports import Hosting, Policy, Recall
-from openclaw_rl.review import exam, versus
+from openclaw_rl.review import exam, sandbox, versus
 from openclaw_rl.review.exam import Answered, Ask
 from openclaw_rl.review.probes import answer
 from openclaw_rl.serve.parts import Assembly
@@ -175,19 +176,31 @@ async def evaluate(
     seed: int = 0,
     temperature: float = 0.0,
     key_env: str | None = None,
+    unsafe: bool = False,
     tell: exam.Tell = lambda _: None,
 ) -> dict[str, Any]:
-    """Put the task sets of ``eval.tasks`` to one, or to two and compare them; plain JSON."""
+    """Put the task sets of ``eval.tasks`` to one, or to two and compare them; plain JSON. ``unsafe``: see `sandbox`."""
     began = time.monotonic()
+    way = await asyncio.to_thread(_isolation, unsafe=unsafe) if "coding" in dials.eval.tasks else None
     found = []
     for one in (name, *([against] if against else [])):
         async with answering(dials, one, key_env=key_env) as ask:
-            found.append(await exam.sit(ask, dials.eval.tasks, seed=seed, temperature=temperature, tell=tell))
-    view = exam.report(name, found[0], seed=seed, began=began)
+            sat = exam.sit(ask, dials.eval.tasks, seed=seed, temperature=temperature, unsafe=unsafe, tell=tell)
+            found.append(await sat)
+    view = exam.report(name, found[0], seed=seed, began=began, isolation=way)
     if against is None:
         return view
-    other = exam.report(against, found[1], seed=seed, began=began)
+    other = exam.report(against, found[1], seed=seed, began=began, isolation=way)
     return {**view, "against": other, "compared": exam.compare(*found)}
+
+
+def _isolation(*, unsafe: bool) -> sandbox.Isolation:
+    """What keeps the programs apart. Raises NoSandbox before anything is asked."""
+    try:
+        return sandbox.isolation(unsafe=unsafe)
+    except NoSandbox as error:
+        ways = "leave 'coding' out of --eval-tasks, or run the programs as this user with --unsafe-no-sandbox"
+        raise NoSandbox(error.what, remedy=f"{error.remedy}; or {ways}") from error
 
 
 async def compare(

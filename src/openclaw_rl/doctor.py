@@ -17,8 +17,9 @@ from typing import Literal
 from openclaw_rl import config as dials
 from openclaw_rl.app import ledger_path
 from openclaw_rl.config import Config
-from openclaw_rl.errors import OpenClawError
+from openclaw_rl.errors import NoSandbox, OpenClawError
 from openclaw_rl.listening import is_loopback
+from openclaw_rl.review import sandbox
 from openclaw_rl.store import Ledger
 
 GIB = 2**30
@@ -46,6 +47,7 @@ def examine(config: Config) -> list[Finding]:
         _port,
         _door,
         _ledger,
+        _sandbox,
         _engines,
     )
     return [check(config) for check in checks]
@@ -169,6 +171,13 @@ def _ledger(config: Config) -> Finding:
     if faults:
         return Finding("ledger", "trouble", f"{path}: {faults[0]}", "restore a copy, or move it away to begin anew")
     return Finding("ledger", "ok", f"{path}: {turns} turns, whole")
+
+
+def _sandbox(_: Config) -> Finding:
+    try:
+        return Finding("sandbox", "ok", f"programs are kept apart by {sandbox.isolation()}")
+    except NoSandbox as error:
+        return Finding("sandbox", "warning", f"{error.what}; 'eval' refuses coding tasks", error.remedy or "")
 
 
 def _engines(_: Config) -> Finding:

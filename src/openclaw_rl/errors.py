@@ -21,6 +21,7 @@
     │   ├── FatalRequest      the backend died of this request: it is not tried again
     │   └── ModelRefused      these weights cannot be served, with the numbers
     ├── JudgeUnavailable      no vote could be had; the outcome waits
+    ├── NoSandbox             a program that nobody has read cannot be run apart from this machine
     └── ImportRefused         a record of an import is not readable
 
 An error says what, where and what to do: ``str(error)`` is fit to show to a person.
@@ -164,6 +165,10 @@ class ModelRefused(BackendError):
 
 class JudgeUnavailable(OpenClawError):
     """No vote could be had; the outcome stays on the work list."""
+
+
+class NoSandbox(OpenClawError):
+    """A program that nobody has read cannot be run apart from this machine, so it is not run."""
 
 
 class ImportRefused(OpenClawError):

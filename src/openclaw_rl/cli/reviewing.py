@@ -156,6 +156,9 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
 @click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0, 2), help="0 takes no chances.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures and every reply to this file.")
+@click.option(
+    "--unsafe-no-sandbox", is_flag=True, help="Run the model's programs as this user where bubblewrap is not."
+)
 @dials
 def evaluate(
     resolved: Resolved,
@@ -165,6 +168,7 @@ def evaluate(
     temperature: float,
     api_key_env: str | None,
     json_file: Path | None,
+    unsafe_no_sandbox: bool,
 ) -> None:
     """Evaluate weights or a server on small task sets whose answers a program checks."""
     from openclaw_rl.answering import evaluate as put
@@ -176,6 +180,7 @@ def evaluate(
         seed=seed,
         temperature=temperature,
         key_env=api_key_env,
+        unsafe=unsafe_no_sandbox,
         tell=lambda _: click.echo(".", nl=False, err=True),
     )
     found = asyncio.run(asked)
@@ -189,7 +194,7 @@ def evaluate(
 def _report_lines(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['model']}, seed {found['seed']}, {found['seconds']:.0f} s"]
     if found["isolation"]:
-        lines[0] += f"; programs ran under: {found['isolation']}"
+        lines[0] += f"; programs were kept apart by: {found['isolation']}"
     for name, one in found["sets"].items():
         lines.append(f"  {name:<28} {_rate(one)}")
         lines += [f"    {mark:<26} {_rate(rate)}" for mark, rate in one["rates"].items()]

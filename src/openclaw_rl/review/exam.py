@@ -63,10 +63,10 @@ class Question:
     check: Callable[[Answered], Awaitable[tuple[str | None, Mapping[str, bool]]]]
 
 
-def questions(task_set: str, *, seed: int) -> list[Question]:
-    """The questions of a set; the seed settles which held-out prompts are drawn."""
+def questions(task_set: str, *, seed: int, unsafe: bool = False) -> list[Question]:
+    """The questions of a set; the seed settles which held-out prompts are drawn. ``unsafe``: see `sandbox`."""
     if task_set == "coding":
-        return [_function(one) for one in coding.FUNCTIONS]
+        return [_function(one, unsafe=unsafe) for one in coding.FUNCTIONS]
     if task_set == "tool-use":
         return [_errand(one) for one in calling.ERRANDS]
     return [*_told(seed), *_unasked(seed)]
@@ -105,9 +105,9 @@ def _plain(task: Task) -> Question:
     return Question(name=f"unasked: {task.prompt}", prompt=prompt, tokens=96, check=check)
 
 
-def _function(one: coding.Function) -> Question:
+def _function(one: coding.Function, *, unsafe: bool) -> Question:
     async def check(answer: Answered) -> tuple[str | None, Mapping[str, bool]]:
-        ran = await sandbox.run(coding.program(one, answer.text))
+        ran = await sandbox.run(coding.program(one, answer.text), unsafe=unsafe)
         return None if ran.ok else (ran.output.strip().splitlines() or ["it ended without a word"])[-1], {}
 
     prompt = Prompt(messages=(Message(role="user", content=one.prompt),))
@@ -123,7 +123,13 @@ def _errand(one: calling.Errand) -> Question:
 
 
 async def sit(
-    ask: Ask, sets: Sequence[str], *, seed: int = 0, temperature: float = 0.0, tell: Tell = lambda _: None
+    ask: Ask,
+    sets: Sequence[str],
+    *,
+    seed: int = 0,
+    temperature: float = 0.0,
+    unsafe: bool = False,
+    tell: Tell = lambda _: None,
 ) -> dict[str, list[Result]]:
     """Put every question of the sets, several at once; the results by set, in the order of the questions."""
     room = asyncio.Semaphore(TOGETHER)
@@ -138,15 +144,17 @@ async def sit(
         tell(result)
         return result
 
-    return {name: list(await asyncio.gather(*map(one, questions(name, seed=seed)))) for name in sets}
+    return {name: list(await asyncio.gather(*map(one, questions(name, seed=seed, unsafe=unsafe)))) for name in sets}
 
 
-def report(model: str, results: Mapping[str, Sequence[Result]], *, seed: int, began: float) -> dict[str, Any]:
-    """The figures as plain JSON, each rate with its 95 % interval."""
+def report(
+    model: str, results: Mapping[str, Sequence[Result]], *, seed: int, began: float, isolation: str | None = None
+) -> dict[str, Any]:
+    """The figures as plain JSON, each rate with its 95 % interval. ``isolation``: what kept programs apart."""
     return {
         "model": model,
         "seed": seed,
-        "isolation": sandbox.isolation() if "coding" in results else None,
+        "isolation": isolation,
         "seconds": round(time.monotonic() - began, 1),
         "sets": {name: _summary(found) for name, found in results.items()},
     }

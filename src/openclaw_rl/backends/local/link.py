@@ -11,6 +11,7 @@ from queue import SimpleQueue
 
 from openclaw_rl.backends.local.wire import Fault, Reply, Request, Settings, Stop
 from openclaw_rl.errors import RequestError
+from openclaw_rl.processes import show_name
 
 GRACE = 5.0
 """seconds a process is given to end by itself"""
@@ -20,6 +21,7 @@ def _begin(conn: Connection, settings: Settings) -> None:
     """The first thing in the new process. Heavy packages are imported there, never here."""
     from openclaw_rl.backends.local.worker import main
 
+    show_name()
     main(conn, settings)
 
 

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from openclaw_rl.backends.local.train_settings import TrainSettings
 from openclaw_rl.backends.local.train_worker import Worker
 from openclaw_rl.errors import ModelRefused, OpenClawError
-from openclaw_rl.processes import end_with_parent
+from openclaw_rl.processes import end_with_parent, show_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ def serve(pipe: Connection, settings: TrainSettings, niceness: int) -> None:
     """Build a worker, say how it stands, then answer orders until the pipe closes. A failure ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
     end_with_parent()
+    show_name()
     if niceness and hasattr(os, "nice"):
         os.nice(niceness)
     try:

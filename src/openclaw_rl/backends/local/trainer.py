@@ -149,7 +149,7 @@ class LocalTrainer:
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         process = spawn.Process(
-            target=serve, args=(theirs, self.settings, self.niceness), daemon=True, name="openclaw-rl-trainer"
+            target=serve, args=(theirs, self.settings, self.niceness), daemon=True, name="openclaw-train"
         )
         process.start()
         theirs.close()
