@@ -75,7 +75,7 @@ def spoken(path: str) -> bytes:
             {{"role": "user", "content": [
                 {{"type": "tool_result", "tool_use_id": "c{HALF}", "content": "{HALF}"}}]}}]""",
     }[path]
-    more = f'"chat_template_kwargs": {{"k{HALF}": "{HALF}"}}, "metadata": {{"m": "{HALF}"}}, "user": "u{HALF}"'
+    more = f'"chat_template_kwargs": {{"model_identity": "{HALF}"}}, "metadata": {{"m": "{HALF}"}}, "user": "u{HALF}"'
     tools = json.dumps(TOOLS[path]).replace('"f"', f'"f{HALF}", "description": "{HALF}"')
     return f'{{"input": {messages}, "messages": {messages}, "tools": {tools}, "stop": ["{HALF}"], {more}}}'.encode()
 
