@@ -28,7 +28,7 @@ from openclaw_rl.store import Ledger
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.losses import LossSettings
 from openclaw_rl.train.samples import Rules
-from openclaw_rl.types import Completion, Hint, Message, Prompt, Sample, Sampling, Step, Version
+from openclaw_rl.types import Completion, Drop, Hint, Message, Prompt, Sample, Sampling, Step, Version
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -170,10 +170,10 @@ class Mortal:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._ledger, name)
 
-    def add_step(self, step: Step, version: Version | None) -> None:
+    def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None:
         if self._dies == "before the row":
             raise Died
-        self._ledger.add_step(step, version)
+        self._ledger.add_step(step, version, drops)
         if self._dies == "after the row":
             raise Died
 
