@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -105,9 +106,13 @@ async def test_a_plain_answer_counts_even_with_half_a_character_in_it() -> None:
 )
 async def test_an_answer_out_of_bounds_is_a_vote_that_failed_and_the_turn_waits(body: bytes, header: str) -> None:
     async with judging(whole(body, header)) as (_, judge):
-        with pytest.raises(JudgeUnavailable):
-            await judge.judge(case())
-        assert judge.breaker.reason
+        tracemalloc.start()
+        try:
+            with pytest.raises(JudgeUnavailable):
+                await judge.judge(case())
+            assert tracemalloc.get_traced_memory()[1] < 12 * MOST
+        finally:
+            tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

@@ -65,10 +65,9 @@ class Swapped(Ledger):
 
     said: dict[str, Message]
 
-    def _read_case(self, row: tuple[object, ...]) -> Case:  # type: ignore[override]
-        case = super()._read_case(row)
-        assert isinstance(case, Case)
-        return Case(turn=case.turn, outcome=settled(case.turn, next_state=(self.said[case.turn.id],)), feedback=())
+    def _case(self, turn: Turn, outcome: Outcome) -> Case:
+        case = super()._case(turn, outcome)
+        return Case(turn=turn, outcome=settled(turn, next_state=(self.said[turn.id],)), feedback=case.feedback)
 
 
 @pytest.mark.parametrize("name", PILLS)
