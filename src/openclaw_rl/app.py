@@ -29,6 +29,7 @@ from openclaw_rl.building import (
     build_trainer,
     default_sampling,
     hint_limits,
+    sharing_note,
 )
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
@@ -81,6 +82,11 @@ class App:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def shared(self) -> str | None:
+        """What the people who have a key share, to be said at the start; None where there is nobody to share with."""
+        return sharing_note(self.config)
 
     def _needs_policy(self) -> bool:
         return "serve" in self.names or ("judge" in self.names and self.config.judge.model == "policy")

@@ -106,7 +106,6 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
 
 def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
     from openclaw_rl.app import LOOPS, App, ledger_path
-    from openclaw_rl.building import sharing_note
     from openclaw_rl.runner import stop_on_signals
 
     _begin(resolved)
@@ -115,8 +114,8 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
         build = App.hurried if once else App
         app = build(resolved.config, loops=(only,) if only else LOOPS)
         click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
-        if shared := sharing_note(resolved.config):
-            click.secho(f"note: {shared}", fg="yellow", err=True)
+        if app.shared:
+            click.secho(f"note: {app.shared}", fg="yellow", err=True)
         if once:
             async with app.started():
                 click.echo(f"moved {await app.finish()} items", err=True)
