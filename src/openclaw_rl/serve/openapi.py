@@ -162,7 +162,7 @@ _FEEDBACK = record(
     ("turn",),
     turn={"type": "string", "minLength": 1, "description": "the id of a turn, or of a response in any format"},
     thumb={"enum": ["up", "down", None]},
-    score=maybe("number", minimum=-1, maximum=1, description="-1 .. 1; any number from an environment"),
+    score=maybe("number", minimum=-1, maximum=1, description="-1 .. 1, from a person or an environment"),
     comment=maybe("string", description="what would have made the reply better"),
     edit=maybe("string", description="the reply as it should have been"),
     source={"enum": ["explicit", "environment", None]},
