@@ -141,7 +141,7 @@ class App:
             idle=train.idle_wait,
             pause_after=train.pause_after,
             group_size=train.num_rollouts_per_prompt,
-            people=build_people(self.config),
+            people=build_people(self.config) if train.share != "all" else (),
             retain=retention.Policy(keep=train.keep, interval=train.save_interval),
             recorder=self._keep_records(ledger),
             resume=Path(train.resume) if train.resume else None,

@@ -99,17 +99,18 @@ def build_app(
         routes=_routes(server, health, defaults),
         middleware=_cors(cors_origins),
         exception_handlers={HTTPException: _not_here},
-        lifespan=_lifespan(writer, server.parser),
+        lifespan=_lifespan(answerer, writer, server.parser),
     )
     app.state.server = server
     return app
 
 
-def _lifespan(writer: ThreadPoolExecutor, parser: ThreadPoolExecutor) -> Callable[[Starlette], Any]:
+def _lifespan(answerer: Answerer, writer: ThreadPoolExecutor, parser: ThreadPoolExecutor) -> Callable[[Starlette], Any]:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         parser.shutdown(wait=False)
+        await answerer.settle()
         writer.shutdown(wait=True)  # what was handed over is written before the process ends
 
     return lifespan
