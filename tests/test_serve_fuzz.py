@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from openclaw_rl.serve.chat import ChatWire
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.openapi import description
+from openclaw_rl.serve.redact import patterns
 from openclaw_rl.serve.responses import ResponsesWire
+from openclaw_rl.store import Ledger
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 EXAMPLES = 20
@@ -163,3 +166,98 @@ def test_one_conversation_written_in_any_format_is_the_same_prompt(prompt: Promp
     assert ChatWire().parse(At(as_chat(prompt), ""), Limits()).prompt == prompt
     assert ResponsesWire().parse(At(as_responses(prompt), ""), Limits()).prompt == prompt
     assert MessagesWire().parse(At(as_messages(prompt), ""), Limits()).prompt == prompt
+
+
+# --- what only the ledger, the redaction or a template would choke on ---
+
+wild = st.text(st.characters(), max_size=12) | st.sampled_from(
+    ["\ud83d", "\x00", "\u2028", "<|im_end|>", "-eyJ" * 50, "sk-" + "a1" * 20, "{" * 300, "[" * 5_000, "9" * 5_000]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | wild,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(wild, inner, max_size=4),
+    max_leaves=12,
+)
+tool_arguments = wild | json_values | json_values.map(json.dumps) | st.just('{"a": "\\ud83d"}')
+
+
+def asks_with_arguments(path: str, given: Any) -> dict[str, Any]:
+    table = given if isinstance(given, dict) else {"a": given}
+    call = {"id": "c", "function": {"name": "f", "arguments": given}}
+    use = {"type": "tool_use", "id": "c", "name": "f", "input": table}
+    return {
+        "/v1/chat/completions": {"messages": [{"role": "assistant", "tool_calls": [call]}]},
+        "/v1/responses": {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": given}]},
+        "/v1/messages": {"messages": [{"role": "assistant", "content": [use]}]},
+    }[path]
+
+
+def asks_with_variables(path: str, given: Any) -> dict[str, Any]:
+    ask = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
+    return {**ask, "chat_template_kwargs": given, "metadata": given, "response_format": given}
+
+
+def asks_with_document(path: str, given: Any) -> dict[str, Any]:
+    """Where there is no document block, the same as the result of a tool."""
+    source = {"type": "text", "media_type": "text/plain", "data": given}
+    document = {"type": "document", "source": source, "title": given, "context": given}
+    return {
+        "/v1/chat/completions": {"messages": [{"role": "tool", "tool_call_id": "c", "content": given}]},
+        "/v1/responses": {"input": [{"type": "function_call_output", "call_id": "c", "output": given}]},
+        "/v1/messages": {"messages": [{"role": "user", "content": [document]}]},
+    }[path]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Ledger]]:
+    path: Path = tmp_path_factory.mktemp("fuzz") / "ledger.db"
+    with Ledger(path, writer="serve", sync="normal") as ledger, serving(ledger=ledger, redact=patterns) as world:
+        yield world, ledger
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize(
+    ("asks", "values"),
+    [
+        (asks_with_arguments, tool_arguments),
+        (asks_with_variables, json_values),
+        (asks_with_document, wild | json_values),
+    ],
+    ids=["tool arguments", "template variables", "documents"],
+)
+def test_whatever_is_inside_it_a_request_is_answered_and_kept_or_refused(
+    kept: tuple[World, Ledger], path: str, asks: Callable[[str, Any], dict[str, Any]], values: st.SearchStrategy[Any]
+) -> None:
+    world, ledger = kept
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(given=values, stream=st.booleans())
+    def fuzz(given: Any, stream: bool) -> None:
+        before = ledger.counts()["turns"]
+        answer = world.post(path, {**asks(path, given), "stream": stream})
+        assert answer.status_code in (200, 400, 413), answer.text
+        assert ledger.counts()["turns"] - before == (answer.status_code == 200)
+        if answer.status_code == 200:
+            turn = ledger.turn(answer.headers["x-openclaw-rl-turn"])
+            json.dumps([message.content for message in turn.prompt.messages], ensure_ascii=False).encode("utf-8")
+        else:
+            assert (answer.json().get("type") == "error") == path.startswith("/v1/messages")
+
+    fuzz()
+
+
+def test_whatever_is_said_of_a_turn_is_taken_whole_or_refused(kept: tuple[World, Ledger]) -> None:
+    world, ledger = kept
+    turn = world.chat().json()["id"]
+    fields = st.sampled_from(["score", "thumb", "comment", "hint", "edit", "edited_reply", "source", "turn", "id"])
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+    @given(said=st.dictionaries(fields, json_values | st.sampled_from(["up", "environment", "explicit", 1, -0.5])))
+    def fuzz(said: dict[str, Any]) -> None:
+        before = len(ledger.feedback(turn))
+        answer = world.post("/v1/feedback", {"turn": turn, **said})
+        assert answer.status_code in (200, 400, 403, 404), answer.text
+        assert len(ledger.feedback(turn)) - before == (answer.status_code == 200)
+        assert all(abs(each.score or 0.0) <= 1.0 for each in ledger.feedback(turn))
+
+    fuzz()

@@ -86,8 +86,8 @@ class App:
             raise
 
     @property
-    def sharing(self) -> str | None:
-        """What the people who have a key share, in one line; None where there is nobody to share with."""
+    def shared(self) -> str | None:
+        """What the people who have a key share, to be said at the start; None where there is nobody to share with."""
         return sharing_note(self.config)
 
     def _needs_policy(self) -> bool:
@@ -146,7 +146,7 @@ class App:
             idle=train.idle_wait,
             pause_after=train.pause_after,
             group_size=train.num_rollouts_per_prompt,
-            people=build_people(self.config),
+            people=build_people(self.config) if train.share != "all" else (),
             retain=retention.Policy(keep=train.keep, interval=train.save_interval),
             recorder=self._keep_records(ledger),
             resume=Path(train.resume) if train.resume else None,

@@ -189,7 +189,8 @@ async def hosting(config: Config) -> AsyncIterator[Host]:
     """The whole app on its port, as `up` runs it but for a step that waits for a full batch; ended properly."""
     import httpx2
 
-    app, stop = App(patient(config)), asyncio.Event()
+    shared = config.train.model_copy(update={"share": "all"})  # those who talk here are simulated, and of one mind
+    app, stop = App(patient(config.model_copy(update={"train": shared}))), asyncio.Event()
     assert app.policy is not None, "an app with all loops answers"
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))

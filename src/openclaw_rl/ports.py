@@ -283,7 +283,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a world says after a reply: the next messages, a reward if there is one, and whether it is over."""
+    """What a world says after a reply: the next messages, a reward in -1 .. 1 if there is one, whether it is over."""
 
     messages: tuple[Message, ...]
     reward: float | None = None

@@ -114,8 +114,8 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
         build = App.hurried if once else App
         app = build(resolved.config, loops=(only,) if only else LOOPS)
         click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
-        if app.sharing:
-            click.secho(f"note: {app.sharing}", fg="yellow", err=True)
+        if app.shared:
+            click.secho(f"note: {app.shared}", fg="yellow", err=True)
         if once:
             async with app.started():
                 click.echo(f"moved {await app.finish()} items", err=True)

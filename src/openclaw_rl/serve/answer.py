@@ -6,11 +6,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError
 from openclaw_rl.ports import Delta, Dividing, Generate, Piece, Policy, Stream
@@ -65,6 +65,7 @@ class Answerer:
     apart: bool = False
     """whether users share nothing that the policy has read"""
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    pending: set[asyncio.Future[None]] = field(default_factory=set)
     keeping: Keeping = field(init=False)
 
     def __post_init__(self) -> None:
@@ -186,7 +187,7 @@ class Answerer:
         if not (self.intercept and caller.stored):
             return
         try:
-            await asyncio.shield(asyncio.ensure_future(self._written(turn)))  # carried through, as every write
+            await self._carried_through(self._written(turn))
         except Exception as error:  # a damaged ledger, a redactor of the user's own: told, counted, survived
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
@@ -196,6 +197,17 @@ class Answerer:
             *(turn.id, turn.user, turn.session, done.version, done.finish),
             *(len(done.prompt_tokens), len(done.reply_tokens)),
         )
+
+    async def _carried_through(self, work: Coroutine[Any, Any, None]) -> None:
+        """As every write: to its end, even if the one who asked for it is gone, or the server is ending."""
+        task = asyncio.ensure_future(work)
+        self.pending.add(task)
+        task.add_done_callback(self.pending.discard)
+        await asyncio.shield(task)
+
+    async def settle(self) -> None:
+        """Return when all that was to be kept is kept; what could not be was told to whoever waited for it."""
+        await asyncio.gather(*self.pending, return_exceptions=True)
 
     async def _written(self, turn: Turn) -> None:
         kept = turn if self.redact is None else await self._redacted(turn, self.redact)

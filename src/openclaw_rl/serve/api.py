@@ -30,7 +30,6 @@ from openclaw_rl.serve.doors import Keys
 from openclaw_rl.serve.endpoints import Answering, Counting, Endpoint, Visit
 from openclaw_rl.serve.faults import Fault, anthropic_fault, openai_fault
 from openclaw_rl.serve.feedback import FeedbackGiven, SessionEnded
-from openclaw_rl.serve.keeping import Keeping
 from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
@@ -102,19 +101,20 @@ def build_app(
         routes=_routes(server, health, defaults),
         middleware=_cors(cors_origins),
         exception_handlers={HTTPException: _not_here},
-        lifespan=_lifespan(writer, server.parser, answerer.keeping),
+        lifespan=_lifespan(answerer, writer, server.parser),
     )
     app.state.server = server
     return app
 
 
-def _lifespan(writer: ThreadPoolExecutor, parser: ThreadPoolExecutor, keeping: Keeping) -> Callable[[Starlette], Any]:
+def _lifespan(answerer: Answerer, writer: ThreadPoolExecutor, parser: ThreadPoolExecutor) -> Callable[[Starlette], Any]:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         parser.shutdown(wait=False)
-        keeping.stop()
-        writer.submit(keeping.end)
+        await answerer.settle()
+        answerer.keeping.stop()
+        writer.submit(answerer.keeping.end)
         writer.shutdown(wait=True)  # what was handed over is written before the process ends
 
     return lifespan

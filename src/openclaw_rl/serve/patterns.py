@@ -17,6 +17,8 @@ Check = Callable[[re.Match[str], str], str | None]
 
 _WINDOW: Final = 2**15
 _SHORTEST: Final = 6
+_SIGN: Final = re.compile(r"[0-9@:=<_-]|pass|pwd")
+"""one of these is in whatever is found, and in few of the many short texts of a tool's description"""
 _LOWER: Final = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
@@ -65,6 +67,8 @@ def patterns(text: str) -> str:
     if len(text) < _SHORTEST:
         return text
     folded = fold(text)
+    if not _SIGN.search(folded):
+        return text
     for pattern in PATTERNS:
         kept = pattern.replace(text, folded)
         if kept is not text:
