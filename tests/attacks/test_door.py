@@ -93,7 +93,7 @@ def test_half_a_character_anywhere_loses_no_turn(ledger_path: Path, path: str, s
     with Ledger(ledger_path) as reader:
         assert reader.counts()["turns"] == 1
         (name,) = reader.sessions()
-        (turn,) = (reader.turn(turn) for turn in reader.session(name))
+        (turn,) = (reader.turn(turn) for turn in reader.session(*name))
         assert turn.prompt.messages[0].content == "cut \ufffd"
         json.dumps(views.turn(reader, turn.id), ensure_ascii=False).encode("utf-8")
         arguments = next(call.arguments for said in turn.prompt.messages for call in said.tool_calls)

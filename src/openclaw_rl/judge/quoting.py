@@ -59,7 +59,7 @@ _HANDS = re.compile(  # the same in other languages: only where a colon or a new
 )
 _SAYS = re.compile(
     r"\b(?:(?:he|she|they|it|someone|somebody|everyone|which|who|(?:the|my|our|his|her|their|an?|this|another|one) (?:[\w'-]{1,20}+ ){0,3}?[\w'-]{1,20}+|(?-i:(?!I\b|You\b|We\b)[A-Z][\w-]{1,20}+))"
-    r" (?:just |also |now |then )?(?:says?|said|wrote|writes|reads?|states?|stated|told (?:me|us|you)|asks?|asked|tells? (?:me|us|you)|claims?|insists?|posted|comment(?:s|ed)|repl(?:ies|ied)|suggest(?:s|ed)|demand(?:s|ed)|request(?:s|ed)|order(?:s|ed))|according to [^.!?\n:,]{1,60}+|and i quote|quote|quoting [^.!?\n:,]{1,40}+)"
+    r" (?:just |also |now |then )?(?:says|said|wrote|writes|reads|states|stated|told (?:me|us|you)|asks|asked|tells (?:me|us|you)|claims|insists|(?<=they )(?:say|ask|write|claim)|posted|comment(?:s|ed)|repl(?:ies|ied)|suggest(?:s|ed)|demand(?:s|ed)|request(?:s|ed)|order(?:s|ed))|according to [^.!?\n:,]{1,60}+|and i quote|quote|quoting [^.!?\n:,]{1,40}+)"
     r"\s*+(?:[:,\n\"“‘'«]|that\b|to\b|(?:from now on|always|never|in (?:the )?future|please)\b)"
     r"|(?:他|她|他们|它|老板|同事|客户|用户|对方|上面|里面|邮件|文章|文件|网页|页面|信|有人)[^。！？\n，,:：]{0,12}?(?:说|写|称|要求|提到|指出|写着|写道|回复)[^。！？\n，,:：]{0,6}+[，,:：\"“「]",
     re.IGNORECASE,

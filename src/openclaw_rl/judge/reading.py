@@ -24,6 +24,7 @@ _CLAUSE = 240  # characters: a longer clause is matter, not a judgement
 _TAIL = 160  # characters at the end of a reply in which a question waits for an answer
 _OFFER = re.compile(r"(?i)would you like|do you want me|shall i|should i|anything else|let me know|want me to")
 _LATER = re.compile(r"(?:(?:and|also|but|so) )?(?:next time|from now on|in (?:the )?future|going forward|please)")
+_POINTS = re.compile(r"\S (?:this|these)\b|\A(?:here|these)\b")
 _OF_THE_REPLY = re.compile(r"(?:this|that|it|you|your|i don't|i can't)\b")
 _APPLAUSE = re.compile(r"[👍❤♥🙏🎉💯😍🥰👏🙌😊🤩💖]")
 _BOO = re.compile(r"[👎💩🤦😡😠]")
@@ -266,15 +267,23 @@ def _hints(
 def _own(at: int, told: Sequence[Sentence], marks: Sequence[Sequence[_Marked]]) -> bool:
     """Whether a sentence is surely the user's word on the reply, not matter that other words of the message frame.
 
-    It is not beside a line that is no remark itself, nor after a question, nor behind a colon or a dash.
+    It is not beside a line that is no remark itself, nor after a question or words that point ("this", "these"), nor
+    behind a colon or a dash.
     """
     for other, (sentence, row) in enumerate(zip(told, marks, strict=True)):
         if other <= at and any(one.clause.before for one in row) and not _all_remarks(row):
+            return False
+        if other <= at and any(_points(one) for one in (row if other < at else row[:-1])):
             return False
         framed = sentence.line != told[at].line or sentence.asks or sentence.text[:1] in "-–—"
         if other != at and framed and not any(one.mark in _REMARKS for one in row):
             return False
     return True
+
+
+def _points(one: _Marked) -> bool:
+    """Whether a clause may point at what follows it, and neither praises nor complains."""
+    return one.mark not in ("praise", "complaint") and bool(_POINTS.search(one.clause.folded))
 
 
 def _all_remarks(row: Sequence[_Marked]) -> bool:
