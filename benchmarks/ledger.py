@@ -24,7 +24,7 @@ from pathlib import Path
 
 from openclaw_rl.codec import plain
 from openclaw_rl.ports import Case
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import Judged, Ledger
 from openclaw_rl.store.rows import insert, turn_row
 from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 
@@ -80,7 +80,9 @@ def _judge(ledger: Ledger) -> None:
 
 def _train(ledger: Ledger) -> None:
     if rows := ledger.untrained(16):
-        ledger.add_drops([Drop(turn=row.turn.id, stage="train", reason="benchmark") for row in rows])
+        ledger.add_drops(
+            [Drop(turn=row.turn.id, stage="train", reason="benchmark") for row in rows if isinstance(row, Judged)]
+        )
 
 
 def fill(path: Path, turns: int, rng: random.Random) -> None:

@@ -18,7 +18,9 @@ from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.store import Ledger
-from openclaw_rl.types import Hint, Message, Outcome, Turn, Verdict
+from openclaw_rl.train.samples import Rules
+from openclaw_rl.train.work import Work
+from openclaw_rl.types import Hint, Message, Outcome, Turn, Verdict, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -128,6 +130,25 @@ async def test_a_damaged_row_is_given_up_by_the_judge_and_the_others_go_on(
         assert ledger.drop_counts() == {"unreadable": 1}
     with Ledger(book, writer="train") as ledger:
         assert [found.turn.id for found in ledger.untrained(9)] == [good.id]
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [("turns", "logprobs"), ("outcomes", "next_state"), ("verdicts", "votes")]
+)
+async def test_a_row_damaged_after_it_was_judged_is_dropped_by_the_trainer_and_the_others_train(
+    book: Path, table: str, column: str
+) -> None:
+    bad, good = told(book, GOOD, GOOD)
+    with Ledger(book, writer="judge") as ledger:
+        await JudgeLoop(ledger, RulesJudge()).tick()
+    damage(book, table, column, bad, b"\x00rubbish")
+    with Ledger(book, writer="train") as ledger:
+        ledger.add_version(Version(number=0, parent=None, base="b", state="live"))
+        work = Work(ledger, Rules(), batch_size=1, max_wait=0.0, idle=0.0)
+        assert work.read() == 1
+        assert work.read() == 0
+        assert [sample.turn for sample in work.due()] == [good.id]
+        assert ledger.drop_counts() == {"unreadable": 1}
 
 
 class Picky:

@@ -307,7 +307,7 @@ class Ledger(Reader):
 
     # --- train ---
 
-    def untrained(self, limit: int) -> list[Judged]:
+    def untrained(self, limit: int) -> list[Judged | Unreadable]:
         """Judged turns that were neither trained nor dropped since their newest verdict, oldest first."""
         with self.lock:
             low = self._advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")
@@ -317,9 +317,7 @@ class Ledger(Reader):
                 low,
                 limit,
             )
-        return [
-            Judged(verdict=to_verdict(row[:10]), outcome=to_outcome(row[10:21]), turn=to_turn(row[21:])) for row in rows
-        ]
+        return [whole(partial(_judged, row), turn=row[0]) for row in rows]
 
     def add_drops(self, drops: Sequence[Drop]) -> None:
         """Write why turns will not train."""
@@ -409,6 +407,10 @@ class Ledger(Reader):
                 "INSERT OR REPLACE INTO health VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (loop, os.getpid(), socket.gethostname(), state, time.time(), moved, failures, error, said),
             )
+
+
+def _judged(row: Sequence[Any]) -> Judged:
+    return Judged(verdict=to_verdict(row[:10]), outcome=to_outcome(row[10:21]), turn=to_turn(row[21:]))
 
 
 def ask(path: str | Path, verb: str, argument: Mapping[str, Any]) -> int:

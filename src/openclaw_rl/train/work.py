@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from openclaw_rl.train.samples import EVERYTHING, Rules, due, sift, task_of
 from openclaw_rl.train.sharing import Consent, consent
-from openclaw_rl.types import Drop, Outcome, Sample, Turn, Verdict, Version, VersionState
+from openclaw_rl.types import Drop, Outcome, Sample, Turn, Unreadable, Verdict, Version, VersionState
 
 _GROUPS_REACH = 1024
 _RULES_REACH = 10_000
@@ -28,7 +28,7 @@ class Judged(Protocol):
 class WorkLedger(Protocol):
     """Where the work list is."""
 
-    def untrained(self, limit: int) -> Sequence[Judged]: ...
+    def untrained(self, limit: int) -> Sequence[Judged | Unreadable]: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
     def live_version(self) -> Version | None: ...
     def ever(self, state: VersionState) -> set[int]: ...
@@ -89,6 +89,9 @@ class Work:
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
         for judged in self._ledger.untrained(self._reach()):
+            if isinstance(judged, Unreadable):
+                drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
+                continue
             found = self._sifted(judged, live.number, taken_back, agreed)
             if isinstance(found, Drop):
                 drops.append(found)
