@@ -9,7 +9,7 @@ import pytest
 from openclaw_rl.backends.local.trainer import LocalTrainer
 from openclaw_rl.building import build_rules, build_trainer
 from openclaw_rl.config import Config
-from openclaw_rl.train.losses import METHODS, LossSettings, needs
+from openclaw_rl.losses import METHODS, LossSettings, needs
 
 
 @pytest.mark.parametrize(("method", "w_rl", "w_opd"), [*product(METHODS, (0.0, 0.5), (0.0, 0.5))])

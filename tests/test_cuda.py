@@ -12,10 +12,10 @@ from test_local_trainer import by_tree, lesson, one_by_one, order, save_tiny, so
 from tiny import tiny
 from torch import Tensor
 
+from openclaw_rl import losses
 from openclaw_rl.backends.local import train_forward
 from openclaw_rl.backends.local.train_batch import collate
-from openclaw_rl.train import losses
-from openclaw_rl.train.losses import LossSettings
+from openclaw_rl.losses import LossSettings
 from openclaw_rl.types import Version
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

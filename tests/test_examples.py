@@ -82,7 +82,7 @@ async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:
 
 def test_the_loss_is_reinforce_by_hand() -> None:
     torch: Any = pytest.importorskip("torch")
-    from openclaw_rl.train.losses import from_vocabulary
+    from openclaw_rl.losses import from_vocabulary
 
     loss = plugins.resolve("loss", f"{EXAMPLES}/custom_loss.py:loss")
     logits = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)

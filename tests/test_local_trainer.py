@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from tiny import TEMPLATE, VOCABULARY, save_tiny, tiny
 from torch import Tensor, nn
 
+from openclaw_rl import losses
 from openclaw_rl.backends.local import train_batch, train_forward, train_publish
 from openclaw_rl.backends.local.train_batch import (
     Batch,
@@ -39,11 +40,10 @@ from openclaw_rl.backends.local.train_memory import Shape, plan
 from openclaw_rl.backends.local.train_worker import Order, Worker, norm_alarm
 from openclaw_rl.backends.local.trainer import LocalTrainer
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
+from openclaw_rl.losses import LossInputs, LossSettings
+from openclaw_rl.losses.tree import Path as TokenPath
+from openclaw_rl.losses.tree import plant
 from openclaw_rl.ports import Trained, Trainer
-from openclaw_rl.train import losses
-from openclaw_rl.train.losses import LossInputs, LossSettings
-from openclaw_rl.train.tree import Path as TokenPath
-from openclaw_rl.train.tree import plant
 from openclaw_rl.types import Message, Prompt, Sample, Version
 
 SHAPES = ("llama", "qwen2", "qwen3")

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from openclaw_rl import losses
 from openclaw_rl.errors import ConfigError, InvalidValue
-from openclaw_rl.train import losses
-from openclaw_rl.train.losses import LossInputs, LossSettings
+from openclaw_rl.losses import LossInputs, LossSettings
 
 LN2 = math.log(2)
 

@@ -23,10 +23,10 @@ from openclaw_rl.backends.local.events import Finished
 from openclaw_rl.backends.local.jobs import Writing
 from openclaw_rl.backends.local.train_batch import collate
 from openclaw_rl.backends.local.train_worker import Order
+from openclaw_rl.losses import LossSettings
 from openclaw_rl.ports import Trained
 from openclaw_rl.store import Ledger
 from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.train.losses import LossSettings
 from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Completion, Drop, Hint, Message, Prompt, Sample, Sampling, Step, Version
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.train.tree import Forest, Path, distinct, plant
+from openclaw_rl.losses.tree import Forest, Path, distinct, plant
 
 
 def path(tokens: str | list[int], reply: int) -> Path:

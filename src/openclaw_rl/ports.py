@@ -346,7 +346,7 @@ class Generate(Protocol):
 
 
 class Loss(Protocol):
-    """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.train.losses`."""
+    """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.losses`."""
 
     def __call__(self, inputs: Any, /) -> tuple[torch.Tensor, Mapping[str, float]]: ...
 

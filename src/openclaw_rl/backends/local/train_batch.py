@@ -16,8 +16,8 @@ from torch import Tensor
 from openclaw_rl.backends.local import train_head
 from openclaw_rl.backends.local.train_forward import hidden
 from openclaw_rl.backends.local.train_head import Base, Head, Scan
-from openclaw_rl.train.losses import LossInputs
-from openclaw_rl.train.tree import Forest, Path, plant
+from openclaw_rl.losses import LossInputs
+from openclaw_rl.losses.tree import Forest, Path, plant
 from openclaw_rl.types import Sample, Tokens
 
 Loss = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]

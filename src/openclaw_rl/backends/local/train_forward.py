@@ -21,7 +21,7 @@ from openclaw_rl.backends.local.train_head import can_compile
 
 # Beside its own package, ports, types and errors, a local trainer's module may import the two pure modules of the
 # training loop, `train.losses` and `train.tree`: they compute and touch nothing.
-from openclaw_rl.train.tree import Forest, Path, plant
+from openclaw_rl.losses.tree import Forest, Path, plant
 
 ATTENTION = "openclaw_tree"
 _QUERIES = 256

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import ConfigError, PluginError
-from openclaw_rl.train.losses import LossSettings
+from openclaw_rl.losses import LossSettings
 
 TEACHERS = ("base", "live", "ema")
 

@@ -28,8 +28,8 @@ from openclaw_rl.backends.local.train_publish import STATE, publishing, read_man
 from openclaw_rl.backends.local.train_settings import TrainSettings, attribute
 from openclaw_rl.backends.local.train_views import Lessons, lessons
 from openclaw_rl.errors import BackendError
+from openclaw_rl.losses import LossInputs, LossSettings, health, loss, needs, weight_of
 from openclaw_rl.ports import Trained
-from openclaw_rl.train.losses import LossInputs, LossSettings, health, loss, needs, weight_of
 from openclaw_rl.types import Sample, Tokens, Version
 
 log = logging.getLogger(__name__)

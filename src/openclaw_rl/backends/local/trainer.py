@@ -18,8 +18,8 @@ from openclaw_rl.backends.local.train_process import Failure, serve
 from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings
 from openclaw_rl.backends.local.train_worker import Order
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
+from openclaw_rl.losses import LossSettings
 from openclaw_rl.ports import Trained
-from openclaw_rl.train.losses import LossSettings
 from openclaw_rl.types import Sample, Version
 
 log = logging.getLogger(__name__)

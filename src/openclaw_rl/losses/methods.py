@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.train.losses.arithmetic import bounded, is_clipped, k3, pg, reverse_kl, topk_opd
-from openclaw_rl.train.losses.choosing import SUBSETS, at_hint, choose
-from openclaw_rl.train.losses.inputs import LossInputs
+from openclaw_rl.losses.arithmetic import bounded, is_clipped, k3, pg, reverse_kl, topk_opd
+from openclaw_rl.losses.choosing import SUBSETS, at_hint, choose
+from openclaw_rl.losses.inputs import LossInputs
 
 
 class Dials(Protocol):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openclaw_rl.train.losses.arithmetic import full_kl
-from openclaw_rl.train.losses.inputs import LossInputs
+from openclaw_rl.losses.arithmetic import full_kl
+from openclaw_rl.losses.inputs import LossInputs
 
 
 def from_vocabulary(

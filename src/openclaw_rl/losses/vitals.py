@@ -6,9 +6,9 @@ import math
 
 from torch import Tensor
 
-from openclaw_rl.train.losses.arithmetic import ratio
-from openclaw_rl.train.losses.choosing import teacher_present
-from openclaw_rl.train.losses.inputs import LossInputs
+from openclaw_rl.losses.arithmetic import ratio
+from openclaw_rl.losses.choosing import teacher_present
+from openclaw_rl.losses.inputs import LossInputs
 
 
 def fit(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, Tensor]:

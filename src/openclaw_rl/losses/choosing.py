@@ -9,8 +9,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from openclaw_rl.train.losses.arithmetic import overlap
-from openclaw_rl.train.losses.inputs import LossInputs
+from openclaw_rl.losses.arithmetic import overlap
+from openclaw_rl.losses.inputs import LossInputs
 
 
 def _first_best(score: Tensor, present: Tensor) -> Tensor:

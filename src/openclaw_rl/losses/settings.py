@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.train.losses.averaging import AGGREGATES
-from openclaw_rl.train.losses.choosing import HINTS, SUBSETS
-from openclaw_rl.train.losses.methods import KLS, METHODS
+from openclaw_rl.losses.averaging import AGGREGATES
+from openclaw_rl.losses.choosing import HINTS, SUBSETS
+from openclaw_rl.losses.methods import KLS, METHODS
 
 Entry = TypeVar("Entry")
 

@@ -35,7 +35,7 @@ A custom loss is a function of the same `LossInputs`: ``my_loss(inputs) -> (scal
 
 from __future__ import annotations
 
-from openclaw_rl.train.losses.arithmetic import (
+from openclaw_rl.losses.arithmetic import (
     LOG_RATIO_LIMIT,
     bounded,
     full_kl,
@@ -48,13 +48,8 @@ from openclaw_rl.train.losses.arithmetic import (
     topk_opd,
     with_tail,
 )
-from openclaw_rl.train.losses.averaging import (
-    AGGREGATES,
-    Aggregate,
-    mean_sample,
-    mean_token,
-)
-from openclaw_rl.train.losses.choosing import (
+from openclaw_rl.losses.averaging import AGGREGATES, Aggregate, mean_sample, mean_token
+from openclaw_rl.losses.choosing import (
     HINTS,
     SUBSETS,
     Quad,
@@ -65,36 +60,12 @@ from openclaw_rl.train.losses.choosing import (
     teacher_present,
     token_optimal,
 )
-from openclaw_rl.train.losses.inputs import (
-    LossInputs,
-)
-from openclaw_rl.train.losses.methods import (
-    KLS,
-    METHODS,
-    Method,
-    Part,
-    binary,
-    combine,
-    distill,
-    opd,
-    topk,
-)
-from openclaw_rl.train.losses.settings import (
-    LossSettings,
-    look_up,
-    needs,
-    weight_of,
-)
-from openclaw_rl.train.losses.total import (
-    loss,
-)
-from openclaw_rl.train.losses.vitals import (
-    fit,
-    health,
-)
-from openclaw_rl.train.losses.vocabulary import (
-    from_vocabulary,
-)
+from openclaw_rl.losses.inputs import LossInputs
+from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
+from openclaw_rl.losses.settings import LossSettings, look_up, needs, weight_of
+from openclaw_rl.losses.total import loss
+from openclaw_rl.losses.vitals import fit, health
+from openclaw_rl.losses.vocabulary import from_vocabulary
 
 __all__ = [
     "AGGREGATES",
