@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.serve.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
-from openclaw_rl.serve.reading import Reading, split
+from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
+from openclaw_rl.formats.reading import Reading, split
 from openclaw_rl.types import Message, Prompt, Tool
 
 PROMPT = Prompt(messages=(Message(role="user", content="hi"),), tools=(Tool(name="f"), Tool(name="g")))

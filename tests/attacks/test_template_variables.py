@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from openclaw_rl.backends.local.chat import Chat
 from openclaw_rl.errors import RequestError
+from openclaw_rl.formats.variables import ALLOWED
 from openclaw_rl.serve.openapi import description
-from openclaw_rl.variables import ALLOWED
 
 ROADS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},

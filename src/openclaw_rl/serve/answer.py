@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError
+from openclaw_rl.formats.parts import Part
+from openclaw_rl.formats.reading import Reading, Reasoning
 from openclaw_rl.ports import Delta, Dividing, Generate, Piece, Policy, Stream
 from openclaw_rl.serve.asked import Asked, Began, Book, Caller, Ended, Event, Limits, Said
 from openclaw_rl.serve.keeping import Keeping
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openings import fitted, keep_to_form
-from openclaw_rl.serve.parts import Part
-from openclaw_rl.serve.reading import Reading, Reasoning
 from openclaw_rl.serve.redact import Redact, redact_turn
 from openclaw_rl.types import Completion, Finish, Tokens, Turn
 

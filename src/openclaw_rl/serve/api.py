@@ -22,6 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from openclaw_rl.formats.reading import Reasoning
 from openclaw_rl.ports import Generate, Policy
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.asked import Book, Limits
@@ -34,7 +35,6 @@ from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
 from openclaw_rl.serve.openings import UNENFORCED
-from openclaw_rl.serve.reading import Reasoning
 from openclaw_rl.serve.redact import Redact
 from openclaw_rl.serve.responses import ResponsesWire
 from openclaw_rl.serve.server import Server

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from openclaw_rl.errors import InvalidValue, RequestError
+from openclaw_rl.formats.parts import Part
+from openclaw_rl.formats.variables import check_variables
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.faults import Fault
 from openclaw_rl.serve.fields import At
-from openclaw_rl.serve.parts import Part
 from openclaw_rl.types import Feedback, Json, Kind, Message, Prompt, Sampling, Tool, Turn, Version
-from openclaw_rl.variables import check_variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from openclaw_rl.formats.parts import CallArgs, CallStart, Part, Text, Thought
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.asked import (
     Asked,
@@ -24,7 +25,6 @@ from openclaw_rl.serve.asked import (
 from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.faults import Fault, openai_fault
 from openclaw_rl.serve.fields import At, whole_json
-from openclaw_rl.serve.parts import CallArgs, CallStart, Part, Text, Thought
 from openclaw_rl.serve.sse import dumps, event, quoted
 from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
 from openclaw_rl.serve.asked import (
     Asked,
     Began,
@@ -24,7 +25,6 @@ from openclaw_rl.serve.caller import body_session, guessed_session
 from openclaw_rl.serve.chat import response_schema, stops, top_k
 from openclaw_rl.serve.faults import Fault, anthropic_fault
 from openclaw_rl.serve.fields import At
-from openclaw_rl.serve.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
 from openclaw_rl.serve.sse import dumps, event
 from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.asked import Asked, Began, Ended, Event, Said
 from openclaw_rl.serve.faults import Fault, openai_fault
-from openclaw_rl.serve.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
 from openclaw_rl.serve.sse import dumps, event
 from openclaw_rl.types import Completion, Json, ToolCall
 

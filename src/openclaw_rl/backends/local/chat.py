@@ -13,8 +13,8 @@ from jinja2 import TemplateError
 
 from openclaw_rl.backends.local.contents import TAG, Guard, free_mark, within
 from openclaw_rl.errors import RequestError
+from openclaw_rl.formats.variables import check_variables
 from openclaw_rl.types import Message, Prompt, Tokens, Tool
-from openclaw_rl.variables import check_variables
 
 DEEPEST = 64
 """how deep the arguments of a call may be nested to be handed to a template as an object"""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from openclaw_rl.serve.calls import held_back
-from openclaw_rl.serve.parts import Assembly, Part, Thought
-from openclaw_rl.serve.tools import Plain, reader
+from openclaw_rl.formats.calls import held_back
+from openclaw_rl.formats.parts import Assembly, Part, Thought
+from openclaw_rl.formats.tools import Plain, reader
 from openclaw_rl.types import Message, Prompt
 
 Reasoning = Literal["tags", "open", "off"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from openclaw_rl.serve.jsonscan import Envelope
-from openclaw_rl.serve.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text
+from openclaw_rl.formats.jsonscan import Envelope
+from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text
 from openclaw_rl.types import new_id
 
 MALFORMED = "malformed_tool_call"

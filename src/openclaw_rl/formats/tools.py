@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from openclaw_rl.serve.calls import SPACE, Calls, held_back
-from openclaw_rl.serve.jsonscan import Broken, Envelope
-from openclaw_rl.serve.parts import Part, Text
-from openclaw_rl.serve.pythonic import Pythonic
+from openclaw_rl.formats.calls import SPACE, Calls, held_back
+from openclaw_rl.formats.jsonscan import Broken, Envelope
+from openclaw_rl.formats.parts import Part, Text
+from openclaw_rl.formats.pythonic import Pythonic
 
 
 class Reader(Protocol):

@@ -6,8 +6,8 @@ import ast
 import json
 import re
 
-from openclaw_rl.serve.calls import SPACE, Calls
-from openclaw_rl.serve.jsonscan import Broken
+from openclaw_rl.formats.calls import SPACE, Calls
+from openclaw_rl.formats.jsonscan import Broken
 from openclaw_rl.types import Json
 
 
