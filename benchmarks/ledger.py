@@ -22,9 +22,9 @@ from collections.abc import Callable
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from openclaw_rl.codec import plain
 from openclaw_rl.ports import Case
 from openclaw_rl.store import Judged, Ledger
+from openclaw_rl.store.codec import plain
 from openclaw_rl.store.rows import insert, turn_row
 from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 

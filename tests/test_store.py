@@ -13,9 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stories import asked, judged, replied, says, settled, turned
 
-from openclaw_rl import codec
 from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
-from openclaw_rl.store import WRITERS, Ledger, ask
+from openclaw_rl.store import WRITERS, Ledger, ask, codec
 from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.types import Baseline, Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
 

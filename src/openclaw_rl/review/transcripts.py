@@ -18,9 +18,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeAlias
 
-from openclaw_rl import codec
 from openclaw_rl.errors import ImportRefused, InvalidValue, RequestError
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import Ledger, codec
 from openclaw_rl.types import Completion, Json, Message, Prompt, Recorded, Sampling, Tokens, Turn, canonical
 
 CHUNK = 1 << 16

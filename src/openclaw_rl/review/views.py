@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from openclaw_rl import codec
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.review.alarms import AFTER, starving
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import Ledger, codec
 from openclaw_rl.types import Turn, Verdict
 
 View = dict[str, Any]

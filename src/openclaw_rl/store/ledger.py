@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl import codec
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Case
+from openclaw_rl.store import codec
 from openclaw_rl.store.file import Sync, Writer, missing
 from openclaw_rl.store.opening import connect, look, transaction
 from openclaw_rl.store.reading import Reader

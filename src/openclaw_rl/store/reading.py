@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from openclaw_rl import codec
+from openclaw_rl.store import codec
 from openclaw_rl.store.file import missing
 from openclaw_rl.store.reviews import Reviews
 from openclaw_rl.store.rows import (

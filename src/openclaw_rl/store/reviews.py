@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from openclaw_rl import codec
 from openclaw_rl.ports import Ruling
+from openclaw_rl.store import codec
 from openclaw_rl.store.file import LedgerFile
 from openclaw_rl.store.rows import insert
 from openclaw_rl.types import VersionState, rules

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openclaw_rl import codec
+from openclaw_rl.store import codec
 from openclaw_rl.types import Completion, Drop, Feedback, Outcome, Recorded, Turn, Unreadable, Verdict, Version
 
 Noun = TypeVar("Noun")
