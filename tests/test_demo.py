@@ -22,7 +22,6 @@ from openclaw_rl.config import load
 from openclaw_rl.demo import Plan, Standing, run
 from openclaw_rl.errors import BackendError, ConfigError
 from openclaw_rl.review import pictures
-from openclaw_rl.review.everyday import Task
 from openclaw_rl.review.personal import (
     Cell,
     Measured,
@@ -37,8 +36,9 @@ from openclaw_rl.review.personal import (
     teachable,
 )
 from openclaw_rl.review.simulate import Exchange
-from openclaw_rl.review.wishes import WISHES
 from openclaw_rl.store import Ledger
+from openclaw_rl.tasks.everyday import Task
+from openclaw_rl.tasks.preferences import WISHES
 
 DIALS = [
     f"policy.backend={BACKEND}",

@@ -16,10 +16,12 @@ from openclaw_rl.backends.fake import ADAPTER
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendDown, NotInLedger
-from openclaw_rl.review import calling, coding, exam, sandbox, versus
+from openclaw_rl.review import exam, sandbox, versus
 from openclaw_rl.review.exam import Answered, Result
-from openclaw_rl.review.wishes import WISHES
 from openclaw_rl.store import Ledger
+from openclaw_rl.tasks import coding
+from openclaw_rl.tasks import tool_use as calling
+from openclaw_rl.tasks.preferences import WISHES
 from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
 
 pytestmark = pytest.mark.anyio

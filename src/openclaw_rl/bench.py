@@ -32,8 +32,8 @@ from openclaw_rl.review import pictures
 from openclaw_rl.review.ability import Quiz, margin, quizzes
 from openclaw_rl.review.personal import ARMS, METHODS, Cell, Measured, kept, measure, sessions_until, summary
 from openclaw_rl.review.simulate import Exchange, User, ask, converse, tasks
-from openclaw_rl.review.wishes import WISHES, About
 from openclaw_rl.store import Ledger
+from openclaw_rl.tasks.preferences import WISHES, About
 from openclaw_rl.types import Message, Prompt
 
 if TYPE_CHECKING:

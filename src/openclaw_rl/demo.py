@@ -21,11 +21,11 @@ from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Policy
 from openclaw_rl.review import pictures
-from openclaw_rl.review.everyday import Task
 from openclaw_rl.review.personal import Measured, curve, kept, measure
 from openclaw_rl.review.simulate import Exchange, Reply, User, ask, talk, tasks
-from openclaw_rl.review.wishes import Wish
 from openclaw_rl.store import Ledger
+from openclaw_rl.tasks.everyday import Task
+from openclaw_rl.tasks.preferences import Wish
 
 if TYPE_CHECKING:
     import httpx2

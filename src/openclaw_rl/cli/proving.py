@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from openclaw_rl.demo import Report
     from openclaw_rl.review.personal import Cell
     from openclaw_rl.review.simulate import Exchange
-    from openclaw_rl.review.wishes import Wish
+    from openclaw_rl.tasks.preferences import Wish
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -154,7 +154,7 @@ def told(users: str | None, probes: int, seed: int, json_file: Path | None, pres
     from openclaw_rl.bench import Setup, spoken_for, write
     from openclaw_rl.bench import told as ask_all
     from openclaw_rl.review.personal import Measured, teachable, told_table
-    from openclaw_rl.review.wishes import WISHES
+    from openclaw_rl.tasks.preferences import WISHES
 
     names = _names(users or "") or tuple(WISHES)
     for name in names:
@@ -199,7 +199,7 @@ def _cell_done(cell: Cell, result: Mapping[str, Any]) -> None:
 
 
 def _wish(name: str) -> Wish:
-    from openclaw_rl.review.wishes import WISHES
+    from openclaw_rl.tasks.preferences import WISHES
 
     if name not in WISHES:
         raise ConfigError(f"no simulated user {name!r}", remedy=f"known: {', '.join(WISHES)}")

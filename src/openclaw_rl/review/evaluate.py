@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.ports import Decision
-from openclaw_rl.review.everyday import degenerate
-from openclaw_rl.review.wishes import words
+from openclaw_rl.tasks.everyday import degenerate
+from openclaw_rl.tasks.preferences import words
 
 FEWEST = 3
 """pairs from which on a mean difference has an interval worth the name"""

@@ -17,10 +17,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw_rl.review import calling, coding, sandbox
+from openclaw_rl.review import sandbox
 from openclaw_rl.review.evaluate import difference, flaw, wilson
-from openclaw_rl.review.everyday import Task, held_out, sense
-from openclaw_rl.review.wishes import WISHES, About, Wish, words
+from openclaw_rl.tasks import coding
+from openclaw_rl.tasks import tool_use as calling
+from openclaw_rl.tasks.everyday import Task, held_out, sense
+from openclaw_rl.tasks.preferences import WISHES, About, Wish, words
 from openclaw_rl.types import Message, Prompt, Sampling, ToolCall
 
 SETS = ("conversation", "coding", "tool-use")

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from openclaw_rl.review.everyday import Task, degenerate, sense
 from openclaw_rl.review.simulate import Exchange, as_wished
-from openclaw_rl.review.wishes import Wish, words
+from openclaw_rl.tasks.everyday import Task, degenerate, sense
+from openclaw_rl.tasks.preferences import Wish, words
 
 RUN = 3
 """sessions in a row in which the first reply must be as wished"""

@@ -17,7 +17,7 @@ from openclaw_rl.errors import ContextOverflow
 from openclaw_rl.ports import Policy
 from openclaw_rl.review.ability import Quiz, quizzes, shared
 from openclaw_rl.review.evaluate import Shown, flaw, k3, leaning
-from openclaw_rl.review.everyday import Task, held_out, sense
+from openclaw_rl.tasks.everyday import Task, held_out, sense
 from openclaw_rl.types import Completion, Logprobs, Message, Prompt, Sampling, Tokens, Turn, Verdict, Version, texts
 
 AT_ONCE = 8

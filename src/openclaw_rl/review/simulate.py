@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.errors import BackendError
-from openclaw_rl.review import everyday
-from openclaw_rl.review.everyday import Task
-from openclaw_rl.review.wishes import About, Wish, words
+from openclaw_rl.tasks import everyday
+from openclaw_rl.tasks.everyday import Task
+from openclaw_rl.tasks.preferences import About, Wish, words
 
 if TYPE_CHECKING:
     import httpx2

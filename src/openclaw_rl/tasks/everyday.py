@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_rl.review.wishes import About, unmarked, words
+from openclaw_rl.tasks.preferences import About, unmarked, words
 
 _WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 _ADVICE = re.compile(r"How (?:do|can|should) I\b|What (?:can|should|do) I\b|What helps\b|What .{0,120} good\b")
