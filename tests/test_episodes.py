@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from openclaw_rl.collect.chat import ApiChat, to_wire
-from openclaw_rl.collect.episodes import Episode, Episodes, play
+from openclaw_rl.envs.episodes import Episode, Episodes, play
 from openclaw_rl.errors import BackendDown, BackendError, OpenClawError, RequestError, TooMany
 from openclaw_rl.ports import Chat, Env, Observation, Reply, Rollout
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall

@@ -15,8 +15,9 @@ from openclaw_rl import answering
 from openclaw_rl.backends.fake import ADAPTER
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
+from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, NotInLedger
-from openclaw_rl.review import exam, sandbox, versus
+from openclaw_rl.review import exam, versus
 from openclaw_rl.review.exam import Answered, Result
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks import coding

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl import config
 from openclaw_rl.app import ledger_path
 from openclaw_rl.building import default_sampling, running_policy
+from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, BackendError, NoSandbox, NotInLedger
 from openclaw_rl.formats.parts import Assembly
 from openclaw_rl.formats.tools import reader
 from openclaw_rl.ports import Hosting, Policy, Recall
-from openclaw_rl.review import exam, sandbox, versus
+from openclaw_rl.review import exam, versus
 from openclaw_rl.review.exam import Answered, Ask
 from openclaw_rl.review.probes import answer
 from openclaw_rl.store import Ledger

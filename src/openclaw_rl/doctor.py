@@ -17,9 +17,9 @@ from typing import Literal
 from openclaw_rl import config as dials
 from openclaw_rl.app import ledger_path
 from openclaw_rl.config import Config
+from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
 from openclaw_rl.listening import is_loopback
-from openclaw_rl.review import sandbox
 from openclaw_rl.store import Ledger
 
 GIB = 2**30

@@ -12,7 +12,7 @@ from openclaw_rl.ports import Env, Rollout
 from openclaw_rl.store import Ledger
 
 if TYPE_CHECKING:
-    from openclaw_rl.collect.episodes import Episodes
+    from openclaw_rl.envs.episodes import Episodes
 
 
 @asynccontextmanager
@@ -21,7 +21,7 @@ async def episodes(config: Config, ledger: Ledger, *, url: str, key: str | None)
     import httpx2
 
     from openclaw_rl.collect.chat import ApiChat
-    from openclaw_rl.collect.episodes import Episodes
+    from openclaw_rl.envs.episodes import Episodes
 
     env, train = config.env, config.train
     assert env.type is not None

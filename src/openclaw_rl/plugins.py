@@ -51,7 +51,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
     "env": {},
-    "rollout": {"play": "openclaw_rl.collect.episodes:play"},
+    "rollout": {"play": "openclaw_rl.envs.episodes:play"},
     "generate": {},
     "loss": {},
 }

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl import answering, config, doctor
+from openclaw_rl.envs import sandbox, seccomp
+from openclaw_rl.envs.sandbox import Limits
 from openclaw_rl.errors import NoSandbox
-from openclaw_rl.review import sandbox, seccomp
-from openclaw_rl.review.sandbox import Limits
 
 
 def reason() -> str | None:

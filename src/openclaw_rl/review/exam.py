@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openclaw_rl.review import sandbox
+from openclaw_rl.envs import sandbox
 from openclaw_rl.review.evaluate import difference, flaw, wilson
 from openclaw_rl.tasks import coding
 from openclaw_rl.tasks import tool_use as calling

@@ -32,8 +32,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from openclaw_rl.envs import seccomp
 from openclaw_rl.errors import NoSandbox
-from openclaw_rl.review import seccomp
 
 Isolation = Literal["bubblewrap", "none"]
 
