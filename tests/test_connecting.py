@@ -12,9 +12,9 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl import connecting
 from openclaw_rl.cli.connecting import connect
-from openclaw_rl.connecting import Served
+from openclaw_rl.clients import connect as connecting
+from openclaw_rl.clients.connect import Served
 from openclaw_rl.errors import BackendDown, BackendError, ConfigError, NotAllowed
 
 FOUND = Served(url="http://127.0.0.1:30000/v1", model="tiny", context=8192)

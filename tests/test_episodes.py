@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from openclaw_rl.collect.chat import ApiChat, to_wire
+from openclaw_rl.clients.api import ApiChat, to_wire
 from openclaw_rl.envs.episodes import Episode, Episodes, play
 from openclaw_rl.errors import BackendDown, BackendError, OpenClawError, RequestError, TooMany
 from openclaw_rl.ports import Chat, Env, Observation, Reply, Rollout

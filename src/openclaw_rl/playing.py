@@ -20,7 +20,7 @@ async def episodes(config: Config, ledger: Ledger, *, url: str, key: str | None)
     """The plays of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
     import httpx2
 
-    from openclaw_rl.collect.chat import ApiChat
+    from openclaw_rl.clients.api import ApiChat
     from openclaw_rl.envs.episodes import Episodes
 
     env, train = config.env, config.train

@@ -13,7 +13,7 @@ from openclaw_rl.cli.options import sources
 from openclaw_rl.errors import LedgerError, OpenClawError
 
 if TYPE_CHECKING:
-    from openclaw_rl.chatting import Talk
+    from openclaw_rl.clients.chat import Talk
     from openclaw_rl.config import Config, Resolved
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @sources
 def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None) -> None:
     """Talk to the running server; /good, /bad and /fix TEXT correct it, /why says what became of that."""
-    from openclaw_rl.chatting import Line, Talk
+    from openclaw_rl.clients.chat import Line, Talk
 
     config = resolved.config
     given = config.serve.api_key.get_secret_value() if config.serve.api_key else None
@@ -98,7 +98,7 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
 
     def look(turn: str) -> Sequence[str]:
         from openclaw_rl.app import ledger_path
-        from openclaw_rl.chatting import told
+        from openclaw_rl.clients.chat import told
         from openclaw_rl.review import views
         from openclaw_rl.store import Ledger
 

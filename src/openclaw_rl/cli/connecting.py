@@ -10,7 +10,7 @@ import click
 from openclaw_rl.cli.options import F
 
 if TYPE_CHECKING:
-    from openclaw_rl.connecting import Served
+    from openclaw_rl.clients.connect import Served
 
 KEY = "OPENCLAW_API_KEY"
 
@@ -29,7 +29,7 @@ def _server(command: F) -> F:
 
 def _look(url: str | None, key_env: str | None) -> tuple[Served, str | None]:
     """What is served there, and the name of the variable with the key, None if there is no key."""
-    from openclaw_rl import connecting
+    from openclaw_rl.clients import connect as connecting
     from openclaw_rl.config import environment
     from openclaw_rl.errors import ConfigError
 
@@ -72,7 +72,7 @@ def openclaw(
     max_tokens: int | None,
 ) -> None:
     """The provider entry for OpenClaw: address, model, limits, sessions, work beside the talk."""
-    from openclaw_rl import connecting
+    from openclaw_rl.clients import connect as connecting
 
     found, key_name = _look(url, key_env)
     settings = connecting.openclaw(found, key_env=key_name, lean=lean, plugin=plugin, max_tokens=max_tokens)
@@ -98,7 +98,7 @@ def _simple(name: str, help_text: str) -> None:
     @connect.command(name=name, help=help_text)
     @_server
     def one(url: str | None, key_env: str | None) -> None:
-        from openclaw_rl import connecting
+        from openclaw_rl.clients import connect as connecting
 
         found, key_name = _look(url, key_env)
         made = connecting.recipe(name, found, key_env=key_name)
