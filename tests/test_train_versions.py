@@ -16,11 +16,11 @@ from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, NotInLedger
 from openclaw_rl.store import Ledger, ask
-from openclaw_rl.train import retention
 from openclaw_rl.train.loop import TrainLoop, roll_back
-from openclaw_rl.train.retention import Policy, expired
 from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Hint, Version, VersionState
+from openclaw_rl.versions import retention
+from openclaw_rl.versions.retention import Policy, expired
 
 pytestmark = pytest.mark.anyio
 

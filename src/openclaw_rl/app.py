@@ -37,9 +37,9 @@ from openclaw_rl.listening import Server, bind, refuse_open_door
 from openclaw_rl.ports import Failing, Gate, Generate, Loop, Policy, Stream, Watch
 from openclaw_rl.runner import Keeper, drain
 from openclaw_rl.store import Ledger, Writer
-from openclaw_rl.train import retention
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
+from openclaw_rl.versions import retention
 
 if TYPE_CHECKING:
     from openclaw_rl.gating import OwnPolicy

@@ -16,8 +16,8 @@ from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.review import transcripts
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import roll_back
-from openclaw_rl.train.rolling import chosen, rolled_back
 from openclaw_rl.types import Version
+from openclaw_rl.versions.rollback import chosen, rolled_back
 
 
 async def import_files(

@@ -19,8 +19,8 @@ from openclaw_rl.config import load
 from openclaw_rl.errands import roll_back_now
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.store import Ledger, ask
-from openclaw_rl.train.rolling import roll_back
 from openclaw_rl.types import Version
+from openclaw_rl.versions.rollback import roll_back
 
 SHELL = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT count(*) FROM turns').fetchall(); db.close()"
 ASK = "import sys; from openclaw_rl.store import ask; ask(sys.argv[1], 'pause', {})"
