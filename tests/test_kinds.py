@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.collect.kinds import REWRITTEN, Around, compacted, rule
+from openclaw_rl.collect.classify import REWRITTEN, Around, compacted, rule
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sampling, Tool, ToolCall, Turn
 

@@ -22,7 +22,7 @@ import pytest
 from serving import Scripted, World, events, serving
 from test_local_models import embedded  # noqa: F401 (a fixture)
 
-from openclaw_rl.collect.kinds import rule
+from openclaw_rl.collect.classify import rule
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Turn
 

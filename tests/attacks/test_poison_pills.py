@@ -18,8 +18,8 @@ from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.store import Ledger
+from openclaw_rl.train.queue import Work
 from openclaw_rl.train.samples import Rules
-from openclaw_rl.train.work import Work
 from openclaw_rl.types import Hint, Message, Outcome, Turn, Verdict, Version
 
 pytestmark = pytest.mark.anyio

@@ -16,9 +16,9 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.ports import Case
 from openclaw_rl.store import Ledger
+from openclaw_rl.train.queue import Work
 from openclaw_rl.train.samples import Rules, assemble, sift
 from openclaw_rl.train.sharing import consent
-from openclaw_rl.train.work import Work
 from openclaw_rl.types import Drop, Feedback, Hint, Sample, Version
 
 KEYS = {"a": "ann", "b": "bob", "e": "env:terminal"}

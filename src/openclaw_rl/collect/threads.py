@@ -24,7 +24,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.collect import kinds
+from openclaw_rl.collect import classify as kinds
 from openclaw_rl.collect.matching import Ambiguous, Ask, Entry, Index, Thread, joined, match
 from openclaw_rl.collect.normalise import (
     ATOM,

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from openclaw_rl.errors import BackendDown, LedgerError, ModelRefused, NotInLedger
 from openclaw_rl.ports import Gate, Relapse, Ruling, Trained, Trainer, Watch
+from openclaw_rl.train.queue import Work, WorkLedger
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import Batch, Rules, assemble
 from openclaw_rl.train.trial import UNFIT, Trial
-from openclaw_rl.train.work import Work, WorkLedger
 from openclaw_rl.types import Drop, Sample, Step, Version
 from openclaw_rl.versions import checkpoints, retention
 from openclaw_rl.versions.checkpoints import Checkpoint, Memory
