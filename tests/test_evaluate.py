@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from openclaw_rl.review.ability import margin, quizzes, shared
-from openclaw_rl.review.evaluate import (
+from openclaw_rl.gate.ability import margin, quizzes, shared
+from openclaw_rl.gate.checks import (
     Check,
     Limits,
     Shown,

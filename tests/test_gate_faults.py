@@ -14,17 +14,17 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl import gating
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
 from openclaw_rl.backends.local.policy import LocalPolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendDown, ModelRefused
+from openclaw_rl.gate import examination as gating
+from openclaw_rl.gate.probes import answer, everyday_probes
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Scores, Trained
 from openclaw_rl.review import why
-from openclaw_rl.review.probes import answer, everyday_probes
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
 

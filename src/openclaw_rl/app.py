@@ -42,7 +42,7 @@ from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 from openclaw_rl.versions import retention
 
 if TYPE_CHECKING:
-    from openclaw_rl.gating import OwnPolicy
+    from openclaw_rl.gate.examination import OwnPolicy
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class App:
 
     def _gate(self, ledger: Ledger) -> Gate | None:
         """The gate, with the policy of this process, or one of its own where the process has none."""
-        from openclaw_rl import gating
+        from openclaw_rl.gate import examination as gating
 
         dials = self.config.gate
         if dials.mode == "off":
@@ -179,8 +179,8 @@ class App:
         return self.policy
 
     def _watch(self, ledger: Ledger) -> Watch | None:
-        from openclaw_rl.gating import VersionWatch
-        from openclaw_rl.review.watch import Rules
+        from openclaw_rl.gate.examination import VersionWatch
+        from openclaw_rl.gate.monitor import Rules
 
         dials = self.config.watch
         rules = Rules(**dials.model_dump(exclude={"mode"}))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.envs import sandbox
-from openclaw_rl.review.evaluate import difference, flaw, wilson
+from openclaw_rl.gate.checks import difference, flaw, wilson
 from openclaw_rl.tasks import coding
 from openclaw_rl.tasks import tool_use as calling
 from openclaw_rl.tasks.everyday import Task, held_out, sense

@@ -17,9 +17,7 @@ from typing import Any
 from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.formats.parts import CallStart
 from openclaw_rl.formats.tools import reader
-from openclaw_rl.judge.rules import look
-from openclaw_rl.ports import Case, Hosting, Policy, Recall, Relapse, Ruling
-from openclaw_rl.review.evaluate import (
+from openclaw_rl.gate.checks import (
     Check,
     Limits,
     Shown,
@@ -34,8 +32,10 @@ from openclaw_rl.review.evaluate import (
     check_verdicts,
     decide,
 )
-from openclaw_rl.review.probes import Called, Examiner, Probe, Probes, choose, everyday_probes
-from openclaw_rl.review.watch import Rules, relapse
+from openclaw_rl.gate.monitor import Rules, relapse
+from openclaw_rl.gate.probes import Called, Examiner, Probe, Probes, choose, everyday_probes
+from openclaw_rl.judge.rules import look
+from openclaw_rl.ports import Case, Hosting, Policy, Recall, Relapse, Ruling
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Sampling, Version
 

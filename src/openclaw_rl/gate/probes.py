@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from openclaw_rl.errors import ContextOverflow
+from openclaw_rl.gate.ability import Quiz, quizzes, shared
+from openclaw_rl.gate.checks import Shown, flaw, k3, leaning
 from openclaw_rl.ports import Policy
-from openclaw_rl.review.ability import Quiz, quizzes, shared
-from openclaw_rl.review.evaluate import Shown, flaw, k3, leaning
 from openclaw_rl.tasks.everyday import Task, held_out, sense
 from openclaw_rl.types import Completion, Logprobs, Message, Prompt, Sampling, Tokens, Turn, Verdict, Version, texts
 
