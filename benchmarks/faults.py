@@ -28,12 +28,12 @@ from openclaw_rl.backends.local.trainer import LocalTrainer
 from openclaw_rl.config import load
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Trained
-from openclaw_rl.review import why
 from openclaw_rl.review.simulate import Reply, User, post, talk
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.tasks.everyday import Task, degenerate, sense, training
 from openclaw_rl.tasks.preferences import WISHES, words
 from openclaw_rl.types import Sample, Verdict, Version
+from openclaw_rl.views import lineage as why
 
 
 class Flipped(RulesJudge):

@@ -12,9 +12,9 @@ import pytest
 from test_threads import CHANGES, bot, play, turn, user
 
 from openclaw_rl.collect import CollectLoop
-from openclaw_rl.review.alarms import starving
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Drop, Ending, Message, Outcome, Recorded, Turn
+from openclaw_rl.views.alarms import starving
 
 pytestmark = pytest.mark.anyio
 

@@ -24,9 +24,9 @@ from openclaw_rl.gate import examination as gating
 from openclaw_rl.gate.probes import answer, everyday_probes
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Scores, Trained
-from openclaw_rl.review import why
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
+from openclaw_rl.views import lineage as why
 
 pytestmark = pytest.mark.anyio
 WISH = "Too long. Please keep it under 30 words."

@@ -15,8 +15,8 @@ import pytest
 
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.config import load
-from openclaw_rl.review import views
 from openclaw_rl.store import Ledger
+from openclaw_rl.views import status as views
 
 pytestmark = pytest.mark.anyio
 

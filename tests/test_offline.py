@@ -14,9 +14,9 @@ from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, LedgerHeld
 from openclaw_rl.offline import Summary, train_from
-from openclaw_rl.review import transcripts
 from openclaw_rl.store import Ledger
 from openclaw_rl.train import records
+from openclaw_rl.views import transcripts
 
 pytestmark = pytest.mark.anyio
 

@@ -18,12 +18,12 @@ from openclaw_rl.app import App, ledger_path
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError
 from openclaw_rl.judge.reading import read
-from openclaw_rl.review import views
 from openclaw_rl.review.simulate import User, ask, converse, talk, tasks
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, degenerate, right, sense
 from openclaw_rl.tasks.preferences import WISHES, items, sentences, words
+from openclaw_rl.views import status as views
 
 THIRTY = " ".join(f"word{number}" for number in range(30))
 TWENTY_NINE = " ".join(f"word{number}" for number in range(29))

@@ -16,9 +16,9 @@ from stories import judged, says, settled, turned
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.errors import ImportRefused
-from openclaw_rl.review import transcripts
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Hint
+from openclaw_rl.views import transcripts
 
 pytestmark = pytest.mark.anyio
 

@@ -12,11 +12,11 @@ from stories import judged, replied, settled, turned
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.gate.examination import VersionWatch
 from openclaw_rl.gate.monitor import Rules, evidence, is_new, lineage, relapse
-from openclaw_rl.review import views
 from openclaw_rl.store import Ledger, Scored, ask
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.samples import Rules as TrainRules
 from openclaw_rl.types import Hint, Version
+from openclaw_rl.views import status as views
 
 RULES = Rules()
 BRIEF = "Please keep it under 30 words."

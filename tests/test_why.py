@@ -15,9 +15,9 @@ from openclaw_rl.backends.fake import ADAPTER, FakePolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import Ruling, Stream
-from openclaw_rl.review import why
 from openclaw_rl.store import PIN, UNPIN, Ledger, ask
 from openclaw_rl.types import Hint, Prompt, Sampling, Step, Version
+from openclaw_rl.views import lineage as why
 
 SENTENCE = "Far too long. Please keep it under 30 words."
 RULE = "Please keep it under 30 words."

@@ -13,11 +13,11 @@ from openclaw_rl.app import ledger_path
 from openclaw_rl.building import build_judge, running_policy
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
-from openclaw_rl.review import transcripts
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import roll_back
 from openclaw_rl.types import Version
 from openclaw_rl.versions.rollback import chosen, rolled_back
+from openclaw_rl.views import transcripts
 
 
 async def import_files(

@@ -14,9 +14,9 @@ from openclaw_rl.app import App, ledger_path, patient
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
-from openclaw_rl.review.transcripts import Report, import_file
 from openclaw_rl.store import Ledger
 from openclaw_rl.train.loop import TrainLoop
+from openclaw_rl.views.transcripts import Report, import_file
 
 Said = Callable[[str], None]
 

@@ -20,11 +20,11 @@ from stories import turned
 from system import System
 
 from openclaw_rl.errors import LedgerDamaged, LedgerDown
-from openclaw_rl.review import views
 from openclaw_rl.serve import keeping
 from openclaw_rl.serve.keeping import Keeping
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.store import Ledger
+from openclaw_rl.views import status as views
 
 WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 DOWN = LedgerDown("x cannot be used", why="there is no room left for it", remedy="free some space on its disk")

@@ -15,11 +15,11 @@ from serving import Scripted, World, events, serving
 
 from openclaw_rl import config
 from openclaw_rl.errors import RequestError
-from openclaw_rl.review import views
 from openclaw_rl.serve import Limits, endpoints
 from openclaw_rl.serve.fields import At, parse_json, whole_json
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.store import Ledger
+from openclaw_rl.views import status as views
 
 ASK = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
 WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")

@@ -12,9 +12,10 @@ from stories import turned
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.review import transcripts, views
 from openclaw_rl.store import Ledger
 from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
+from openclaw_rl.views import status as views
+from openclaw_rl.views import transcripts
 
 KEYS = {"k1": "ann", "k2": "bob"}
 ANN, BOB = ({"authorization": f"Bearer {key}"} for key in KEYS)

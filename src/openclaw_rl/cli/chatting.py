@@ -99,8 +99,8 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
     def look(turn: str) -> Sequence[str]:
         from openclaw_rl.app import ledger_path
         from openclaw_rl.clients.chat import told
-        from openclaw_rl.review import views
         from openclaw_rl.store import Ledger
+        from openclaw_rl.views import status as views
 
         path = ledger_path(config)
         try:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def status(resolved: Resolved, json_out: bool) -> None:
     """Show how the run stands: loops, turns, drops by reason, the live version, alarms."""
     from openclaw_rl.printing import print_status
-    from openclaw_rl.review import views
+    from openclaw_rl.views import status as views
 
     with reader(resolved) as ledger:
         view = views.status(ledger, starve_after=resolved.config.collect.starve_turns)
@@ -39,7 +39,7 @@ def _shower(noun: str, kind: type, help_text: str) -> None:
     @sources
     def one(resolved: Resolved, name: Any, json_out: bool) -> None:
         from openclaw_rl.printing import print_view
-        from openclaw_rl.review import views
+        from openclaw_rl.views import status as views
 
         with reader(resolved) as ledger:
             view = getattr(views, noun)(ledger, name)
@@ -59,7 +59,7 @@ _shower("version", int, "Where a version comes from and what happened to it.")
 def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool) -> None:
     """The turns of a session, in order."""
     from openclaw_rl.printing import print_view
-    from openclaw_rl.review import views
+    from openclaw_rl.views import status as views
 
     with reader(resolved) as ledger:
         view = views.session(ledger, name, user)

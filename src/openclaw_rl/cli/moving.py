@@ -61,7 +61,7 @@ def _progress(line: str) -> None:
 @sources
 def export(resolved: Resolved, output: Any, training: bool, tokens: bool) -> None:
     """Write every conversation as JSONL in the manual format."""
-    from openclaw_rl.review import transcripts
+    from openclaw_rl.views import transcripts
 
     with reader(resolved) as ledger:
         rows = transcripts.training_set(ledger) if training else transcripts.export(ledger, tokens=tokens)

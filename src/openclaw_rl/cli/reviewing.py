@@ -23,7 +23,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @sources
 def versions(resolved: Resolved, json_out: bool) -> None:
     """List every version: its parent, its step, the gate's ruling, and how its replies were received."""
-    from openclaw_rl.review import why as reasons
+    from openclaw_rl.views import lineage as reasons
 
     with reader(resolved) as ledger:
         rows = reasons.versions(ledger)
@@ -89,8 +89,8 @@ def unpin(resolved: Resolved, name: str) -> None:
 
 def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
     from openclaw_rl.app import ledger_path
-    from openclaw_rl.review.views import turn_id
     from openclaw_rl.store import PIN, UNPIN, ask
+    from openclaw_rl.views.status import turn_id
 
     argument: dict[str, Any]
     with reader(resolved) as ledger:
@@ -127,8 +127,8 @@ def _list_pins(resolved: Resolved, json_out: bool) -> None:
 @dials
 def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool) -> None:
     """Say what made a version, back to the sentences; or what became of a correction, with before and after."""
-    from openclaw_rl.review import why as reasons
-    from openclaw_rl.review.views import turn_id
+    from openclaw_rl.views import lineage as reasons
+    from openclaw_rl.views.status import turn_id
 
     with reader(resolved) as ledger:
         view = reasons.either(ledger, turn_id(name))

@@ -58,7 +58,7 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
         return
     from openclaw_rl.errands import explain_verdict
     from openclaw_rl.printing import print_view
-    from openclaw_rl.review.views import turn_id
+    from openclaw_rl.views.status import turn_id
 
     view = asyncio.run(explain_verdict(resolved.config, turn_id(explain)))
     print_json(view) if json_out else print_view(view)

@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.review.alarms import AFTER, starving
 from openclaw_rl.store import Ledger, codec
 from openclaw_rl.types import Turn, Verdict
+from openclaw_rl.views.alarms import AFTER, starving
 
 View = dict[str, Any]
 
