@@ -11,14 +11,15 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl import answering
 from openclaw_rl.backends.fake import ADAPTER
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, NotInLedger
-from openclaw_rl.review import exam, versus
-from openclaw_rl.review.exam import Answered, Result
+from openclaw_rl.evals import models as answering
+from openclaw_rl.evals import pairwise as versus
+from openclaw_rl.evals import suites as exam
+from openclaw_rl.evals.suites import Answered, Result
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks import coding
 from openclaw_rl.tasks import tool_use as calling

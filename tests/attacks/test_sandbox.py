@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl import answering, config, doctor
+from openclaw_rl import config, doctor
 from openclaw_rl.envs import sandbox, seccomp
 from openclaw_rl.envs.sandbox import Limits
 from openclaw_rl.errors import NoSandbox
+from openclaw_rl.evals import models as answering
 
 
 def reason() -> str | None:

@@ -54,8 +54,8 @@ def compare(
     json_out: bool,
 ) -> None:
     """Ask two versions the same prompts and show their replies side by side, with program-checked rates."""
-    from openclaw_rl import answering
-    from openclaw_rl.review import versus
+    from openclaw_rl.evals import models as answering
+    from openclaw_rl.evals import pairwise as versus
 
     asked = answering.compare(resolved.config, (first, second), prompts=prompts, count=count, tokens=tokens, seed=seed)
     found = asyncio.run(asked)
@@ -133,7 +133,7 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
     with reader(resolved) as ledger:
         view = reasons.either(ledger, turn_id(name))
     if answer and "turn" in view:
-        from openclaw_rl.answering import answer_again
+        from openclaw_rl.evals.models import answer_again
 
         view["after"].append(asyncio.run(answer_again(resolved.config, view["turn"])))
     if json_out:
@@ -171,7 +171,7 @@ def evaluate(
     unsafe_no_sandbox: bool,
 ) -> None:
     """Evaluate weights or a server on small task sets whose answers a program checks."""
-    from openclaw_rl.answering import evaluate as put
+    from openclaw_rl.evals.models import evaluate as put
 
     asked = put(
         resolved.config,

@@ -17,12 +17,13 @@ from openclaw_rl.app import ledger_path
 from openclaw_rl.building import default_sampling, running_policy
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, BackendError, NoSandbox, NotInLedger
+from openclaw_rl.evals import pairwise as versus
+from openclaw_rl.evals import suites as exam
+from openclaw_rl.evals.suites import Answered, Ask
 from openclaw_rl.formats.parts import Assembly
 from openclaw_rl.formats.tools import reader
 from openclaw_rl.gate.probes import answer
 from openclaw_rl.ports import Hosting, Policy, Recall
-from openclaw_rl.review import exam, versus
-from openclaw_rl.review.exam import Answered, Ask
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
 
