@@ -26,9 +26,9 @@ import httpx2
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.backends.local.trainer import LocalTrainer
 from openclaw_rl.config import load
+from openclaw_rl.experiments.users import Reply, User, post, talk
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Trained
-from openclaw_rl.review.simulate import Reply, User, post, talk
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.tasks.everyday import Task, degenerate, sense, training
 from openclaw_rl.tasks.preferences import WISHES, words

@@ -15,14 +15,14 @@ import pytest
 from click.testing import CliRunner, Result
 from learner import BACKEND, BROKEN, FAILING
 
-from openclaw_rl import bench
 from openclaw_rl.cli import cli
 from openclaw_rl.cli.live import print_report
 from openclaw_rl.config import load
-from openclaw_rl.demo import Plan, Standing, run
 from openclaw_rl.errors import BackendError, ConfigError
-from openclaw_rl.review import pictures
-from openclaw_rl.review.personal import (
+from openclaw_rl.experiments import benchmark as bench
+from openclaw_rl.experiments import charts as pictures
+from openclaw_rl.experiments.demo import Plan, Standing, run
+from openclaw_rl.experiments.personal import (
     Cell,
     Measured,
     cells,
@@ -35,7 +35,7 @@ from openclaw_rl.review.personal import (
     table,
     teachable,
 )
-from openclaw_rl.review.simulate import Exchange
+from openclaw_rl.experiments.users import Exchange
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.tasks.preferences import WISHES

@@ -17,8 +17,8 @@ from learner import BACKEND
 from openclaw_rl.app import App, ledger_path
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError
+from openclaw_rl.experiments.users import User, ask, converse, talk, tasks
 from openclaw_rl.judge.reading import read
-from openclaw_rl.review.simulate import User, ask, converse, talk, tasks
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, degenerate, right, sense
@@ -253,7 +253,7 @@ def test_held_out_tasks_are_never_asked_in_a_session() -> None:
 
 
 def test_the_users_run_on_a_bare_machine() -> None:
-    code = "import sys, openclaw_rl.review.simulate; print(sorted({'pydantic', 'httpx2', 'starlette', 'sqlite3'} & sys.modules.keys()))"
+    code = "import sys, openclaw_rl.experiments.users; print(sorted({'pydantic', 'httpx2', 'starlette', 'sqlite3'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from openclaw_rl.demo import Report, Standing
-    from openclaw_rl.review.simulate import Exchange
+    from openclaw_rl.experiments.demo import Report, Standing
+    from openclaw_rl.experiments.users import Exchange
 
 _RECENT = 8
 _SHOWN = 5
@@ -56,7 +56,7 @@ class Live:
         self._show(self._line(standing))
 
     def _line(self, standing: Standing) -> str:
-        from openclaw_rl.review.personal import sparkline
+        from openclaw_rl.experiments.personal import sparkline
 
         recent = self._met[-_RECENT:]
         parts = [self._met[at : at + 4] for at in range(0, len(self._met), 4)]
@@ -106,7 +106,7 @@ def _cut(text: str, taken: int) -> str:
 
 def print_report(report: Report) -> None:
     """Before and after side by side, the figures, and how to undo it."""
-    from openclaw_rl.review.personal import curve, kept, sparkline
+    from openclaw_rl.experiments.personal import curve, kept, sparkline
 
     wide = max(30, (shutil.get_terminal_size((120, 40)).columns - 4) // 2)
     click.secho("\nThe same held-out prompts, before and after\n", bold=True)

@@ -15,9 +15,9 @@ from openclaw_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
-    from openclaw_rl.demo import Report
-    from openclaw_rl.review.personal import Cell
-    from openclaw_rl.review.simulate import Exchange
+    from openclaw_rl.experiments.demo import Report
+    from openclaw_rl.experiments.personal import Cell
+    from openclaw_rl.experiments.users import Exchange
     from openclaw_rl.tasks.preferences import Wish
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -56,7 +56,7 @@ def demo(
     Users: short, list, one_sentence, student, long, praise, metric, closing.
     """
     from openclaw_rl.cli.live import Live, print_report
-    from openclaw_rl.demo import Plan, run
+    from openclaw_rl.experiments.demo import Plan, run
 
     wish = _wish(name)
     config = _config(preset, sets, directory or _new_folder("demo"), seed=seed)
@@ -125,8 +125,8 @@ def personal(
     **size: Any,
 ) -> None:
     """Sessions until a user's wish holds three times in a row, for every method and two arms without training."""
-    from openclaw_rl.bench import Setup, picture, run, spoken_for
-    from openclaw_rl.review.personal import ARMS, METHODS, cells, table
+    from openclaw_rl.experiments.benchmark import Setup, picture, run, spoken_for
+    from openclaw_rl.experiments.personal import ARMS, METHODS, cells, table
 
     alone, shared = _names(users), _names(together)
     for name in (*alone, *shared):
@@ -151,9 +151,9 @@ def personal(
 @_SETS
 def told(users: str | None, probes: int, seed: int, json_file: Path | None, preset: str, sets: tuple[str, ...]) -> None:
     """Which wishes the model can follow when they are said in the prompt: no other can be distilled from it."""
-    from openclaw_rl.bench import Setup, spoken_for, write
-    from openclaw_rl.bench import told as ask_all
-    from openclaw_rl.review.personal import Measured, teachable, told_table
+    from openclaw_rl.experiments.benchmark import Setup, spoken_for, write
+    from openclaw_rl.experiments.benchmark import told as ask_all
+    from openclaw_rl.experiments.personal import Measured, teachable, told_table
     from openclaw_rl.tasks.preferences import WISHES
 
     names = _names(users or "") or tuple(WISHES)
@@ -232,7 +232,7 @@ def _may_go_on(directory: Path, *, yes: bool) -> None:
 
 def _keep(report: Report, json_file: Path | None) -> None:
     """Write the picture and the figures, and say where they are and how to undo what was learned."""
-    from openclaw_rl.bench import write
+    from openclaw_rl.experiments.benchmark import write
 
     picture = report.run_dir / "curve.svg"
     picture.write_text(report.picture(), encoding="utf-8")

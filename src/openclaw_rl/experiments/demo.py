@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from openclaw_rl.app import App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
+from openclaw_rl.experiments import charts as pictures
+from openclaw_rl.experiments.personal import Measured, curve, kept, measure
+from openclaw_rl.experiments.users import Exchange, Reply, User, ask, talk, tasks
 from openclaw_rl.ports import Policy
-from openclaw_rl.review import pictures
-from openclaw_rl.review.personal import Measured, curve, kept, measure
-from openclaw_rl.review.simulate import Exchange, Reply, User, ask, talk, tasks
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.tasks.preferences import Wish

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from openclaw_rl.review.simulate import Exchange, as_wished
+from openclaw_rl.experiments.users import Exchange, as_wished
 from openclaw_rl.tasks.everyday import Task, degenerate, sense
 from openclaw_rl.tasks.preferences import Wish, words
 

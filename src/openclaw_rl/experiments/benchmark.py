@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl.app import LOOPS, App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.experiments import charts as pictures
+from openclaw_rl.experiments.personal import ARMS, METHODS, Cell, Measured, kept, measure, sessions_until, summary
+from openclaw_rl.experiments.users import Exchange, User, ask, converse, tasks
 from openclaw_rl.gate.ability import Quiz, margin, quizzes
 from openclaw_rl.ports import Policy
 from openclaw_rl.processes import end_with_parent
-from openclaw_rl.review import pictures
-from openclaw_rl.review.personal import ARMS, METHODS, Cell, Measured, kept, measure, sessions_until, summary
-from openclaw_rl.review.simulate import Exchange, User, ask, converse, tasks
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks.preferences import WISHES, About
 from openclaw_rl.types import Message, Prompt
