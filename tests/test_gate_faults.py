@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl.app import App, ledger_path
+from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
 from openclaw_rl.backends.local.policy import LocalPolicy
 from openclaw_rl.cli import cli

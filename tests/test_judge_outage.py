@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from openclaw_rl.app import App, ledger_path
+from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.config import load
 from openclaw_rl.store import Ledger
 from openclaw_rl.views import status as views

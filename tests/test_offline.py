@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from openclaw_rl.app.offline import Summary, train_from
 from openclaw_rl.backends.fake import read_rules, read_turns
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, LedgerHeld
-from openclaw_rl.offline import Summary, train_from
 from openclaw_rl.store import Ledger
 from openclaw_rl.train import records
 from openclaw_rl.views import transcripts

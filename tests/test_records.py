@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stories import judged, replied, settled, turned
 
-from openclaw_rl.app import App
+from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.errors import MissingExtra

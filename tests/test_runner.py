@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.runner import Keeper, drain
+from openclaw_rl.app.runner import Keeper, drain
 
 pytestmark = pytest.mark.anyio
 

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from learner import BACKEND
 
-from openclaw_rl.app import App, ledger_path
+from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError
 from openclaw_rl.experiments.users import User, ask, converse, talk, tasks

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from stories import judged, settled, turned
 
+from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
-from openclaw_rl.errands import roll_back_now
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, Ruling, Trained
 from openclaw_rl.store import Ledger, ask

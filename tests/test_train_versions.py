@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from stories import judged, settled, turned
 
-from openclaw_rl.app import App
+from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, NotInLedger

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from serving import Notebook
 
-from openclaw_rl.app import App
+from openclaw_rl.app.application import App
 from openclaw_rl.backends.local import policy as local
 from openclaw_rl.backends.local.events import Finished, Said
 from openclaw_rl.backends.local.policy import LocalPolicy

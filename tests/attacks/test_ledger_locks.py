@@ -15,8 +15,8 @@ import pytest
 from stories import turned
 from system import System
 
+from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.config import load
-from openclaw_rl.errands import roll_back_now
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.types import Version

@@ -11,7 +11,7 @@ from serving import World, serving
 from stories import judged, replied, says, settled, turned
 
 from openclaw_rl import config
-from openclaw_rl.building import build_people, build_rules, sharing_note
+from openclaw_rl.app.factories import build_people, build_rules, sharing_note
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.ports import Case

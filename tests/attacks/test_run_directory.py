@@ -16,9 +16,9 @@ from click.testing import CliRunner
 from stories import turned
 from system import System
 
+from openclaw_rl.app.doctor import Finding, examine
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
-from openclaw_rl.doctor import Finding, examine
 from openclaw_rl.errors import LedgerError, OpenClawError
 from openclaw_rl.store import Ledger
 

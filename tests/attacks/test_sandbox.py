@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from openclaw_rl import config, doctor
+from openclaw_rl import config
+from openclaw_rl.app import doctor
 from openclaw_rl.envs import sandbox, seccomp
 from openclaw_rl.envs.sandbox import Limits
 from openclaw_rl.errors import NoSandbox

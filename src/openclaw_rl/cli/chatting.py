@@ -97,7 +97,7 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
     """Reads a turn's way from the run's ledger, which is opened for reading each time and let go."""
 
     def look(turn: str) -> Sequence[str]:
-        from openclaw_rl.app import ledger_path
+        from openclaw_rl.app.application import ledger_path
         from openclaw_rl.clients.chat import told
         from openclaw_rl.store import Ledger
         from openclaw_rl.views import status as views

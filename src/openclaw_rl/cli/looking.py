@@ -71,7 +71,7 @@ def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool
 @dials
 def doctor(resolved: Resolved, json_out: bool) -> None:
     """Check this machine and this run, and say the remedy for each trouble."""
-    from openclaw_rl.doctor import examine
+    from openclaw_rl.app.doctor import examine
 
     found = examine(resolved.config)
     if json_out:

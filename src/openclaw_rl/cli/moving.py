@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @dials
 def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool, json_out: bool) -> None:
     """Read recorded conversations (one object, a list, or JSONL) into the ledger."""
-    from openclaw_rl.errands import import_files
+    from openclaw_rl.app.actions import import_files
 
     reports = asyncio.run(import_files(resolved.config, files, user=user, strict=strict, said=_progress))
     refused = [fault for report in reports.values() for fault in report.refused]

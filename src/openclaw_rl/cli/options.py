@@ -69,7 +69,7 @@ def print_json(value: Any) -> None:
 
 
 def reader(resolved: Resolved) -> Ledger:
-    from openclaw_rl.app import ledger_path
+    from openclaw_rl.app.application import ledger_path
     from openclaw_rl.store import Ledger
 
     return Ledger(ledger_path(resolved.config))

@@ -88,7 +88,7 @@ def unpin(resolved: Resolved, name: str) -> None:
 
 
 def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
-    from openclaw_rl.app import ledger_path
+    from openclaw_rl.app.application import ledger_path
     from openclaw_rl.store import PIN, UNPIN, ask
     from openclaw_rl.views.status import turn_id
 

@@ -56,7 +56,7 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
     if explain is None:
         _run(resolved, "judge", once=once)
         return
-    from openclaw_rl.errands import explain_verdict
+    from openclaw_rl.app.actions import explain_verdict
     from openclaw_rl.printing import print_view
     from openclaw_rl.views.status import turn_id
 
@@ -84,7 +84,7 @@ def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> 
 
 
 def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
-    from openclaw_rl.offline import train_from
+    from openclaw_rl.app.offline import train_from
 
     _begin(resolved)
     with _event_loop() as loop:
@@ -105,8 +105,8 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
 
 
 def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
-    from openclaw_rl.app import LOOPS, App, ledger_path
-    from openclaw_rl.runner import stop_on_signals
+    from openclaw_rl.app.application import LOOPS, App, ledger_path
+    from openclaw_rl.app.runner import stop_on_signals
 
     _begin(resolved)
 

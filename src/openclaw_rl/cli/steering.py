@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @sources
 def rollback(resolved: Resolved, to: int | None, why: str) -> None:
     """Serve older weights again, as a new version [default: those before the live ones]."""
-    from openclaw_rl.errands import roll_back_now
+    from openclaw_rl.app.actions import roll_back_now
 
     done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
     click.echo(f"version {done.number} is live: {done.note}")
@@ -41,7 +41,7 @@ def resume(resolved: Resolved) -> None:
 
 
 def _ask(resolved: Resolved, verb: str, argument: dict[str, Any]) -> None:
-    from openclaw_rl.app import ledger_path
+    from openclaw_rl.app.application import ledger_path
     from openclaw_rl.store import ask
 
     ask(ledger_path(resolved.config), verb, argument)

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from openclaw_rl import config
-from openclaw_rl.app import ledger_path
-from openclaw_rl.building import default_sampling, running_policy
+from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.factories import default_sampling, running_policy
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, BackendError, NoSandbox, NotInLedger
 from openclaw_rl.evals import pairwise as versus

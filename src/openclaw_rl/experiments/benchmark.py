@@ -23,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl.app import LOOPS, App, ledger_path, patient
+from openclaw_rl.app.application import LOOPS, App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.experiments import charts as pictures

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from openclaw_rl.app import App, ledger_path, patient
+from openclaw_rl.app.application import App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
 from openclaw_rl.experiments import charts as pictures

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw_rl import config as dials
 from openclaw_rl import plugins
-from openclaw_rl.building import (
+from openclaw_rl.app.factories import (
     build_judge,
     build_limits,
     build_people,
@@ -31,11 +31,11 @@ from openclaw_rl.building import (
     hint_limits,
     sharing_note,
 )
+from openclaw_rl.app.runner import Keeper, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.listening import Server, bind, refuse_open_door
 from openclaw_rl.ports import Failing, Gate, Generate, Loop, Policy, Stream, Watch
-from openclaw_rl.runner import Keeper, drain
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
@@ -303,7 +303,7 @@ class App:
         if server is None or self.config.env.type is None:
             yield {}
             return
-        from openclaw_rl.playing import episodes
+        from openclaw_rl.app.episodes import episodes
 
         async with episodes(self.config, self._ledgers["serve"], url=server.url, key=self._env_key) as plays:
             yield {"episodes": plays}

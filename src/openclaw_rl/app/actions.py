@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.app import ledger_path
-from openclaw_rl.building import build_judge, running_policy
+from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.factories import build_judge, running_policy
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.store import Ledger, ask

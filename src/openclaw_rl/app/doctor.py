@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from openclaw_rl import config as dials
-from openclaw_rl.app import ledger_path
+from openclaw_rl.app.application import ledger_path
 from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
