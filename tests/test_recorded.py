@@ -16,8 +16,8 @@ import pytest
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.serve.asked import Limits
 from openclaw_rl.serve.caller import read_marks
-from openclaw_rl.serve.chat import ChatWire
 from openclaw_rl.serve.fields import parse_json
+from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.types import Completion, Message, Outcome, ToolCall, Turn
 
 DATA = Path(__file__).parent / "data" / "openclaw"

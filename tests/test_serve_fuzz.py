@@ -20,12 +20,12 @@ from schemathesis.specs.openapi.checks import (
 from serving import World, serving
 
 from openclaw_rl.serve.asked import Limits
-from openclaw_rl.serve.chat import ChatWire
 from openclaw_rl.serve.fields import At
-from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.openapi import description
 from openclaw_rl.serve.redact import patterns
-from openclaw_rl.serve.responses import ResponsesWire
+from openclaw_rl.serve.wire.chat import ChatWire
+from openclaw_rl.serve.wire.messages import MessagesWire
+from openclaw_rl.serve.wire.responses import ResponsesWire
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 from serving import Notebook, Scripted
 
-from openclaw_rl.listening import Server, bind
 from openclaw_rl.serve import build_app
+from openclaw_rl.serve.listener import Server, bind
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case
 from openclaw_rl.serve.asked import Limits
 from openclaw_rl.serve.fields import At
-from openclaw_rl.serve.messages import MessagesWire
+from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.types import Message, Prompt
 
 

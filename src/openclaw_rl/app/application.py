@@ -34,8 +34,8 @@ from openclaw_rl.app.factories import (
 from openclaw_rl.app.runner import Keeper, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
-from openclaw_rl.listening import Server, bind, refuse_open_door
 from openclaw_rl.ports import Failing, Gate, Generate, Loop, Policy, Stream, Watch
+from openclaw_rl.serve.listener import Server, bind, refuse_open_door
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling

@@ -19,7 +19,7 @@ from openclaw_rl.app.application import ledger_path
 from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
-from openclaw_rl.listening import is_loopback
+from openclaw_rl.serve.listener import is_loopback
 from openclaw_rl.store import Ledger
 
 GIB = 2**30

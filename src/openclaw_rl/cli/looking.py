@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @sources
 def status(resolved: Resolved, json_out: bool) -> None:
     """Show how the run stands: loops, turns, drops by reason, the live version, alarms."""
-    from openclaw_rl.printing import print_status
+    from openclaw_rl.cli.printing import print_status
     from openclaw_rl.views import status as views
 
     with reader(resolved) as ledger:
@@ -38,7 +38,7 @@ def _shower(noun: str, kind: type, help_text: str) -> None:
     @as_json
     @sources
     def one(resolved: Resolved, name: Any, json_out: bool) -> None:
-        from openclaw_rl.printing import print_view
+        from openclaw_rl.cli.printing import print_view
         from openclaw_rl.views import status as views
 
         with reader(resolved) as ledger:
@@ -58,7 +58,7 @@ _shower("version", int, "Where a version comes from and what happened to it.")
 @sources
 def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool) -> None:
     """The turns of a session, in order."""
-    from openclaw_rl.printing import print_view
+    from openclaw_rl.cli.printing import print_view
     from openclaw_rl.views import status as views
 
     with reader(resolved) as ledger:

@@ -57,7 +57,7 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
         _run(resolved, "judge", once=once)
         return
     from openclaw_rl.app.actions import explain_verdict
-    from openclaw_rl.printing import print_view
+    from openclaw_rl.cli.printing import print_view
     from openclaw_rl.views.status import turn_id
 
     view = asyncio.run(explain_verdict(resolved.config, turn_id(explain)))

@@ -26,19 +26,19 @@ from openclaw_rl.formats.reading import Reasoning
 from openclaw_rl.ports import Generate, Policy
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.asked import Book, Limits
-from openclaw_rl.serve.chat import ChatWire
 from openclaw_rl.serve.doors import Keys
 from openclaw_rl.serve.endpoints import Answering, Counting, Endpoint, Visit
 from openclaw_rl.serve.faults import Fault, anthropic_fault, openai_fault
 from openclaw_rl.serve.feedback import FeedbackGiven, SessionEnded
-from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
 from openclaw_rl.serve.openings import UNENFORCED
 from openclaw_rl.serve.redact import Redact
-from openclaw_rl.serve.responses import ResponsesWire
 from openclaw_rl.serve.server import Server
 from openclaw_rl.serve.sse import dumps
+from openclaw_rl.serve.wire.chat import ChatWire
+from openclaw_rl.serve.wire.messages import MessagesWire
+from openclaw_rl.serve.wire.responses import ResponsesWire
 from openclaw_rl.types import Json, Sampling
 
 Health = Callable[[], Mapping[str, Json]]

@@ -19,7 +19,7 @@ from openclaw_rl.serve.caller import read_marks
 from openclaw_rl.serve.doors import Crowd, Headers, Keys, Recent, refuse_foreign_page
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.redact import REDACTED, redact_session
-from openclaw_rl.serve.responses import continued, turn_of
+from openclaw_rl.serve.wire.responses import continued, turn_of
 from openclaw_rl.types import Turn
 
 log = logging.getLogger(__name__)

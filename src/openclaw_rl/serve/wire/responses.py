@@ -19,11 +19,11 @@ from openclaw_rl.serve.asked import (
     variables,
 )
 from openclaw_rl.serve.caller import body_session, guessed_session
-from openclaw_rl.serve.chat import response_schema, strict
 from openclaw_rl.serve.faults import Fault, openai_fault
 from openclaw_rl.serve.fields import At, whole_json
-from openclaw_rl.serve.responses_out import ResponsesStream, response_of
 from openclaw_rl.serve.sse import dumps
+from openclaw_rl.serve.wire.chat import response_schema, strict
+from openclaw_rl.serve.wire.responses_out import ResponsesStream, response_of
 from openclaw_rl.types import Json, Message, Prompt, Role, Sampling, Tool, ToolCall
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}

@@ -22,10 +22,10 @@ from openclaw_rl.serve.asked import (
     variables,
 )
 from openclaw_rl.serve.caller import body_session, guessed_session
-from openclaw_rl.serve.chat import response_schema, stops, top_k
 from openclaw_rl.serve.faults import Fault, anthropic_fault
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.sse import dumps, event
+from openclaw_rl.serve.wire.chat import response_schema, stops, top_k
 from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
