@@ -30,12 +30,12 @@ import httpx2
 import torch
 from safetensors.torch import save_file
 
-from openclaw_rl.backends.local.adapters import version_model
+from openclaw_rl.backends.hf.adapters import version_model
+from openclaw_rl.backends.hf.models import find, load, pick_device, pick_dtype
 from openclaw_rl.backends.local.brains import Brain, brain_of
 from openclaw_rl.backends.local.engine import Engine
 from openclaw_rl.backends.local.events import Finished, Said
 from openclaw_rl.backends.local.jobs import Writing
-from openclaw_rl.backends.local.models import find, load, pick_device, pick_dtype
 from openclaw_rl.types import Sampling
 
 CONTEXT = 4096

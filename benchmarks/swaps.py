@@ -266,7 +266,7 @@ def make_adapters(folder: Path, count: int) -> list[str]:
     import torch
     from safetensors.torch import save_file
 
-    from openclaw_rl.backends.local.models import load
+    from openclaw_rl.backends.hf.models import load
 
     model = load("embedded", cache_dir=CACHE, device="cpu", dtype="float32", progress=lambda _: None).model
     made = []

@@ -13,8 +13,8 @@ import pytest
 import torch
 from tiny import random_model
 
+from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.local import attention, brains, matrices
-from openclaw_rl.backends.local.adapters import version_model
 from openclaw_rl.backends.local.attention import Layout, Singles, Span
 from openclaw_rl.backends.local.brains import Lean, Whole, arena_for, brain_of, version_bytes
 from openclaw_rl.backends.local.cache import Arena, shared

@@ -12,13 +12,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from openclaw_rl.backends.local import models as local_models
+from openclaw_rl.backends.hf import models as local_models
+from openclaw_rl.backends.hf.memory import GIB, available, fastest_dtype
+from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pick_device, pick_dtype
+from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local import worker
 from openclaw_rl.backends.local.brains import brain_of, row_bytes, version_bytes
-from openclaw_rl.backends.local.chat import Chat
-from openclaw_rl.backends.local.memory import GIB, available, fastest_dtype
-from openclaw_rl.backends.local.models import check_fits, find, format_of, load, pick_device, pick_dtype
-from openclaw_rl.backends.local.weights import inspect
 from openclaw_rl.backends.local.wire import Settings
 from openclaw_rl.backends.local.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError

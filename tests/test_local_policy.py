@@ -20,8 +20,8 @@ import torch
 from serving import Notebook
 from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401 (a fixture)
 
-from openclaw_rl.backends.local.chat import Chat
-from openclaw_rl.backends.local.models import load
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.local.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Delta, Policy

@@ -8,7 +8,7 @@ import pytest
 from serving import END, Scripted, World, chunks, events, serving
 from test_local_models import byte_tokenizer
 
-from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.types import Message, Prompt
 
 TOOLS = [

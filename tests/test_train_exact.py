@@ -15,9 +15,10 @@ from test_local_trainer import SHAPES, by_tree, lesson, order, same_files, some_
 from tiny import save_tiny, tiny
 from torch import Tensor
 
-from openclaw_rl.backends.local import models, train_forward, train_publish
+from openclaw_rl.backends.hf import models
+from openclaw_rl.backends.hf.template import Chat, ends_of
+from openclaw_rl.backends.local import train_forward, train_publish
 from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.chat import Chat, ends_of
 from openclaw_rl.backends.local.engine import Engine
 from openclaw_rl.backends.local.events import Finished
 from openclaw_rl.backends.local.jobs import Writing
@@ -249,7 +250,7 @@ def test_on_policy_replies_of_the_embedded_model_are_as_likely_to_the_trainer_as
         )
         for at, prompt in enumerate(asked)
     ]
-    loader = "openclaw_rl.backends.local.models:load"
+    loader = "openclaw_rl.backends.hf.models:load"
     trainer = worker("embedded", cache_dir=embedded, loader=loader, dtype="float32", lora_rank=1, kl_coef=0.0)
     step = trainer.step(order(samples, tmp_path / "v1", base="embedded"))
     assert step.skipped is None

@@ -13,13 +13,13 @@ import pytest
 from serving import Notebook
 from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, quiet
 
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.local import engine as engine_module
 from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.chat import Chat
 from openclaw_rl.backends.local.engine import Engine
 from openclaw_rl.backends.local.events import Event, Failed, Finished, Scored
 from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.models import load
 from openclaw_rl.backends.local.policy import LocalPolicy
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import build_app

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_local_models import byte_tokenizer, embedded, prompt, quiet  # noqa: F401 (a fixture)
 from tokenizers import AddedToken
 
-from openclaw_rl.backends.local.chat import Chat
-from openclaw_rl.backends.local.models import load
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]

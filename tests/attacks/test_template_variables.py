@@ -11,7 +11,7 @@ from serving import World, serving
 from test_local_models import byte_tokenizer, prompt
 from transformers import PreTrainedTokenizerBase
 
-from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.errors import RequestError
 from openclaw_rl.formats.variables import ALLOWED
 from openclaw_rl.serve.openapi import description

@@ -12,7 +12,7 @@ from test_local_trainer import ASK, HINT, folder, lesson, order, worker  # noqa:
 from test_train_loop import Story
 
 from openclaw_rl.backends.fake import FakeTrainer, read_turns
-from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.ports import Trained
 from openclaw_rl.types import Drop, Prompt, Sample

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
+from openclaw_rl.backends.hf.memory import release
 from openclaw_rl.backends.local.attention import Layout, Span
 from openclaw_rl.backends.local.brains import Brain, Lean, arena_for
 from openclaw_rl.backends.local.cache import WORTHWHILE, shared
 from openclaw_rl.backends.local.events import Event, Failed, Said
 from openclaw_rl.backends.local.graphs import Recorded
 from openclaw_rl.backends.local.jobs import Job, Scoring, Writing
-from openclaw_rl.backends.local.memory import release
 from openclaw_rl.backends.local.sampler import draw
 from openclaw_rl.errors import BackendError, OpenClawError
 

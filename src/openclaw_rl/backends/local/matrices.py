@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch.nn import functional
 
-from openclaw_rl.backends.local.memory import available, best_of
+from openclaw_rl.backends.hf.memory import available, best_of
 
 GAIN = 1.15
 """a packed product must be this much faster than a plain one to be worth its memory"""

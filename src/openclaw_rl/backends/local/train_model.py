@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from openclaw_rl.backends.local.models import pick_device
+from openclaw_rl.backends.hf.models import pick_device
 from openclaw_rl.backends.local.train_batch import Net, Student
 from openclaw_rl.backends.local.train_forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.train_head import Head, can_compile

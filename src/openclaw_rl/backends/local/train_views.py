@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.errors import RequestError
 from openclaw_rl.types import Prompt, Sample, Tokens
 

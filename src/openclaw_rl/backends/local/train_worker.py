@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.local import train_head
-from openclaw_rl.backends.local.chat import Chat
 from openclaw_rl.backends.local.train_batch import Batch, Count, Loss, ask_others, collate, gradient
 from openclaw_rl.backends.local.train_memory import MemoryPlan, Shape, free_memory, plan
 from openclaw_rl.backends.local.train_model import Policy, Weights

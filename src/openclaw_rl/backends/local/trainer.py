@@ -37,7 +37,7 @@ class LocalTrainer:
 
     model: str
     cache_dir: str | Path
-    loader: str = "openclaw_rl.backends.local.models:load"
+    loader: str = "openclaw_rl.backends.hf.models:load"
     """``module:function`` with the signature of `models.load`, called in the worker; gives ``model``, ``tokenizer``"""
     chat_template: str | Path | None = None
     device: str = "auto"

@@ -17,14 +17,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from openclaw_rl.backends.local.adapters import version_model
+from openclaw_rl.backends.hf.adapters import version_model
+from openclaw_rl.backends.hf.memory import GIB, available, release
+from openclaw_rl.backends.hf.models import Loaded, load
+from openclaw_rl.backends.hf.template import Chat, ends_of
 from openclaw_rl.backends.local.brains import Brain, brain_of, row_bytes, version_bytes
-from openclaw_rl.backends.local.chat import Chat, ends_of
 from openclaw_rl.backends.local.engine import Engine
 from openclaw_rl.backends.local.events import Event, Failed
 from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.memory import GIB, available, release
-from openclaw_rl.backends.local.models import Loaded, load
 from openclaw_rl.backends.local.wire import (
     Answer,
     Cancel,

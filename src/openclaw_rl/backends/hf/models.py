@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from openclaw_rl.backends.local.convert import gguf_folder
-from openclaw_rl.backends.local.memory import GIB, available, fastest_dtype
-from openclaw_rl.backends.local.weights import inspect
+from openclaw_rl.backends.hf.convert import gguf_folder
+from openclaw_rl.backends.hf.memory import GIB, available, fastest_dtype
+from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
 
 EMBEDDED = "embedded"

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from openclaw_rl.backends.local.contents import TAG, Guard, free_mark, within
+from openclaw_rl.backends.hf.contents import TAG, Guard, free_mark, within
 from openclaw_rl.errors import RequestError
 from openclaw_rl.formats.variables import check_variables
 from openclaw_rl.types import Message, Prompt, Tokens, Tool
