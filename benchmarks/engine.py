@@ -32,10 +32,10 @@ from safetensors.torch import save_file
 
 from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.hf.models import find, load, pick_device, pick_dtype
-from openclaw_rl.backends.local.brains import Brain, brain_of
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.events import Finished, Said
-from openclaw_rl.backends.local.jobs import Writing
+from openclaw_rl.backends.local.engine.events import Finished, Said
+from openclaw_rl.backends.local.engine.model_runner import Brain, brain_of
+from openclaw_rl.backends.local.engine.scheduler import Engine
+from openclaw_rl.backends.local.engine.sequences import Writing
 from openclaw_rl.types import Sampling
 
 CONTEXT = 4096

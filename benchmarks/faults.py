@@ -24,7 +24,7 @@ from typing import Any
 import httpx2
 
 from openclaw_rl.app.application import App, ledger_path
-from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import load
 from openclaw_rl.experiments.users import Reply, User, post, talk
 from openclaw_rl.judge.rules import RulesJudge

@@ -28,8 +28,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.backends.local.policy import LocalPolicy
-from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import cache_dir
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Sample, Turn, Version

@@ -30,11 +30,11 @@ import torch
 from torch import Tensor
 
 from openclaw_rl import losses
-from openclaw_rl.backends.local.train_batch import Batch, Count, Net, Student, ask_others, collate, gradient
-from openclaw_rl.backends.local.train_forward import ATTENTION, compile_layers, enable_tree
-from openclaw_rl.backends.local.train_head import Head
-from openclaw_rl.backends.local.train_model import adapter_layers, add_adapter, switched_off
-from openclaw_rl.backends.local.train_settings import LoraSettings
+from openclaw_rl.backends.local.training.batch import Batch, Count, Net, Student, ask_others, collate, gradient
+from openclaw_rl.backends.local.training.forward import ATTENTION, compile_layers, enable_tree
+from openclaw_rl.backends.local.training.head import Head
+from openclaw_rl.backends.local.training.model import adapter_layers, add_adapter, switched_off
+from openclaw_rl.backends.local.training.settings import LoraSettings
 from openclaw_rl.losses.tree import plant
 from openclaw_rl.types import Message, Prompt, Sample, Tokens
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from openclaw_rl.app.factories import build_rules, build_trainer
-from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import Config
 from openclaw_rl.losses import METHODS, LossSettings, needs
 

@@ -13,8 +13,8 @@ from tiny import tiny
 from torch import Tensor
 
 from openclaw_rl import losses
-from openclaw_rl.backends.local import train_forward
-from openclaw_rl.backends.local.train_batch import collate
+from openclaw_rl.backends.local.training import forward as train_forward
+from openclaw_rl.backends.local.training.batch import collate
 from openclaw_rl.losses import LossSettings
 from openclaw_rl.types import Version
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendDown, ModelRefused

@@ -14,15 +14,17 @@ import torch
 from tiny import random_model
 
 from openclaw_rl.backends.hf.adapters import version_model
-from openclaw_rl.backends.local import attention, brains, matrices
-from openclaw_rl.backends.local.attention import Layout, Singles, Span
-from openclaw_rl.backends.local.brains import Lean, Whole, arena_for, brain_of, version_bytes
-from openclaw_rl.backends.local.cache import Arena, shared
-from openclaw_rl.backends.local.engine import Chunks, Engine
-from openclaw_rl.backends.local.events import Event, Failed, Finished, Said, Scored
-from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.sampler import WINDOW, Drawer, draw
-from openclaw_rl.backends.local.stops import Stops, Words
+from openclaw_rl.backends.local.engine import attention
+from openclaw_rl.backends.local.engine import model_runner as brains
+from openclaw_rl.backends.local.engine import packed_linear as matrices
+from openclaw_rl.backends.local.engine.attention import Layout, Singles, Span
+from openclaw_rl.backends.local.engine.detokenizer import Stops, Words
+from openclaw_rl.backends.local.engine.events import Event, Failed, Finished, Said, Scored
+from openclaw_rl.backends.local.engine.kv_cache import Arena, shared
+from openclaw_rl.backends.local.engine.model_runner import Lean, Whole, arena_for, brain_of, version_bytes
+from openclaw_rl.backends.local.engine.sampler import WINDOW, Drawer, draw
+from openclaw_rl.backends.local.engine.scheduler import Chunks, Engine
+from openclaw_rl.backends.local.engine.sequences import Scoring, Writing
 from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.types import Sampling
 

@@ -17,10 +17,10 @@ from openclaw_rl.backends.hf.memory import GIB, available, fastest_dtype
 from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pick_device, pick_dtype
 from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.hf.weights import inspect
-from openclaw_rl.backends.local import worker
-from openclaw_rl.backends.local.brains import brain_of, row_bytes, version_bytes
-from openclaw_rl.backends.local.wire import Settings
-from openclaw_rl.backends.local.worker import cache_rows
+from openclaw_rl.backends.local.engine import worker
+from openclaw_rl.backends.local.engine.messages import Settings
+from openclaw_rl.backends.local.engine.model_runner import brain_of, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 

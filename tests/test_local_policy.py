@@ -22,7 +22,7 @@ from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401
 
 from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.hf.template import Chat
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Delta, Policy
 from openclaw_rl.serve import ServeLoop, build_app
@@ -367,7 +367,7 @@ def test_a_model_that_cannot_be_served_is_refused_at_start(tmp_path: Path, loop:
 
 ORPHAN = """
 import asyncio, sys, time
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
 
 async def main():
     policy = LocalPolicy(model=sys.argv[1], cache_dir=sys.argv[2], device="cpu", dtype="float32")

@@ -23,8 +23,10 @@ from tiny import TEMPLATE, VOCABULARY, save_tiny, tiny
 from torch import Tensor, nn
 
 from openclaw_rl import losses
-from openclaw_rl.backends.local import train_batch, train_forward, train_publish
-from openclaw_rl.backends.local.train_batch import (
+from openclaw_rl.backends.local.training import batch as train_batch
+from openclaw_rl.backends.local.training import forward as train_forward
+from openclaw_rl.backends.local.training import publish as train_publish
+from openclaw_rl.backends.local.training.batch import (
     Batch,
     Count,
     Net,
@@ -35,10 +37,10 @@ from openclaw_rl.backends.local.train_batch import (
     look,
     states,
 )
-from openclaw_rl.backends.local.train_head import Head, largest
-from openclaw_rl.backends.local.train_memory import Shape, plan
-from openclaw_rl.backends.local.train_worker import Order, Worker, norm_alarm
-from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.backends.local.training.head import Head, largest
+from openclaw_rl.backends.local.training.memory import Shape, plan
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
+from openclaw_rl.backends.local.training.worker import Order, Worker, norm_alarm
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.losses import LossInputs, LossSettings
 from openclaw_rl.losses.tree import Path as TokenPath
@@ -882,7 +884,7 @@ async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -
 
 ORPHAN = """
 import os, pathlib, time
-from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
 
 here = pathlib.Path(__file__).parent
 

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from openclaw_rl.backends.hf import models
 from openclaw_rl.backends.hf.template import Chat, ends_of
-from openclaw_rl.backends.local import train_forward, train_publish
-from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.events import Finished
-from openclaw_rl.backends.local.jobs import Writing
-from openclaw_rl.backends.local.train_batch import collate
-from openclaw_rl.backends.local.train_worker import Order
+from openclaw_rl.backends.local.engine.events import Finished
+from openclaw_rl.backends.local.engine.model_runner import brain_of
+from openclaw_rl.backends.local.engine.scheduler import Engine
+from openclaw_rl.backends.local.engine.sequences import Writing
+from openclaw_rl.backends.local.training import forward as train_forward
+from openclaw_rl.backends.local.training import publish as train_publish
+from openclaw_rl.backends.local.training.batch import collate
+from openclaw_rl.backends.local.training.worker import Order
 from openclaw_rl.losses import LossSettings
 from openclaw_rl.ports import Trained
 from openclaw_rl.store import Ledger

@@ -10,10 +10,10 @@ from serving import Scripted, serving
 from test_local_models import make_folder, quiet
 
 from openclaw_rl.backends.hf.models import load
-from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.model_runner import brain_of
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.scheduler import Engine
+from openclaw_rl.backends.local.engine.sequences import Scoring, Writing
 from openclaw_rl.ports import Dividing, Policy, Stream
 from openclaw_rl.types import Message, Prompt, Sampling
 

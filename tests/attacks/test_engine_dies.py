@@ -14,10 +14,10 @@ import pytest
 from serving import Notebook
 
 from openclaw_rl.app.application import App
-from openclaw_rl.backends.local import policy as local
-from openclaw_rl.backends.local.events import Finished, Said
-from openclaw_rl.backends.local.policy import LocalPolicy
-from openclaw_rl.backends.local.wire import Answer, Fault, Load, News, Ready, Score, Settings, Write
+from openclaw_rl.backends.local.engine import policy as local
+from openclaw_rl.backends.local.engine.events import Finished, Said
+from openclaw_rl.backends.local.engine.messages import Answer, Fault, Load, News, Ready, Score, Settings, Write
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
 from openclaw_rl.ports import Delta, Failing

@@ -15,12 +15,12 @@ from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, qui
 
 from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.hf.template import Chat
-from openclaw_rl.backends.local import engine as engine_module
-from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.events import Event, Failed, Finished, Scored
-from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.backends.local.engine import scheduler as engine_module
+from openclaw_rl.backends.local.engine.events import Event, Failed, Finished, Scored
+from openclaw_rl.backends.local.engine.model_runner import brain_of
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.scheduler import Engine
+from openclaw_rl.backends.local.engine.sequences import Scoring, Writing
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import build_app
 from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall

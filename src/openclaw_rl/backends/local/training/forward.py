@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from openclaw_rl.backends.local.train_head import can_compile
+from openclaw_rl.backends.local.training.head import can_compile
 
 # Beside its own package, ports, types and errors, a local trainer's module may import the two pure modules of the
 # training loop, `train.losses` and `train.tree`: they compute and touch nothing.

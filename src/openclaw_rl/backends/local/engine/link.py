@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from openclaw_rl.backends.local.wire import Fault, Reply, Request, Settings, Stop
+from openclaw_rl.backends.local.engine.messages import Fault, Reply, Request, Settings, Stop
 from openclaw_rl.errors import RequestError
 from openclaw_rl.processes import show_name
 
@@ -19,7 +19,7 @@ GRACE = 5.0
 
 def _begin(conn: Connection, settings: Settings) -> None:
     """The first thing in the new process. Heavy packages are imported there, never here."""
-    from openclaw_rl.backends.local.worker import main
+    from openclaw_rl.backends.local.engine.worker import main
 
     show_name()
     main(conn, settings)

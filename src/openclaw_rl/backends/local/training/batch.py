@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openclaw_rl.backends.local import train_head
-from openclaw_rl.backends.local.train_forward import hidden
-from openclaw_rl.backends.local.train_head import Base, Head, Scan
+from openclaw_rl.backends.local.training import head as train_head
+from openclaw_rl.backends.local.training.forward import hidden
+from openclaw_rl.backends.local.training.head import Base, Head, Scan
 from openclaw_rl.losses import LossInputs
 from openclaw_rl.losses.tree import Forest, Path, plant
 from openclaw_rl.types import Sample, Tokens

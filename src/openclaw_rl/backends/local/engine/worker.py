@@ -21,11 +21,8 @@ from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.hf.memory import GIB, available, release
 from openclaw_rl.backends.hf.models import Loaded, load
 from openclaw_rl.backends.hf.template import Chat, ends_of
-from openclaw_rl.backends.local.brains import Brain, brain_of, row_bytes, version_bytes
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.events import Event, Failed
-from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.wire import (
+from openclaw_rl.backends.local.engine.events import Event, Failed
+from openclaw_rl.backends.local.engine.messages import (
     Answer,
     Cancel,
     Decode,
@@ -46,6 +43,9 @@ from openclaw_rl.backends.local.wire import (
     Tokenize,
     Write,
 )
+from openclaw_rl.backends.local.engine.model_runner import Brain, brain_of, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.scheduler import Engine
+from openclaw_rl.backends.local.engine.sequences import Scoring, Writing
 from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.types import Tokens
 

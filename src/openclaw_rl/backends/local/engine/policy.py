@@ -18,13 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from openclaw_rl.backends.local.asking import Asking, Lost, completion, fatal, settle, within
-from openclaw_rl.backends.local.events import Finished, Said, Scored
-from openclaw_rl.backends.local.lineage import Lineage
-from openclaw_rl.backends.local.link import Link
-from openclaw_rl.backends.local.scoped import Scoped
-from openclaw_rl.backends.local.suspects import Turnstile
-from openclaw_rl.backends.local.wire import (
+from openclaw_rl.backends.local.engine.asking import Asking, Lost, completion, fatal, settle, within
+from openclaw_rl.backends.local.engine.events import Finished, Said, Scored
+from openclaw_rl.backends.local.engine.lineage import Lineage
+from openclaw_rl.backends.local.engine.link import Link
+from openclaw_rl.backends.local.engine.messages import (
     Answer,
     Cancel,
     Decode,
@@ -44,6 +42,8 @@ from openclaw_rl.backends.local.wire import (
     Tokenize,
     Write,
 )
+from openclaw_rl.backends.local.engine.scoped import Scoped
+from openclaw_rl.backends.local.engine.suspects import Turnstile
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError, RequestError
 from openclaw_rl.ports import Ability, Delta, Policy, Scores, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version

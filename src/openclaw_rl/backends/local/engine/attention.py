@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from openclaw_rl.backends.local.cache import Arena, Strand
+from openclaw_rl.backends.local.engine.kv_cache import Arena, Strand
 
 NAME = "openclaw"
 STRIDE = 64

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_rl.backends.local.events import Finished, Said, Scored
+from openclaw_rl.backends.local.engine.events import Finished, Said, Scored
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.types import Prompt, Sampling, Tokens
 

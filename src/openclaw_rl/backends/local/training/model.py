@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from openclaw_rl.backends.hf.models import pick_device
-from openclaw_rl.backends.local.train_batch import Net, Student
-from openclaw_rl.backends.local.train_forward import compile_layers, enable_tree
-from openclaw_rl.backends.local.train_head import Head, can_compile
-from openclaw_rl.backends.local.train_publish import ADAPTER, MODEL
-from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings, attribute
+from openclaw_rl.backends.local.training.batch import Net, Student
+from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
+from openclaw_rl.backends.local.training.head import Head, can_compile
+from openclaw_rl.backends.local.training.publish import ADAPTER, MODEL
+from openclaw_rl.backends.local.training.settings import LoraSettings, TrainSettings, attribute
 from openclaw_rl.errors import BackendError, ModelRefused
 
 log = logging.getLogger(__name__)

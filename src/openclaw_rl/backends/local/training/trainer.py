@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from openclaw_rl.backends.local.train_process import Failure, serve
-from openclaw_rl.backends.local.train_settings import LoraSettings, TrainSettings
-from openclaw_rl.backends.local.train_worker import Order
+from openclaw_rl.backends.local.training.process import Failure, serve
+from openclaw_rl.backends.local.training.settings import LoraSettings, TrainSettings
+from openclaw_rl.backends.local.training.worker import Order
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.losses import LossSettings
 from openclaw_rl.ports import Trained

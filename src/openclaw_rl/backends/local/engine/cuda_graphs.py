@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from openclaw_rl.backends.local.attention import Layout, Singles
-from openclaw_rl.backends.local.brains import Brain
-from openclaw_rl.backends.local.cache import Arena
+from openclaw_rl.backends.local.engine.attention import Layout, Singles
+from openclaw_rl.backends.local.engine.kv_cache import Arena
+from openclaw_rl.backends.local.engine.model_runner import Brain
 
 logger = logging.getLogger(__name__)
 

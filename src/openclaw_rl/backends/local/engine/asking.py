@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from openclaw_rl.backends.local.events import Finished
+from openclaw_rl.backends.local.engine.events import Finished
 from openclaw_rl.errors import BackendDown, FatalRequest, OpenClawError
 from openclaw_rl.types import Completion, Message, Prompt, Sampling
 

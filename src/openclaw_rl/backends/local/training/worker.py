@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 from openclaw_rl.backends.hf.template import Chat
-from openclaw_rl.backends.local import train_head
-from openclaw_rl.backends.local.train_batch import Batch, Count, Loss, ask_others, collate, gradient
-from openclaw_rl.backends.local.train_memory import MemoryPlan, Shape, free_memory, plan
-from openclaw_rl.backends.local.train_model import Policy, Weights
-from openclaw_rl.backends.local.train_publish import STATE, publishing, read_manifest, write_manifest
-from openclaw_rl.backends.local.train_settings import TrainSettings, attribute
-from openclaw_rl.backends.local.train_views import Lessons, lessons
+from openclaw_rl.backends.local.training import head as train_head
+from openclaw_rl.backends.local.training.batch import Batch, Count, Loss, ask_others, collate, gradient
+from openclaw_rl.backends.local.training.memory import MemoryPlan, Shape, free_memory, plan
+from openclaw_rl.backends.local.training.model import Policy, Weights
+from openclaw_rl.backends.local.training.publish import STATE, publishing, read_manifest, write_manifest
+from openclaw_rl.backends.local.training.settings import TrainSettings, attribute
+from openclaw_rl.backends.local.training.views import Lessons, lessons
 from openclaw_rl.errors import BackendError
 from openclaw_rl.losses import LossInputs, LossSettings, health, loss, needs, weight_of
 from openclaw_rl.ports import Trained

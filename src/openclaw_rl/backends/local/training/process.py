@@ -8,8 +8,8 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from openclaw_rl.backends.local.train_settings import TrainSettings
-from openclaw_rl.backends.local.train_worker import Worker
+from openclaw_rl.backends.local.training.settings import TrainSettings
+from openclaw_rl.backends.local.training.worker import Worker
 from openclaw_rl.errors import ModelRefused, OpenClawError
 from openclaw_rl.processes import end_with_parent, show_name
 

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from openclaw_rl.backends.local.attention import NAME, Layout, Places, Span
-from openclaw_rl.backends.local.cache import Arena
-from openclaw_rl.backends.local.matrices import Matrix, Press, worth_packing
+from openclaw_rl.backends.local.engine.attention import NAME, Layout, Places, Span
+from openclaw_rl.backends.local.engine.kv_cache import Arena
+from openclaw_rl.backends.local.engine.packed_linear import Matrix, Press, worth_packing
 from openclaw_rl.errors import ModelRefused
 
 LEAN = frozenset({"llama", "mistral", "qwen2", "qwen3"})

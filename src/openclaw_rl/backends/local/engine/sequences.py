@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from openclaw_rl.backends.local.cache import Strand
-from openclaw_rl.backends.local.events import Finished, Scored
-from openclaw_rl.backends.local.sampler import Draw, Drawer
-from openclaw_rl.backends.local.stops import Stops, Words
+from openclaw_rl.backends.local.engine.detokenizer import Stops, Words
+from openclaw_rl.backends.local.engine.events import Finished, Scored
+from openclaw_rl.backends.local.engine.kv_cache import Strand
+from openclaw_rl.backends.local.engine.sampler import Draw, Drawer
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores
 from openclaw_rl.types import Finish, Logprobs, Sampling, Tokens
 

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from openclaw_rl.backends.hf.memory import release
-from openclaw_rl.backends.local.attention import Layout, Span
-from openclaw_rl.backends.local.brains import Brain, Lean, arena_for
-from openclaw_rl.backends.local.cache import WORTHWHILE, shared
-from openclaw_rl.backends.local.events import Event, Failed, Said
-from openclaw_rl.backends.local.graphs import Recorded
-from openclaw_rl.backends.local.jobs import Job, Scoring, Writing
-from openclaw_rl.backends.local.sampler import draw
+from openclaw_rl.backends.local.engine.attention import Layout, Span
+from openclaw_rl.backends.local.engine.cuda_graphs import Recorded
+from openclaw_rl.backends.local.engine.events import Event, Failed, Said
+from openclaw_rl.backends.local.engine.kv_cache import WORTHWHILE, shared
+from openclaw_rl.backends.local.engine.model_runner import Brain, Lean, arena_for
+from openclaw_rl.backends.local.engine.sampler import draw
+from openclaw_rl.backends.local.engine.sequences import Job, Scoring, Writing
 from openclaw_rl.errors import BackendError, OpenClawError
 
 AHEAD = 128
