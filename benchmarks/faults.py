@@ -30,8 +30,9 @@ from openclaw_rl.experiments.users import Reply, User, post, talk
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Trained
 from openclaw_rl.store import Ledger, ask
-from openclaw_rl.tasks.everyday import Task, degenerate, sense, training
-from openclaw_rl.tasks.preferences import WISHES, words
+from openclaw_rl.tasks.everyday import Task, sense, training
+from openclaw_rl.tasks.preferences import WISHES
+from openclaw_rl.text import degenerate, words
 from openclaw_rl.types import Sample, Verdict, Version
 from openclaw_rl.views import lineage as why
 

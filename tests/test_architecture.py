@@ -14,89 +14,53 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "openclaw_rl"
 FILES = sorted(ROOT.rglob("*.py"))
 
-NOUNS = {"types", "errors"}
-GROUND = NOUNS | {"ports"}
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("errors", "text", "stats", "files", "processes"),
+    ("types",),
+    ("ports", "config", "losses"),
+    ("plugins", "store", "formats", "tasks"),
+    ("serve", "collect", "judge", "train", "versions", "gate", "views", "backends", "envs", "clients"),
+    ("app",),
+    ("evals", "experiments"),
+    ("cli", "__init__", "__main__"),
+)
+"""every room, from the ground up: arrows run down only"""
 
+GROUND = {"errors", "text", "stats", "files", "types", "ports"}
 ALLOWED: dict[str, set[str]] = {
-    # floor 1
     "errors": set(),
-    "types": {"errors"},
-    "variables": {"errors"},
-    # floor 2
-    "ports": {"types"},
-    "codec": {"types"},
-    "config": {"errors"},
-    "plugins": {"ports", "errors"},
+    "text": set(),
+    "stats": set(),
+    "files": {"errors"},
     "processes": set(),
-    "store": GROUND | {"codec"},
-    # floor 3
-    "serve": GROUND | {"codec", "variables"},
+    "types": {"errors"},
+    "ports": {"types"},
+    "config": {"errors"},
+    "losses": {"errors"},
+    "plugins": {"ports", "errors"},
+    "store": GROUND,
+    "formats": GROUND,
+    "tasks": GROUND,
+    # the loops are handed ports: they see neither each other, nor backends, nor environments
+    "serve": GROUND | {"formats"},
     "collect": GROUND,
     "judge": GROUND,
-    "train": GROUND,
-    "review": GROUND | {"codec", "store"},
-    "backends": GROUND | {"processes", "variables"},
+    "train": GROUND | {"versions"},
+    "versions": GROUND,
+    "gate": GROUND | {"formats", "tasks", "store"},
+    "views": GROUND | {"store"},
+    "backends": GROUND | {"formats", "losses", "processes"},
     "envs": GROUND,
-    # floor 4
-    "runner": {"ports"},
-    "listening": {"errors"},
-    "connecting": {"errors"},
-    "chatting": NOUNS,
-    "playing": {"plugins", "config", "ports", "store", "collect"},
-    "gating": GROUND | {"judge", "review", "serve", "store"},
-    "building": GROUND | {"config", "plugins", "serve", "judge", "train"},
-    "answering": GROUND | {"app", "building", "config", "review", "serve", "store"},
-    "app": GROUND
-    | {
-        "codec",
-        "config",
-        "plugins",
-        "store",
-        "runner",
-        "listening",
-        "building",
-        "playing",
-        "gating",
-        "serve",
-        "collect",
-        "judge",
-        "train",
-        "review",
-    },
-    "errands": GROUND | {"app", "building", "config", "judge", "review", "store", "train"},
-    "doctor": {"app", "config", "listening", "review", "store", "errors"},
-    "offline": {"app", "config", "errors", "ports", "review", "store", "train"},
-    "demo": {"app", "config", "errors", "ports", "review", "store"},
-    "bench": {"app", "config", "errors", "ports", "processes", "review", "store", "types"},
-    # floor 5
-    "printing": set(),
-    "cli": {
-        "app",
-        "answering",
-        "chatting",
-        "config",
-        "connecting",
-        "doctor",
-        "errands",
-        "errors",
-        "plugins",
-        "printing",
-        "review",
-        "runner",
-        "store",
-        "judge",
-    }
-    | {"offline", "demo", "bench"},
-    "__main__": {"cli"},
+    "clients": GROUND,
+    # only app sees the whole config and wires
+    "app": {room for floor in FLOORS[:5] for room in floor} - {"backends"},
+    "evals": {room for floor in FLOORS[:6] for room in floor} - {"backends", "train", "judge", "collect", "serve"},
+    "experiments": {room for floor in FLOORS[:6] for room in floor}
+    - {"backends", "train", "judge", "collect", "serve"},
+    "cli": {room for floor in FLOORS[:7] for room in floor} - {"backends"},
     "__init__": GROUND | {"store", "config", "plugins"},
+    "__main__": {"cli"},
 }
-
-PURE_ARITHMETIC = {"train.losses", "train.tree"}
-"""pure modules that the local trainer may use: the arithmetic of a step has one home, whoever computes it"""
-
-
-def _pure(target: str) -> bool:
-    return any(target == name or target.startswith(f"{name}.") for name in PURE_ARITHMETIC)
 
 
 def room(file: Path) -> str:
@@ -125,8 +89,12 @@ def _module(package: str, name: str) -> str:
     return f"{package}.{name}" if inside.is_dir() or inside.with_suffix(".py").exists() else package
 
 
-def test_every_room_has_its_row_in_the_table() -> None:
+def test_every_room_has_its_row_in_the_table_and_its_floor() -> None:
     assert {room(file) for file in FILES} <= set(ALLOWED)
+    height = {name: number for number, floor in enumerate(FLOORS) for name in floor}
+    assert set(height) == set(ALLOWED)
+    for name, below in ALLOWED.items():
+        assert all(height[other] <= height[name] for other in below), name
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
@@ -134,8 +102,18 @@ def test_arrows_run_down_only(file: Path) -> None:
     here = room(file)
     for target, line in arrows(file):
         there = target.partition(".")[0]
-        fine = there == here or there in ALLOWED[here] or (here == "backends" and _pure(target))
+        fine = there == here or there in ALLOWED[here]
         assert fine, f"{file.relative_to(ROOT)}:{line} imports {target}; {here} may see {sorted(ALLOWED[here])}"
+
+
+def test_no_backend_imports_a_sibling() -> None:
+    for file in FILES:
+        parts = file.relative_to(ROOT).parts
+        if parts[0] != "backends" or len(parts) < 3 or parts[1] == "hf":
+            continue
+        for target, line in arrows(file):
+            inside = target.split(".")
+            assert inside[0] != "backends" or inside[1] in ("hf", parts[1]), f"{file}:{line} imports {target}"
 
 
 def test_there_is_no_circle_between_rooms() -> None:

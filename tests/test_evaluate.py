@@ -21,16 +21,12 @@ from openclaw_rl.gate.checks import (
     check_slide,
     check_verdicts,
     decide,
-    difference,
     flaw,
-    interval,
     k3,
     leaning,
-    script,
-    sign_test,
-    t_quantile,
-    wilson,
 )
+from openclaw_rl.stats import difference, interval, sign_test, t_quantile, wilson
+from openclaw_rl.text import script
 
 LIMITS = Limits()
 

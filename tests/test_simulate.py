@@ -21,8 +21,9 @@ from openclaw_rl.experiments.users import User, ask, converse, talk, tasks
 from openclaw_rl.judge.reading import read
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks import everyday
-from openclaw_rl.tasks.everyday import Task, degenerate, right, sense
-from openclaw_rl.tasks.preferences import WISHES, items, sentences, words
+from openclaw_rl.tasks.everyday import Task, right, sense
+from openclaw_rl.tasks.preferences import WISHES
+from openclaw_rl.text import degenerate, items, sentences, words
 from openclaw_rl.views import status as views
 
 THIRTY = " ".join(f"word{number}" for number in range(30))
@@ -188,10 +189,9 @@ def test_a_degenerate_reply_is_told_apart_and_why(reply: str, why: str | None) -
 
 def test_figures_are_no_answer_to_a_question_that_asks_for_words() -> None:
     figures, date = "1. 2 3. 4\n2. 5 6. 7\n3. 8. 9", "September 2, 1945."
-    fact, total = (Task(prompt="?", mentions=("war",), about="facts", answer=answer) for answer in (None, "9"))
-    assert degenerate(figures, fact) == "figures where words were asked for"
-    assert degenerate(date, fact) is None
-    assert degenerate(figures, total) is None
+    assert degenerate(figures, figure=False) == "figures where words were asked for"
+    assert degenerate(date, figure=False) is None
+    assert degenerate(figures, figure=True) is None
     assert degenerate(figures) is None, "what was asked is not known"
 
 

@@ -158,6 +158,7 @@ class App:
     def _gate(self, ledger: Ledger) -> Gate | None:
         """The gate, with the policy of this process, or one of its own where the process has none."""
         from openclaw_rl.gate import examination as gating
+        from openclaw_rl.judge.rules import look
 
         dials = self.config.gate
         if dials.mode == "off":
@@ -169,6 +170,7 @@ class App:
             self._own or self._lent,
             limits=gating.limits_of(dials),
             sampling=default_sampling(self.config),
+            plainly=lambda case: look(case).score,
             held=dials.probes,
             replays=dials.replays,
             tokens=dials.tokens,

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from openclaw_rl.evals.suites import TOGETHER, Ask
-from openclaw_rl.gate.checks import difference, flaw, wilson
+from openclaw_rl.gate.checks import flaw
 from openclaw_rl.gate.probes import plain
+from openclaw_rl.stats import difference, wilson
 from openclaw_rl.tasks.everyday import Task, held_out, sense
-from openclaw_rl.tasks.preferences import WISHES, words
+from openclaw_rl.tasks.preferences import WISHES
+from openclaw_rl.text import words
 from openclaw_rl.types import Sampling
 
 

@@ -18,11 +18,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openclaw_rl.envs import sandbox
-from openclaw_rl.gate.checks import difference, flaw, wilson
+from openclaw_rl.gate.checks import flaw
+from openclaw_rl.stats import difference, wilson
 from openclaw_rl.tasks import coding
 from openclaw_rl.tasks import tool_use as calling
 from openclaw_rl.tasks.everyday import Task, held_out, sense
-from openclaw_rl.tasks.preferences import WISHES, About, Wish, words
+from openclaw_rl.tasks.preferences import WISHES, About, Wish
+from openclaw_rl.text import words
 from openclaw_rl.types import Message, Prompt, Sampling, ToolCall
 
 SETS = ("conversation", "coding", "tool-use")

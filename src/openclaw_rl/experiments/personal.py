@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from openclaw_rl.experiments.users import Exchange, as_wished
-from openclaw_rl.tasks.everyday import Task, degenerate, sense
-from openclaw_rl.tasks.preferences import Wish, words
+from openclaw_rl.tasks.everyday import Task, sense
+from openclaw_rl.tasks.preferences import Wish
+from openclaw_rl.text import degenerate, words
 
 RUN = 3
 """sessions in a row in which the first reply must be as wished"""
@@ -50,7 +51,7 @@ def measure(wish: Wish, tasks: Sequence[Task], replies: Sequence[str]) -> Measur
         rate=sum(as_wished(wish, task, reply) for task, reply in pairs) / count,
         sense=sum(sense(task, reply) for task, reply in pairs) / count,
         words=sum(words(reply) for reply in replies) / count,
-        degenerate=sum(degenerate(reply, task) is not None for task, reply in pairs),
+        degenerate=sum(degenerate(reply, figure=task.answer is not None) is not None for task, reply in pairs),
     )
 
 

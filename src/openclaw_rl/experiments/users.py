@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl.errors import BackendError
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task
-from openclaw_rl.tasks.preferences import About, Wish, words
+from openclaw_rl.tasks.preferences import About, Wish
+from openclaw_rl.text import degenerate, words
 
 if TYPE_CHECKING:
     import httpx2
@@ -87,7 +88,7 @@ def as_wished(wish: Wish, task: Task, reply: str) -> bool:
 
 
 def _is_none(task: Task, reply: str) -> bool:
-    return everyday.degenerate(reply, task) is not None
+    return degenerate(reply, figure=task.answer is not None) is not None
 
 
 def tasks(wish: Wish, *, seed: int, held: bool = False, about: About | None = None) -> tuple[Task, ...]:

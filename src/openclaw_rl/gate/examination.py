@@ -34,7 +34,6 @@ from openclaw_rl.gate.checks import (
 )
 from openclaw_rl.gate.monitor import Rules, relapse
 from openclaw_rl.gate.probes import Called, Examiner, Probe, Probes, choose, everyday_probes
-from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case, Hosting, Policy, Recall, Relapse, Ruling
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Sampling, Version
@@ -104,6 +103,7 @@ class VersionGate:
         *,
         limits: Limits,
         sampling: Sampling,
+        plainly: Callable[[Case], float | None],
         held: int = 6,
         replays: int = 4,
         tokens: int = 28,
@@ -112,6 +112,7 @@ class VersionGate:
         self._borrow = borrow
         self._limits = limits
         self._sampling = sampling
+        self._plainly = plainly  # the score that users' own words give, None where they are silent
         self._held, self._replays, self._tokens = held, replays, tokens
         self._examiner: Examiner | None = None
         self._guests: set[int] = set()
@@ -186,7 +187,7 @@ class VersionGate:
             verdict, outcome = self._ledger.verdict(name), self._ledger.outcome(name)
             if verdict is None or outcome is None or verdict.source != "judge" or not verdict.score:
                 continue
-            plainly = look(Case(turn=self._ledger.turn(name), outcome=outcome)).score
+            plainly = self._plainly(Case(turn=self._ledger.turn(name), outcome=outcome))
             yield verdict.judge, (plainly > 0) == (verdict.score > 0) if plainly else None
 
     async def _admit(self, policy: Policy, candidate: Version, live: Version) -> Check:

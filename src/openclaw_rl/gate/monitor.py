@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from openclaw_rl.gate.checks import wilson
 from openclaw_rl.ports import Relapse
+from openclaw_rl.stats import wilson
 from openclaw_rl.types import Version
 
 _WORSE = (0.15, 0.3, 0.5, 0.7, 0.9)

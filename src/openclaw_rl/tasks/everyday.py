@@ -2,7 +2,6 @@
 
 training(), held_out()      two halves that share no prompt, whatever is added later
 sense(task, reply)          names what was asked about
-degenerate(reply)           why a reply is none at all, or None
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ import functools
 import hashlib
 import random
 import re
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from openclaw_rl.tasks.preferences import About, unmarked, words
+from openclaw_rl.tasks.preferences import About
+from openclaw_rl.text import WORD
 
-_WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 _ADVICE = re.compile(r"How (?:do|can|should) I\b|What (?:can|should|do) I\b|What helps\b|What .{0,120} good\b")
-_TEMPLATE = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|\ufffd|[\x00-\x08\x0b-\x1f]")
 _IRREGULAR = {
     **dict.fromkeys(("leaves", "leafs"), "leaf"),
     **dict.fromkeys(("teeth", "tooth"), "tooth"),
@@ -148,7 +145,7 @@ def sense(task: Task, reply: str) -> bool:
 
 def _split(text: str) -> list[str]:
     """The words, and the parts of those with a hyphen."""
-    found = [word.replace("’", "'").removesuffix("'s") for word in _WORD.findall(text.lower())]
+    found = [word.replace("’", "'").removesuffix("'s") for word in WORD.findall(text.lower())]
     return [*found, *(part for word in found if "-" in word for part in word.split("-"))]
 
 
@@ -162,40 +159,3 @@ def _roots(word: str) -> set[str]:
             if "" in instead and bare[-1:] == bare[-2:-1]:
                 found.add(bare[:-1])
     return {root for root in found if len(root) > 2 or root == word}
-
-
-def degenerate(reply: str, task: Task | None = None, *, least: int | None = None) -> str | None:
-    """Why a reply is none at all: too little, junk, or the same over and over; None for any other.
-
-    A reply has ``least`` words: not given, three, but for a ``task`` that a bare figure answers one; no other task is
-    answered by figures alone. The marks of list items are no words: a list of one thing repeats itself. Nor are they,
-    or those of bold words, signs that outweigh the letters.
-    """
-    if least is None:
-        least = 1 if task is not None and task.answer else 3
-    if _TEMPLATE.search(reply):
-        return "signs that are no text"
-    if words(reply) < least:
-        return f"under {least} words" if least > 1 else "no word and no figure"
-    text = unmarked(reply)
-    solid = [sign for sign in text if not sign.isspace()]
-    if sum(sign.isalnum() for sign in solid) < 0.6 * len(solid):
-        return "more signs than letters"
-    if task is not None and not task.answer and sum(sign.isalpha() for sign in solid) < 0.3 * len(solid):
-        return "figures where words were asked for"
-    said = [word.lower() for word in _WORD.findall(text)]
-    if _loops(said):
-        return "it repeats a phrase"
-    if len(said) >= 40 and len(set(said)) < 0.3 * len(said):
-        return "few different words"
-    return None
-
-
-def _loops(said: list[str]) -> bool:
-    """Whether a phrase of one to twelve words comes four times in a row, or one of eight words four times in all."""
-    for period in range(1, 13):
-        run = period * 4
-        if any(said[at : at + period] * 4 == said[at : at + run] for at in range(len(said) - run + 1)):
-            return True
-    phrases = Counter(tuple(said[at : at + 8]) for at in range(len(said) - 7))
-    return bool(phrases) and max(phrases.values()) >= 4

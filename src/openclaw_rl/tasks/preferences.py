@@ -16,25 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from openclaw_rl.text import BOLD, HEADING, ITEM, items, sentences, words
+
 About = Literal["everyday", "facts", "advice", "measures"]
 """kinds of task: ``everyday`` is facts and advice together"""
 
 CLOSING = "Hope that helps!"
 """the phrase that ends every reply under the wish ``closing``"""
 
-_ITEM = re.compile(r"^[ \t]*(?:[-*•+–]|\(?(?:\d{1,2}|[a-hA-H])[.)])[ \t]+(?=\S)", re.MULTILINE)
-_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
-_BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
 _BOXED = re.compile(r"\\f?box(?:ed)?\b")
 _TERMINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]++[\"”’')\]*_]*+$")
-_END = re.compile(r"(?<![.!?…])([.!?…]++)[\"”’')\]*_]*+\s++(?=[\"“‘'(\[*_]*+([A-Z0-9]\S*+))|[。！？]\s*+(?=\S)")
-_TITLES = frozenset(
-    ["mr", "mrs", "ms", "dr", "prof", "st", "vs", "e.g", "i.e", "eg", "ie", "fig", "approx", "cf", "jr"]
-)
-_INITIALS = re.compile(r"(?:[A-Za-z]\.)*[A-Za-z]")
-_OPENERS = frozenset(
-    ["the", "it", "this", "that", "in", "a", "an", "he", "she", "they", "we", "you", "there", "these", "for", "if"]
-)
 _EXAMPLE = re.compile(r"\d|\b(?:for example|for instance|such as|e\.g\.|specifically|in particular|imagine)\b", re.I)
 _METRIC = re.compile(
     r"\d\s*(?:thousand |million |billion )?-?(?:k?m|cm|mm|km/h|kph|m/s|kg|g|mg|ml|cl|l|°\s*c|c|hectares?"
@@ -94,42 +85,6 @@ class Wish:
         return f"{prompt}\n\n{self.hint}"
 
 
-def words(text: str) -> int:
-    """How many words a reader would count: list markers, headings' signs and lone punctuation are none."""
-    return sum(any(sign.isalnum() for sign in word) for word in unmarked(text).split())
-
-
-def unmarked(text: str) -> str:
-    """The text without the signs that make list items and headings of its lines and bold words of its words."""
-    return _BOLD.sub(lambda found: found[0][2:-2], _HEADING.sub("", _ITEM.sub("", text)))
-
-
-def sentences(text: str) -> int:
-    """How many sentences: abbreviations, initials and decimals end none; an item or a paragraph is one at least."""
-    marked = _ITEM.sub("\n\n", _HEADING.sub("\n\n", text.strip()))
-    blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|(?<=[.!?:])\n", marked)]
-    return sum(1 + sum(map(_ends, _END.finditer(block))) for block in blocks if any(map(str.isalnum, block)))
-
-
-def _ends(found: re.Match[str]) -> bool:
-    """Whether a full stop with a capital after it is the end of a sentence."""
-    sign, after = found.groups()
-    if sign != ".":
-        return True
-    text, at = found.string, found.start()
-    bare = text[text.rfind(" ", 0, at) + 1 : at].lstrip("\"“‘'([*_")
-    if bare.lower() in _TITLES or (bare.lower() == "no" and after[0].isdigit()):
-        return False
-    if not _INITIALS.fullmatch(bare) or bare in ("I", "a"):
-        return True
-    return after.lower().strip(",.") in _OPENERS
-
-
-def items(text: str) -> list[str]:
-    """The items of a list: what stands on the lines that begin like one."""
-    return [text[found.end() :].partition("\n")[0].strip() for found in _ITEM.finditer(text)]
-
-
 def _short(reply: str) -> bool:
     return 0 < words(reply) < 30
 
@@ -150,12 +105,12 @@ def _one_sentence(reply: str) -> bool:
 
 def _student(reply: str) -> bool:
     return words(reply) > 0 and not (
-        _BOLD.search(reply) or items(reply) or _HEADING.search(reply) or _BOXED.search(reply)
+        BOLD.search(reply) or items(reply) or HEADING.search(reply) or _BOXED.search(reply)
     )
 
 
 def _long(reply: str) -> bool:
-    return words(reply) >= 100 and bool(_EXAMPLE.search(_ITEM.sub("", reply)))
+    return words(reply) >= 100 and bool(_EXAMPLE.search(ITEM.sub("", reply)))
 
 
 def _praise(reply: str) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.gate.checks import wilson
 from openclaw_rl.ports import Ruling
+from openclaw_rl.stats import wilson
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Step, Turn, Version, texts
 
