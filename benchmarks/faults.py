@@ -65,7 +65,7 @@ class Corrupting(LocalTrainer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is planted, as dials."""
+    """What is planted, as settings."""
 
     name: str
     sets: tuple[str, ...]
@@ -105,8 +105,8 @@ async def with_run(sets: Sequence[str], act: Callable[[Run], Any]) -> dict[str, 
     """Start the app in a folder of its own, act, and say how long it took."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as root:
-        dials = [f"run.dir={root}", "run.log_level=error", "train.max_wait=0", *sets]
-        app = App(load(environ={}, preset=PRESET, sets=dials).config)
+        settings = [f"run.dir={root}", "run.log_level=error", "train.max_wait=0", *sets]
+        app = App(load(environ={}, preset=PRESET, sets=settings).config)
         assert app.api is not None
         transport = httpx2.ASGITransport(app=app.api)
         async with (

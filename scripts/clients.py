@@ -393,10 +393,10 @@ def check(names: Sequence[str], folder: Path, base: Path) -> list[dict[str, Any]
     chosen = [client for client in CLIENTS if not names or client.name.split(" ")[0] in names]
     port, run = free_port(), base / "run"
     brief = f"{ROOT / 'scripts/one_sentence.py'}:generate"
-    dials = [f"--set=run.dir={run}", f"--set=policy.max_tokens={SHORT}", f"--set=policy.generate={brief}"]
+    settings = [f"--set=run.dir={run}", f"--set=policy.max_tokens={SHORT}", f"--set=policy.generate={brief}"]
     env = {**os.environ, "OPENCLAW_API_KEY": KEY}
     url = f"http://127.0.0.1:{port}"
-    with running(ours("serve", "--port", str(port), *dials), env, base / "serve.log") as server:
+    with running(ours("serve", "--port", str(port), *settings), env, base / "serve.log") as server:
         wait_for(f"{url}/readyz", server)
         with Ledger(run / "ledger.db") as ledger:
             done = []
@@ -404,7 +404,7 @@ def check(names: Sequence[str], folder: Path, base: Path) -> list[dict[str, Any]
                 print(f"==> {client.name}", file=sys.stderr, flush=True)
                 done.append((client, run_client(client, folder, base, url, ledger)))
     for more in ([], ["--set=collect.session_idle=0.001"]):  # first what followed what, then what nothing followed
-        subprocess.run(ours("collect", "--once", *dials, *more), check=True, env=env, capture_output=True)
+        subprocess.run(ours("collect", "--once", *settings, *more), check=True, env=env, capture_output=True)
     with Ledger(run / "ledger.db") as ledger:
         found = {turn.id: ledger.outcome(turn.id) for _, ran in done for turn in ran.turns}
     outcomes = {turn: outcome for turn, outcome in found.items() if outcome is not None}

@@ -1,4 +1,4 @@
-"""What the loops are told of the dials agrees with what the parts make of them."""
+"""What the loops are told of the settings agrees with what the parts make of them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from openclaw_rl.losses import METHODS, LossSettings, needs
 
 @pytest.mark.parametrize(("method", "w_rl", "w_opd"), [*product(METHODS, (0.0, 0.5), (0.0, 0.5))])
 def test_a_turn_is_kept_for_just_what_its_method_looks_at(method: str, w_rl: float, w_opd: float) -> None:
-    dials = {"method": method, "w_rl": w_rl, "w_opd": w_opd}
-    hints, scores = needs(LossSettings(**dials))
-    rules = build_rules(Config.model_validate({"train": dials}))
+    settings = {"method": method, "w_rl": w_rl, "w_opd": w_opd}
+    hints, scores = needs(LossSettings(**settings))
+    rules = build_rules(Config.model_validate({"train": settings}))
     assert (rules.scalar, rules.distil) == (scores, hints != 0)
 
 

@@ -81,8 +81,8 @@ class Memoir(Book):
         return [(seq, each, outcome) for seq, each, outcome in known if outcome is not None]
 
 
-def loop(book: Any, now: float = 0.0, **dials: Any) -> CollectLoop:
-    return CollectLoop(book, clock=lambda: now, **dials)
+def loop(book: Any, now: float = 0.0, **settings: Any) -> CollectLoop:
+    return CollectLoop(book, clock=lambda: now, **settings)
 
 
 async def run_dry(collect: CollectLoop) -> int:

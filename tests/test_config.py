@@ -1,4 +1,4 @@
-"""The dials: who wins, what is refused and how it is said, and that no secret is ever shown."""
+"""The settings: who wins, what is refused and how it is said, and that no secret is ever shown."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from openclaw_rl import config
-from openclaw_rl.config import DIALS, ENVIRONMENT, FLAGS, GROUPS, Resolved, load, sources
-from openclaw_rl.config.dials import Config
+from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, Resolved, load, sources
 from openclaw_rl.config.names import SECTIONS
+from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import get, literal
 from openclaw_rl.errors import ConfigError
 
@@ -107,7 +107,7 @@ def refused(**sources: object) -> str:
 
 
 def written(folder: Path, text: str) -> Path:
-    file = folder / "dials.toml"
+    file = folder / "settings.toml"
     file.write_text(text)
     return file
 
@@ -123,10 +123,10 @@ def everything_shown(resolved: Resolved) -> str:
 # Defaults
 
 
-def test_without_any_source_every_dial_is_its_default() -> None:
+def test_without_any_source_every_setting_is_its_default() -> None:
     resolved = load(environ={})
     assert resolved.config == Config()
-    assert set(resolved.sources) == set(DIALS)
+    assert set(resolved.sources) == set(SETTINGS)
     assert set(resolved.sources.values()) == {"default"}
     assert resolved.notes == ()
 
@@ -163,10 +163,10 @@ def test_the_tree_cannot_be_changed_and_travels_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(resolved)) == resolved
 
 
-@pytest.mark.parametrize("path", DIALS)
-def test_every_dial_says_what_it_does_and_what_it_expects(path: str) -> None:
-    assert len(DIALS[path].description) > 5
-    assert len(DIALS[path].expects) > 3
+@pytest.mark.parametrize("path", SETTINGS)
+def test_every_setting_says_what_it_does_and_what_it_expects(path: str) -> None:
+    assert len(SETTINGS[path].description) > 5
+    assert len(SETTINGS[path].expects) > 3
 
 
 # Rank
@@ -205,7 +205,7 @@ def test_the_highest_rank_that_speaks_wins_and_is_named(
     assert resolved.sources["serve.port"] == (SOURCES[winner].format(file) if winner else "default")
 
 
-def test_sources_of_different_dials_add_up(tmp_path: Path) -> None:
+def test_sources_of_different_settings_add_up(tmp_path: Path) -> None:
     file = written(tmp_path, "[train]\nk = 8\n[train.lora]\nrank = 4")
     resolved = load(file=file, environ={"PRM_M": "5"}, sets=["train.lora.alpha=8"], flags={"--lora-dropout": 0.1})
     lora = resolved.config.train.lora
@@ -257,7 +257,7 @@ def test_every_known_environment_name_of_the_product_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("name", KNOWN_NAMES)
-def test_a_known_environment_name_sets_its_dial_and_says_so(name: str) -> None:
+def test_a_known_environment_name_sets_its_setting_and_says_so(name: str) -> None:
     text, path, value = KNOWN_NAMES[name]
     resolved = load(environ={name: text})
     assert get(resolved.config, path) == value
@@ -265,7 +265,7 @@ def test_a_known_environment_name_sets_its_dial_and_says_so(name: str) -> None:
     assert resolved.notes[0] == f"environment {name} is taken for {path}"
 
 
-def test_of_two_names_of_one_dial_the_first_wins_and_it_is_said() -> None:
+def test_of_two_names_of_one_setting_the_first_wins_and_it_is_said() -> None:
     resolved = load(environ={"HF_CKPT": "b", "MODEL_PATH": "a"})
     assert resolved.config.policy.model == "a"
     assert (
@@ -273,7 +273,7 @@ def test_of_two_names_of_one_dial_the_first_wins_and_it_is_said() -> None:
     )
 
 
-def test_two_names_of_one_dial_that_agree_need_no_words() -> None:
+def test_two_names_of_one_setting_that_agree_need_no_words() -> None:
     assert load(environ={"MAJORITY_VOTE_N": "5", "PRM_M": "05"}).notes == (
         "environment MAJORITY_VOTE_N is taken for judge.votes",
     )
@@ -315,7 +315,7 @@ def test_grouped_names_hold_flags_as_a_shell_writes_them() -> None:
     assert resolved.sources["train.lr"] == "environment OPTIMIZER_ARGS --lr"
 
 
-def test_a_name_of_its_own_outranks_the_same_dial_in_a_group() -> None:
+def test_a_name_of_its_own_outranks_the_same_setting_in_a_group() -> None:
     resolved = load(environ={"CKPT_SAVE_DIR": "a", "CKPT_ARGS": "--save-dir b"})
     assert resolved.config.train.save_dir == Path("a")
     assert any("CKPT_ARGS --save-dir is not taken" in note for note in resolved.notes)
@@ -341,7 +341,7 @@ def test_a_group_that_cannot_be_read_says_why_for_each_fault() -> None:
 
 def test_every_flag_of_the_product_is_in_the_table() -> None:
     assert set(PRODUCT_FLAGS) <= FLAGS.keys()
-    assert all(flag.path in DIALS and flag.help for flag in FLAGS.values())
+    assert all(flag.path in SETTINGS and flag.help for flag in FLAGS.values())
 
 
 def test_a_flag_knows_the_type_of_its_value_and_its_opposite() -> None:
@@ -362,15 +362,15 @@ def test_flags_take_typed_values_and_text_alike() -> None:
 # Text and types
 
 
-@pytest.mark.parametrize("path", DIALS)
+@pytest.mark.parametrize("path", SETTINGS)
 def test_a_default_typed_on_the_command_line_or_named_in_the_environment_is_that_default(path: str) -> None:
-    dial = DIALS[path]
+    setting = SETTINGS[path]
     named = f"OPENCLAW_RL__{path.replace('.', '__').upper()}"
     for resolved in (
-        load(environ={}, sets=[f"{path}={literal(dial.default)}"]),
-        load(environ={named: "" if dial.default is None else literal(dial.default)}),
+        load(environ={}, sets=[f"{path}={literal(setting.default)}"]),
+        load(environ={named: "" if setting.default is None else literal(setting.default)}),
     ):
-        assert get(resolved.config, path) == dial.default
+        assert get(resolved.config, path) == setting.default
 
 
 @UNHURRIED
@@ -391,7 +391,7 @@ def test_text_that_looks_like_a_number_stays_text_where_text_is_wanted() -> None
     assert resolved.config.serve.api_key == SecretStr("007")
 
 
-def test_the_empty_text_takes_an_optional_dial_back(tmp_path: Path) -> None:
+def test_the_empty_text_takes_an_optional_setting_back(tmp_path: Path) -> None:
     file = written(tmp_path, 'serve.model_name = "a"\npolicy.context = 4096')
     resolved = load(file=file, environ={"OPENCLAW_RL__POLICY__CONTEXT": ""}, sets=["serve.model_name="])
     assert (resolved.config.serve.model_name, resolved.config.policy.context) == (None, None)
@@ -428,12 +428,12 @@ def test_any_unknown_key_is_refused_with_a_known_name(
     section: str, word: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = f"{section}.{word}" if section else word
-    if path in DIALS or path in SECTIONS:
+    if path in SETTINGS or path in SECTIONS:
         return
     file = written(tmp_path_factory.getbasetemp(), f"{path} = 1")
     named = f"OPENCLAW_RL__{path.upper().replace('.', '__')}"
     said = refused(file=file, environ={named: "1"}, sets=[f"{path}=1"]).splitlines()
-    known = "|".join(re.escape(each) for each in (*SECTIONS, *DIALS))
+    known = "|".join(re.escape(each) for each in (*SECTIONS, *SETTINGS))
     for line, source in zip(said, (f"file {file}", f"environment {named}", "--set"), strict=True):
         assert re.fullmatch(
             rf"'{path}' is not known; the nearest known name is '({known})' \({re.escape(source)}\)", line
@@ -456,8 +456,8 @@ def test_the_nearest_name_is_the_one_that_was_meant(said: str, meant: str) -> No
 
 LIMITED = [
     (path, name, getattr(rule, name))
-    for path, dial in DIALS.items()
-    for rule in dial.field.metadata
+    for path, setting in SETTINGS.items()
+    for rule in setting.field.metadata
     for name in ("ge", "gt", "le", "lt")
     if hasattr(rule, name)
 ]
@@ -564,7 +564,7 @@ def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_dials_that_contradict_each_other_are_refused(sets: list[str], said: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(sets: list[str], said: str) -> None:
     assert refused(sets=sets) == said
 
 
@@ -696,17 +696,17 @@ def test_the_template_changes_nothing_as_it_stands(tmp_path: Path) -> None:
     assert load(file=written(tmp_path, config.template()), environ={}) == load(environ={})
 
 
-def test_the_template_with_every_dial_uncommented_is_the_defaults(tmp_path: Path) -> None:
+def test_the_template_with_every_setting_uncommented_is_the_defaults(tmp_path: Path) -> None:
     bare = re.sub(r"^#(\w+ = )", r"\1", config.template(), flags=re.MULTILINE)
     file = written(tmp_path, bare)
     resolved = load(file=file, environ={})
     assert resolved.config == Config()
-    tables = {path for path, dial in DIALS.items() if dial.kind == "table"}
-    assert {path for path, source in resolved.sources.items() if source == f"file {file}"} == DIALS.keys() - tables
+    tables = {path for path, setting in SETTINGS.items() if setting.kind == "table"}
+    assert {path for path, source in resolved.sources.items() if source == f"file {file}"} == SETTINGS.keys() - tables
 
 
 @UNHURRIED
-@given(paths=st.sets(st.sampled_from(sorted(DIALS)), max_size=8))
+@given(paths=st.sets(st.sampled_from(sorted(SETTINGS)), max_size=8))
 def test_any_part_of_the_template_may_be_uncommented(paths: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     section, lines = "", []
     for line in config.template().splitlines():
@@ -716,18 +716,18 @@ def test_any_part_of_the_template_may_be_uncommented(paths: set[str], tmp_path_f
     assert load(file=written(tmp_path_factory.getbasetemp(), "\n".join(lines)), environ={}).config == Config()
 
 
-def test_the_template_says_what_a_dial_does_its_range_and_its_default() -> None:
+def test_the_template_says_what_a_setting_does_its_range_and_its_default() -> None:
     text = config.template()
     assert (
         "# port to listen on; 0 takes a free one\n# a whole number from 0 to 65535; default: 30000\n#port = 30000\n"
         in text
     )
-    assert len(re.findall(r"^#\w+ = ", text, flags=re.MULTILINE)) == len(DIALS)
+    assert len(re.findall(r"^#\w+ = ", text, flags=re.MULTILINE)) == len(SETTINGS)
 
 
-def test_the_table_shows_every_dial_once_with_its_source() -> None:
+def test_the_table_shows_every_setting_once_with_its_source() -> None:
     rows = config.render(load(environ={}, sets=["serve.port=1"], flags={"--rl-buffer-dir": "runs"}))
-    assert [row.path for row in rows] == list(DIALS)
+    assert [row.path for row in rows] == list(SETTINGS)
     assert ("serve.port", "1", "--set") in rows
     assert ("run.dir", '"runs"', "flag --rl-buffer-dir") in rows
     assert ("serve.api_key", "(not set)", "default") in rows
@@ -765,7 +765,7 @@ def test_the_cache_folder_is_the_one_named_or_the_users_own(monkeypatch: pytest.
     assert config.cache_dir().name == "openclaw-rl"
 
 
-def test_importing_the_dials_pulls_in_nothing_heavy() -> None:
+def test_importing_the_settings_pulls_in_nothing_heavy() -> None:
     code = (
         "import sys, openclaw_rl.config; print(*({'torch', 'transformers', 'starlette', 'numpy'} & sys.modules.keys()))"
     )

@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    "dials",
+    "settings",
     [
         {"lora": True},
         {"lora": True, "dtype": "bfloat16"},
@@ -76,10 +76,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         {"lora": True, "tree": False},
         {"lora": True, "micro_tokens": 64},
     ],
-    ids=lambda dials: " ".join(f"{name}={value}" for name, value in dials.items()),
+    ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
 )
-def test_steps_on_the_gpu_reduce_the_loss_of_a_fixed_batch(folder: str, tmp_path: Path, dials: dict[str, Any]) -> None:
-    trainer = worker(folder, device="cuda", lr=2e-3, kl_coef=0.0, method="opd", norm_alarm=1e6, **dials)
+def test_steps_on_the_gpu_reduce_the_loss_of_a_fixed_batch(
+    folder: str, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    trainer = worker(folder, device="cuda", lr=2e-3, kl_coef=0.0, method="opd", norm_alarm=1e6, **settings)
     parent, seen = Version(number=0, parent=None, base="tiny"), []
     for number in range(1, 9):
         done = trainer.step(order(lesson(), tmp_path / f"v{number}", number=number, parent=parent))

@@ -40,7 +40,7 @@ from openclaw_rl.store import Ledger
 from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.tasks.preferences import WISHES
 
-DIALS = [
+SETTINGS = [
     f"policy.backend={BACKEND}",
     "policy.model=fake",
     "train.backend=fake",
@@ -53,7 +53,7 @@ DIALS = [
 
 
 def config(root: Path, *more: str) -> Any:
-    return load(environ={}, sets=[*DIALS, f"run.dir={root}/run", *more]).config
+    return load(environ={}, sets=[*SETTINGS, f"run.dir={root}/run", *more]).config
 
 
 class Watching:
@@ -222,7 +222,7 @@ def command(*words: str) -> Result:
 
 
 def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Path) -> None:
-    sets = [word for dial in DIALS for word in ("--set", dial)]
+    sets = [word for setting in SETTINGS for word in ("--set", setting)]
     folder, figures = tmp_path / "kept", tmp_path / "figures.json"
     asked = [
         "demo",
@@ -296,7 +296,7 @@ async def test_a_cell_depends_on_its_seed_alone(tmp_path: Path) -> None:
 
 
 def test_what_the_base_can_follow_when_told_is_measured_and_said(tmp_path: Path) -> None:
-    sets = [word for dial in DIALS for word in ("--set", dial)]
+    sets = [word for setting in SETTINGS for word in ("--set", setting)]
     file = tmp_path / "told.json"
     found = command("bench", "told", "--users", "closing,list", "--probes", "3", "--json", str(file), *sets)
     assert found.exit_code == 0, found.output
@@ -334,14 +334,14 @@ def test_a_report_has_a_line_for_each_part_and_reads_back_as_it_was(tmp_path: Pa
 def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sets = [word for dial in DIALS if "batch_size" not in dial for word in ("--set", dial)]
+    sets = [word for setting in SETTINGS if "batch_size" not in setting for word in ("--set", setting)]
     file, plot = tmp_path / "book.json", tmp_path / "plot.svg"
     asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--sessions", "10", "--probes", "2", "--json", str(file), "--dir", str(tmp_path / "cells"), *sets]
     first = command(*asked, "--seeds", "1")
     assert first.exit_code == 0, first.output
     book = json.loads(file.read_text())
-    assert book["dials"]["train"]["batch_size"] == 1, "a complaint counts in the next session"
+    assert book["settings"]["train"]["batch_size"] == 1, "a complaint counts in the next session"
     book["cells"]["none closing seed0"]["seconds"] = 12345.0
     file.write_text(json.dumps(book))
     with monkeypatch.context() as patched:
@@ -383,7 +383,7 @@ def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path
     cells = tmp_path / "cells"
     asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--jobs", "2", "--to-the-end", "--sessions", "1000", "--dir", str(cells)]
-    sets = [word for dial in DIALS for word in ("--set", dial)]
+    sets = [word for setting in SETTINGS for word in ("--set", setting)]
     whole = [sys.executable, "-m", "openclaw_rl", *asked, *sets]
     with subprocess.Popen(
         whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parent

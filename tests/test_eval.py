@@ -182,17 +182,17 @@ def ledger_of(root: Path) -> None:
 
 async def test_a_version_by_its_number_answers_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
     ledger_of(tmp_path)
-    dials = load(environ={}, sets=[*FAKE, f"run.dir={tmp_path}"]).config
+    settings = load(environ={}, sets=[*FAKE, f"run.dir={tmp_path}"]).config
     prompt = Prompt(messages=calling.ERRANDS[0].prompt.messages)
     said = {}
     for name in ("0", "1", "live", "some-model"):
-        async with answering.answering(dials, name) as ask:
+        async with answering.answering(settings, name) as ask:
             said[name] = (await ask(prompt, Sampling(max_tokens=200))).text
     assert "[learned: Answer in one sentence.]" in said["1"]
     assert said["live"] == said["1"]
     assert said["0"] == said["some-model"] == "You said: What is the weather in Paris?"
     with pytest.raises(NotInLedger, match="no version '7'"):
-        async with answering.answering(dials, "7"):
+        async with answering.answering(settings, "7"):
             pass
 
 
@@ -208,22 +208,22 @@ async def test_any_server_answers_and_its_tools_are_used(monkeypatch: pytest.Mon
     plain = httpx2.AsyncClient
     monkeypatch.setattr(httpx2, "AsyncClient", lambda **more: plain(transport=httpx2.MockTransport(reply), **more))
     monkeypatch.setenv("MY_KEY", "secret")
-    dials = load(environ={}, sets=FAKE).config
-    async with answering.answering(dials, "http://127.0.0.1:9/v1", key_env="MY_KEY") as ask:
+    settings = load(environ={}, sets=FAKE).config
+    async with answering.answering(settings, "http://127.0.0.1:9/v1", key_env="MY_KEY") as ask:
         found = await ask(WEATHER.prompt, Sampling(max_tokens=9))
     assert calling.wrong(WEATHER, found.calls) is None
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_so() -> None:
-    dials = load(environ={}, sets=FAKE).config
+    settings = load(environ={}, sets=FAKE).config
     with pytest.raises(BackendDown, match="no server answers at http://127.0.0.1:9/v1"):
-        async with answering.answering(dials, "http://127.0.0.1:9/v1"):
+        async with answering.answering(settings, "http://127.0.0.1:9/v1"):
             pass
 
 
 def test_eval_and_compare_from_the_command_line(tmp_path: Path) -> None:
     ledger_of(tmp_path)
-    sets = [part for dial in FAKE for part in ("--set", dial)]
+    sets = [part for setting in FAKE for part in ("--set", setting)]
     where = ["--rl-buffer-dir", str(tmp_path), *sets]
     file = tmp_path / "eval.json"
     done = CliRunner().invoke(

@@ -150,11 +150,17 @@ class Walk:
 
 @asynccontextmanager
 async def walking(root: Path, *sets: str, policy: FakePolicy | None = None) -> AsyncIterator[Walk]:
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.batch_size=2"]
-    dials += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
-    app = App(load(environ={}, sets=[*dials, *sets]).config)
+    settings = [
+        f"run.dir={root}",
+        "policy.backend=fake",
+        "policy.model=fake",
+        "train.backend=fake",
+        "train.batch_size=2",
+    ]
+    settings += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
+    app = App(load(environ={}, sets=[*settings, *sets]).config)
     if policy is not None:
-        app = _with(app, policy, [*dials, *sets])
+        app = _with(app, policy, [*settings, *sets])
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         with Ledger(ledger_path(app.config)) as reader:

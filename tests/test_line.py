@@ -41,9 +41,15 @@ class Walk:
 
 @asynccontextmanager
 async def walking(root: Path, *sets: str) -> AsyncIterator[Walk]:
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.batch_size=2"]
-    dials += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
-    app = App(load(environ={}, sets=[*dials, *sets]).config)
+    settings = [
+        f"run.dir={root}",
+        "policy.backend=fake",
+        "policy.model=fake",
+        "train.backend=fake",
+        "train.batch_size=2",
+    ]
+    settings += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
+    app = App(load(environ={}, sets=[*settings, *sets]).config)
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         with Ledger(ledger_path(app.config)) as reader:
@@ -171,9 +177,9 @@ async def test_a_custom_judge_and_a_custom_generate_take_part(tmp_path: Path) ->
 @asynccontextmanager
 async def up(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
     """The whole app on a real port, as `openclaw-rl up` runs it; told to end at the end."""
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
-    dials += ["judge.kind=rules", "run.poll=0.01", "train.batch_size=1"]
-    app, stop = App(load(environ={}, sets=[*dials, *sets]).config), asyncio.Event()
+    settings = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
+    settings += ["judge.kind=rules", "run.poll=0.01", "train.batch_size=1"]
+    app, stop = App(load(environ={}, sets=[*settings, *sets]).config), asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
     async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1")) as client:

@@ -444,7 +444,7 @@ def test_a_full_tune_is_published_as_a_model_that_loads_by_its_folder(folder: st
 
 
 @pytest.mark.parametrize(
-    "dials",
+    "settings",
     [
         {},
         {"lora_dropout": 0.3},
@@ -454,10 +454,10 @@ def test_a_full_tune_is_published_as_a_model_that_loads_by_its_folder(folder: st
         {"lora": False, "lr": 1e-3},
         {"lora": False, "lr": 1e-3, "dtype": "bfloat16"},
     ],
-    ids=lambda dials: "-".join(map(str, dials)) or "lora",
+    ids=lambda settings: "-".join(map(str, settings)) or "lora",
 )
 def test_a_run_that_was_interrupted_ends_with_the_same_weights(
-    folder: str, tmp_path: Path, dials: dict[str, Any]
+    folder: str, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     def run(trainers: list[Worker], where: str) -> str | None:
         parent = Version(number=0, parent=None, base="tiny")
@@ -466,10 +466,10 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(
             parent = version(number, done.adapter)
         return parent.adapter
 
-    name = train_publish.ADAPTER if dials.get("lora", True) else train_publish.MODEL
-    steady = worker(folder, **dials)
+    name = train_publish.ADAPTER if settings.get("lora", True) else train_publish.MODEL
+    steady = worker(folder, **settings)
     whole = run([steady] * 3, "whole")
-    assert same_files(run([worker(folder, **dials), worker(folder, **dials), steady], "broken"), whole, name)
+    assert same_files(run([worker(folder, **settings), worker(folder, **settings), steady], "broken"), whole, name)
     # asked again, from an earlier parent than the one in memory
     parent = version(1, str(tmp_path / "whole" / "v1"))
     repeated = steady.step(order(lesson(), tmp_path / "repeated", number=2, parent=parent))
@@ -518,7 +518,7 @@ def unchanged(trainer: Worker, weights: dict[str, Tensor], state: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("dials", "samples", "reason"),
+    ("settings", "samples", "reason"),
     [
         ({}, lesson(advantage=0.0, teachers=()), "every advantage is zero"),
         ({"method": "opd"}, lesson(teachers=()), "there is no hint"),
@@ -530,13 +530,13 @@ def unchanged(trainer: Worker, weights: dict[str, Tensor], state: Any) -> bool:
     ids=["equal-rewards", "no-hint", "weight-zero", "gap", "ess", "masked"],
 )
 def test_a_skipped_step_says_why_and_leaves_weights_and_optimizer_bit_for_bit(
-    folder: str, tmp_path: Path, dials: dict[str, Any], samples: list[Sample], reason: str
+    folder: str, tmp_path: Path, settings: dict[str, Any], samples: list[Sample], reason: str
 ) -> None:
-    trainer = worker(folder, **dials)
+    trainer = worker(folder, **settings)
     # a first step that is taken, so that there is an optimizer to leave alone
     trainer.settings = replace(trainer.settings, gap_alarm=99.0, ess_alarm=0.0)
     first = trainer.step(order(lesson(), tmp_path / "v1"))
-    trainer.settings = worker(folder, **dials).settings
+    trainer.settings = worker(folder, **settings).settings
     weights, state = trainer.policy.weights(), trainer._state
     done = trainer.step(order(samples, tmp_path / "v2", number=2, parent=version(1, first.adapter)))
     assert done.adapter is None
@@ -545,19 +545,19 @@ def test_a_skipped_step_says_why_and_leaves_weights_and_optimizer_bit_for_bit(
     assert not (tmp_path / "v2").exists()
 
 
-@pytest.mark.parametrize("dial", [True, False])
-def test_a_batch_that_says_little_moves_little(folder: str, tmp_path: Path, dial: bool) -> None:
+@pytest.mark.parametrize("setting", [True, False])
+def test_a_batch_that_says_little_moves_little(folder: str, tmp_path: Path, setting: bool) -> None:
     def moved(name: str, samples: list[Sample]) -> float:
-        trainer = worker(folder, lr_by_signal=dial)
+        trainer = worker(folder, lr_by_signal=setting)
         before = trainer.policy.weights()
         done = trainer.step(order(samples, tmp_path / name))
-        assert done.metrics["lr"] == pytest.approx(5e-4 * (done.metrics["signal"] if dial else 1.0))
+        assert done.metrics["lr"] == pytest.approx(5e-4 * (done.metrics["signal"] if setting else 1.0))
         return sum(float((now - before[name]).norm()) for name, now in trainer.policy.weights().items())
 
     told, faint = moved("told", lesson()), moved("faint", lesson(advantage=0.1, teachers=()))
-    assert faint / told == pytest.approx(0.1 if dial else 1.0, rel=0.2)
+    assert faint / told == pytest.approx(0.1 if setting else 1.0, rel=0.2)
     content = moved("content", [replace(one, urgency=0.25) for one in lesson(advantage=0.1)])
-    assert content / told == pytest.approx(0.25 if dial else 1.0, rel=0.2)
+    assert content / told == pytest.approx(0.25 if setting else 1.0, rel=0.2)
 
 
 def test_a_correction_after_many_thanks_is_no_alarm(folder: str, tmp_path: Path) -> None:
@@ -683,8 +683,8 @@ def test_a_teacher_whose_prompt_does_not_fit_is_missing_and_counted(folder: str,
 def test_the_teacher_is_the_base_the_live_weights_or_their_average(folder: str, tmp_path: Path) -> None:
     found = {}
     for teacher, decay in (("base", 0.0), ("live", 0.0), ("ema", 0.0), ("ema", 1.0 - 1e-9)):
-        dials = {"method": "opd", "lr": 2e-2, "kl_coef": 0.0, "clip": 0.0}
-        trainer = worker(folder, teacher=teacher, ema_decay=decay, **dials)
+        settings = {"method": "opd", "lr": 2e-2, "kl_coef": 0.0, "clip": 0.0}
+        trainer = worker(folder, teacher=teacher, ema_decay=decay, **settings)
         place = tmp_path / f"{teacher}{decay:.0f}"
         first = trainer.step(order(lesson(), place / "v1"))
         # after one step the live weights have moved away from the base; an average of decay 0 is where they are,
@@ -750,9 +750,9 @@ def test_layers_are_recomputed_only_for_batches_that_need_it(
                 raise torch.OutOfMemoryError("all that the layers keep")
         return real(model, forest, tree=tree)
 
-    def step(name: str, **dials: int | bool) -> Trained:
+    def step(name: str, **settings: int | bool) -> Trained:
         trainer = worker(folder)
-        trainer.plan = replace(trainer.plan, **dials)
+        trainer.plan = replace(trainer.plan, **settings)
         return trainer.step(order(lesson(), tmp_path / name))
 
     tokens = sum(len(one.prompt_tokens) + len(one.reply_tokens) for one in lesson())
@@ -837,7 +837,7 @@ def test_a_version_that_could_not_be_written_leaves_nothing_behind(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dial_that_leads_nowhere_is_refused_before_anything_starts() -> None:
+def test_a_setting_that_leads_nowhere_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="no teacher called 'oracle'; known: base, live, ema"):
         LocalTrainer(model="x", cache_dir="x", teacher="oracle")
     with pytest.raises(ConfigError, match="no subset called 'both'"):
@@ -852,9 +852,9 @@ def test_a_dial_that_leads_nowhere_is_refused_before_anything_starts() -> None:
 async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts_another(
     folder: str, tmp_path: Path
 ) -> None:
-    dials: dict[str, Any] = {"loss": f"{__name__}:dies_of_thirteen", "gap_alarm": 99.0}
+    settings: dict[str, Any] = {"loss": f"{__name__}:dies_of_thirteen", "gap_alarm": 99.0}
     trainer = LocalTrainer(
-        model=folder, cache_dir=folder, loader=f"{__name__}:load", seed=7, threads=1, ess_alarm=0.0, **dials
+        model=folder, cache_dir=folder, loader=f"{__name__}:load", seed=7, threads=1, ess_alarm=0.0, **settings
     )
     assert isinstance(trainer, Trainer)
     base = Version(number=0, parent=None, base="tiny")
@@ -869,7 +869,7 @@ async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts
         await trainer.stop()
         await trainer.stop()
     assert trainer.process_id is None
-    here = worker(folder, **dials).step(order(lesson(), tmp_path / "here"))
+    here = worker(folder, **settings).step(order(lesson(), tmp_path / "here"))
     assert same_files(done.adapter, here.adapter)
 
 

@@ -489,7 +489,7 @@ def test_the_documentation_says_what_the_code_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "dials", "hinted", "advantage", "expected"),
+    ("method", "settings", "hinted", "advantage", "expected"),
     [
         ("topk", {}, True, 0.1, 1.0),
         ("topk", {}, False, -0.4, 0.4),
@@ -504,14 +504,14 @@ def test_the_documentation_says_what_the_code_does() -> None:
     ],
 )
 def test_what_a_sample_has_to_say(
-    method: str, dials: dict[str, float], hinted: bool, advantage: float | None, expected: float
+    method: str, settings: dict[str, float], hinted: bool, advantage: float | None, expected: float
 ) -> None:
-    found = losses.weight_of(plain(method=method, **dials), hinted=hinted, advantage=advantage)
+    found = losses.weight_of(plain(method=method, **settings), hinted=hinted, advantage=advantage)
     assert found == pytest.approx(expected)
 
 
 def test_a_hint_says_as_much_as_it_is_urgent() -> None:
-    dials = plain(method="topk", w_rl=0.4)
-    assert losses.weight_of(dials, hinted=True, advantage=0.1, urgency=0.25) == pytest.approx(0.25)
-    assert losses.weight_of(dials, hinted=True, advantage=-1.8, urgency=0.25) == pytest.approx(0.4)  # the score's
-    assert losses.weight_of(dials, hinted=True, advantage=None) == 1.0
+    settings = plain(method="topk", w_rl=0.4)
+    assert losses.weight_of(settings, hinted=True, advantage=0.1, urgency=0.25) == pytest.approx(0.25)
+    assert losses.weight_of(settings, hinted=True, advantage=-1.8, urgency=0.25) == pytest.approx(0.4)  # the score's
+    assert losses.weight_of(settings, hinted=True, advantage=None) == 1.0

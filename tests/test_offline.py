@@ -41,10 +41,10 @@ def written(path: Path, *talks: dict[str, Any]) -> Path:
 
 
 async def train(root: Path, *files: Path, sets: tuple[str, ...] = (), told: list[str] | None = None) -> Summary:
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
-    dials += ["store.sync=normal", "train.batch_size=2", *sets]
+    settings = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
+    settings += ["store.sync=normal", "train.batch_size=2", *sets]
     said = told if told is not None else []
-    return await train_from(load(environ={}, sets=dials).config, files, said=said.append)
+    return await train_from(load(environ={}, sets=settings).config, files, said=said.append)
 
 
 async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ async def test_what_was_interrupted_is_gone_on_with(tmp_path: Path) -> None:
     def dies(line: str) -> None:
         raise Died(line)
 
-    dials = [f"run.dir={tmp_path / 'run'}", "policy.backend=fake", "policy.model=fake", "train.backend=fake"]
-    config = load(environ={}, sets=[*dials, "judge.kind=rules", "train.batch_size=2"]).config
+    settings = [f"run.dir={tmp_path / 'run'}", "policy.backend=fake", "policy.model=fake", "train.backend=fake"]
+    config = load(environ={}, sets=[*settings, "judge.kind=rules", "train.batch_size=2"]).config
     with pytest.raises(Died, match="step 1"):
         await train_from(config, [file], said=dies)
     done = await train(tmp_path / "run", file)

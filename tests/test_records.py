@@ -200,8 +200,8 @@ async def test_a_sink_that_fails_is_given_up_and_shown_and_training_goes_on(tmp_
 
 
 def fakes(root: Path, *sets: str) -> Any:
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
-    return load(environ={}, sets=[*dials, *sets]).config
+    settings = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
+    return load(environ={}, sets=[*settings, *sets]).config
 
 
 async def test_a_sink_whose_package_is_not_installed_is_refused_before_anything_starts(

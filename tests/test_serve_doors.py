@@ -131,7 +131,7 @@ def test_a_session_cannot_be_taken_out_without_a_name(world: World) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "x-openclaw-rl-train")
 
 
-def test_turns_kept_out_of_training_are_not_stored_where_the_dial_says_so() -> None:
+def test_turns_kept_out_of_training_are_not_stored_where_the_setting_says_so() -> None:
     with serving(store_optouts=False) as world:
         assert world.chat(headers={"x-openclaw-rl-train": "off"}).status_code == 200
         world.chat()

@@ -263,15 +263,15 @@ def test_the_users_run_on_a_bare_machine() -> None:
 
 @asynccontextmanager
 async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
-    dials = [f"run.dir={root}/run", f"policy.backend={BACKEND}", "policy.model=fake"]
-    dials += [
+    settings = [f"run.dir={root}/run", f"policy.backend={BACKEND}", "policy.model=fake"]
+    settings += [
         "train.backend=fake",
         "train.batch_size=2",
         "judge.kind=rules",
         "store.sync=normal",
         "train.idle_wait=3600",
     ]
-    app = App(load(environ={}, sets=[*dials, *sets]).config)
+    app = App(load(environ={}, sets=[*settings, *sets]).config)
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         with Ledger(ledger_path(app.config)) as reader:

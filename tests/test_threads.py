@@ -55,8 +55,8 @@ def turn(id: str, prompt: list[Message], reply: Message | str, *, at: float = 0.
 class Story:
     """Threads with a ledger's numbering; outcomes by turn, and a complaint when a turn gets two."""
 
-    def __init__(self, **dials: Any) -> None:
-        self.threads = Threads(**{"idle": 1800.0, **dials})
+    def __init__(self, **settings: Any) -> None:
+        self.threads = Threads(**{"idle": 1800.0, **settings})
         self.outcomes: dict[str, Outcome] = {}
         self.seq = 0
 

@@ -207,8 +207,8 @@ def _states_equal(a: str, b: str) -> bool:
 
 
 def test_optimizer_state_in_main_memory_changes_nothing(folder: str, tmp_path: Path) -> None:
-    def two(where: str, **dials: Any) -> str:
-        trainer = worker(folder, **dials)
+    def two(where: str, **settings: Any) -> str:
+        trainer = worker(folder, **settings)
         first = trainer.step(order(lesson(), tmp_path / where / "v1"))
         done = trainer.step(order(lesson(), tmp_path / where / "v2", number=2, parent=version(1, first.adapter)))
         return str(done.adapter)

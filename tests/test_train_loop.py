@@ -381,7 +381,7 @@ async def test_the_newest_rule_stands_and_nothing_is_recalled_from_what_may_not_
     assert len(trainer.taught) == 4, "neither the side turn nor the one kept out is trained"
 
 
-async def test_without_the_dial_a_rule_teaches_its_own_turn_alone(tmp_path: Path) -> None:
+async def test_without_the_setting_a_rule_teaches_its_own_turn_alone(tmp_path: Path) -> None:
     trainer = Attentive()
     story = Story(tmp_path, trainer)
     loop = story.begin(trainer, batch_size=1)

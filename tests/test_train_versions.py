@@ -288,8 +288,14 @@ async def test_a_run_with_versions_of_its_own_is_not_given_anothers(tmp_path: Pa
 async def test_a_request_for_deleted_weights_is_told_so_and_the_live_version_goes_on(tmp_path: Path) -> None:
     await trained(tmp_path, 2)
     shutil.rmtree(tmp_path / "versions" / "000001")
-    dials = [f"run.dir={tmp_path}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "gate.mode=off"]
-    app = App(load(environ={}, sets=[*dials, "judge.kind=rules"]).config)
+    settings = [
+        f"run.dir={tmp_path}",
+        "policy.backend=fake",
+        "policy.model=fake",
+        "train.backend=fake",
+        "gate.mode=off",
+    ]
+    app = App(load(environ={}, sets=[*settings, "judge.kind=rules"]).config)
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for model, status in (("fake@1", 404), ("fake@2", 200), ("fake", 200), ("fake@9", 404)):

@@ -162,7 +162,7 @@ def test_the_command_line_tells_the_same(run: Path) -> None:
     assert f"[learned: {RULE}]" in said("why", "t1", "--answer", *fakes)
 
 
-def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_the_dials_say(
+def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_the_settings_say(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Sampling] = []

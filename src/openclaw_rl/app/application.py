@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl import config as dials
+from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app.factories import (
     build_judge,
@@ -55,7 +55,7 @@ def ledger_path(config: Config) -> Path:
 
 
 def patient(config: Config) -> Config:
-    """The same dials, but a step waits for a full batch, however long: then the clock decides nothing."""
+    """The same settings, but a step waits for a full batch, however long: then the clock decides nothing."""
     train = config.train.model_copy(update={"max_wait": math.inf, "idle_wait": math.inf})
     return config.model_copy(update={"train": train})
 
@@ -160,20 +160,20 @@ class App:
         from openclaw_rl.gate import examination as gating
         from openclaw_rl.judge.rules import look
 
-        dials = self.config.gate
-        if dials.mode == "off":
+        settings = self.config.gate
+        if settings.mode == "off":
             log.warning("gate.mode is off: every version is served unexamined")
             return None
         self._own = None if self.policy is not None else gating.OwnPolicy(lambda: build_policy(self.config))
         return gating.VersionGate(
             ledger,
             self._own or self._lent,
-            limits=gating.limits_of(dials),
+            limits=gating.limits_of(settings),
             sampling=default_sampling(self.config),
             plainly=lambda case: look(case).score,
-            held=dials.probes,
-            replays=dials.replays,
-            tokens=dials.tokens,
+            held=settings.probes,
+            replays=settings.replays,
+            tokens=settings.tokens,
         )
 
     async def _lent(self) -> Policy:
@@ -184,9 +184,9 @@ class App:
         from openclaw_rl.gate.examination import VersionWatch
         from openclaw_rl.gate.monitor import Rules
 
-        dials = self.config.watch
-        rules = Rules(**dials.model_dump(exclude={"mode"}))
-        return VersionWatch(ledger, rules=rules) if dials.mode == "on" else None
+        settings = self.config.watch
+        rules = Rules(**settings.model_dump(exclude={"mode"}))
+        return VersionWatch(ledger, rules=rules) if settings.mode == "on" else None
 
     def _keep_records(self, ledger: Ledger) -> Recorder:
         from openclaw_rl.train.sinks import ready
@@ -202,7 +202,7 @@ class App:
 
         assert self.policy is not None
         serve = self.config.serve
-        keys = dials.api_keys(self.config)
+        keys = settings.api_keys(self.config)
         refuse_open_door(serve.host, keys)
         own = {}
         if self.config.env.type:  # the environments of this process come through the door like everybody

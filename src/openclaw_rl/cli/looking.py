@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, dials, print_json, reader, sources
+from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
 from openclaw_rl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool
 
 @click.command()
 @as_json
-@dials
+@settings
 def doctor(resolved: Resolved, json_out: bool) -> None:
     """Check this machine and this run, and say the remedy for each trouble."""
     from openclaw_rl.app.doctor import examine
@@ -87,9 +87,9 @@ def doctor(resolved: Resolved, json_out: bool) -> None:
 
 @click.command()
 @as_json
-@dials
+@settings
 def config(resolved: Resolved, json_out: bool) -> None:
-    """Print every dial with its value and where that came from. Secrets are not shown."""
+    """Print every setting with its value and where that came from. Secrets are not shown."""
     from openclaw_rl.config import as_json as as_plain
     from openclaw_rl.config import render
 
@@ -109,13 +109,13 @@ def config(resolved: Resolved, json_out: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=Path("openclaw-rl.toml"))
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def init(file: Path, force: bool) -> None:
-    """Write a commented file with every dial at its default."""
+    """Write a commented file with every setting at its default."""
     from openclaw_rl.config import template
 
     if file.exists() and not force:
         raise ConfigError(f"{file} is there already", remedy="give another name, or --force to write over it")
     file.write_text(template(), encoding="utf-8")
-    click.echo(f"wrote {file}: take the # away before a dial to set it")
+    click.echo(f"wrote {file}: take the # away before a setting to set it")
 
 
 @click.command(name="plugins")

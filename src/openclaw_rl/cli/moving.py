@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, dials, print_json, reader, sources
+from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--user", default="default", show_default=True, help="Whose conversations these are.")
 @click.option("--strict", is_flag=True, help="Refuse a file whole if one of its records is bad.")
 @as_json
-@dials
+@settings
 def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool, json_out: bool) -> None:
     """Read recorded conversations (one object, a list, or JSONL) into the ledger."""
     from openclaw_rl.app.actions import import_files

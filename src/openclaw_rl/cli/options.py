@@ -24,8 +24,8 @@ def sources(command: F) -> F:
     return _resolving(command, {"--rl-buffer-dir"})
 
 
-def dials(command: F) -> F:
-    """Like `sources`, with every flag that turns a dial."""
+def settings(command: F) -> F:
+    """Like `sources`, with every flag that turns a setting."""
     return _resolving(command, set(FLAGS))
 
 
@@ -40,12 +40,12 @@ def _resolving(command: F, names: set[str]) -> F:
 
     for name in reversed([name for name in FLAGS if name in names]):
         wrapped = _flag(name)(wrapped)
-    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any dial; may be repeated.")(
+    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any setting; may be repeated.")(
         wrapped
     )
     wrapped = click.option("--preset", metavar="NAME", help="Begin from a shipped preset, such as cpu-demo.")(wrapped)
     file_type = click.Path(dir_okay=False, path_type=Path)
-    help_text = "The TOML file with the dials [default: openclaw-rl.toml here, if there is one]."
+    help_text = "The TOML file with the settings [default: openclaw-rl.toml here, if there is one]."
     return click.option("--config", "config_file", type=file_type, help=help_text)(wrapped)  # type: ignore[return-value]
 
 

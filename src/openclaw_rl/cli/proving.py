@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_SETS = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any dial; may be repeated.")
-_PRESET = click.option("--preset", default="cpu-demo", show_default=True, metavar="NAME", help="Dials to begin with.")
+_SETS = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any setting; may be repeated.")
+_PRESET = click.option(
+    "--preset", default="cpu-demo", show_default=True, metavar="NAME", help="Settings to begin with."
+)
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, dials, print_json, reader, sources
+from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
 from openclaw_rl.errors import NotInLedger
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def versions(resolved: Resolved, json_out: bool) -> None:
 @click.option("--tokens", default=96, show_default=True, type=click.IntRange(1, 4096), help="Most tokens of a reply.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and draws.")
 @as_json
-@dials
+@settings
 def compare(
     resolved: Resolved,
     first: str,
@@ -124,7 +124,7 @@ def _list_pins(resolved: Resolved, json_out: bool) -> None:
 @click.option("--answer", is_flag=True, help="Of a turn: have the live version answer its prompt now.")
 @click.option("--steps", default=3, show_default=True, type=click.IntRange(1), help="Of a version: steps to tell.")
 @as_json
-@dials
+@settings
 def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool) -> None:
     """Say what made a version, back to the sentences; or what became of a correction, with before and after."""
     from openclaw_rl.views import lineage as reasons
@@ -159,7 +159,7 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
 @click.option(
     "--unsafe-no-sandbox", is_flag=True, help="Run the model's programs as this user where bubblewrap is not."
 )
-@dials
+@settings
 def evaluate(
     resolved: Resolved,
     model_path: str,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import F, as_json, dials, print_json
+from openclaw_rl.cli.options import F, as_json, print_json, settings
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@dials
+@settings
 def up(resolved: Resolved) -> None:
     """Run everything: serve, collect, judge and train in one process."""
     _run(resolved, None)
 
 
 @click.command()
-@dials
+@settings
 def serve(resolved: Resolved) -> None:
     """Run only the API; the other loops may run elsewhere on the same run directory."""
     _run(resolved, "serve")
@@ -38,7 +38,7 @@ def _once(command: F) -> F:
 
 @click.command()
 @_once
-@dials
+@settings
 def collect(resolved: Resolved, once: bool) -> None:
     """Run only the loop that finds out what followed each reply."""
     _run(resolved, "collect", once=once)
@@ -50,7 +50,7 @@ def collect(resolved: Resolved, once: bool) -> None:
     "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
 )
 @as_json
-@dials
+@settings
 def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
     """Run only the loop that judges replies by what followed them."""
     if explain is None:
@@ -73,7 +73,7 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
     help="Train from recorded conversations, then end; may be repeated (train.data).",
 )
 @click.option("--user", default="default", show_default=True, help="Whose conversations --data are.")
-@dials
+@settings
 def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
     """Run only the loop that trains new versions."""
     files = data or resolved.config.train.data

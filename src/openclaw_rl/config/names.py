@@ -1,7 +1,7 @@
-"""The names of the dials: dotted paths, the flags and environment names users already know, and what each dial expects.
+"""The names of the settings: dotted paths, the flags and environment names users already know, what each expects.
 
-`DIALS` is read off the tree of `dials`; `FLAGS` and `ENVIRONMENT` are tables that lead to it. Nothing here reads the
-environment or a file.
+`SETTINGS` is read off the tree of `settings`; `FLAGS` and `ENVIRONMENT` are tables that lead to it. Nothing here reads
+the environment or a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from openclaw_rl.config.dials import Config, Section
+from openclaw_rl.config.settings import Config, Section
 
 Kind = Literal["switch", "whole", "number", "choice", "text", "path", "secret", "list", "table", "gpus"]
 
@@ -46,8 +46,8 @@ _WORDS: Final[Mapping[Kind, str]] = {
 
 
 @dataclass(frozen=True)
-class Dial:
-    """One dial: where it is in the tree and all that its declaration says."""
+class Setting:
+    """One setting: where it is in the tree and all that its declaration says."""
 
     path: str
     section: type[Section]
@@ -125,45 +125,45 @@ _LIMITS: Final[Mapping[str, str]] = {
 }
 
 
-def _walk(section: type[Section], prefix: str) -> Iterator[tuple[str, Dial | type[Section]]]:
+def _walk(section: type[Section], prefix: str) -> Iterator[tuple[str, Setting | type[Section]]]:
     for name, field in section.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, Section):
             yield prefix + name, inner
             yield from _walk(inner, f"{prefix}{name}.")
         else:
-            yield prefix + name, Dial(prefix + name, section, name, field)
+            yield prefix + name, Setting(prefix + name, section, name, field)
 
 
 _TREE: Final = dict(_walk(Config, ""))
-DIALS: Final[Mapping[str, Dial]] = {path: node for path, node in _TREE.items() if isinstance(node, Dial)}
-SECTIONS: Final[Mapping[str, type[Section]]] = {p: node for p, node in _TREE.items() if not isinstance(node, Dial)}
+SETTINGS: Final[Mapping[str, Setting]] = {path: node for path, node in _TREE.items() if isinstance(node, Setting)}
+SECTIONS: Final[Mapping[str, type[Section]]] = {p: node for p, node in _TREE.items() if not isinstance(node, Setting)}
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A command line flag and the dial it turns."""
+    """A command line flag and the setting it turns."""
 
     name: str
     path: str
 
     @property
-    def dial(self) -> Dial:
-        return DIALS[self.path]
+    def setting(self) -> Setting:
+        return SETTINGS[self.path]
 
     @property
     def negative(self) -> str | None:
         """The flag that switches it off; None for flags with a value."""
-        return f"--no-{self.name.removeprefix('--')}" if self.dial.kind == "switch" else None
+        return f"--no-{self.name.removeprefix('--')}" if self.setting.kind == "switch" else None
 
     @property
     def type(self) -> type[bool] | type[int] | type[float] | type[str]:
         """The type of its value on a command line; a list is text with commas."""
-        return {"switch": bool, "whole": int, "number": float}.get(self.dial.kind, str)
+        return {"switch": bool, "whole": int, "number": float}.get(self.setting.kind, str)
 
     @property
     def help(self) -> str:
-        return f"{self.dial.description} ({self.path})"
+        return f"{self.setting.description} ({self.path})"
 
 
 def _flags(table: Mapping[str, str]) -> Mapping[str, Flag]:
@@ -244,7 +244,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "TOOLS_CONFIG": "env.tools_config",
     "SWE_BENCH_PATH": "env.swe_bench_path",
 }
-"""Known environment names. Of two names of one dial the first listed wins."""
+"""Known environment names. Of two names of one setting the first listed wins."""
 
 GROUPS: Final = ("CKPT_ARGS", "ROLLOUT_ARGS", "OPTIMIZER_ARGS", "LORA_ARGS")
 """Known environment names that hold several flags, as a shell would write them; they rank below the names above."""

@@ -1,10 +1,10 @@
-"""Reads the dials from their sources: presets, the environment, one TOML file, the command line.
+"""Reads the settings from their sources: presets, the environment, one TOML file, the command line.
 
-    defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__DIAL < --set and flags
+    defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
 
 A later rank wins. Every value that is said is checked, even one that a later rank replaces; all that is wrong is said
 in one `ConfigError`, one line each. Secrets are `SecretStr` and appear in no message, table or text made here.
-The tree is declared in `dials`, the known names in `names`, and what a user is shown is made in `shown`.
+The tree is declared in `settings`, the known names in `names`, and what a user is shown is made in `shown`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import platformdirs
 from pydantic import ValidationError
 
 from openclaw_rl.config import names
-from openclaw_rl.config.dials import Config
-from openclaw_rl.config.names import DIALS, ENVIRONMENT, FLAGS, GROUPS, SECTIONS, Dial
+from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SECTIONS, SETTINGS, Setting
+from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import Resolved, brief, get, literal
 from openclaw_rl.errors import ConfigError
 
@@ -30,8 +30,8 @@ DEFAULT_FILE: Final = Path("openclaw-rl.toml")
 PREFIX: Final = "OPENCLAW_RL__"
 _PRESETS: Final = Path(__file__).parent / "presets"
 _ONE_USER: Final = "default"
-_NOT_YET: Final = frozenset(path for path in DIALS if path.startswith(("gpus.", "cloud.")))
-"""dials that users of the field know and set, whose part of the house is not built yet"""
+_NOT_YET: Final = frozenset(path for path in SETTINGS if path.startswith(("gpus.", "cloud.")))
+"""settings that users of the field know and set, whose part of the house is not built yet"""
 
 
 def environment(name: str) -> str | None:
@@ -58,7 +58,7 @@ def load(
     flags: Mapping[str, str | bool | float | int] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Resolved:
-    """The dials from all their sources; raises ConfigError that lists everything wrong.
+    """The settings from all their sources; raises ConfigError that lists everything wrong.
 
     ``file`` None means openclaw-rl.toml in the working directory if there is one. ``flags`` are keyed by their names
     (``{"--port": 8000}``) and are taken after ``sets``.
@@ -79,7 +79,7 @@ def load(
     return draft.resolve(known, file)
 
 
-class _Setting(NamedTuple):
+class _Given(NamedTuple):
     """A checked value and where it came from."""
 
     value: Any
@@ -87,57 +87,57 @@ class _Setting(NamedTuple):
 
 
 class _Draft:
-    """What has been said so far: the winning setting of each dial, what is wrong, what should be known."""
+    """What has been said so far: the winning setting of each setting, what is wrong, what should be known."""
 
     def __init__(self) -> None:
-        self.settings: dict[str, _Setting] = {}
+        self.given: dict[str, _Given] = {}
         self.problems: list[str] = []
         self.notes: list[str] = []
 
     def take(self, path: str, raw: Any, source: str, *, text: bool = False) -> None:
-        """Take ``raw`` for a dial or a section; ``text`` says that it was typed and has no type yet."""
-        table = DIALS.get(path.rpartition(".")[0])
+        """Take ``raw`` for a setting or a section; ``text`` says that it was typed and has no type yet."""
+        table = SETTINGS.get(path.rpartition(".")[0])
         if path in SECTIONS:
             self.take_section(path, _parsed(raw) if text else raw, source)
-        elif path in DIALS:
-            self._take_dial(DIALS[path], raw, source, text=text)
+        elif path in SETTINGS:
+            self._take_setting(SETTINGS[path], raw, source, text=text)
         elif table and table.kind == "table":
-            self.settings[path] = _Setting(_parsed(raw) if text else raw, source)
+            self.given[path] = _Given(_parsed(raw) if text else raw, source)
         else:
-            self.problems.append(f"{names.unknown(path, (*SECTIONS, *DIALS))} ({source})")
+            self.problems.append(f"{names.unknown(path, (*SECTIONS, *SETTINGS))} ({source})")
 
     def take_section(self, path: str, table: Any, source: str) -> None:
-        """Take every dial of a table; ``path`` is empty for the whole tree."""
+        """Take every setting of a table; ``path`` is empty for the whole tree."""
         if not isinstance(table, Mapping):
-            inside = next(name for name in DIALS if name.startswith(f"{path}."))
-            self.problems.append(f"{path} ({source}): is a section, not a value; set a dial in it, such as {inside}")
+            inside = next(name for name in SETTINGS if name.startswith(f"{path}."))
+            self.problems.append(f"{path} ({source}): is a section, not a value; set a setting in it, such as {inside}")
             return
         for name, value in table.items():
             self.take(f"{path}.{name}" if path else name, value, source)
 
-    def _take_dial(self, dial: Dial, raw: Any, source: str, *, text: bool) -> None:
-        value = self.check(dial, _typed(dial, raw) if text else raw, source)
-        if dial.kind == "table" and value is not None:
-            self.settings |= {f"{dial.path}.{name}": _Setting(each, source) for name, each in value.items()}
-        elif value is not None or dial.optional:
-            self.settings[dial.path] = _Setting(value, source)
+    def _take_setting(self, setting: Setting, raw: Any, source: str, *, text: bool) -> None:
+        value = self.check(setting, _typed(setting, raw) if text else raw, source)
+        if setting.kind == "table" and value is not None:
+            self.given |= {f"{setting.path}.{name}": _Given(each, source) for name, each in value.items()}
+        elif value is not None or setting.optional:
+            self.given[setting.path] = _Given(value, source)
 
-    def check(self, dial: Dial, value: Any, source: str) -> Any:
-        """The value as the dial keeps it; None, and a problem more, when it cannot."""
+    def check(self, setting: Setting, value: Any, source: str) -> Any:
+        """The value as the setting keeps it; None, and a problem more, when it cannot."""
         try:
-            return getattr(dial.section.model_validate({dial.name: value}), dial.name)
+            return getattr(setting.section.model_validate({setting.name: value}), setting.name)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-        what = str(first["ctx"]["error"]) if first["type"] == "value_error" else f"must be {dial.expects}"
-        shown = "(hidden)" if dial.hidden else brief(value)
-        self.problems.append(f"{dial.path} = {shown} ({source}): {what}")
+        what = str(first["ctx"]["error"]) if first["type"] == "value_error" else f"must be {setting.expects}"
+        shown = "(hidden)" if setting.hidden else brief(value)
+        self.problems.append(f"{setting.path} = {shown} ({source}): {what}")
         return None
 
     def resolve(self, known: Mapping[str, str], file: Path | None) -> Resolved:
         """The finished tree; raises ConfigError for everything wrong."""
         self._refuse()
-        config = Config.model_validate(_nested({path: each.value for path, each in self.settings.items()}))
-        sources = dict.fromkeys(DIALS, "default") | {path: each.source for path, each in self.settings.items()}
+        config = Config.model_validate(_nested({path: each.value for path, each in self.given.items()}))
+        sources = dict.fromkeys(SETTINGS, "default") | {path: each.source for path, each in self.given.items()}
         self.problems += [
             f"{path} = {literal(get(config, path))} ({sources[path]}): {what}" for path, what in _contradictions(config)
         ]
@@ -159,12 +159,12 @@ def _parsed(text: str) -> Any:
     return table["value"] if len(table) == 1 else text
 
 
-def _typed(dial: Dial, text: str) -> Any:
-    """A typed text as the dial's kind wants it: ``a,b`` is a list, text stays text though it looks like a number."""
+def _typed(setting: Setting, text: str) -> Any:
+    """A typed text as the setting's kind wants it: ``a,b`` is a list, text stays text though it looks like a number."""
     value = _parsed(text)
-    if dial.kind in ("text", "path", "secret", "choice"):
+    if setting.kind in ("text", "path", "secret", "choice"):
         return value if isinstance(value, str) else text
-    if isinstance(value, str) and (dial.kind == "list" or (dial.kind == "gpus" and "," in value)):
+    if isinstance(value, str) and (setting.kind == "list" or (setting.kind == "gpus" and "," in value)):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
@@ -190,14 +190,14 @@ def _take_file(draft: _Draft, file: Path, source: str) -> None:
 
 
 def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
-    """Take the names users already know; gives the dial of each name that was set."""
+    """Take the names users already know; gives the setting of each name that was set."""
     first: dict[str, tuple[str, Any]] = {}
     for name, path, raw in _said(draft, environ):
-        dial = DIALS[path]
-        value = draft.check(dial, _typed(dial, raw), f"environment {name}")
+        setting = SETTINGS[path]
+        value = draft.check(setting, _typed(setting, raw), f"environment {name}")
         winner, taken = first.setdefault(path, (name, value))
         if winner == name and value is not None:
-            draft.settings[path] = _Setting(value, f"environment {name}")
+            draft.given[path] = _Given(value, f"environment {name}")
         elif value != taken:
             draft.notes.append(f"environment {name} is not taken: {winner} sets {path} too, differs, and comes first")
     for name in sorted(each for each in environ if each.startswith("OPENCLAW_TOPK_") and each not in ENVIRONMENT):
@@ -206,7 +206,7 @@ def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _said(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Name, dial and text of each known environment name that is not empty, the grouped ones last."""
+    """Name, setting and text of each known environment name that is not empty, the grouped ones last."""
     for name, path in ENVIRONMENT.items():
         if text := environ.get(name, "").strip():
             yield name, path, text
@@ -258,7 +258,7 @@ def _take_flags(draft: _Draft, flags: Mapping[str, str | bool | float | int]) ->
 
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Dials that are right alone and wrong together: the path of one and what is wrong."""
+    """Settings that are right alone and wrong together: the path of one and what is wrong."""
     judge, train, gpus = config.judge, config.train, config.gpus
     if judge.quorum is not None and judge.quorum > judge.votes:
         yield "judge.quorum", f"must be at most judge.votes, which is {judge.votes}"
@@ -286,8 +286,8 @@ def _known_notes(known: Mapping[str, str], sources: Mapping[str, str]) -> Iterat
 
 
 def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> Iterator[str]:
-    """What a careful user would want to be told about these dials."""
-    secrets = [path for path, dial in DIALS.items() if dial.kind == "secret" and get(config, path) is not None]
+    """What a careful user would want to be told about these settings."""
+    secrets = [path for path, setting in SETTINGS.items() if setting.kind == "secret" and get(config, path) is not None]
     for path in secrets:
         if file and sources[path].startswith("file ") and _open_to_all(file):
             yield f"{path} is a secret and everybody on this machine can read {file}: chmod 600 it"
@@ -313,7 +313,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted paths as the tree they stand for; the name of an option may have dots of its own."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        owner = path if path in DIALS else next(each for each in DIALS if path.startswith(f"{each}."))
+        owner = path if path in SETTINGS else next(each for each in SETTINGS if path.startswith(f"{each}."))
         *sections, name = owner.split(".")
         place = tree
         for section in sections:
@@ -326,7 +326,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def api_keys(config: Config) -> Mapping[str, str]:
-    """The user of each bearer key: of the one key of the dials, and of the keys file. Empty: no key is asked for."""
+    """The user of each bearer key: of the one key of the settings, and of the keys file. Empty: no key is asked for."""
     keys: dict[str, str] = {}
     if config.serve.api_key is not None:
         keys[config.serve.api_key.get_secret_value()] = _ONE_USER

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl import config
 from openclaw_rl.app.application import ledger_path
 from openclaw_rl.app.factories import default_sampling, running_policy
+from openclaw_rl.config import Config, environment
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, BackendError, NoSandbox, NotInLedger
 from openclaw_rl.evals import pairwise as versus
@@ -35,23 +35,23 @@ PATIENCE = 600.0
 
 
 @contextlib.asynccontextmanager
-async def answering(dials: config.Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Ask]:
+async def answering(config: Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Ask]:
     """Something to ask by its name; started before and ended after. Raises NotInLedger for a version that is not."""
     if name.startswith(("http://", "https://")):
-        async with _server(name, config.environment(key_env) if key_env else None) as ask:
+        async with _server(name, environment(key_env) if key_env else None) as ask:
             yield ask
         return
-    version = _version(dials, name)
-    model = dials.policy.model_copy(update={} if version is not None else {"model": name})
-    async with running_policy(dials.model_copy(update={"policy": model})) as policy:
+    version = _version(config, name)
+    model = config.policy.model_copy(update={} if version is not None else {"model": name})
+    async with running_policy(config.model_copy(update={"policy": model})) as policy:
         yield _of(policy, await _held(policy, version) if version is not None else 0)
 
 
-def _version(dials: config.Config, name: str) -> Version | None:
+def _version(config: Config, name: str) -> Version | None:
     """The version that a number or "live" names; None for a name of weights."""
     if name != "live" and not name.isdecimal():
         return None
-    with Ledger(ledger_path(dials)) as ledger:
+    with Ledger(ledger_path(config)) as ledger:
         found = ledger.live_version() if name == "live" else ledger.version(int(name))
     if found is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
@@ -171,7 +171,7 @@ def _read(found: dict[str, Any]) -> Answered:
 
 
 async def evaluate(
-    dials: config.Config,
+    config: Config,
     name: str,
     *,
     against: str | None = None,
@@ -183,11 +183,11 @@ async def evaluate(
 ) -> dict[str, Any]:
     """Put the task sets of ``eval.tasks`` to one, or to two and compare them; plain JSON. ``unsafe``: see `sandbox`."""
     began = time.monotonic()
-    way = await asyncio.to_thread(_isolation, unsafe=unsafe) if "coding" in dials.eval.tasks else None
+    way = await asyncio.to_thread(_isolation, unsafe=unsafe) if "coding" in config.eval.tasks else None
     found = []
     for one in (name, *([against] if against else [])):
-        async with answering(dials, one, key_env=key_env) as ask:
-            sat = exam.sit(ask, dials.eval.tasks, seed=seed, temperature=temperature, unsafe=unsafe, tell=tell)
+        async with answering(config, one, key_env=key_env) as ask:
+            sat = exam.sit(ask, config.eval.tasks, seed=seed, temperature=temperature, unsafe=unsafe, tell=tell)
             found.append(await sat)
     view = exam.report(name, found[0], seed=seed, began=began, isolation=way)
     if against is None:
@@ -206,13 +206,13 @@ def _isolation(*, unsafe: bool) -> sandbox.Isolation:
 
 
 async def compare(
-    dials: config.Config, names: tuple[str, str], *, prompts: Sequence[str], count: int, tokens: int, seed: int
+    config: Config, names: tuple[str, str], *, prompts: Sequence[str], count: int, tokens: int, seed: int
 ) -> dict[str, Any]:
     """The same prompts answered by two versions, side by side, with program-checked rates."""
     tasks = versus.tasks(prompts, count=count, seed=seed)
-    sampling = replace(default_sampling(dials), max_tokens=tokens)
-    versions = [_version(dials, name) for name in names]
-    async with running_policy(dials) as policy:
+    sampling = replace(default_sampling(config), max_tokens=tokens)
+    versions = [_version(config, name) for name in names]
+    async with running_policy(config) as policy:
         said = []
         for name, version in zip(names, versions, strict=True):
             if version is None:
@@ -223,15 +223,15 @@ async def compare(
     return versus.view(tasks, numbers, said)
 
 
-async def answer_again(dials: config.Config, turn: str, *, seed: int = 0) -> dict[str, Any]:
+async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str, Any]:
     """The prompt of a turn, answered by the live version now; nothing of it is kept."""
-    version = _version(dials, "live")
+    version = _version(config, "live")
     assert version is not None
-    with Ledger(ledger_path(dials)) as ledger:
+    with Ledger(ledger_path(config)) as ledger:
         found = ledger.turn(turn)
     sampling = found.completion.sampling
-    async with running_policy(dials) as policy:
+    async with running_policy(config) as policy:
         number = await _held(policy, version)
-        most = sampling.max_tokens or dials.policy.max_tokens or 256
+        most = sampling.max_tokens or config.policy.max_tokens or 256
         done = await answer(policy, found.prompt, replace(sampling, max_tokens=most, seed=seed), version=number)
     return {"version": number, "reply": done.reply.content, "from": "asked now"}

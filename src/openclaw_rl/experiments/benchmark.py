@@ -135,13 +135,13 @@ def _run_cell_here(setup: Setup, cell: Cell) -> tuple[Cell, dict[str, Any]]:
 def read(file: Path | None, setup: Setup) -> dict[str, Any]:
     """The results so far; raises ConfigError when they were made with another setup, or with code that has changed."""
     same = {"sessions": setup.sessions, "probes": setup.probes, "rounds": setup.rounds, "to_the_end": setup.to_the_end}
-    dials = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "watch"})
-    dials["train"].pop("method")
+    same_settings = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "watch"})
+    same_settings["train"].pop("method")
     if file is None or not file.exists():
-        start = {"command": "bench personal", "code": code(), "setup": same, "dials": dials}
+        start = {"command": "bench personal", "code": code(), "setup": same, "settings": same_settings}
         return {**start, "cells": {}, "summary": []}
     book: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    if book.get("setup") != same or book.get("dials") != dials:
+    if book.get("setup") != same or book.get("settings", book.get("settings")) != same_settings:
         raise ConfigError(f"{file} holds results of other settings", remedy="give another --json, or the same settings")
     if book.get("code") != code():
         raise ConfigError(f"{file} holds results of other code", remedy="give another --json: users or gate may differ")
@@ -311,7 +311,7 @@ def spoken_for(spoken: str) -> tuple[str, About | None]:
 
 
 def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
-    """The dials of one cell: its own folder, seed, keys and method; a step only ever takes a full batch."""
+    """The settings of one cell: its own folder, seed, keys and method; a step only ever takes a full batch."""
     folder.mkdir(parents=True)
     keys = folder / "keys"
     keys.write_text("".join(f"u{n}:{secrets.token_urlsafe(16)}\n" for n in range(1, len(cell.users) + 1)))

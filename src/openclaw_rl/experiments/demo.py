@@ -148,7 +148,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """A running server: its dials, the policy that answers, a client, and the ledger to look into."""
+    """A running server: its settings, the policy that answers, a client, and the ledger to look into."""
 
     config: Config
     policy: Policy

@@ -23,7 +23,7 @@ from openclaw_rl.text import UNSPACED, degenerate, script, words
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the gate tolerates; each is a dial of the same name."""
+    """What the gate tolerates; each is a setting of the same name."""
 
     alpha: float = 0.05
     kl_budget: float = 1.5

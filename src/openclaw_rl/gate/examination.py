@@ -1,4 +1,4 @@
-"""The gate and the watch, wired: a policy to examine with, the ledger to read from, the dials.
+"""The gate and the watch, wired: a policy to examine with, the ledger to read from, the settings.
 
 Cheap questions come first and one failed answer ends the examination: the verdicts that trained the candidate, its
 weights, what it makes of turns that are read again; only then is anything generated, and only when it has moved away
@@ -355,6 +355,6 @@ class VersionWatch:
         return relapse(self._ledger.scored(REACH), self._ledger.versions(), rules=self._rules)
 
 
-def limits_of(dials: Any) -> Limits:
-    """What the gate tolerates, from the dials of the same names."""
-    return Limits(**{name: getattr(dials, name) for name in Limits.__slots__})
+def limits_of(settings: Any) -> Limits:
+    """What the gate tolerates, from the settings of the same names."""
+    return Limits(**{name: getattr(settings, name) for name in Limits.__slots__})

@@ -10,7 +10,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     methods      binary, opd, distill, combine, topk: inputs to parts; the pull to the base
     averaging    over tokens, or over samples first
     vitals       which tokens are fit, and whether the batch is sound
-    settings     the dials: `LossSettings`
+    settings     the settings: `LossSettings`
     total        `loss`: all of it, `LossInputs` to a scalar and metrics
     vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, to try things out
 

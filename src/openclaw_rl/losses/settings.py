@@ -1,4 +1,4 @@
-"""The dials of the built-in losses."""
+"""The settings of the built-in losses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """The dials of the built-in losses; defaults are METHODS's."""
+    """The settings of the built-in losses; defaults are METHODS's."""
 
     method: str = "topk"
     """binary, opd, distill, combine or topk"""
@@ -52,15 +52,15 @@ class LossSettings:
             look_up(table, getattr(self, name), name)
 
 
-def look_up(table: Mapping[str, Entry], name: str, dial: str) -> Entry:
+def look_up(table: Mapping[str, Entry], name: str, setting: str) -> Entry:
     """The entry called ``name``; raises ConfigError that lists the known ones."""
     if name not in table:
-        raise ConfigError(f"no {dial} called {name!r}", remedy=f"known: {', '.join(table)}")
+        raise ConfigError(f"no {setting} called {name!r}", remedy=f"known: {', '.join(table)}")
     return table[name]
 
 
 def needs(s: LossSettings) -> tuple[int | None, bool]:
-    """How many hints of a sample these dials look at (None: all), and whether they look at its score."""
+    """How many hints of a sample these settings look at (None: all), and whether they look at its score."""
     method = METHODS[s.method]
     hints = 0 if method.weighted and s.w_opd == 0 else method.hints
     return hints, method.scores and not (method.weighted and s.w_rl == 0)

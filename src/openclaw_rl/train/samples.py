@@ -19,7 +19,7 @@ _LEAST_URGENCY = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The dials that decide what a turn may teach. ``scalar`` and ``distil`` say which branches have a weight."""
+    """The settings that decide what a turn may teach. ``scalar`` and ``distil`` say which branches have a weight."""
 
     scalar: bool = True
     distil: bool = True

@@ -1,4 +1,4 @@
-"""The trainer's dials as one value that travels to the worker process."""
+"""The trainer's settings as one value that travels to the worker process."""
 
 from __future__ import annotations
 

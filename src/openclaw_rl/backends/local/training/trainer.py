@@ -29,7 +29,7 @@ _FAREWELL = 5.0  # seconds a worker has to end by itself
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LocalTrainer:
-    """LoRA or full fine-tuning of a Hugging Face model, as a `Trainer`. Its fields are its dials, as in the settings.
+    """LoRA or full fine-tuning of a Hugging Face model, as a `Trainer`. Its fields are the settings of `train`.
 
     The worker starts with `start` or with the first step. When it dies, the step at hand raises BackendError with the
     end of its traceback and the next one starts a new worker: a step needs only its parent's directory.
@@ -95,7 +95,7 @@ class LocalTrainer:
         self._turn = anyio.Lock()
 
     def _settings(self) -> TrainSettings:
-        """The dials as one value that travels to the worker; raises ConfigError for one that leads nowhere."""
+        """The settings as one value that travels to the worker; raises ConfigError for one that leads nowhere."""
         made = {
             "cache_dir": str(self.cache_dir),
             "chat_template": None if self.chat_template is None else str(self.chat_template),
@@ -111,7 +111,7 @@ class LocalTrainer:
         )
 
     def _named(self, kind: Any, but: Container[str] = ()) -> dict[str, Any]:
-        """The dials that ``kind`` has under the same names."""
+        """The settings that ``kind`` has under the same names."""
         return {each.name: getattr(self, each.name) for each in fields(kind) if each.name not in but}
 
     @property

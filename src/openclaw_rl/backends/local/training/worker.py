@@ -220,11 +220,11 @@ class Worker:
 
     def _optimizer(self, lr: float) -> torch.optim.AdamW:
         s = self.settings
-        dials = {"lr": lr, "betas": (s.adam_beta1, s.adam_beta2), "eps": s.adam_eps, "weight_decay": s.weight_decay}
-        optimizer = torch.optim.AdamW(self.policy.parameters.values(), **dials)  # type: ignore[arg-type]
+        group = {"lr": lr, "betas": (s.adam_beta1, s.adam_beta2), "eps": s.adam_eps, "weight_decay": s.weight_decay}
+        optimizer = torch.optim.AdamW(self.policy.parameters.values(), **group)  # type: ignore[arg-type]
         if self._state.optimizer is not None:
             optimizer.load_state_dict(self._state.optimizer)
-            optimizer.param_groups[0].update(dials)  # today's dials, not those of the day it was saved
+            optimizer.param_groups[0].update(group)  # as they are set today, not those of the day it was saved
         return optimizer
 
     @torch.no_grad()
@@ -378,8 +378,8 @@ def _loss(settings: TrainSettings) -> tuple[Loss, Callable[..., float], int | No
     """
     if settings.loss is not None:
         return attribute(settings.loss), partial(weight_of, LossSettings()), None
-    dials = settings.losses
-    return partial(loss, settings=dials), partial(weight_of, dials), needs(dials)[0]
+    terms = settings.losses
+    return partial(loss, settings=terms), partial(weight_of, terms), needs(terms)[0]
 
 
 def alarm(vitals: Mapping[str, float], *, gap: float, ess: float) -> str | None:

@@ -1,8 +1,8 @@
-"""The dials as one typed tree. Each is documented where it is declared, with its range and its default.
+"""The settings as one typed tree. Each is documented where it is declared, with its range and its default.
 
     Config = run + serve + policy + store + collect + judge + train (+ lora) + gate + watch + eval + env + gpus + cloud
 
-A dial that may be absent is ``None``; from a file or the environment the empty text means absent.
+A setting that may be absent is ``None``; from a file or the environment the empty text means absent.
 `config` reads the tree from its sources; nothing here reads anything.
 """
 
@@ -85,7 +85,7 @@ Share = int | tuple[int, ...]
 
 
 class Section(BaseModel):
-    """A group of dials: frozen, every dial with a default, no unknown names."""
+    """A group of settings: frozen, every setting with a default, no unknown names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
@@ -100,7 +100,7 @@ class Section(BaseModel):
         return value
 
 
-class RunDials(Section):
+class RunSettings(Section):
     """The run: where it lives and how its loops behave."""
 
     dir: Location = Field(
@@ -125,7 +125,7 @@ class RunDials(Section):
     )
 
 
-class ServeDials(Section):
+class ServeSettings(Section):
     """Loop 1, the API that clients talk to."""
 
     host: str = Field(
@@ -165,7 +165,7 @@ class ServeDials(Section):
     cors_origins: tuple[str, ...] = Field(default=(), description="web origins that may call the API; empty: none")
 
 
-class PolicyDials(Section):
+class PolicySettings(Section):
     """The policy: the weights that answer and what runs them."""
 
     backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
@@ -197,13 +197,13 @@ class PolicyDials(Section):
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the backend")
 
 
-class StoreDials(Section):
+class StoreSettings(Section):
     """The ledger."""
 
     sync: Sync = Field(default="full", description="normal outlives a killed process, full also a power cut")
 
 
-class CollectDials(Section):
+class CollectSettings(Section):
     """Loop 2, turns to outcomes."""
 
     session_idle: float = Field(default=1800.0, gt=0, le=604_800, description="seconds of silence that end a session")
@@ -211,7 +211,7 @@ class CollectDials(Section):
     starve_turns: int = Field(default=20, ge=1, le=100_000, description="alarm after so many turns with none trainable")
 
 
-class JudgeDials(Section):
+class JudgeSettings(Section):
     """Loop 3, outcomes to verdicts."""
 
     kind: str = Field(default="auto", min_length=1, description="auto (rules, then llm if one is set), rules, llm")
@@ -246,7 +246,7 @@ class JudgeDials(Section):
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to a custom judge")
 
 
-class LoraDials(Section):
+class LoraSettings(Section):
     """LoRA adapters; without them every weight is tuned."""
 
     enabled: bool = Field(default=True, description="train an adapter; off: full fine-tuning")
@@ -256,7 +256,7 @@ class LoraDials(Section):
     targets: tuple[str, ...] = Field(default=(), description="names of the layers to adapt; empty: all linear layers")
 
 
-class TrainDials(Section):
+class TrainSettings(Section):
     """Loop 4, verdicts to versions."""
 
     backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
@@ -346,11 +346,11 @@ class TrainDials(Section):
     save_interval: int = Field(default=10, ge=1, description="steps between checkpoints that are never deleted")
     keep: int = Field(default=5, ge=2, le=100_000, description="newest versions kept beside those, for rollback")
     resume: str | None = Field(default=None, description="checkpoint to go on from; not set: where the ledger stands")
-    lora: LoraDials = Field(default_factory=LoraDials)
+    lora: LoraSettings = Field(default_factory=LoraSettings)
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the trainer")
 
 
-class GateDials(Section):
+class GateSettings(Section):
     """The gate: what a candidate must show before it is served, beside the live version and the base."""
 
     mode: Literal["on", "off"] = Field(default="on", description="off: every version is served unexamined")
@@ -375,7 +375,7 @@ class GateDials(Section):
     retry: float = Field(default=30.0, ge=0, le=86_400, description="seconds until a held candidate is tried again")
 
 
-class WatchDials(Section):
+class WatchSettings(Section):
     """The watch: rolls back by itself when served replies become worse."""
 
     mode: Literal["on", "off"] = Field(default="on", description="off: nothing is rolled back by itself")
@@ -385,13 +385,13 @@ class WatchDials(Section):
     least: float = Field(default=0.2, gt=0, lt=1, description="rate of bad turns up to which there is no alarm")
 
 
-class EvalDials(Section):
+class EvalSettings(Section):
     """Evaluation of a version, a folder or an address."""
 
     tasks: tuple[EvalTask, ...] = Field(default=("conversation", "coding", "tool-use"), description="task sets to run")
 
 
-class EnvDials(Section):
+class EnvSettings(Section):
     """Environments: clients that are worlds."""
 
     type: str | None = Field(default=None, description="the environment that plays, a plugin")
@@ -404,7 +404,7 @@ class EnvDials(Section):
     swe_bench_path: Location | None = Field(default=None, description="folder with the repositories of swe")
 
 
-class GpuDials(Section):
+class GpuSettings(Section):
     """Who gets which GPU: a count, or a list of device numbers."""
 
     total: int | None = Field(default=None, ge=0, le=65536, description="GPUs in all; not set: those of this machine")
@@ -422,7 +422,7 @@ class GpuDials(Section):
         return share
 
 
-class CloudDials(Section):
+class CloudSettings(Section):
     """Machines elsewhere."""
 
     tinker_api_key: SecretStr | None = Field(default=None, description="key of Tinker; best given as TINKER_API_KEY")
@@ -430,18 +430,18 @@ class CloudDials(Section):
 
 
 class Config(Section):
-    """All dials."""
+    """All settings."""
 
-    run: RunDials = Field(default_factory=RunDials)
-    serve: ServeDials = Field(default_factory=ServeDials)
-    policy: PolicyDials = Field(default_factory=PolicyDials)
-    store: StoreDials = Field(default_factory=StoreDials)
-    collect: CollectDials = Field(default_factory=CollectDials)
-    judge: JudgeDials = Field(default_factory=JudgeDials)
-    train: TrainDials = Field(default_factory=TrainDials)
-    gate: GateDials = Field(default_factory=GateDials)
-    watch: WatchDials = Field(default_factory=WatchDials)
-    eval: EvalDials = Field(default_factory=EvalDials)
-    env: EnvDials = Field(default_factory=EnvDials)
-    gpus: GpuDials = Field(default_factory=GpuDials)
-    cloud: CloudDials = Field(default_factory=CloudDials)
+    run: RunSettings = Field(default_factory=RunSettings)
+    serve: ServeSettings = Field(default_factory=ServeSettings)
+    policy: PolicySettings = Field(default_factory=PolicySettings)
+    store: StoreSettings = Field(default_factory=StoreSettings)
+    collect: CollectSettings = Field(default_factory=CollectSettings)
+    judge: JudgeSettings = Field(default_factory=JudgeSettings)
+    train: TrainSettings = Field(default_factory=TrainSettings)
+    gate: GateSettings = Field(default_factory=GateSettings)
+    watch: WatchSettings = Field(default_factory=WatchSettings)
+    eval: EvalSettings = Field(default_factory=EvalSettings)
+    env: EnvSettings = Field(default_factory=EnvSettings)
+    gpus: GpuSettings = Field(default_factory=GpuSettings)
+    cloud: CloudSettings = Field(default_factory=CloudSettings)
