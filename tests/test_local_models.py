@@ -19,7 +19,7 @@ from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.engine import worker
 from openclaw_rl.backends.local.engine.messages import Settings
-from openclaw_rl.backends.local.engine.model_runner import brain_of, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.engine.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
@@ -147,26 +147,26 @@ def test_a_cache_that_does_not_fit_beside_the_weights_is_refused_with_the_number
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load(str(make_folder(tmp_path / "m")), cache_dir=tmp_path, device="cpu", dtype="float32", progress=quiet)
-    brain = brain_of(loaded.model)
+    runner = model_runner_of(loaded.model)
     each = row_bytes(loaded.model)
     assert each == 2 * 2 * 2 * 8 * 4, "two layers, keys and values, two heads of 8, four bytes"
     asked = Settings(model="m", cache_dir="c", max_batch=4)
-    spare = version_bytes(loaded.model, brain)
+    spare = version_bytes(loaded.model, runner)
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 2048 * each)
-    assert cache_rows(loaded, brain, asked) == 2048, "a quarter of what the next version leaves"
+    assert cache_rows(loaded, runner, asked) == 2048, "a quarter of what the next version leaves"
     monkeypatch.setattr(worker, "available", lambda _: 64 * GIB)
     many = replace(asked, max_batch=4096)
-    assert cache_rows(loaded, brain, many) == min(4096 * loaded.context, 2 * GIB // each), "enough, and no more"
+    assert cache_rows(loaded, runner, many) == min(4096 * loaded.context, 2 * GIB // each), "enough, and no more"
     monkeypatch.setattr(worker, "MODERATE", 0)
-    assert cache_rows(loaded, brain, many) == 4 * loaded.context, "but four full contexts"
+    assert cache_rows(loaded, runner, many) == 4 * loaded.context, "but four full contexts"
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 1000 * each)
     with pytest.raises(
         ModelRefused, match="1,000 tokens at 256 bytes each need 0.00 GiB .1,024 tokens at least."
     ) as told:
-        cache_rows(loaded, brain, asked)
+        cache_rows(loaded, runner, asked)
     assert "lower cache_tokens or context, choose a smaller model" in str(told.value)
     with pytest.raises(ModelRefused, match="4,000,000 tokens at 256 bytes each need 0.95 GiB"):
-        cache_rows(loaded, brain, replace(asked, cache_tokens=4_000_000))
+        cache_rows(loaded, runner, replace(asked, cache_tokens=4_000_000))
 
 
 def test_a_name_that_leads_nowhere_says_what_names_there_are(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from openclaw_rl.backends.hf import models
 from openclaw_rl.backends.hf.template import Chat, ends_of
 from openclaw_rl.backends.local.engine.events import Finished
-from openclaw_rl.backends.local.engine.model_runner import brain_of
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.scheduler import Engine
-from openclaw_rl.backends.local.engine.sequences import Writing
+from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import publish as train_publish
 from openclaw_rl.backends.local.training.batch import collate
@@ -227,10 +227,10 @@ def test_on_policy_replies_of_the_embedded_model_are_as_likely_to_the_trainer_as
     loaded = models.load("embedded", cache_dir=embedded, device="cpu", dtype="float32", progress=quiet)
     chat = Chat(loaded.tokenizer, ends_of(loaded.model, loaded.tokenizer))
     asked = [Prompt(messages=(Message(role="user", content=text),)) for text in ("What is tea?", "Why?")]
-    engine = Engine(brain_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=4)
+    engine = Engine(model_runner_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=4)
     sampling = Sampling(temperature=0.8, max_tokens=12, seed=5)
     for at, prompt in enumerate(asked):
-        job = Writing.of(at, 0, chat.encode(prompt), sampling, context=512, ends=chat.ends, decode=chat.decode)
+        job = Generation.of(at, 0, chat.encode(prompt), sampling, context=512, ends=chat.ends, decode=chat.decode)
         engine.submit(job)
     done: dict[int, Finished] = {}
     while not engine.idle:

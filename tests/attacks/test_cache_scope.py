@@ -10,10 +10,10 @@ from serving import Scripted, serving
 from test_local_models import make_folder, quiet
 
 from openclaw_rl.backends.hf.models import load
-from openclaw_rl.backends.local.engine.model_runner import brain_of
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.scheduler import Engine
-from openclaw_rl.backends.local.engine.sequences import Scoring, Writing
+from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.ports import Dividing, Policy, Stream
 from openclaw_rl.types import Message, Prompt, Sampling
 
@@ -25,22 +25,24 @@ ALICE, BOB = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = make_folder(tmp_path_factory.mktemp("models") / "tiny")
     loaded = load(str(folder), cache_dir=Path(folder), device="cpu", dtype="float32", progress=quiet)
-    return Engine(brain_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=8)
+    return Engine(model_runner_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=8)
 
 
-def writing(id: int, scope: str) -> Writing:
+def writing(id: int, scope: str) -> Generation:
     ask = Sampling(temperature=0.0, max_tokens=2)
-    return Writing.of(id, 0, SECRET, ask, context=256, ends=frozenset(), scope=scope, decode=lambda ids: "x" * len(ids))
+    return Generation.of(
+        id, 0, SECRET, ask, context=256, ends=frozenset(), scope=scope, decode=lambda ids: "x" * len(ids)
+    )
 
 
-def reused(engine: Engine, *jobs: Writing | Scoring) -> int:
+def reused(engine: Engine, *jobs: Generation | Scoring) -> int:
     """How many tokens these jobs did not have to read, all run at once."""
-    before = engine.counts.reused
+    before = engine.counts.prefix_hits
     for job in jobs:
         engine.submit(job)
     while not engine.idle:
         engine.step()
-    return engine.counts.reused - before
+    return engine.counts.prefix_hits - before
 
 
 def test_a_prefix_is_reused_in_its_own_scope_only(engine: Engine) -> None:

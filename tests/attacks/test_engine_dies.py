@@ -15,7 +15,7 @@ from serving import Notebook
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.local.engine import policy as local
-from openclaw_rl.backends.local.engine.events import Finished, Said
+from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.messages import Answer, Fault, Load, News, Ready, Score, Settings, Write
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
@@ -81,7 +81,7 @@ class Toy:
         for request in self.open:
             if isinstance(request, Write):
                 done = Finished(request.id, "ok", (1,), (2,), (-0.5,), "stop", request.version)
-                self._heard(self, News((Said(request.id, Delta(text="ok")), done), {}))
+                self._heard(self, News((TokenDelta(request.id, Delta(text="ok")), done), {}))
         self.open = []
 
     def die(self) -> None:

@@ -17,10 +17,10 @@ from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.local.engine import scheduler as engine_module
 from openclaw_rl.backends.local.engine.events import Event, Failed, Finished, Scored
-from openclaw_rl.backends.local.engine.model_runner import brain_of
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.scheduler import Engine
-from openclaw_rl.backends.local.engine.sequences import Scoring, Writing
+from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import build_app
 from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
@@ -158,7 +158,7 @@ def test_a_job_that_fails_while_its_token_is_taken_in_is_the_only_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load(str(folder), cache_dir=folder, device="cpu", dtype="float32", progress=quiet)
-    engine = Engine(brain_of(loaded.model), loaded.model, cache_tokens=512, max_batch=8)
+    engine = Engine(model_runner_of(loaded.model), loaded.model, cache_tokens=512, max_batch=8)
 
     def decode(ids: Any) -> str:
         return "x" * len(ids)
@@ -169,7 +169,7 @@ def test_a_job_that_fails_while_its_token_is_taken_in_is_the_only_one(
     ask = Sampling(temperature=0.0, max_tokens=3)
     for id in (1, 2, 3):
         engine.submit(
-            Writing.of(id, 0, [5, 6, 7], ask, context=64, ends=frozenset(), decode=broken if id == 2 else decode)
+            Generation.of(id, 0, [5, 6, 7], ask, context=64, ends=frozenset(), decode=broken if id == 2 else decode)
         )
     for id in (4, 5):
         engine.submit(Scoring(id=id, version=0, tokens=[5, 6, 7], prompt=2, reply=(7, 8), temperature=1.0, top_k=0))
@@ -186,4 +186,4 @@ def test_a_job_that_fails_while_its_token_is_taken_in_is_the_only_one(
         events += engine.step()
     assert {event.job for event in events if isinstance(event, Failed)} == {2, 4}
     assert {event.job for event in events if isinstance(event, Finished | Scored)} == {1, 3, 5}
-    assert engine.arena.held == 0
+    assert engine.kv_cache.held == 0

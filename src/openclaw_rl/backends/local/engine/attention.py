@@ -1,4 +1,4 @@
-"""Attention of a mixed batch: every token attends to its own sequence, whose past lies in the arena.
+"""Attention of a mixed batch: every token attends to its own sequence, whose past lies in the kv_cache.
 
 One pass of the model sees the tokens of all sequences in a row, `[N]`: one of each running stream, and chunks of
 prompts that are still being read. A `Layout` says which belongs where. Single tokens are answered together, from copies
@@ -17,7 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 
-from openclaw_rl.backends.local.engine.kv_cache import Arena, Strand
+from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceSlot
 
 NAME = "openclaw"
 STRIDE = 64
@@ -28,9 +28,9 @@ COPIED = 8192
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``count`` new tokens of one strand."""
+    """``count`` new tokens of one slot."""
 
-    strand: Strand
+    slot: SequenceSlot
     count: int
 
 
@@ -49,8 +49,8 @@ class Places(Protocol):
 class Singles:
     """One token of each of `[n]` sequences, answered together from copies of their pasts, ``length`` rows each."""
 
-    def __init__(self, arena: Arena, starts: torch.Tensor, positions: torch.Tensor, length: int) -> None:
-        self.arena = arena
+    def __init__(self, kv_cache: KVCache, starts: torch.Tensor, positions: torch.Tensor, length: int) -> None:
+        self.kv_cache = kv_cache
         self.positions = positions
         self.rows = starts + positions
         self._steps = torch.arange(length, device=positions.device)
@@ -60,7 +60,7 @@ class Singles:
     def attend(
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
     ) -> torch.Tensor:
-        data = self.arena.data[layer]
+        data = self.kv_cache.data[layer]
         data.index_copy_(0, self.rows, kv)
         return self.answer(data, query, scale, window)
 
@@ -79,20 +79,20 @@ class Singles:
             own = self.positions[:, None]
             seen = self._steps <= own
             seen = seen & (self._steps > own - window) if window else seen
-            self._masks[window] = _additive(seen, self.arena.data)[:, None, None]
+            self._masks[window] = _additive(seen, self.kv_cache.data)[:, None, None]
         return self._masks[window]
 
 
 class Layout:
     """Any mix of single tokens and chunks."""
 
-    def __init__(self, arena: Arena, spans: Sequence[Span]) -> None:
-        self.arena = arena
+    def __init__(self, kv_cache: KVCache, spans: Sequence[Span]) -> None:
+        self.kv_cache = kv_cache
         self.spans = spans
-        device = arena.data.device
-        pasts = [len(span.strand) for span in spans]
+        device = kv_cache.data.device
+        pasts = [len(span.slot) for span in spans]
         positions = [past + i for past, span in zip(pasts, spans, strict=True) for i in range(span.count)]
-        starts = [span.strand.start for span in spans for _ in range(span.count)]
+        starts = [span.slot.start for span in spans for _ in range(span.count)]
         self.positions = torch.tensor(positions, device=device)
         self.rows = self.positions + torch.tensor(starts, device=device)
         self._ends = [past + span.count for past, span in zip(pasts, spans, strict=True)]
@@ -115,7 +115,7 @@ class Layout:
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
     ) -> torch.Tensor:
         """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
-        data = self.arena.data[layer]
+        data = self.kv_cache.data[layer]
         data.index_copy_(0, self.rows, kv)
         if self._together is not None and len(self._grouped) == len(query):
             return self._together[1].answer(data, query, scale, window)
@@ -134,9 +134,9 @@ class Layout:
 
     def _one(self, index: int, layer: int, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
         if index not in self._pasts:
-            start = self.spans[index].strand.start
+            start = self.spans[index].slot.start
             # a view for each layer, made at once: one by one they would take as long as the attention itself
-            past = self.arena.data[:, start : start + self._ends[index]].transpose(1, 3)[:, None]
+            past = self.kv_cache.data[:, start : start + self._ends[index]].transpose(1, 3)[:, None]
             self._pasts[index] = past[:, :, :, 0].unbind(), past[:, :, :, 1].unbind()
         keys, values = (views[layer] for views in self._pasts[index])
         if window:
@@ -163,24 +163,24 @@ class Layout:
         return answer[0].transpose(0, 1)
 
     def _past(self, index: int, data: torch.Tensor) -> torch.Tensor:
-        start = self.spans[index].strand.start
+        start = self.spans[index].slot.start
         return data[start : start + self._ends[index]]
 
     def _mask(self, index: int, window: int) -> torch.Tensor:
         """Which past tokens each token of a chunk may see `[count, end]`; built once for all layers."""
         if (index, window) not in self._masks:
-            end, device = self._ends[index], self.arena.data.device
+            end, device = self._ends[index], self.kv_cache.data.device
             own = torch.arange(end - self.spans[index].count, end, device=device)[:, None]
             other = torch.arange(end, device=device)[None]
             seen = other <= own
             seen = seen & (other > own - window) if window else seen
-            self._masks[index, window] = _additive(seen, self.arena.data)
+            self._masks[index, window] = _additive(seen, self.kv_cache.data)
         return self._masks[index, window]
 
     def _group(self) -> list[int]:
         """Which spans are answered together: single tokens, on a CPU as many as can be copied, shortest pasts first."""
         found = [index for index, span in enumerate(self.spans) if span.count == 1]
-        if self.arena.data.device.type == "cuda":
+        if self.kv_cache.data.device.type == "cuda":
             return found
         by_length = sorted(found, key=lambda index: self._ends[index])
         short = [index for place, index in enumerate(by_length, 1) if place * self._ends[index] <= COPIED]
@@ -191,12 +191,12 @@ class Layout:
         counts = [span.count for span in self.spans]
         firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
         found = self._grouped
-        device = self.arena.data.device
+        device = self.kv_cache.data.device
         where = torch.tensor([firsts[index] for index in found], device=device)
-        starts = torch.tensor([self.spans[index].strand.start for index in found], device=device)
+        starts = torch.tensor([self.spans[index].slot.start for index in found], device=device)
         stride = STRIDE if device.type == "cuda" else 1  # a CPU needs no few shapes, and copies what it reads
         length = -(-max(self._ends[index] for index in found) // stride) * stride
-        return where, Singles(self.arena, starts, self.positions[where], length)
+        return where, Singles(self.kv_cache, starts, self.positions[where], length)
 
 
 def _additive(seen: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

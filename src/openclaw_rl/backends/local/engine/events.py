@@ -10,7 +10,7 @@ from openclaw_rl.types import Finish, Logprobs, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TokenDelta:
     """The next bit of a reply."""
 
     job: int
@@ -46,4 +46,4 @@ class Failed:
     error: OpenClawError
 
 
-Event = Said | Finished | Scored | Failed
+Event = TokenDelta | Finished | Scored | Failed

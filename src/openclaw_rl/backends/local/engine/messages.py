@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from openclaw_rl.backends.local.engine.events import Finished, Said, Scored
+from openclaw_rl.backends.local.engine.events import Finished, Scored, TokenDelta
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.types import Prompt, Sampling, Tokens
 
@@ -177,7 +177,7 @@ class Fault:
 class News:
     """What the engine did since the last news, and its figures."""
 
-    events: tuple[Said | Finished | Scored, ...]
+    events: tuple[TokenDelta | Finished | Scored, ...]
     stats: Mapping[str, int]
 
 

@@ -1,4 +1,4 @@
-"""One version's weights, ready to run: a lean pass for the common shapes, the model's own pass for all others.
+"""Model runners: one version's weights, ready to run. A fused pass for the common shapes, `transformers` for others.
 
 Both give the logits of chosen tokens of a mixed batch. Which one is used is decided by comparing each with the plain
 model at start, so a shape that this engine would get wrong is refused, not served.
@@ -14,20 +14,20 @@ from torch import nn
 from torch.nn import functional
 
 from openclaw_rl.backends.local.engine.attention import NAME, Layout, Places, Span
-from openclaw_rl.backends.local.engine.kv_cache import Arena
-from openclaw_rl.backends.local.engine.packed_linear import Matrix, Press, worth_packing
+from openclaw_rl.backends.local.engine.kv_cache import KVCache
+from openclaw_rl.backends.local.engine.packed_linear import LinearPacker, PackedLinear, worth_packing
 from openclaw_rl.errors import ModelRefused
 
-LEAN = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
 
-class Brain(Protocol):
+class ModelRunner(Protocol):
     """Logits of the tokens ``keep`` `[K]` of a batch of ``tokens`` `[N]`, as float32 `[K, vocabulary]`."""
 
     def __call__(self, tokens: torch.Tensor, layout: Any, keep: torch.Tensor) -> torch.Tensor: ...
 
 
-class Whole:
+class TransformersRunner:
     """Any decoder of `transformers` whose attention can be replaced by name."""
 
     def __init__(self, model: Any) -> None:
@@ -49,44 +49,46 @@ class Whole:
 @dataclass(frozen=True, slots=True)
 class _Layer:
     before: torch.Tensor
-    qkv: Matrix
+    qkv: PackedLinear
     norms: tuple[torch.Tensor, torch.Tensor] | None
-    out: Matrix
+    out: PackedLinear
     after: torch.Tensor
-    gate_up: Matrix
-    down: Matrix
+    gate_up: PackedLinear
+    down: PackedLinear
     scale: float
     window: int | None
 
 
-class Lean:
+class FusedRunner:
     """Llama, Mistral, Qwen2 and Qwen3 shapes with joined projections: about half the kernels of the model's own pass.
 
     The model's weights become views of the joined ones, so nothing is held twice but what is packed.
     What a version shares with ``like`` it shares packed, too.
     """
 
-    def __init__(self, model: Any, *, like: Lean | None = None) -> None:
+    def __init__(self, model: Any, *, like: FusedRunner | None = None) -> None:
         config, inner = model.config, model.model
         self.model = model
-        self.press: Press = Press(like.press.packs, like.press.made) if like is not None else Press(_packs(model))
+        self.packer: LinearPacker = (
+            LinearPacker(like.packer.packs, like.packer.made) if like is not None else LinearPacker(_packs(model))
+        )
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
         self.dim: int = inner.layers[0].self_attn.head_dim
         self.eps: float = config.rms_norm_eps
         self.embedding: torch.Tensor = inner.embed_tokens.weight
-        self.head = self.press(model.lm_head.weight)
+        self.head = self.packer(model.lm_head.weight)
         self.norm: torch.Tensor = inner.norm.weight
         self.rotary: Any = inner.rotary_emb
         # Mistral keeps its window in the config alone, the others in each layer, where it may be off
         window = config.sliding_window if config.model_type == "mistral" else None
-        self.layers = [_layer(layer, window, self.press) for layer in inner.layers]
+        self.layers = [_layer(layer, window, self.packer) for layer in inner.layers]
 
     @staticmethod
     def fits(model: Any) -> bool:
         """Whether the shape is one of those written out here."""
         config = model.config
-        plain = config.hidden_act == "silu" if config.model_type in LEAN else False
+        plain = config.hidden_act == "silu" if config.model_type in FUSED else False
         return plain and model.lm_head.bias is None and not getattr(config, "mlp_bias", False)
 
     def __call__(self, tokens: torch.Tensor, layout: Places, keep: torch.Tensor) -> torch.Tensor:
@@ -119,19 +121,19 @@ class Lean:
         return answer.reshape(len(h), -1)
 
 
-def _layer(layer: Any, window: int | None, press: Press) -> _Layer:
+def _layer(layer: Any, window: int | None, packer: LinearPacker) -> _Layer:
     attention, mlp = layer.self_attn, layer.mlp
     normed = getattr(attention, "q_norm", None) is not None
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     bias = torch.cat([part.bias for part in projections]) if attention.q_proj.bias is not None else None
     return _Layer(
         before=layer.input_layernorm.weight,
-        qkv=press(_joined(*projections), bias),
+        qkv=packer(_joined(*projections), bias),
         norms=(attention.q_norm.weight, attention.k_norm.weight) if normed else None,
-        out=press(attention.o_proj.weight, attention.o_proj.bias),
+        out=packer(attention.o_proj.weight, attention.o_proj.bias),
         after=layer.post_attention_layernorm.weight,
-        gate_up=press(_joined(mlp.gate_proj, mlp.up_proj)),
-        down=press(mlp.down_proj.weight),
+        gate_up=packer(_joined(mlp.gate_proj, mlp.up_proj)),
+        down=packer(mlp.down_proj.weight),
         scale=attention.scaling,
         window=getattr(attention, "sliding_window", window),
     )
@@ -143,14 +145,14 @@ def _packs(model: Any) -> bool:
     return worth_packing(widest, needed=version_bytes(model) + model.lm_head.weight.nbytes)
 
 
-def version_bytes(model: Any, brain: Brain | None = None) -> int:
-    """The most bytes that a version of ``model`` takes which is run like ``brain``."""
+def version_bytes(model: Any, runner: ModelRunner | None = None) -> int:
+    """The most bytes that a version of ``model`` takes which is run like ``runner``."""
     plain = sum(int(part.nbytes) for part in model.model.layers.parameters())
-    return 2 * plain if isinstance(brain, Lean) and brain.press.packs else plain
+    return 2 * plain if isinstance(runner, FusedRunner) and runner.packer.packs else plain
 
 
 def _joined(*linears: nn.Linear) -> torch.Tensor:
-    """The weights of several projections as one matrix; the projections become views of it."""
+    """The weights of several projections as one linear; the projections become views of it."""
     first = linears[0].weight
     rows = sum(part.out_features for part in linears)
     if _adjacent(linears):
@@ -171,24 +173,24 @@ def _adjacent(linears: tuple[nn.Linear, ...]) -> bool:
     return ends == starts and len(stores) == 1
 
 
-def brain_of(model: Any, *, like: Brain | None = None) -> Brain:
+def model_runner_of(model: Any, *, like: ModelRunner | None = None) -> ModelRunner:
     """The way to run ``model``: that of ``like``, or the fastest that agrees with the plain model.
 
     Raises ModelRefused for a model that no way can run rightly.
     """
-    if isinstance(like, Lean):
-        return Lean(model, like=like)
+    if isinstance(like, FusedRunner):
+        return FusedRunner(model, like=like)
     if like is not None:
-        return Whole(model)
+        return TransformersRunner(model)
     plain = _plain(model)
     failures: list[str] = []
-    for way in (Lean, Whole):
-        if way is Lean and not Lean.fits(model):
+    for way in (FusedRunner, TransformersRunner):
+        if way is FusedRunner and not FusedRunner.fits(model):
             continue
-        brain = way(model)
-        gap = _gap(brain, model, plain)
+        runner = way(model)
+        gap = _gap(runner, model, plain)
         if gap is None:
-            return brain
+            return runner
         failures.append(f"{way.__name__.lower()} pass: {gap}")
     raise ModelRefused(
         f"the local engine cannot run models of type {model.config.model_type!r} ({'; '.join(failures)})",
@@ -209,22 +211,22 @@ def _plain(model: Any) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _gap(brain: Brain, model: Any, plain: torch.Tensor) -> str | None:
-    """What is wrong with ``brain`` when it reads the probe in two chunks and a single token; None when nothing is."""
-    arena = arena_for(model, rows=256)
-    strand = arena.open(0, _PROBE, len(_PROBE))
-    assert strand is not None
+def _gap(runner: ModelRunner, model: Any, plain: torch.Tensor) -> str | None:
+    """What is wrong with ``runner`` when it reads the probe in two chunks and a single token; None when nothing is."""
+    kv_cache = kv_cache_for(model, rows=256)
+    slot = kv_cache.open(0, _PROBE, len(_PROBE))
+    assert slot is not None
     ids = [token % model.config.vocab_size for token in _PROBE]
     try:
         for begin, end in ((0, 10), (10, len(ids) - 1), (len(ids) - 1, len(ids))):
-            layout = Layout(arena, [Span(strand, end - begin)])
+            layout = Layout(kv_cache, [Span(slot, end - begin)])
             keep = torch.tensor([end - begin - 1], device=model.device)
-            logits = brain(torch.tensor(ids[begin:end], device=model.device), layout, keep)
-            strand.tokens.extend(ids[begin:end])
+            logits = runner(torch.tensor(ids[begin:end], device=model.device), layout, keep)
+            slot.tokens.extend(ids[begin:end])
     except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
         return f"{type(error).__name__}: {error}"  # any failure means the same here: this way does not run this model
     gap = float((logits[0].log_softmax(-1) - plain).abs().max())
-    limit = 1e-2 if arena.data.dtype == torch.float32 else 0.5
+    limit = 1e-2 if kv_cache.data.dtype == torch.float32 else 0.5
     return None if gap <= limit else f"log-probs differ from the plain model by {gap:.3g}"
 
 
@@ -234,11 +236,11 @@ def row_bytes(model: Any) -> int:
     return layers * 2 * heads * dim * int(model.dtype.itemsize)
 
 
-def arena_for(model: Any, *, rows: int) -> Arena:
+def kv_cache_for(model: Any, *, rows: int) -> KVCache:
     """A cache of ``rows`` tokens for this model, beside its weights."""
     layers, heads, dim = _shape(model.config)
     page = 64
-    return Arena(
+    return KVCache(
         layers=layers, heads=heads, dim=dim, rows=max(rows, page), dtype=model.dtype, device=model.device, page=page
     )
 

@@ -20,7 +20,7 @@ ROOM = 4
 """packed copies are made where this many of them would fit into what is free"""
 
 
-class Matrix:
+class PackedLinear:
     """A projection ``weight`` `[out, in]`; with ``pack`` also in the layout that suits several tokens at once."""
 
     __slots__ = ("bias", "packed", "weight")
@@ -36,24 +36,24 @@ class Matrix:
         return _product(x, self.packed, self.bias)
 
 
-class Press:
+class LinearPacker:
     """Makes matrices, packed or not. Weights that a relative has made one of already are not taken twice."""
 
-    def __init__(self, packs: bool, known: Mapping[int, Matrix] | None = None) -> None:
+    def __init__(self, packs: bool, known: Mapping[int, PackedLinear] | None = None) -> None:
         self.packs = packs
-        self.made: dict[int, Matrix] = {}
+        self.made: dict[int, PackedLinear] = {}
         self._known = known or {}
 
-    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Matrix:
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> PackedLinear:
         place = weight.data_ptr()
         known = self._known.get(place)
-        matrix = known if known and known.weight.shape == weight.shape else Matrix(weight, bias, pack=self.packs)
-        self.made[place] = matrix
-        return matrix
+        linear = known if known and known.weight.shape == weight.shape else PackedLinear(weight, bias, pack=self.packs)
+        self.made[place] = linear
+        return linear
 
 
 def worth_packing(weight: torch.Tensor, *, needed: int) -> bool:
-    """Whether copies of ``needed`` bytes in all may be made, and products by a matrix like ``weight`` gain by them."""
+    """Whether copies of ``needed`` bytes in all may be made, and products by a linear like ``weight`` gain by them."""
     device = weight.device
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from openclaw_rl.backends.local.engine.asking import Asking, Lost, completion, fatal, settle, within
-from openclaw_rl.backends.local.engine.events import Finished, Said, Scored
+from openclaw_rl.backends.local.engine.events import Finished, Scored, TokenDelta
 from openclaw_rl.backends.local.engine.lineage import Lineage
 from openclaw_rl.backends.local.engine.link import Link
 from openclaw_rl.backends.local.engine.messages import (
@@ -57,7 +57,7 @@ BACKOFF = 1.0
 LATER = 60.0
 """seconds from one start to the next of a policy that is down"""
 
-_Item = Said | Finished | OpenClawError
+_Item = TokenDelta | Finished | OpenClawError
 _Bits: TypeAlias = AsyncGenerator[Delta | Completion, None]
 
 
@@ -262,11 +262,11 @@ class LocalPolicy:
             try:
                 while not over:
                     item = await queue.get()
-                    over = not isinstance(item, Said)
+                    over = not isinstance(item, TokenDelta)
                     if isinstance(item, OpenClawError):
                         raise item
                     shown()
-                    yield item.delta if isinstance(item, Said) else completion(item, asking.sampling)
+                    yield item.delta if isinstance(item, TokenDelta) else completion(item, asking.sampling)
             finally:
                 self._streams.pop(id, None)
                 if not over:
@@ -381,7 +381,7 @@ class LocalPolicy:
                 for event in events:
                     self._hand(event.job, event)
 
-    def _hand(self, id: int, item: Said | Finished | Scored | OpenClawError) -> None:
+    def _hand(self, id: int, item: TokenDelta | Finished | Scored | OpenClawError) -> None:
         """Give an event to whoever waits for it; nobody does after a cancellation."""
         if isinstance(item, Scored):
             settle(self._waiting.get(id), item.scores)

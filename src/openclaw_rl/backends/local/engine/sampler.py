@@ -1,6 +1,6 @@
-"""From logits to tokens: each row of a batch is drawn by its own request's settings and its own chance.
+"""The sampler: from logits to tokens, each row of a batch by its own request's sampling settings and rng.
 
-The number drawn for a row comes from that request's generator alone, so who else is in the batch does not change it.
+The random number of a row comes from that request's rng alone, so who else is in the batch does not change it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from openclaw_rl.types import Sampling
 
 BLOCK = 128
-"""chances that are added up before it is looked in which of such blocks a drawn number falls"""
+"""probs that are added up before it is looked in which of such blocks a drawn number falls"""
 HEAD = 512
 """top-p looks at this many of the best tokens first, and sorts the whole vocabulary only where they do not suffice"""
 FREE = 2
@@ -31,18 +31,18 @@ WINDOW = 1024
 
 
 @dataclass(slots=True)
-class Drawer:
-    """One request's settings, chance and past tokens."""
+class RequestSampler:
+    """One request's sampling settings, rng and past tokens."""
 
     sampling: Sampling
-    chance: Random
+    rng: Random
     prompt: frozenset[int]
     text_of: Callable[[int], str]
     said: Counter[int] = field(default_factory=Counter)
     trail: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, sampling: Sampling, prompt: Sequence[int], text_of: Callable[[int], str]) -> Drawer:
+    def of(cls, sampling: Sampling, prompt: Sequence[int], text_of: Callable[[int], str]) -> RequestSampler:
         seen = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
         return cls(sampling, Random(sampling.seed), seen, text_of)
 
@@ -75,7 +75,7 @@ class Drawer:
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class SampledToken:
     """A token, its log-prob as the model gave it and after the temperature, and the best alternatives."""
 
     token: int
@@ -85,49 +85,51 @@ class Draw:
 
 
 @torch.inference_mode()
-def draw(logits: torch.Tensor, drawers: Sequence[Drawer]) -> list[Draw]:
+def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[SampledToken]:
     """One token per row of ``logits`` `[n, vocabulary]`, float32."""
-    heats = [drawer.sampling.temperature or 1.0 for drawer in drawers]
-    hot = any(heat != 1.0 for heat in heats)
-    scaled = logits / logits.new_tensor(heats)[:, None] if hot else logits
+    temperatures = [sampler.sampling.temperature or 1.0 for sampler in samplers]
+    hot = any(temperature != 1.0 for temperature in temperatures)
+    scaled = logits / logits.new_tensor(temperatures)[:, None] if hot else logits
     raw_norm = logits.logsumexp(-1)
     hot_norm = scaled.logsumexp(-1) if hot else raw_norm
-    scores = _penalise(scaled, logits, drawers, heats)
-    tokens = _choose(scores, drawers, hot_norm if scores is scaled else scores.logsumexp(-1))
+    scores = _penalise(scaled, logits, samplers, temperatures)
+    tokens = _choose(scores, samplers, hot_norm if scores is scaled else scores.logsumexp(-1))
     at = tokens[:, None]
     raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
     tempered = (scaled.gather(1, at)[:, 0] - hot_norm).tolist()
-    tops = _tops(logits, raw_norm, drawers)
+    tops = _tops(logits, raw_norm, samplers)
     ids = tokens.tolist()
-    for drawer, token in zip(drawers, ids, strict=True):
-        drawer.note(token)
-    return [Draw(t, min(r, 0.0), min(h, 0.0), top) for t, r, h, top in zip(ids, raw, tempered, tops, strict=True)]
+    for sampler, token in zip(samplers, ids, strict=True):
+        sampler.note(token)
+    return [
+        SampledToken(t, min(r, 0.0), min(h, 0.0), top) for t, r, h, top in zip(ids, raw, tempered, tops, strict=True)
+    ]
 
 
 def _penalise(
-    scaled: torch.Tensor, logits: torch.Tensor, drawers: Sequence[Drawer], heats: Sequence[float]
+    scaled: torch.Tensor, logits: torch.Tensor, samplers: Sequence[RequestSampler], temperatures: Sequence[float]
 ) -> torch.Tensor:
     """Penalties act on the logits before the temperature; rows without any are left alone."""
-    again = [drawer.again() for drawer in drawers]
-    rows = [row for row, drawer in enumerate(drawers) if drawer.penalised or again[row]]
+    again = [sampler.again() for sampler in samplers]
+    rows = [row for row, sampler in enumerate(samplers) if sampler.penalised or again[row]]
     if not rows:
         return scaled
     scaled = scaled.clone()
     for row in rows:
-        drawer, ask = drawers[row], drawers[row].sampling
+        sampler, ask = samplers[row], samplers[row].sampling
         scores = logits[row].clone()
-        if ask.repetition_penalty != 1.0 and (seen := sorted(drawer.prompt | drawer.said.keys())):
+        if ask.repetition_penalty != 1.0 and (seen := sorted(sampler.prompt | sampler.said.keys())):
             index = torch.tensor(seen, device=logits.device)
             old = scores[index]
             scores[index] = torch.where(old < 0, old * ask.repetition_penalty, old / ask.repetition_penalty)
-        if drawer.said:
-            index = torch.tensor(list(drawer.said), device=logits.device)
-            counts = logits.new_tensor(list(drawer.said.values()))
+        if sampler.said:
+            index = torch.tensor(list(sampler.said), device=logits.device)
+            counts = logits.new_tensor(list(sampler.said.values()))
             scores[index] -= ask.presence_penalty + ask.frequency_penalty * counts
         if again[row]:
             index = torch.tensor(list(again[row]), device=logits.device)
             scores[index] -= logits.new_tensor(list(again[row].values()))
-        scaled[row] = scores / heats[row]
+        scaled[row] = scores / temperatures[row]
     return scaled
 
 
@@ -148,50 +150,50 @@ def _again(trail: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def _choose(scores: torch.Tensor, drawers: Sequence[Drawer], norm: torch.Tensor) -> torch.Tensor:
+def _choose(scores: torch.Tensor, samplers: Sequence[RequestSampler], norm: torch.Tensor) -> torch.Tensor:
     """A token for each row of ``scores``, whose log-normaliser is ``norm`` `[n]`."""
-    chance = [row for row, drawer in enumerate(drawers) if not drawer.sampling.greedy]
-    plain = [row for row in chance if not drawers[row].filtered]
-    if len(plain) == len(drawers):
-        return _pick((scores - norm[:, None]).exp_(), drawers)
+    sampled = [row for row, sampler in enumerate(samplers) if not sampler.sampling.greedy]
+    plain = [row for row in sampled if not samplers[row].filtered]
+    if len(plain) == len(samplers):
+        return _pick((scores - norm[:, None]).exp_(), samplers)
     tokens = scores.argmax(-1)
     if plain:
-        tokens[plain] = _pick((scores[plain] - norm[plain, None]).exp_(), [drawers[row] for row in plain])
-    for row in chance:
-        if drawers[row].filtered:
-            tokens[row] = _pick_filtered(scores[row], drawers[row])
+        tokens[plain] = _pick((scores[plain] - norm[plain, None]).exp_(), [samplers[row] for row in plain])
+    for row in sampled:
+        if samplers[row].filtered:
+            tokens[row] = _pick_filtered(scores[row], samplers[row])
     return tokens
 
 
-def _pick(chances: torch.Tensor, drawers: Sequence[Drawer]) -> torch.Tensor:
-    """Where each drawer's number falls in the running sum of its row: first in which block, then where in it."""
-    width = BLOCK if chances.shape[-1] % BLOCK == 0 else chances.shape[-1]
-    blocks = chances.view(len(chances), -1, width)
+def _pick(probs: torch.Tensor, samplers: Sequence[RequestSampler]) -> torch.Tensor:
+    """Where each sampler's random number falls in the running sum of its row: in which block, then where in it."""
+    width = BLOCK if probs.shape[-1] % BLOCK == 0 else probs.shape[-1]
+    blocks = probs.view(len(probs), -1, width)
     sums = blocks.sum(-1).double().cumsum(-1)
-    points = sums.new_tensor([[drawer.chance.random()] for drawer in drawers]) * sums[:, -1:]
+    points = sums.new_tensor([[sampler.rng.random()] for sampler in samplers]) * sums[:, -1:]
     block = torch.searchsorted(sums, points, right=True).clamp_(max=sums.shape[-1] - 1)
     before = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0.0)
-    inner = blocks[torch.arange(len(chances), device=chances.device), block[:, 0]].double().cumsum(-1)
+    inner = blocks[torch.arange(len(probs), device=probs.device), block[:, 0]].double().cumsum(-1)
     place = torch.searchsorted(inner, points - before, right=True).clamp_(max=width - 1)
     picked = (block * width + place)[:, 0]
-    # rounding can land on a token of chance zero at the very end of the row or block
-    impossible = chances.gather(1, picked[:, None])[:, 0] == 0
-    return torch.where(impossible, chances.argmax(-1), picked) if impossible.any() else picked
+    # rounding can land on a token of probability zero at the very end of the row or block
+    impossible = probs.gather(1, picked[:, None])[:, 0] == 0
+    return torch.where(impossible, probs.argmax(-1), picked) if impossible.any() else picked
 
 
-def _pick_filtered(scores: torch.Tensor, drawer: Drawer) -> torch.Tensor:
+def _pick_filtered(scores: torch.Tensor, sampler: RequestSampler) -> torch.Tensor:
     """Among the tokens that top-k, then top-p, then min-p leave, best first."""
-    ask = drawer.sampling
+    ask = sampler.sampling
     size = scores.shape[-1]
-    chances = scores.softmax(-1)
+    probs = scores.softmax(-1)
     head = min(size, ask.top_k or HEAD, size)
-    best, ids = chances.topk(head)
+    best, ids = probs.topk(head)
     if not ask.top_k and head < size and _needs_more(best, ask):
-        best, ids = chances.sort(descending=True)
+        best, ids = probs.sort(descending=True)
     if ask.top_k:
         best = best / best.sum()
     kept = best * (best.cumsum(-1) - best < ask.top_p) * (best >= ask.min_p * best[0])
-    return ids[_pick(kept[None], [drawer])[0]]
+    return ids[_pick(kept[None], [sampler])[0]]
 
 
 def _needs_more(best: torch.Tensor, ask: Sampling) -> bool:
@@ -200,10 +202,12 @@ def _needs_more(best: torch.Tensor, ask: Sampling) -> bool:
     return not reached and not float(best[-1]) < ask.min_p * float(best[0])
 
 
-def _tops(logits: torch.Tensor, norm: torch.Tensor, drawers: Sequence[Drawer]) -> list[tuple[tuple[int, float], ...]]:
+def _tops(
+    logits: torch.Tensor, norm: torch.Tensor, samplers: Sequence[RequestSampler]
+) -> list[tuple[tuple[int, float], ...]]:
     found: list[tuple[tuple[int, float], ...]] = []
-    for row, drawer in enumerate(drawers):
-        count = min(drawer.sampling.top_logprobs, logits.shape[-1])
+    for row, sampler in enumerate(samplers):
+        count = min(sampler.sampling.top_logprobs, logits.shape[-1])
         if not count:
             found.append(())
             continue

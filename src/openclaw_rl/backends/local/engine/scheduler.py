@@ -1,8 +1,9 @@
-"""Continuous batching: requests join and leave between two passes of the model.
+"""The scheduler: continuous batching with chunked prefill.
 
-Each step runs one pass per version in use: one token of every running reply, and a chunk of the prompts that are still
-being read, cut so that running replies go on. Memory is bounded by the arena: a job waits until its rows are there, and
-when running replies outgrow it the youngest gives its rows up and is read again later.
+Requests join and leave between two passes of the model. Each step runs one pass per version in use: one decode token of
+every running reply, and a chunk of the prompts in prefill, cut so that decoding goes on. Memory is bounded by the KV
+cache: a request waits until its rows are there, and when running replies outgrow it the youngest is preempted and
+computed again later.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ import torch
 
 from openclaw_rl.backends.hf.memory import release
 from openclaw_rl.backends.local.engine.attention import Layout, Span
-from openclaw_rl.backends.local.engine.cuda_graphs import Recorded
-from openclaw_rl.backends.local.engine.events import Event, Failed, Said
-from openclaw_rl.backends.local.engine.kv_cache import WORTHWHILE, shared
-from openclaw_rl.backends.local.engine.model_runner import Brain, Lean, arena_for
-from openclaw_rl.backends.local.engine.sampler import draw
-from openclaw_rl.backends.local.engine.sequences import Job, Scoring, Writing
+from openclaw_rl.backends.local.engine.cuda_graphs import GraphedRunner
+from openclaw_rl.backends.local.engine.events import Event, Failed, TokenDelta
+from openclaw_rl.backends.local.engine.kv_cache import SHORTEST_HIT, common_prefix
+from openclaw_rl.backends.local.engine.model_runner import FusedRunner, ModelRunner, kv_cache_for
+from openclaw_rl.backends.local.engine.sampler import sample
+from openclaw_rl.backends.local.engine.sequences import Generation, Job, Scoring
 from openclaw_rl.errors import BackendError, OpenClawError
 
 AHEAD = 128
-"""rows taken beyond the tokens known, so that a reply seldom has to move"""
+"""rows reserved beyond the tokens known, so that a reply seldom has to move"""
 EVERY = 4
-"""while users' replies run, a version under examination gets one pass in so many"""
+"""while users' replies run, a candidate under examination gets one pass in so many"""
 
 
 @dataclass(slots=True)
@@ -39,8 +40,8 @@ class _Part:
 
     @property
     def done(self) -> int:
-        assert self.job.strand is not None
-        return len(self.job.strand)
+        assert self.job.slot is not None
+        return len(self.job.slot)
 
     @property
     def last(self) -> bool:
@@ -49,8 +50,8 @@ class _Part:
 
 
 @dataclass(slots=True)
-class Chunks:
-    """How many prompt tokens a step may read: while replies run, and while nothing else is to be done."""
+class PrefillBudget:
+    """How many prompt tokens a step may prefill: while replies decode, and while nothing else is to be done."""
 
     shared: int
     alone: int
@@ -61,10 +62,10 @@ class Counts:
     """What happened since the start."""
 
     steps: int = 0
-    read: int = 0
-    reused: int = 0
-    written: int = 0
-    put_back: int = 0
+    computed: int = 0
+    prefix_hits: int = 0
+    generated: int = 0
+    preempted: int = 0
 
 
 @dataclass(slots=True)
@@ -81,24 +82,24 @@ class Engine:
 
     def __init__(
         self,
-        base: Brain,
+        base: ModelRunner,
         model: Any,
         *,
         cache_tokens: int,
         max_batch: int,
-        chunks: Chunks | None = None,
+        prefill: PrefillBudget | None = None,
         wanted: Callable[[int], None] | None = None,
-        let_go: Callable[[list[Brain]], None] | None = None,
+        let_go: Callable[[list[ModelRunner]], None] | None = None,
     ) -> None:
         """``wanted`` is asked for a version that is not held; ``let_go`` takes those that nobody uses any more."""
         self.device: torch.device = model.device
-        self.arena = arena_for(model, rows=cache_tokens)
+        self.kv_cache = kv_cache_for(model, rows=cache_tokens)
         self.max_batch = max_batch
         cuda = self.device.type == "cuda"
-        self.chunks = chunks or (Chunks(1024, 4096) if cuda else Chunks(64, 256))
-        self.brains: dict[int, Brain] = {0: self._quick(base)}
+        self.prefill = prefill or (PrefillBudget(1024, 4096) if cuda else PrefillBudget(64, 256))
+        self.runners: dict[int, ModelRunner] = {0: self._quick(base)}
         self.live = 0
-        self.guests: set[int] = set()
+        self.candidates: set[int] = set()
         self.counts = Counts()
         self._wanted = wanted
         self._let_go = let_go or _free
@@ -108,12 +109,12 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing can be done until somebody calls."""
-        return not self._queue.running and not any(job.version in self.brains for job in self._queue.waiting)
+        return not self._queue.running and not any(job.version in self.runners for job in self._queue.waiting)
 
     def submit(self, job: Job) -> None:
         """Take a job. If its version is not held it is asked for, and the job waits until `install` or `refuse`."""
         self._queue.waiting.append(job)
-        if job.version not in self.brains and job.version not in self._asked and self._wanted is not None:
+        if job.version not in self.runners and job.version not in self._asked and self._wanted is not None:
             self._asked.add(job.version)
             self._wanted(job.version)
 
@@ -122,37 +123,37 @@ class Engine:
         for job in self._queue.all():
             if job.id == job_id:
                 self._leave(job)
-                return [job.result("aborted")] if isinstance(job, Writing) else []
+                return [job.result("aborted")] if isinstance(job, Generation) else []
         return []
 
-    def install(self, version: int, brain: Brain, *, live: bool) -> None:
+    def install(self, version: int, runner: ModelRunner, *, live: bool) -> None:
         """Hold a version; with ``live`` it is kept while nobody uses it."""
-        self.brains[version] = self._quick(brain)
+        self.runners[version] = self._quick(runner)
         self._asked.discard(version)
         if live:
             self.live = version
-            self.guests.discard(version)
+            self.candidates.discard(version)
         self._drop_unused()
 
-    def _quick(self, brain: Brain) -> Brain:
+    def _quick(self, runner: ModelRunner) -> ModelRunner:
         """On a GPU a lean pass is recorded; the kernels of a small batch take less time than their launches."""
-        if self.device.type == "cuda" and isinstance(brain, Lean):
-            return Recorded(brain, self.arena)
-        return brain
+        if self.device.type == "cuda" and isinstance(runner, FusedRunner):
+            return GraphedRunner(runner, self.kv_cache)
+        return runner
 
     def promote(self, version: int) -> None:
         """Make a held version the live one."""
         self.live = version
         self._drop_unused()
 
-    def host(self, version: int, brain: Brain) -> None:
+    def host(self, version: int, runner: ModelRunner) -> None:
         """Hold a version that is being examined: it is kept while nobody uses it, and gives way to users."""
-        self.guests.add(version)
-        self.install(version, brain, live=False)
+        self.candidates.add(version)
+        self.install(version, runner, live=False)
 
     def dismiss(self, version: int) -> list[Event]:
         """A guest is no longer examined."""
-        self.guests.discard(version)
+        self.candidates.discard(version)
         self._drop_unused()
         return []
 
@@ -170,15 +171,15 @@ class Engine:
         return {
             "running": len(running),
             "waiting": len(self._queue.waiting),
-            "cache_rows": self.arena.rows,
-            "cache_held": self.arena.held,
-            "cache_kept": self.arena.rows - self.arena.free - self.arena.held,
-            "versions": len(self.brains),
+            "cache_rows": self.kv_cache.rows,
+            "cache_held": self.kv_cache.held,
+            "cache_kept": self.kv_cache.rows - self.kv_cache.free - self.kv_cache.held,
+            "versions": len(self.runners),
             "steps": self.counts.steps,
-            "tokens_read": self.counts.read,
-            "tokens_reused": self.counts.reused,
-            "tokens_written": self.counts.written,
-            "put_back": self.counts.put_back,
+            "tokens_read": self.counts.computed,
+            "tokens_reused": self.counts.prefix_hits,
+            "tokens_written": self.counts.generated,
+            "preempted": self.counts.preempted,
         }
 
     @torch.inference_mode()
@@ -196,15 +197,15 @@ class Engine:
 
     def _yielding(self) -> set[int]:
         """Guests that let users go first: while a user's reply is being written they get one pass in `EVERY`."""
-        users = any(isinstance(job, Writing) and job.version not in self.guests for job in self._queue.running)
-        return self.guests if users and self.counts.steps % EVERY else set()
+        users = any(isinstance(job, Generation) and job.version not in self.candidates for job in self._queue.running)
+        return self.candidates if users and self.counts.steps % EVERY else set()
 
     def _admit(self) -> None:
         """Let waiting jobs in, oldest first; one that must wait for a shared prompt lets others pass."""
         for job in list(self._queue.waiting):
             if len(self._queue.running) >= self.max_batch:
                 return
-            if job.version not in self.brains or self._better_later(job):
+            if job.version not in self.runners or self._waits_for_prefix(job):
                 continue
             if not self._open(job):
                 return
@@ -213,10 +214,10 @@ class Engine:
 
     def _open(self, job: Job) -> bool:
         reusable = job.reusable if isinstance(job, Scoring) else job.wanted - 1
-        job.strand = self.arena.open(job.version, job.tokens[:reusable], self._room(job), scope=job.scope)
-        if job.strand is None:
+        job.slot = self.kv_cache.open(job.version, job.tokens[:reusable], self._room(job), scope=job.scope)
+        if job.slot is None:
             return False
-        self.counts.reused += len(job.strand)
+        self.counts.prefix_hits += len(job.slot)
         return True
 
     def _room(self, job: Job) -> int:
@@ -224,14 +225,14 @@ class Engine:
             return job.wanted
         return min(job.wanted + AHEAD, job.prompt + job.limit)
 
-    def _better_later(self, job: Job) -> bool:
+    def _waits_for_prefix(self, job: Job) -> bool:
         """Whether a running job is just reading a beginning that this one shares, longer than any that is known."""
-        _, known = self.arena.match(job.version, job.tokens, scope=job.scope)
+        _, known = self.kv_cache.match(job.version, job.tokens, scope=job.scope)
         for other in self._queue.running:
             alike = (other.version, other.scope) == (job.version, job.scope)
-            if alike and other.strand is not None and len(other.strand) < other.wanted - 1:
-                ahead = shared(other.tokens, job.tokens)
-                if ahead >= WORTHWHILE and min(ahead, other.wanted - 1) > known:
+            if alike and other.slot is not None and len(other.slot) < other.wanted - 1:
+                ahead = common_prefix(other.tokens, job.tokens)
+                if ahead >= SHORTEST_HIT and min(ahead, other.wanted - 1) > known:
                     return True
         return False
 
@@ -239,8 +240,8 @@ class Engine:
         """The tokens of the next pass: every running reply's one, then prompts, oldest first, within the chunk."""
         jobs = [job for job in self._queue.running if job.version == version]
         parts = [_Part(job, 1) for job in jobs if self._left(job) == 1]
-        replies = any(isinstance(job, Writing) and self._left(job) == 1 for job in self._queue.running)
-        budget = self.chunks.shared if replies else self.chunks.alone
+        replies = any(isinstance(job, Generation) and self._left(job) == 1 for job in self._queue.running)
+        budget = self.prefill.shared if replies else self.prefill.alone
         # a reply that somebody waits for is read before a score
         reading = sorted((job for job in jobs if self._left(job) > 1), key=lambda job: isinstance(job, Scoring))
         for job in reading:
@@ -252,40 +253,40 @@ class Engine:
         return [part for part in parts if self._make_room(part)]
 
     def _left(self, job: Job) -> int:
-        assert job.strand is not None
-        return job.wanted - len(job.strand)
+        assert job.slot is not None
+        return job.wanted - len(job.slot)
 
     def _make_room(self, part: _Part) -> bool:
         """Rows for a part, if need be those of the youngest running job; False when it was this one."""
-        while part.job.strand is not None and not self.arena.grow(part.job.strand, part.done + part.count):
-            self._put_back(self._queue.running[-1])
-        if part.job.strand is None:
+        while part.job.slot is not None and not self.kv_cache.grow(part.job.slot, part.done + part.count):
+            self._preempt(self._queue.running[-1])
+        if part.job.slot is None:
             return False
-        if part.done + part.count > part.job.strand.room - 1 and isinstance(part.job, Writing):
-            self.arena.grow(part.job.strand, self._room(part.job))
+        if part.done + part.count > part.job.slot.room - 1 and isinstance(part.job, Generation):
+            self.kv_cache.grow(part.job.slot, self._room(part.job))
         return True
 
-    def _put_back(self, job: Job) -> None:
-        assert job.strand is not None
-        self.arena.drop(job.strand)
-        job.strand = None
+    def _preempt(self, job: Job) -> None:
+        assert job.slot is not None
+        self.kv_cache.drop(job.slot)
+        job.slot = None
         self._queue.running.remove(job)
         self._queue.waiting.appendleft(job)
-        self.counts.put_back += 1
+        self.counts.preempted += 1
 
     def _pass(self, version: int, parts: list[_Part]) -> list[Event]:
-        parts = [part for part in parts if part.job.strand is not None]
+        parts = [part for part in parts if part.job.slot is not None]
         if not parts:
             return []
-        spans = [Span(part.job.strand, part.count) for part in parts if part.job.strand is not None]
+        spans = [Span(part.job.slot, part.count) for part in parts if part.job.slot is not None]
         tokens = [token for part in parts for token in part.job.tokens[part.done : part.done + part.count]]
         kept, owners = self._kept(parts)
         keep = torch.tensor(kept, dtype=torch.long, device=self.device)
-        logits = self.brains[version](torch.tensor(tokens, device=self.device), Layout(self.arena, spans), keep)
+        logits = self.runners[version](torch.tensor(tokens, device=self.device), Layout(self.kv_cache, spans), keep)
         finished = [part for part in parts if part.last]
         for part, span in zip(parts, spans, strict=True):
-            span.strand.tokens.extend(part.job.tokens[part.done : part.done + part.count])
-        self.counts.read += len(tokens)
+            span.slot.tokens.extend(part.job.tokens[part.done : part.done + part.count])
+        self.counts.computed += len(tokens)
         events = self._write(logits, owners)
         return events + self._score(logits, owners, [part.job for part in finished])
 
@@ -306,20 +307,20 @@ class Engine:
         return kept, owners
 
     def _write(self, logits: torch.Tensor, owners: list[Job]) -> list[Event]:
-        rows = [(row, job) for row, job in enumerate(owners) if isinstance(job, Writing)]
+        rows = [(row, job) for row, job in enumerate(owners) if isinstance(job, Generation)]
         if not rows:
             return []
         mine = logits if len(rows) == len(owners) else logits[[row for row, _ in rows]]
         events: list[Event] = []
-        drawn = draw(mine, [job.drawer for _, job in rows])
+        drawn = sample(mine, [job.sampler for _, job in rows])
         for (_, job), result in zip(rows, drawn, strict=True):
             try:
                 delta, finish = job.take(result)
             except Exception as error:  # what one reply fails with is its own; the others go on
                 events.append(self._failed(job, error))
                 continue
-            self.counts.written += 1
-            events.append(Said(job.id, delta))
+            self.counts.generated += 1
+            events.append(TokenDelta(job.id, delta))
             if finish is not None:
                 self._leave(job)
                 events.append(job.result(finish))
@@ -348,22 +349,22 @@ class Engine:
             self._queue.waiting.remove(job)
             return
         self._queue.running.remove(job)
-        if job.strand is not None:
-            self.arena.close(job.strand)
-            job.strand = None
+        if job.slot is not None:
+            self.kv_cache.close(job.slot)
+            job.slot = None
 
     def _drop_unused(self) -> None:
         """Versions that nobody uses leave memory, except the base and the live one."""
-        used = {job.version for job in self._queue.all()} | {0, self.live} | self.guests
-        left = [version for version in self.brains if version not in used]
+        used = {job.version for job in self._queue.all()} | {0, self.live} | self.candidates
+        left = [version for version in self.runners if version not in used]
         for version in left:
-            self.arena.forget(version)
+            self.kv_cache.forget(version)
         if left:
-            self._let_go([self.brains.pop(version) for version in left])
+            self._let_go([self.runners.pop(version) for version in left])
 
 
-def _free(brains: list[Brain]) -> None:
-    brains.clear()
+def _free(runners: list[ModelRunner]) -> None:
+    runners.clear()
     release()
 
 

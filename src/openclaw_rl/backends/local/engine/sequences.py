@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 from openclaw_rl.backends.local.engine.detokenizer import Stops, Words
 from openclaw_rl.backends.local.engine.events import Finished, Scored
-from openclaw_rl.backends.local.engine.kv_cache import Strand
-from openclaw_rl.backends.local.engine.sampler import Draw, Drawer
+from openclaw_rl.backends.local.engine.kv_cache import SequenceSlot
+from openclaw_rl.backends.local.engine.sampler import RequestSampler, SampledToken
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores
 from openclaw_rl.types import Finish, Logprobs, Sampling, Tokens
 
 
 @dataclass(eq=False, slots=True)
-class Writing:
+class Generation:
     """A reply being written. ``tokens`` are the prompt and what was sampled."""
 
     id: int
@@ -22,13 +22,13 @@ class Writing:
     tokens: list[int]
     prompt: int
     limit: int
-    drawer: Drawer
+    sampler: RequestSampler
     words: Words
     stops: Stops
     ends: frozenset[int]
     text_of: Callable[[int], str]
     scope: str = ""
-    strand: Strand | None = None
+    slot: SequenceSlot | None = None
     logprobs: list[float] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
 
@@ -44,7 +44,7 @@ class Writing:
         ends: frozenset[int],
         scope: str = "",
         decode: Callable[[Sequence[int]], str],
-    ) -> Writing:
+    ) -> Generation:
         room = context - len(prompt)
 
         def text_of(token: int) -> str:
@@ -56,7 +56,7 @@ class Writing:
             tokens=list(prompt),
             prompt=len(prompt),
             limit=min(sampling.max_tokens or room, room),
-            drawer=Drawer.of(sampling, prompt, text_of),
+            sampler=RequestSampler.of(sampling, prompt, text_of),
             words=Words(decode),
             stops=Stops(sampling.stop),
             ends=ends,
@@ -69,7 +69,7 @@ class Writing:
         """Tokens whose values must be in the cache before the next one can be drawn."""
         return len(self.tokens)
 
-    def take(self, drawn: Draw) -> tuple[Delta, Finish | None]:
+    def take(self, drawn: SampledToken) -> tuple[Delta, Finish | None]:
         """Add a drawn token: what to show for it, and how the reply ends if it does."""
         self.tokens.append(drawn.token)
         self.logprobs.append(drawn.tempered)
@@ -93,7 +93,7 @@ class Writing:
         more, stopped = self.stops.push(self.words.flush())
         return shown + more + ("" if stopped else self.stops.flush()), stopped
 
-    def _piece(self, drawn: Draw) -> Piece:
+    def _piece(self, drawn: SampledToken) -> Piece:
         top = tuple(Alternative(token=t, text=self.text_of(t), logprob=value) for t, value in drawn.top)
         return Piece(token=drawn.token, text=self.text_of(drawn.token), logprob=drawn.raw, top=top)
 
@@ -110,7 +110,7 @@ class Scoring:
     temperature: float
     top_k: int
     scope: str = ""
-    strand: Strand | None = None
+    slot: SequenceSlot | None = None
     logprobs: list[float] = field(default_factory=list)
     top_tokens: list[Tokens] = field(default_factory=list)
     top_logprobs: list[Logprobs] = field(default_factory=list)
@@ -131,4 +131,4 @@ class Scoring:
         return Scored(self.id, Scores(logprobs=tuple(self.logprobs), top_tokens=tops, top_logprobs=values))
 
 
-Job = Writing | Scoring
+Job = Generation | Scoring

@@ -43,9 +43,9 @@ from openclaw_rl.backends.local.engine.messages import (
     Tokenize,
     Write,
 )
-from openclaw_rl.backends.local.engine.model_runner import Brain, brain_of, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.engine.scheduler import Engine
-from openclaw_rl.backends.local.engine.sequences import Scoring, Writing
+from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.types import Tokens
 
@@ -90,10 +90,10 @@ class Worker:
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[Action] = SimpleQueue()
         self._loads: SimpleQueue[Load | Host | _Want | None] = SimpleQueue()
-        self._left: deque[Brain] = deque()
+        self._left: deque[ModelRunner] = deque()
         self._adapters: dict[int, str | None] = {0: None}
         self._loaded = _load(settings, lambda text: self._send(Progress(text)))
-        self._base = brain_of(self._loaded.model)
+        self._base = model_runner_of(self._loaded.model)
         rows = cache_rows(self._loaded, self._base, settings)
         self._chat = Chat(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._words = self._chat.again()
@@ -105,7 +105,7 @@ class Worker:
             wanted=self._want,
             let_go=self._let_go if self._loaded.device.type == "cpu" else None,
         )
-        self._context = min(settings.context or self._loaded.context, self._loaded.context, self._engine.arena.rows)
+        self._context = min(settings.context or self._loaded.context, self._loaded.context, self._engine.kv_cache.rows)
 
     def listen(self) -> None:
         """Answer requests until the pipe breaks."""
@@ -134,7 +134,7 @@ class Worker:
             tool_format=loaded.tool_format,
             device=str(loaded.device),
             dtype=str(loaded.dtype).removeprefix("torch."),
-            cache_tokens=self._engine.arena.rows,
+            cache_tokens=self._engine.kv_cache.rows,
         )
 
     def _take(self, request: Request) -> None:
@@ -154,22 +154,22 @@ class Worker:
             case Cancel(id):
                 self._inbox.put(lambda engine: engine.cancel(id))
             case Write():
-                self._submit(self._writing(request))
+                self._submit(self._generation(request))
             case Score():
                 self._submit(self._scoring(request))
 
-    def _submit(self, job: Writing | Scoring) -> None:
+    def _submit(self, job: Generation | Scoring) -> None:
         def action(engine: Engine) -> list[Event]:
             engine.submit(job)
             return []
 
         self._inbox.put(action)
 
-    def _writing(self, ask: Write) -> Writing:
+    def _generation(self, ask: Write) -> Generation:
         ids = self._chat.encode(ask.prompt)
         self._check_ids(ids)
         self._check(len(ids), ask.sampling.max_tokens or 1)
-        return Writing.of(
+        return Generation.of(
             ask.id,
             ask.version,
             ids,
@@ -209,10 +209,10 @@ class Worker:
         """The engine needs a version that it does not hold."""
         self._loads.put(_Want(version))
 
-    def _let_go(self, brains: list[Brain]) -> None:
+    def _let_go(self, runners: list[ModelRunner]) -> None:
         """Versions that nobody uses any more are freed by the thread that made them: see `release`."""
-        while brains:
-            self._left.append(brains.pop())
+        while runners:
+            self._left.append(runners.pop())
         self._loads.put(None)
 
     def _run_engine(self) -> None:
@@ -260,16 +260,16 @@ class Worker:
         if version not in self._adapters:
             raise BackendError(f"no version {version}; known: {sorted(self._adapters)}")
         adapter = self._adapters[version]
-        brain = self._engine.brains.get(version)
-        if brain is None and adapter is None:
-            brain = self._engine.brains[0]
-        if brain is None:
+        runner = self._engine.runners.get(version)
+        if runner is None and adapter is None:
+            runner = self._engine.runners[0]
+        if runner is None:
             assert adapter is not None
             if asker is None and not Path(adapter).is_dir():
                 raise RequestError(f"the weights of version {version} are no longer kept", field="model", status=404)
             self._check_room()
-            brain = brain_of(version_model(self._loaded.model, adapter), like=self._base)
-        ready = brain
+            runner = model_runner_of(version_model(self._loaded.model, adapter), like=self._base)
+        ready = runner
 
         def action(engine: Engine) -> list[Event]:
             if isinstance(wish, Host):
@@ -328,7 +328,7 @@ def _load(settings: Settings, progress: Callable[[str], None]) -> Loaded:
     )
 
 
-def cache_rows(loaded: Loaded, brain: Brain, settings: Settings) -> int:
+def cache_rows(loaded: Loaded, runner: ModelRunner, settings: Settings) -> int:
     """How many tokens the cache holds: as asked, or as many as a full batch can use within a share of free memory.
 
     What the next version needs is left free; in main memory, which others use too, a moderate cache is enough.
@@ -340,7 +340,7 @@ def cache_rows(loaded: Loaded, brain: Brain, settings: Settings) -> int:
         share = left
     else:
         on_cpu = loaded.device.type == "cpu"
-        share = int(max(left - version_bytes(loaded.model, brain), 0) * (0.25 if on_cpu else 0.5))
+        share = int(max(left - version_bytes(loaded.model, runner), 0) * (0.25 if on_cpu else 0.5))
         most = max(MODERATE // each, 4 * context) if on_cpu else settings.max_batch * context
         rows = min(settings.max_batch * context, most, share // each)
     if rows * each > share or rows < min(LEAST, context):
