@@ -35,7 +35,7 @@ from openclaw_rl.backends.local.training.forward import ATTENTION, compile_layer
 from openclaw_rl.backends.local.training.head import Head
 from openclaw_rl.backends.local.training.model import adapter_layers, add_adapter, switched_off
 from openclaw_rl.backends.local.training.settings import LoraSettings
-from openclaw_rl.losses.tree import plant
+from openclaw_rl.losses.tree import pack
 from openclaw_rl.types import Message, Prompt, Sample, Tokens
 
 GIB = 1024**3
@@ -205,7 +205,7 @@ def turn_by_turn(bench: Bench, samples: Sequence[Sample], views: Sequence[Sequen
 
 @dataclass(frozen=True)
 class Grpo:
-    """TRL's GRPO trainer on the same weights; it looks at ``at_once`` padded turns in each pass."""
+    """TRL's GRPO trainer on the same weights; it query_blocks at ``at_once`` padded turns in each pass."""
 
     bench: Bench
     trainer: Any
@@ -367,7 +367,7 @@ def attention_seconds(bench: Bench, batch: Batch, flops: float) -> float:
     config = bench.model.config
     pair: int = 4 * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     views, plain = [path for _, _, path in batch.hinted], list(batch.plain)
-    (others,), (student,) = plant([*views, *plain]), plant(plain)
+    (others,), (student,) = pack([*views, *plain]), pack(plain)
     pairs = int((others.depth + 1).sum()) + 3.5 * int((student.depth + 1).sum())
     return pair * pairs / flops
 
@@ -438,7 +438,7 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--budget", type=int, default=None, help="tokens at once; default: all")
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing, for both")
-    parser.add_argument("--trl-turns", type=int, default=1, help="padded turns that TRL looks at in one pass")
+    parser.add_argument("--trl-turns", type=int, default=1, help="padded turns that TRL query_blocks at in one pass")
     parser.add_argument("--compile", action="store_true", help="compile the layers on the tree's road")
     parser.add_argument("--curve", action="store_true")
     args = parser.parse_args()

@@ -44,7 +44,7 @@ from openclaw_rl.backends.local.training.worker import Order, Worker, norm_alarm
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.losses import LossInputs, LossSettings
 from openclaw_rl.losses.tree import Path as TokenPath
-from openclaw_rl.losses.tree import plant
+from openclaw_rl.losses.tree import pack
 from openclaw_rl.ports import Trained, Trainer
 from openclaw_rl.types import Message, Prompt, Sample, Version
 
@@ -304,9 +304,9 @@ def test_the_block_mask_of_the_fast_kernel_says_what_the_tree_says() -> None:
         TokenPath(tokens=(*stem[: make.randrange(1, 40)], *(make.randrange(9) for _ in range(12))), reply=3)
         for _ in range(9)
     ]
-    (forest,) = plant(paths)
-    size = -(-forest.size // 8) * 8
-    end = torch.cat([forest.end, torch.arange(forest.size + 1, size + 1)])
+    (packed,) = pack(paths)
+    size = -(-packed.size // 8) * 8
+    end = torch.cat([packed.end, torch.arange(packed.size + 1, size + 1)])
     mask = train_forward.block_mask(end, block=8)
     at = torch.arange(size)
     sees = (at[None] <= at[:, None]) & (at[:, None] < end[None])
@@ -429,8 +429,8 @@ def test_a_published_adapter_is_read_by_peft_and_speaks_as_the_trainer_does(fold
     trainer.step(order(lesson(), tmp_path / "v1"))
     served = PeftModel.from_pretrained(load(folder).model, str(tmp_path / "v1")).eval()
     ids = torch.tensor([[1, 4, 8, 9, 2, 1, 5]])
-    (forest,) = plant([TokenPath(tokens=(*ids[0].tolist(), 0), reply=1)])
-    mine = trainer.policy.model.lm_head(train_forward.hidden(trainer.policy.model, forest, tree=True))
+    (packed,) = pack([TokenPath(tokens=(*ids[0].tolist(), 0), reply=1)])
+    mine = trainer.policy.model.lm_head(train_forward.hidden(trainer.policy.model, packed, tree=True))
     torch.testing.assert_close(served(input_ids=ids).logits[0], mine, rtol=0, atol=1e-5)
 
 
@@ -721,10 +721,10 @@ def test_running_out_of_memory_halves_the_tokens_at_once_until_it_fits(
 ) -> None:
     real = train_forward.hidden
 
-    def small_device(model: Any, forest: Any, *, tree: bool) -> Tensor:
-        if forest.size > room:
-            raise torch.OutOfMemoryError(f"{forest.size} tokens")
-        return real(model, forest, tree=tree)
+    def small_device(model: Any, packed: Any, *, tree: bool) -> Tensor:
+        if packed.size > room:
+            raise torch.OutOfMemoryError(f"{packed.size} tokens")
+        return real(model, packed, tree=tree)
 
     monkeypatch.setattr(train_batch, "hidden", small_device)
     room = 13
@@ -743,12 +743,12 @@ def test_layers_are_recomputed_only_for_batches_that_need_it(
     real, full = train_forward.hidden, True
     modes: list[bool] = []
 
-    def watched(model: Any, forest: Any, *, tree: bool) -> Tensor:
+    def watched(model: Any, packed: Any, *, tree: bool) -> Tensor:
         if torch.is_grad_enabled():
             modes.append(model.is_gradient_checkpointing)
             if full and not modes[-1]:
                 raise torch.OutOfMemoryError("all that the layers keep")
-        return real(model, forest, tree=tree)
+        return real(model, packed, tree=tree)
 
     def step(name: str, **settings: int | bool) -> Trained:
         trainer = worker(folder)
@@ -775,12 +775,12 @@ def test_what_was_added_up_before_memory_ran_out_is_forgotten(
     samples = [sample([at] * 8, [20, 21, 22], turn=f"t{at}", version=9, logprobs=(-4.0,) * 3) for at in range(10, 14)]
     real, runs = train_forward.hidden, []
 
-    def fails_once(model: Any, forest: Any, *, tree: bool) -> Tensor:
+    def fails_once(model: Any, packed: Any, *, tree: bool) -> Tensor:
         if torch.is_grad_enabled():
-            runs.append(forest.size)
+            runs.append(packed.size)
             if len(runs) == 2:
                 raise torch.OutOfMemoryError("the second piece")
-        return real(model, forest, tree=tree)
+        return real(model, packed, tree=tree)
 
     steady = worker(folder, micro_tokens=10).step(order(samples, tmp_path / "v1"))
     monkeypatch.setattr(train_batch, "hidden", fails_once)

@@ -188,7 +188,7 @@ def test_topk_adds_the_scalar_branch_with_its_weight() -> None:
     assert value(x, plain(w_opd=0.0)) == pytest.approx(1.0)
 
 
-# --- the pull to the base
+# --- the KL penalty to the base model
 
 
 def test_full_kl_by_hand() -> None:

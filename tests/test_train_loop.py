@@ -178,7 +178,7 @@ async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goe
     assert story.train.version(2).state == "rolled back"
     assert story.train.version(2).adapter == two.adapter
     assert roll_back(story.train, to=None, why="further").adapter is None
-    with pytest.raises(NotInLedger, match="bare base is live"):
+    with pytest.raises(NotInLedger, match="base model is live"):
         roll_back(story.train, to=None, why="further")
     assert roll_back(story.train, to=2, why="it was good after all").adapter == two.adapter
 

@@ -57,7 +57,7 @@ def test_a_version_without_a_parent_cannot_be_built_unless_it_is_the_base() -> N
         Version(number=3, parent=None, base="b")
     with pytest.raises(InvalidValue, match="parent: 3 is not below 3"):
         Version(number=3, parent=3, base="b")
-    with pytest.raises(InvalidValue, match="bare base"):
+    with pytest.raises(InvalidValue, match="base model"):
         Version(number=0, parent=None, base="b", adapter="a")
 
 

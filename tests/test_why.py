@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> Path:
     one.mkdir()
     (one / ADAPTER).write_text(json.dumps({"rules": [RULE], "turns": []}))
     with Ledger(path, writer="train", sync="normal") as train:
-        train.add_version(Version(number=0, parent=None, base="fake", state="live", note="the bare base"))
+        train.add_version(Version(number=0, parent=None, base="fake", state="live", note="the base model"))
         first = Version(number=1, parent=0, base="fake", adapter=str(one), step=1, note="step 1")
         train.add_step(Step(number=1, turns=("t1", "t2"), metrics={"loss": 0.5}, seconds=1.0), first)
         train.add_ruling(_ruling(1, "promote", "passed: all"))

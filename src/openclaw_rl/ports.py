@@ -100,7 +100,7 @@ class Policy(Protocol):
         ...
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
-        """Stream a reply of ``version`` (None: the live one, 0: the bare base). Closing it early stops generation.
+        """Stream a reply of ``version`` (None: the live one, 0: the base model). Closing it early stops generation.
 
         Raises ContextOverflow for a request that can never fit, BackendDown while it cannot answer for now.
         """
@@ -121,7 +121,7 @@ class Policy(Protocol):
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the bare base."""
+        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
         ...
 
     async def load(self, version: Version) -> None:

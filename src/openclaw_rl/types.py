@@ -348,8 +348,9 @@ class Verdict:
 class Sample:
     """One turn made ready for a training step. Built, never stored.
 
-    ``mask[r]`` False keeps reply token r out of every loss. ``advantage`` is the scalar branch's, None where it has no
-    signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them is the same.
+    ``mask[r]`` False keeps reply token r out of every loss. ``advantage`` is that of the policy-gradient term, None
+    where it has no signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them
+    is the same.
     ``recalled`` is the earlier turn of the same user that the hints are of, None where they are of this one.
     ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules.
     """
@@ -430,7 +431,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A policy by number. 0 is the bare base; every other has a parent. An adapter is never changed in place."""
+    """A policy by number. 0 is the base model; every other has a parent. An adapter is never changed in place."""
 
     number: int
     parent: int | None
@@ -445,7 +446,7 @@ class Version:
         _need(self.number >= 0, "number", f"{self.number!r} is below 0")
         _one_of(self.state, VersionState, "state")
         if self.number == 0:
-            _need(self.parent is None and self.adapter is None, "parent", "version 0 is the bare base")
+            _need(self.parent is None and self.adapter is None, "parent", "version 0 is the base model")
         else:
             _need(self.parent is not None, "parent", f"version {self.number} needs a parent")
             _need(0 <= (self.parent or 0) < self.number, "parent", f"{self.parent!r} is not below {self.number}")

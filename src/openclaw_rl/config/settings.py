@@ -285,7 +285,7 @@ class TrainSettings(Section):
         "none, all, or how many people must have given the same rule; scores always teach, and so does a lone user",
     )
     baseline_decay: float = Field(default=0.95, ge=0, lt=1, description="decay of a user's moving mean of scores")
-    w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the scalar branch; 0: OPD only")
+    w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the policy-gradient term; 0: OPD only")
     w_opd: float = Field(default=1.0, ge=0, le=1000, description="weight of distillation; 0: GRPO only")
     k: int = Field(default=4, ge=1, le=4096, description="vocabulary entries compared at each token")
     clip: float = Field(
@@ -295,8 +295,10 @@ class TrainSettings(Section):
         default="sequence_optimal", description="which hint teaches: best overlap or shortest"
     )
     subset: Subset = Field(default="student", description="whose best k entries are compared; overlap: both's")
-    kl: Literal["full", "k3"] = Field(default="full", description="pull to the base: exact, or an estimate by samples")
-    kl_coef: float = Field(default=0.05, ge=0, le=100, description="weight of that pull; it keeps replies sensible")
+    kl: Literal["full", "k3"] = Field(
+        default="full", description="KL penalty to the base model: exact, or estimated from samples"
+    )
+    kl_coef: float = Field(default=0.05, ge=0, le=100, description="weight of that penalty; it keeps replies relevant")
     aggregate: Literal["token", "sample"] = Field(
         default="token", description="average over all tokens, or samples first"
     )

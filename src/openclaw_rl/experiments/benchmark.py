@@ -178,7 +178,7 @@ def _line(value: object) -> str:
 
 
 async def run_cell(setup: Setup, cell: Cell, *, heard: Heard = lambda _cell, _exchange: None) -> dict[str, Any]:
-    """One run from the bare base to the end of its sessions."""
+    """One run from the base model to the end of its sessions."""
     began = time.monotonic()
     async with _seated(setup, cell) as (app, seats):
         before = [await _held_out(setup, cell, seat, say=str) for seat in seats]

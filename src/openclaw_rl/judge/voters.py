@@ -198,7 +198,7 @@ class OwnBase:
         """Nothing to give back: the policy belongs to others."""
 
     async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot:
-        """One vote of the bare base."""
+        """One vote of the base model."""
         sampling = Sampling(temperature=self._temperature, max_tokens=self._max_tokens, json_schema=schema)
         done: Completion | None = None
         try:

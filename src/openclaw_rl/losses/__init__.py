@@ -7,7 +7,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     inputs       what a loss may look at: `LossInputs`, each field with its shape
     arithmetic   the formulas, elementwise: `pg`, `k3`, `full_kl`, `reverse_kl`, `overlap`, `topk_opd`
     choosing     which hint teaches (h*) and which entries are compared (S_t)
-    methods      binary, opd, distill, combine, topk: inputs to parts; the pull to the base
+    methods      binary, opd, distill, combine, topk: inputs to parts; the KL penalty to the base model
     averaging    over tokens, or over samples first
     vitals       which tokens are fit, and whether the batch is sound
     settings     the settings: `LossSettings`
@@ -15,7 +15,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, to try things out
 
     >>> import torch
-    >>> from openclaw_rl.train import losses
+    >>> from openclaw_rl import losses
     >>> round(float(losses.pg(torch.tensor([0.5]).log(), torch.tensor([-1.0]))), 3)
     0.8
 

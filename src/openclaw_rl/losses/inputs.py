@@ -27,9 +27,9 @@ class LossInputs:
     same_weights: Tensor
     """[N] bool: sampled by the very weights that ``served`` comes from, so that it should equal ``old``"""
     advantage: Tensor
-    """[S] the scalar branch's A"""
+    """[S] the policy-gradient term's A"""
     has_advantage: Tensor
-    """[S] bool: False where the scalar branch has no signal"""
+    """[S] bool: False where the policy-gradient term has no signal"""
     teacher: Tensor
     """[H, N] l_T of the sampled token under each hint, shortest hint first"""
     has_teacher: Tensor

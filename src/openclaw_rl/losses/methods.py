@@ -130,7 +130,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 )
 
 
-# --- the pull to the base --------------------------------------------------------------------------
+# --- the KL penalty to the base model --------------------------------------------------------------------------
 
 
 def _kl_full(x: LossInputs, _mask: Tensor) -> Tensor:

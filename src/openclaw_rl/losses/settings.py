@@ -21,9 +21,9 @@ class LossSettings:
     method: str = "topk"
     """binary, opd, distill, combine or topk"""
     w_rl: float = 1.0
-    """weight of the scalar branch in combine and topk; 0 is OPD only"""
+    """weight of the policy-gradient term in combine and topk; 0 is OPD only"""
     w_opd: float = 1.0
-    """weight of the hinted branch in combine and topk; 0 is GRPO only"""
+    """weight of the distillation term in combine and topk; 0 is GRPO only"""
     clip: float = 1.0
     """C, the bound of l_T - l_old; 0 or less: no bound"""
     eps_low: float = 0.2
@@ -35,7 +35,7 @@ class LossSettings:
     kl: str = "full"
     """full (exact, over the vocabulary) or k3 (from the sampled token alone)"""
     kl_coef: float = 0.05
-    """weight of the pull to the base; 0 switches it off"""
+    """weight of the KL penalty to the base model; 0 switches it off"""
     max_mismatch: float = 2.0
     """mask a token whose ratio of trainer to engine at equal weights is outside [1/this, this]; at least 1"""
     aggregate: str = "token"

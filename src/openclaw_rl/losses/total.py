@@ -13,7 +13,7 @@ from openclaw_rl.losses.vitals import fit, health
 
 
 def loss(x: LossInputs, settings: LossSettings | None = None) -> tuple[Tensor, dict[str, float]]:
-    """The built-in loss: the method's parts and the pull to the base, each averaged over its own tokens.
+    """The built-in loss: the method's parts and the KL penalty to the base model, each averaged over its own tokens.
 
     Metrics: ``loss``, and for each part ``loss_NAME`` (before its weight) and ``tokens_NAME``; ``clipped``; `health`.
     """

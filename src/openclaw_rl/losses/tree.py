@@ -1,4 +1,4 @@
-"""The token tree: sequences laid out as a forest of shared prefixes, every distinct token once.
+"""The token tree: sequences packed as a tree of shared prefixes, every distinct token once.
 
 Turns of one thread share their beginning, and so do the hinted prompts of one turn. Sorted, sequences that share a
 prefix stand side by side; each then adds only what it does not share with the one before it. The order of the packed
@@ -39,7 +39,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forest:
+class PackedTree:
     """Packed sequences. `T` distinct tokens; the very last token of a path is left out, as nothing follows from it.
 
     ``rows[m]`` [R] holds, for each reply token of path ``members[m]``, the packed index whose logits predict it.
@@ -59,8 +59,8 @@ class Forest:
         """How many tokens are computed."""
         return len(self.tokens)
 
-    def sees(self) -> Tensor:
-        """The whole attention mask [T, T], True where row i may look at column j. For small forests and tests."""
+    def attention_mask(self) -> Tensor:
+        """The whole attention mask [T, T], True where row i may look at column j. For small trees and tests."""
         at = torch.arange(self.size)
         return (at[None, :] <= at[:, None]) & (at[:, None] < self.end[None, :])
 
@@ -69,7 +69,7 @@ class Forest:
         return torch.nonzero(self.depth == 0)[:, 0].tolist()
 
 
-def plant(paths: Sequence[Path], *, budget: int | None = None, share: bool = True) -> tuple[Forest, ...]:
+def pack(paths: Sequence[Path], *, budget: int | None = None, share: bool = True) -> tuple[PackedTree, ...]:
     """Forests that hold every path once, each of at most ``budget`` tokens (a longer path stands alone).
 
     ``share`` False repeats shared prefixes: one tree for each path, for models that cannot see a tree.
@@ -83,8 +83,8 @@ def plant(paths: Sequence[Path], *, budget: int | None = None, share: bool = Tru
 
 
 def distinct(paths: Sequence[Path]) -> int:
-    """How many tokens one forest of all the paths would compute."""
-    return sum(forest.size for forest in plant(paths))
+    """How many tokens one packed tree of all the paths computes."""
+    return sum(tree.size for tree in pack(paths))
 
 
 def _key(path: Path) -> bytes:
@@ -131,7 +131,7 @@ Mark = tuple[int, int, int]
 """Packed tokens first .. stop-1 have their end here."""
 
 
-def _lay(paths: Sequence[Path], part: list[int], shared: list[int]) -> Forest:
+def _lay(paths: Sequence[Path], part: list[int], shared: list[int]) -> PackedTree:
     """Pack sorted paths, each from where it leaves the one before it."""
     tokens: list[int] = []
     depth: list[Tensor] = []
@@ -147,7 +147,7 @@ def _lay(paths: Sequence[Path], part: list[int], shared: list[int]) -> Forest:
             depth.append(torch.arange(common, length))
         rows.append(_indices(runs, length - path.reply, length))
     marks += _prune(runs, 0, len(tokens))
-    return Forest(
+    return PackedTree(
         tokens=torch.tensor(tokens, dtype=torch.int64),
         depth=torch.cat(depth),
         end=_ends(marks, len(tokens)),

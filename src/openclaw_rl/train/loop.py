@@ -153,7 +153,7 @@ class TrainLoop:
         versions = self._ledger.versions()
         if not versions:
             self._ledger.add_version(
-                Version(number=0, parent=None, base=self._base, state="live", note="the bare base")
+                Version(number=0, parent=None, base=self._base, state="live", note="the base model")
             )
         if self._resume is not None:
             self._adopt(self._resume)

@@ -64,5 +64,5 @@ def _before(ledger: Versions, version: Version) -> Version:
     while older.parent is not None and (older.adapter == version.adapter or older.state == "deleted"):
         older = ledger.version(older.parent)
     if older.adapter == version.adapter:
-        raise NotInLedger("there is nothing to roll back to: the bare base is live")
+        raise NotInLedger("there is nothing to roll back to: the base model is live")
     return older

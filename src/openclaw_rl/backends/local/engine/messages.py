@@ -68,7 +68,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Know:
-    """Versions by number and where they lie; None is the bare base."""
+    """Versions by number and where they lie; None is the base model."""
 
     adapters: Mapping[int, str | None]
 

@@ -194,7 +194,7 @@ class LocalPolicy:
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the bare base."""
+        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
         if not reply:
             return Scores(logprobs=())
         number = self._number(version)

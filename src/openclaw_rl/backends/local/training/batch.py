@@ -17,7 +17,7 @@ from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.forward import hidden
 from openclaw_rl.backends.local.training.head import Base, Head, Scan
 from openclaw_rl.losses import LossInputs
-from openclaw_rl.losses.tree import Forest, Path, plant
+from openclaw_rl.losses.tree import PackedTree, Path, pack
 from openclaw_rl.types import Sample, Tokens
 
 Loss = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
@@ -99,23 +99,23 @@ class Count:
     sequential: int = 0
     passes: int = 0
 
-    def add(self, forests: Sequence[Forest], paths: Sequence[Path]) -> None:
-        self.packed += sum(forest.size for forest in forests)
+    def add(self, trees: Sequence[PackedTree], paths: Sequence[Path]) -> None:
+        self.packed += sum(packed.size for packed in trees)
         self.sequential += sum(len(path.tokens) - 1 for path in paths)
-        self.passes += len(forests)
+        self.passes += len(trees)
 
 
 @torch.no_grad()
 def states(net: Net, paths: Sequence[Path], budget: int | None, count: Count) -> list[Tensor]:
     """For each path the hidden states [R, d] that predict its reply, without a gradient."""
-    forests = plant(paths, budget=budget, share=net.tree)
-    count.add(forests, paths)
+    trees = pack(paths, budget=budget, share=net.tree)
+    count.add(trees, paths)
     found: dict[int, Tensor] = {}
     with net.context():
-        for forest in forests:
-            rows = torch.cat(forest.rows).to(net.head.weight.device)  # before the pass, or the host would wait for it
-            out = hidden(net.model, forest, tree=net.tree)[rows]
-            found |= zip(forest.members, torch.split(out, [len(part) for part in forest.rows]), strict=True)
+        for packed in trees:
+            rows = torch.cat(packed.rows).to(net.head.weight.device)  # before the pass, or the host would wait for it
+            out = hidden(net.model, packed, tree=net.tree)[rows]
+            found |= zip(packed.members, torch.split(out, [len(part) for part in packed.rows]), strict=True)
     return [found[at] for at in range(len(paths))]
 
 
@@ -278,7 +278,7 @@ class Student:
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """One pass of the student over a forest, its graph alive: hidden states [n, d] of these reply tokens [n]."""
+    """One pass of the student over a packed, its graph alive: hidden states [n, d] of these reply tokens [n]."""
 
     hidden: Tensor
     token: Tensor = field(repr=False)
@@ -301,11 +301,11 @@ def gradient(
     always sees the whole batch and does not depend on how it was cut; then each piece runs again and is pulled back.
     ``stop`` looks at the inputs before any backward pass and may give a reason to end it there.
     """
-    forests = plant(batch.plain, budget=budget, share=student.net.tree)
+    trees = pack(batch.plain, budget=budget, share=student.net.tree)
     alone = None
-    if len(forests) == 1 and not student.two_passes:
-        alone = _run(batch, student, forests[0])
-        count.add(forests, batch.plain)
+    if len(trees) == 1 and not student.two_passes:
+        alone = _run(batch, student, trees[0])
+        count.add(trees, batch.plain)
         at_tokens = torch.empty_like(alone.hidden.detach()).index_copy_(0, alone.token, alone.hidden.detach())
     else:
         at_tokens = torch.cat(states(student.net, batch.plain, budget, count))
@@ -315,21 +315,21 @@ def gradient(
         return {}, why
     total, metrics = loss(inputs)
     at, kl = leaves.gradients(total)
-    for forest in forests:
-        piece = alone or _run(batch, student, forest)
+    for packed in trees:
+        piece = alone or _run(batch, student, packed)
         _pull(batch, student, piece, others, leaves.ids, at, kl)
     if alone is None:
-        count.add(forests, batch.plain)
+        count.add(trees, batch.plain)
     return dict(metrics), None
 
 
-def _run(batch: Batch, student: Student, forest: Forest) -> Pass:
+def _run(batch: Batch, student: Student, packed: PackedTree) -> Pass:
     device = batch.tokens.device
-    rows = torch.cat(forest.rows).to(device)  # before the pass, or the host would wait for it
-    spans = [batch.spans[member] for member in forest.members]
+    rows = torch.cat(packed.rows).to(device)  # before the pass, or the host would wait for it
+    spans = [batch.spans[member] for member in packed.members]
     token = torch.cat([torch.arange(span.start, span.stop) for span in spans]).to(device)
     with student.training():
-        out = hidden(student.net.model, forest, tree=student.net.tree)
+        out = hidden(student.net.model, packed, tree=student.net.tree)
     return Pass(hidden=out[rows], token=token)
 
 

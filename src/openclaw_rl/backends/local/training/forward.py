@@ -1,4 +1,4 @@
-"""One forward pass over a packed forest, for any Hugging Face model whose attention goes through its interface.
+"""One forward pass over a packed packed, for any Hugging Face model whose attention goes through its interface.
 
 The model's code is untouched: an attention function is registered under a name, and what each token may see travels
 beside the hidden states as a keyword argument. Where no tree branches (a session whose every turn extends the one
@@ -21,7 +21,7 @@ from openclaw_rl.backends.local.training.head import can_compile
 
 # Beside its own package, ports, types and errors, a local trainer's module may import the two pure modules of the
 # training loop, `train.losses` and `train.tree`: they compute and touch nothing.
-from openclaw_rl.losses.tree import Forest, Path, plant
+from openclaw_rl.losses.tree import PackedTree, Path, pack
 
 ATTENTION = "openclaw_tree"
 _QUERIES = 256
@@ -35,7 +35,7 @@ Rows are never promised to be safe: a branch may see nothing of the first block 
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _QueryBlock:
     """Queries first .. last-1, the keys that any of them sees (a range or an index [k]), and the mask [q, k]."""
 
     first: int
@@ -45,39 +45,39 @@ class _Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """Who may see whom, ready for one device: ``chains`` where nothing branches, else ``looks`` or a ``block_mask``.
+class AttentionPlan:
+    """Who may see whom, for one device: ``chains`` where nothing branches, else ``query_blocks`` or a ``block_mask``.
 
     ``alone``: there is one chain, all of it.
     """
 
     chains: tuple[slice, ...] = ()
-    looks: tuple[_Look, ...] = ()
+    query_blocks: tuple[_QueryBlock, ...] = ()
     block_mask: Any = None
     alone: bool = False
 
 
-def sight(end: Tensor, trees: Sequence[int], device: torch.device) -> Sight:
-    """What the attention function needs on ``device`` for a forest whose subtrees end at ``end`` [T].
+def attention_plan(end: Tensor, trees: Sequence[int], device: torch.device) -> AttentionPlan:
+    """What the attention function needs on ``device`` for a packed whose subtrees end at ``end`` [T].
 
     ``trees`` are where the trees begin. One that does not branch is a chain: all of its tokens end where it does.
     """
     chains = tuple(slice(first, stop) for first, stop in zip(trees, [*trees[1:], len(end)], strict=True))
     if len(chains) <= _CHAINS and all(bool((end[chain] == chain.stop).all()) for chain in chains):
-        return Sight(chains=chains, alone=len(chains) == 1)
+        return AttentionPlan(chains=chains, alone=len(chains) == 1)
     end = end.to(device)
     fused = end.is_cuda and can_compile()
-    return Sight(block_mask=block_mask(end)) if fused else Sight(looks=tuple(_looks(end)))
+    return AttentionPlan(block_mask=block_mask(end)) if fused else AttentionPlan(query_blocks=tuple(_query_blocks(end)))
 
 
-def _looks(end: Tensor) -> Iterator[_Look]:
+def _query_blocks(end: Tensor) -> Iterator[_QueryBlock]:
     at = torch.arange(len(end), device=end.device)
     for first in range(0, len(end), _QUERIES):
         last = min(first + _QUERIES, len(end))
         keys = torch.nonzero(end[:last] > first)[:, 0]  # those that end earlier are seen by nobody from here on
         mask = (keys[None] <= at[first:last, None]) & (at[first:last, None] < end[keys][None])
         whole = len(keys) == last - int(keys[0])
-        yield _Look(first, last, slice(int(keys[0]), last) if whole else keys, mask)
+        yield _QueryBlock(first, last, slice(int(keys[0]), last) if whole else keys, mask)
 
 
 def block_mask(end: Tensor, block: int = _BLOCK) -> Any:
@@ -127,7 +127,7 @@ def _attend(
     value: Tensor,
     _mask: Tensor | None,
     scaling: float | None = None,
-    token_tree: Sight | None = None,
+    token_tree: AttentionPlan | None = None,
     **_others: object,
 ) -> tuple[Tensor, None]:
     """query [1, heads, T, D], key and value [1, kv heads, T, D] -> [1, T, heads, D]."""
@@ -145,7 +145,7 @@ def _attend(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_apart(
-    query: Tensor, key: Tensor, value: Tensor, seen: Sight, scaling: float | None, grouped: bool
+    query: Tensor, key: Tensor, value: Tensor, seen: AttentionPlan, scaling: float | None, grouped: bool
 ) -> Tensor:
     """The same for several chains, or where a tree branches: its shape changes with every batch."""
     if seen.block_mask is not None:
@@ -164,7 +164,7 @@ def _attend_apart(
     parts = [attend(query[:, :, c], key[:, :, c], value[:, :, c], is_causal=True) for c in seen.chains]
     parts += [
         attend(query[:, :, look.first : look.last], key[:, :, look.keys], value[:, :, look.keys], attn_mask=look.mask)
-        for look in seen.looks
+        for look in seen.query_blocks
     ]
     return torch.cat(parts, 2)
 
@@ -175,26 +175,26 @@ def _padded(size: int) -> int:
     return -(-size // step) * step
 
 
-def hidden(model: Any, forest: Forest, *, tree: bool) -> Tensor:
+def hidden(model: Any, packed: PackedTree, *, tree: bool) -> Tensor:
     """The last hidden states [T, d] of every packed token, before the head.
 
-    ``tree`` True is for a model that `enable_tree` accepted. False runs each tree of an unshared forest as a sequence
+    ``tree`` True is for a model that `enable_tree` accepted. False runs each tree of an unshared packed as a sequence
     of its own, with the model's own attention.
     """
     body, device = model.base_model, next(model.parameters()).device
-    tokens = forest.tokens.to(device)
+    tokens = packed.tokens.to(device)
     if not tree:
-        cuts = [*forest.roots(), forest.size]
+        cuts = [*packed.roots(), packed.size]
         parts = [tokens[a:b][None] for a, b in pairwise(cuts)]
         return torch.cat([body(input_ids=part, use_cache=False).last_hidden_state[0] for part in parts])
-    depth, end, trees, size = forest.depth.to(device), forest.end, forest.roots(), forest.size
+    depth, end, trees, size = packed.depth.to(device), packed.end, packed.roots(), packed.size
     if device.type == "cuda" and (extra := _padded(size) - size):
         tokens, depth = nn.functional.pad(tokens, (0, extra)), nn.functional.pad(depth, (0, extra))
         if len(trees) == 1 and bool((end == size).all()):  # a chain grows: nobody looks at what comes later
             end = torch.full((size + extra,), size + extra)
         else:  # one more tree, unread
             end, trees = nn.functional.pad(end, (0, extra), value=size + extra), [*trees, size]
-    seen = sight(end, trees, device)
+    seen = attention_plan(end, trees, device)
     out = body(input_ids=tokens[None], position_ids=depth[None], use_cache=False, token_tree=seen)
     return torch.as_tensor(out.last_hidden_state[0, :size])
 
@@ -246,9 +246,9 @@ def _differs(model: Any) -> str | None:
     training = model.training
     model.eval()
     try:
-        alone = _rows(hidden(model, *plant(paths, share=False), tree=False), *plant(paths, share=False))
+        alone = _rows(hidden(model, *pack(paths, share=False), tree=False), *pack(paths, share=False))
         model.set_attn_implementation(ATTENTION)
-        together = _rows(hidden(model, *plant(paths), tree=True), *plant(paths))
+        together = _rows(hidden(model, *pack(paths), tree=True), *pack(paths))
     except (RuntimeError, TypeError, ValueError) as error:
         return f"the tree attention failed in it ({error})"
     finally:
@@ -258,6 +258,6 @@ def _differs(model: Any) -> str | None:
     return None if apart <= limit else f"a tree and its sequences differ in it by {apart:.1e}"
 
 
-def _rows(states: Tensor, forest: Forest) -> list[Tensor]:
-    ordered = sorted(zip(forest.members, forest.rows, strict=True), key=lambda pair: pair[0])
+def _rows(states: Tensor, packed: PackedTree) -> list[Tensor]:
+    ordered = sorted(zip(packed.members, packed.rows, strict=True), key=lambda pair: pair[0])
     return [states[rows.to(states.device)].float() for _, rows in ordered]
