@@ -38,6 +38,7 @@ class Scripted:
         self.down = 0  # so many calls find the backend down
         self.stall_after: int | None = None  # say so many tokens, then nothing for ever
         self.break_after: int | None = None  # say so many tokens, then fail
+        self.breaks = 10**6  # so many replies do
         self.pause_after: int | None = None  # say so many tokens, then wait for `go_on`
         self.began = threading.Event()
         self.closed = threading.Event()
@@ -88,7 +89,8 @@ class Scripted:
                 await asyncio.Event().wait()
             if at == self.pause_after:
                 await self._go_on.wait()
-            if at == self.break_after:
+            if at == self.break_after and self.breaks > 0:
+                self.breaks -= 1
                 raise BackendDown("the engine died")
             yield Delta(text=char if at < len(said) else "", pieces=(piece(char, at, sampling.top_logprobs),))
         ids = [ord(char) for char in drawn] + ([] if cut or stopped else [END])

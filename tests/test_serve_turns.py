@@ -125,6 +125,28 @@ def test_a_backend_that_dies_in_the_middle_of_a_stream_ends_it_with_an_error_and
     assert (world.notebook.last.completion.finish, world.notebook.last.completion.reply.content) == ("aborted", "Hell")
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_a_whole_reply_that_loses_its_backend_is_asked_for_once_more(path: str) -> None:
+    policy = Scripted("Hello there.")
+    policy.break_after, policy.breaks = 4, 1
+    with serving(policy) as world:
+        answer = world.post(path, {**ASK, "input": "hi"})
+    assert answer.status_code == 200
+    assert "Hello there." in answer.text
+    aborted, whole = world.notebook.turns.values()
+    assert (aborted.completion.finish, whole.completion.finish) == ("aborted", "stop")
+    assert answer.headers["x-openclaw-rl-turn"] == whole.id
+    assert whole.id in answer.json()["id"]
+
+
+def test_a_whole_reply_that_loses_its_backend_twice_is_refused() -> None:
+    policy = Scripted("Hello there.")
+    policy.break_after = 4
+    with serving(policy) as world:
+        answer = world.chat()
+    assert (answer.status_code, len(policy.asked)) == (503, 2)
+
+
 def test_a_ledger_that_fails_costs_the_record_and_not_the_reply(world: World) -> None:
     world.notebook.fails = LedgerError("disk full")
     assert world.chat().status_code == 200

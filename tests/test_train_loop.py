@@ -165,6 +165,69 @@ async def test_who_asks_for_a_rollback_is_told_of_it_and_not_of_a_version_that_g
     assert (await asked).note == "rollback from 2 to 1: too terse"
 
 
+async def test_a_rollback_does_not_wait_for_a_step_and_what_the_step_makes_is_not_served(tmp_path: Path) -> None:
+    class Slow(FakeTrainer):
+        """Takes its second step when it is told to."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+            if number == 2:
+                self.begun.set()
+                await self.go_on.wait()
+            return await super().step(samples, number=number, parent=parent, target=target)
+
+    slow = Slow()
+    story = Story(tmp_path, slow)
+    story.said(-1.0, "Rule one, please."), story.said(-1.0, "Rule one, please.")
+    await story.loop.tick()
+    story.said(-1.0, "Rule two, please."), story.said(-1.0, "Rule two, please.")
+    tick = asyncio.ensure_future(story.loop.tick())
+    await slow.begun.wait()
+    request = ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    while not story.train.carried_out(request):
+        await asyncio.sleep(0.01)
+    assert not tick.done()
+    live = story.train.live_version()
+    assert (live.number, live.adapter, live.note) == (2, None, "rollback from 1 to 0: too terse")
+    slow.go_on.set()
+    await tick
+    assert story.train.live_version() == live
+    assert (story.train.version(3).parent, story.train.version(3).state) == (1, "refused")
+
+
+async def test_a_rollback_during_an_examination_undoes_its_ruling(tmp_path: Path) -> None:
+    class Thorough:
+        """A gate that promotes what it examined, the second candidate when it is told to."""
+
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def rule(self, candidate: Version, live: Version) -> Ruling:
+            if live.number:
+                self.begun.set()
+                await self.go_on.wait()
+            return Ruling(version=candidate.number, against=live.number, decision="promote", reason="", evidence={})
+
+    gate, story = Thorough(), Story(tmp_path)
+    loop = story.begin(FakeTrainer(), gate=gate)
+    for rule in ("Rule one, please.", "Rule two, please."):
+        story.said(-1.0, rule), story.said(-1.0, rule)
+        tick = asyncio.ensure_future(loop.tick())
+        if rule == "Rule one, please.":
+            await tick
+    await gate.begun.wait()
+    request = ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    while not story.train.carried_out(request):
+        await asyncio.sleep(0.01)
+    gate.go_on.set()
+    await tick
+    await loop.tick()
+    assert story.train.live_version().note == "rollback from 1 to 0: too terse"
+    assert story.train.version(2).state == "refused"
+
+
 async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goes_further_back(tmp_path: Path) -> None:
     story = Story(tmp_path)
     for rule in ("Rule one, please.", "Rule two, please."):

@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -104,6 +105,11 @@ class System:
 
     def _where(self) -> Sequence[str]:
         return ("--rl-buffer-dir", str(self.root))
+
+    def empty_log(self) -> None:
+        """Clear the ledger's log, whose room would be written over instead of taking any."""
+        with contextlib.closing(sqlite3.connect(self.root / "ledger.db", timeout=10.0)) as ledger:
+            ledger.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def wait_ready(self) -> None:
         until = time.monotonic() + PATIENCE
@@ -205,6 +211,7 @@ def cause(kind: str, system: System, disk: Disk, rng: random.Random, *, turns: S
         system.kill()
         fault.detail = f"ready again after {system.start():.1f} s"
     elif kind == "disk full":
+        system.empty_log()
         disk.fill()
         time.sleep(rng.uniform(3.0, 6.0))
         fault.detail = f"ready while full: {system.ready()}"

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from openclaw_rl.errors import BackendDown, LedgerDown, RequestError
+from openclaw_rl.errors import BackendDown, BackendGone, LedgerDown, RequestError
 from openclaw_rl.serve.asked import Asked, Began, Caller, Ended, Wire
 from openclaw_rl.serve.doors import Headers, headers_of
 from openclaw_rl.serve.faults import Fault, anthropic_fault, explain
@@ -30,6 +30,7 @@ Place: TypeAlias = AbstractAsyncContextManager[None]
 
 _LARGE = 2**18
 _GONE = 499
+_VERSION = "x-openclaw-rl-version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,19 +160,26 @@ class Answering:
             asked = replace(asked, model=server.model_name)
         caller = await server.caller(visit.headers, asked, visit.user, route)
         asked = await server.go_on(asked, visit.user)
-        turns = [new_id() for _ in range(asked.n)]
-        exchange.headers["x-openclaw-rl-turn"] = turns[0]
         if asked.stream:
-            await exchange.attend(self._stream(exchange, asked, caller, turns, route, place), alive=True)
+            await exchange.attend(self._stream(exchange, asked, caller, route, place), alive=True)
         else:
-            answers = await exchange.attend(self._whole(exchange, asked, caller, turns, route, place), alive=False)
+            answers = await exchange.attend(self._whole(exchange, asked, caller, route, place), alive=False)
             await exchange.reply_json(200, self._wire.plain(asked, answers))
 
-    async def _whole(
-        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, place: Place
-    ) -> list[Ended]:
+    async def _whole(self, exchange: Exchange, asked: Asked, caller: Caller, route: Route, place: Place) -> list[Ended]:
+        """The replies. If the backend goes down meanwhile they are asked for once more: nothing of them was shown."""
+        async with place:
+            try:
+                return await self._ends(exchange, asked, caller, route)
+            except BackendDown as down:
+                if isinstance(down, BackendGone) or _VERSION not in exchange.headers:
+                    raise  # it never began, and was held as long as may be
+                return await self._ends(exchange, asked, caller, route)
+
+    async def _ends(self, exchange: Exchange, asked: Asked, caller: Caller, route: Route) -> list[Ended]:
+        turns = _turns(exchange, asked)
         ends: dict[int, Ended] = {}
-        async with place, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
+        async with aclosing(self._server.events(asked, caller, turns, route.version)) as events:
             async for choice, event in events:
                 if isinstance(event, Began):
                     _head(exchange, event)
@@ -179,10 +187,9 @@ class Answering:
                     ends[choice] = event
         return [ends[choice] for choice in range(len(turns))]
 
-    async def _stream(
-        self, exchange: Exchange, asked: Asked, caller: Caller, turns: list[str], route: Route, place: Place
-    ) -> None:
+    async def _stream(self, exchange: Exchange, asked: Asked, caller: Caller, route: Route, place: Place) -> None:
         """Writes events as they come. Once the head is out, a failure is told inside the stream."""
+        turns = _turns(exchange, asked)
         render = self._wire.stream(asked, turn=turns[0], created=self._server.answerer.clock())
         try:
             async with place, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
@@ -198,9 +205,16 @@ class Answering:
             raise
 
 
+def _turns(exchange: Exchange, asked: Asked) -> list[str]:
+    """A name for each reply; the head says the first."""
+    turns = [new_id() for _ in range(asked.n)]
+    exchange.headers["x-openclaw-rl-turn"] = turns[0]
+    return turns
+
+
 def _head(exchange: Exchange, began: Began) -> None:
     """What is known once the first token is on its way, unless silence had to be filled before that."""
-    exchange.headers["x-openclaw-rl-version"] = str(began.version)
+    exchange.headers[_VERSION] = str(began.version)
     if began.unenforced:
         exchange.headers[UNENFORCED] = began.unenforced
 

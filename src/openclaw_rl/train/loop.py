@@ -6,9 +6,9 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from openclaw_rl.errors import BackendDown, LedgerError, ModelRefused, NotInLedger
 from openclaw_rl.ports import Gate, Relapse, Ruling, Trained, Trainer, Watch
@@ -22,6 +22,10 @@ from openclaw_rl.versions.checkpoints import Checkpoint, Memory
 from openclaw_rl.versions.rollback import VersionLedger, roll_back
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+ATTEND = 0.25
+"""seconds between two looks at what people ask while a step or an examination is under way"""
 
 __all__ = ["TrainLedger", "TrainLoop", "roll_back"]
 
@@ -230,7 +234,7 @@ class TrainLoop:
         parent = await asyncio.to_thread(self._live)
         target = self._directory / f"{await asyncio.to_thread(self._next_version):06d}"
         try:
-            trained = await self._train(batch, number=number, parent=parent, target=target)
+            trained = await self._attending(self._train(batch, number=number, parent=parent, target=target))
         except (BackendDown, ModelRefused):  # of no batch's doing
             raise
         except Exception as error:  # whatever a batch does to a trainer, it may not do it for ever
@@ -318,14 +322,29 @@ class TrainLoop:
             return True
         live, taken_back = await asyncio.to_thread(lambda: (self._live(), self._ledger.ever("rolled back")))
         if candidate.parent in taken_back:
-            await asyncio.to_thread(self._refuse, candidate, "what it was trained from was rolled back")
+            await asyncio.to_thread(self._refuse, candidate, "what it was trained from was rolled back", alarm=False)
         elif self._gate is None:
             await asyncio.to_thread(self._promote, candidate, "promoted: newest step")
         elif self._clock() < self._rule_at:
             return False
         else:
-            await asyncio.to_thread(self._carry_out_ruling, candidate, await self._gate.rule(candidate, live))
+            ruling = await self._attending(self._gate.rule(candidate, live))
+            if (await asyncio.to_thread(self._live)).number != live.number:
+                return False  # a rollback came meanwhile: what was ruled was ruled against another version
+            await asyncio.to_thread(self._carry_out_ruling, candidate, ruling)
         return self._candidate is None
+
+    async def _attending(self, work: Coroutine[Any, Any, T]) -> T:
+        """What ``work`` gives. Meanwhile requests are carried out: nobody waits for a step in order to undo one."""
+        task = asyncio.ensure_future(work)
+        try:
+            while not (await asyncio.wait({task}, timeout=ATTEND))[0]:
+                await asyncio.to_thread(self._carry_out_requests)
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait({task})
+            raise
+        return task.result()
 
     def _carry_out_ruling(self, candidate: Version, ruling: Ruling) -> None:
         if self._held is None or (ruling.decision, ruling.reason) != (self._held.decision, self._held.reason):
@@ -338,13 +357,14 @@ class TrainLoop:
         else:
             self._promote(candidate, ruling.reason)
 
-    def _refuse(self, candidate: Version, why: str) -> None:
+    def _refuse(self, candidate: Version, why: str, *, alarm: bool = True) -> None:
         """The live version goes on, and the next step begins from it; the candidate's turns stay used."""
         self._ledger.set_state(candidate.number, "refused", why)
         log.warning("version %d is refused: %s", candidate.number, why)
         self._candidate = self._held = None
         self._rule_at = 0.0
-        self._alarm(f"version {candidate.number} was refused: {why}")
+        if alarm:
+            self._alarm(f"version {candidate.number} was refused: {why}")
 
     def _look_back(self) -> int:
         """Go back by itself when what is served became worse; training then waits for a person."""
