@@ -198,6 +198,32 @@ async def test_a_rollback_does_not_wait_for_a_step_and_what_the_step_makes_is_no
     assert (story.train.version(3).parent, story.train.version(3).state) == (1, "refused")
 
 
+async def test_a_rollback_does_not_wait_for_a_trainer_that_starts(tmp_path: Path) -> None:
+    class Loading(FakeTrainer):
+        """Starts when it is told to."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def start(self) -> None:
+            self.begun.set()
+            await self.go_on.wait()
+
+    loading = Loading()
+    story = Story(tmp_path, loading)
+    tick = asyncio.ensure_future(story.loop.tick())
+    await loading.begun.wait()
+    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
+    request = ask(tmp_path / "ledger.db", "rollback", {})
+    while not story.train.carried_out(request):
+        await asyncio.sleep(0.01)
+    assert not tick.done()
+    assert story.train.live_version().adapter is None
+    loading.go_on.set()
+    await tick
+
+
 async def test_a_rollback_during_an_examination_undoes_its_ruling(tmp_path: Path) -> None:
     class Thorough:
         """A gate that promotes what it examined, the second candidate when it is told to."""

@@ -53,9 +53,13 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
         return asdict(await explain(case, build_judge(config, policy), trusted=config.judge.trusted_envs))
 
 
-async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float = 30.0) -> Version:
-    """Ask the running trainer to roll back and wait for it; do it here when none runs."""
+async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float | None = None) -> Version:
+    """Ask the running trainer to roll back and wait for it; do it here when none runs.
+
+    ``patience`` None: half a minute longer than a failing trainer may rest.
+    """
     path = ledger_path(config)
+    patience = config.run.backoff + 30.0 if patience is None else patience
     with Ledger(path) as reader:
         newest = max((version.number for version in reader.versions()), default=-1)
         chosen(reader, to)  # raises when it cannot be done

@@ -132,7 +132,7 @@ class TrainLoop:
         if not await self._rule():  # no step is taken before the one before it is decided
             return moved
         if not self._trainer_up:  # after the requests: a trainer that cannot start must not hold up a rollback
-            await self._trainer.start()
+            await self._attending(self._trainer.start())
             self._trainer_up = True
             await asyncio.to_thread(self._tidy)  # what a crash left undone
         moved += await asyncio.to_thread(self._work.read)
