@@ -22,6 +22,7 @@ import random
 import re
 import secrets
 import sqlite3
+import statistics
 import sys
 import tempfile
 import threading
@@ -228,14 +229,11 @@ def twice(root: Path) -> list[str]:
 
 
 def quarters(samples: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """The most in the first quarter of the samples against the most in the last, in MB.
-
-    Not their middles: processes are killed and started again, and a young one has not touched all of its cache yet.
-    """
+    """The middle of the first quarter of the samples against that of the last, in MB."""
     quarter = len(samples) // 4
     if quarter < ENOUGH:
         return {"samples": len(samples), "flat": None}
-    first, last = (max(size for _, size in part) for part in (samples[:quarter], samples[-quarter:]))
+    first, last = (statistics.median(size for _, size in part) for part in (samples[:quarter], samples[-quarter:]))
     flat = last <= max(first * GROWTH, first + ROOM)
     return {"samples": len(samples), "first": round(first), "last": round(last), "flat": flat}
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from system import System
 
 
 @pytest.fixture
@@ -27,3 +28,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[System]:
+    """A server of its own, which does not outlive the test."""
+    system = System(tmp_path)
+    yield system
+    if system.process.poll() is None:
+        system.kill()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ from openclaw_rl.types import Version
 
 KILLS = 50
 COMMANDS = ("pause", "resume", "resume", "rollback", "pin 0", "unpin 0", "status")
-
-
-@pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    system = System(tmp_path)
-    yield system
-    if system.process.poll() is None:
-        system.kill()
 
 
 @pytest.mark.slow

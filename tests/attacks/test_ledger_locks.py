@@ -8,7 +8,6 @@ import sqlite3
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,14 +58,6 @@ def test_a_command_leaves_the_log_even_under_a_server_that_lost_its_locks(ledger
         assert deleted("self") == []
         serve.add_turn(turn)
         elsewhere(FIND, ledger_path, turn.id)
-
-
-@pytest.fixture
-def system(tmp_path: Path) -> Iterator[System]:
-    system = System(tmp_path)
-    yield system
-    if system.process.poll() is None:
-        system.kill()
 
 
 @pytest.mark.slow
