@@ -47,7 +47,11 @@ GROWTH, ROOM = 1.25, 96.0
 
 
 class Memory(threading.Thread):
-    """Reads how much memory each process has, once a second."""
+    """Reads how much memory each process has, once a second.
+
+    An engine that holds two versions is larger than one that holds one: its samples are told apart by how many it
+    holds, so that like is compared with like. What it held a moment before and after must agree, or it is changing.
+    """
 
     def __init__(self, system: System) -> None:
         super().__init__(daemon=True)
@@ -59,10 +63,15 @@ class Memory(threading.Thread):
     def run(self) -> None:
         while not self.over.wait(1.0):
             now = time.monotonic()
-            for role, pid in self._system.processes().items():
-                size = _resident(pid)
-                if now - self._born.setdefault(pid, now) > YOUNG and size is not None:
+            before = self._system.versions_held()
+            sizes = {(role, pid): _resident(pid) for role, pid in self._system.processes().items()}
+            for (role, pid), size in sizes.items():
+                if now - self._born.setdefault(pid, now) <= YOUNG or size is None:
+                    continue
+                if role != "engine":
                     self.samples[role].append((now, size))
+                elif before is not None and before == self._system.versions_held():
+                    self.samples[f"engine with {before} trained versions"].append((now, size))
 
 
 def _resident(pid: int) -> float | None:

@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -126,11 +127,24 @@ class System:
         except (OSError, urllib.error.HTTPError):
             return False
 
+    def versions_held(self) -> int | None:
+        """How many versions the engine has in memory beside the base, by /metrics; None while it does not say."""
+        headers = {"authorization": f"Bearer {self._key()}"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/metrics", headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                found = re.search(r'openclaw_rl_engine{figure="versions"} (\d+)', answer.read().decode())
+        except (OSError, http.client.HTTPException):
+            return None
+        return int(found[1]) - 1 if found else None
+
+    def _key(self) -> str:
+        return self.keys.read_text().splitlines()[0].partition(":")[2]
+
     def wait_answered(self) -> None:
         """Wait until a request that begins now, or one after it, is answered."""
-        key = self.keys.read_text().splitlines()[0].partition(":")[2]
         body = {"messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 1}
-        headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+        headers = {"content-type": "application/json", "authorization": f"Bearer {self._key()}"}
         url = f"http://127.0.0.1:{self.port}/v1/chat/completions"
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:

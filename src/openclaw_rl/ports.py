@@ -164,6 +164,16 @@ class Dividing(Protocol):
 
 
 @runtime_checkable
+class Measured(Protocol):
+    """A policy whose engine has figures to show."""
+
+    @property
+    def health(self) -> Mapping[str, Any]:
+        """How the engine is; what is a number is shown at /metrics."""
+        ...
+
+
+@runtime_checkable
 class Failing(Protocol):
     """A policy that can be down for good."""
 

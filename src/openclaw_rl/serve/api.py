@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from openclaw_rl.formats.reading import Reasoning
-from openclaw_rl.ports import Generate, Policy
+from openclaw_rl.ports import Generate, Measured, Policy
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.asked import Book, Limits
 from openclaw_rl.serve.doors import Keys
@@ -212,6 +212,8 @@ class Looking:
 
     async def metrics(self, visit: Visit) -> None:
         self._server.metrics.version.set(self._server.policy.live)
+        if isinstance(self._server.policy, Measured):
+            self._server.metrics.measure(self._server.policy.health)
         page = self._server.metrics.page()
         await visit.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
 

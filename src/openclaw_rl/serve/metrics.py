@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 _FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -29,8 +32,15 @@ class Metrics:
             "openclaw_rl_turns_waiting", "answered turns that wait for the ledger", registry=registry
         )
         self.version = Gauge("openclaw_rl_version", "the policy version that new requests take", registry=registry)
+        self.engine = Gauge("openclaw_rl_engine", "figures of the engine", ["figure"], registry=registry)
         self.prompt_tokens = self.tokens.labels("prompt")
         self.reply_tokens = self.tokens.labels("reply")
+
+    def measure(self, health: Mapping[str, Any]) -> None:
+        """Take what is a number of what the engine says of itself."""
+        for figure, value in health.items():
+            if isinstance(value, int | float) and figure not in ("pid", "live"):
+                self.engine.labels(figure).set(value)
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
