@@ -1,4 +1,4 @@
-"""The verbs a person types, as a person types them."""
+"""The commands a person types, as a person types them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.testing import CliRunner
 from stories import judged, settled, turned
 
+from openclaw_rl.cli import GROUPS, cli
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
 
@@ -76,9 +79,9 @@ def told(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path, turn.id
 
 
-def test_help_names_every_verb() -> None:
+def test_help_names_every_command() -> None:
     text = run("--help").stdout
-    for verb in [
+    for command in [
         "up",
         "init",
         "config",
@@ -94,8 +97,8 @@ def test_help_names_every_verb() -> None:
         "plugins",
         "doctor",
     ]:
-        assert f"\n  {verb} " in text, verb
-        assert run(verb, "--help").stdout.startswith("Usage: openclaw-rl")
+        assert f"\n  {command} " in text, command
+        assert run(command, "--help").stdout.startswith("Usage: openclaw-rl")
 
 
 def test_show_turn_gives_the_promised_fields(told: tuple[Path, str]) -> None:
@@ -353,3 +356,23 @@ def test_judge_explain_shows_the_evidence_and_what_the_judge_alone_would_say(tol
     assert story["evidence"][0]["note"] == "a score of -1 was given"
     assert "the judge alone" in story["note"]
     assert "wrote" not in run("judge", "--explain", turn, "--rl-buffer-dir", str(root), *FAKES).stderr
+
+
+def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from _commands(below, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(_commands(cli)), ids=" ".join)
+def test_every_help_fits_eighty_columns_and_is_cut_nowhere(path: tuple[str, ...]) -> None:
+    lines = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output.splitlines()
+    assert lines[0].startswith("Usage: ")
+    assert [line for line in lines if len(line) > 80] == []
+    assert [line for line in lines[1:] if line.endswith("...")] == []
+
+
+def test_every_command_is_in_one_group_of_the_help() -> None:
+    listed = [command.name for group in GROUPS.values() for command in group]
+    assert sorted(map(str, listed)) == sorted(cli.commands)

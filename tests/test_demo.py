@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from learner import BACKEND, BROKEN, FAILING
 
 from openclaw_rl.cli import cli
-from openclaw_rl.cli.live import print_report
+from openclaw_rl.cli.demo_view import print_report
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, ConfigError
 from openclaw_rl.experiments import benchmark as bench

@@ -1,4 +1,4 @@
-"""Options and small things that many verbs share."""
+"""Options and small things that many commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs that steer a run: undo, pause, go on."""
+"""Commands that control a run: roll back, pause, resume."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @click.option("--why", default="asked for", show_default=True, help="The reason, for the ledger.")
 @sources
 def rollback(resolved: Resolved, to: int | None, why: str) -> None:
-    """Serve older weights again, as a new version [default: those before the live ones]."""
+    """Serve older weights again, as a new version.
+
+    Without VERSION: those that were live before the present ones.
+    """
     from openclaw_rl.app.actions import roll_back_now
 
     done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
@@ -29,20 +32,20 @@ def rollback(resolved: Resolved, to: int | None, why: str) -> None:
 @click.option("--why", default="asked for", show_default=True, help="The reason, for the ledger.")
 @sources
 def pause(resolved: Resolved, why: str) -> None:
-    """Stop training until 'resume'; serving, collecting and judging go on."""
+    """Pause training; serving, collecting and judging go on."""
     _ask(resolved, "pause", {"why": why})
 
 
 @click.command()
 @sources
 def resume(resolved: Resolved) -> None:
-    """Go on training after 'pause', or after alarms have paused it."""
+    """Resume training after 'pause' or an alarm."""
     _ask(resolved, "resume", {})
 
 
-def _ask(resolved: Resolved, verb: str, argument: dict[str, Any]) -> None:
+def _ask(resolved: Resolved, command: str, argument: dict[str, Any]) -> None:
     from openclaw_rl.app.application import ledger_path
     from openclaw_rl.store import ask
 
-    ask(ledger_path(resolved.config), verb, argument)
-    click.echo(f"{verb}: written down; a running trainer takes it up at its next tick")
+    ask(ledger_path(resolved.config), command, argument)
+    click.echo(f"{command}: written down; a running trainer takes it up at its next tick")

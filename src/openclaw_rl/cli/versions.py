@@ -1,4 +1,4 @@
-"""Verbs that ask what versions are worth and why: versions, compare, pin, why, eval."""
+"""Commands about versions: what they are worth and why."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @as_json
 @sources
 def versions(resolved: Resolved, json_out: bool) -> None:
-    """List every version: its parent, its step, the gate's ruling, and how its replies were received."""
+    """List all versions, with the gate's decisions.
+
+    Each with its parent, its step, and how its replies were received.
+    """
     from openclaw_rl.views import lineage as reasons
 
     with reader(resolved) as ledger:
@@ -53,7 +56,10 @@ def compare(
     seed: int,
     json_out: bool,
 ) -> None:
-    """Ask two versions the same prompts and show their replies side by side, with program-checked rates."""
+    """Show the replies of two versions side by side.
+
+    Both get the same prompts; rates are checked by program.
+    """
     from openclaw_rl.evals import models as answering
     from openclaw_rl.evals import pairwise as versus
 
@@ -72,7 +78,10 @@ def compare(
 @as_json
 @sources
 def pin(resolved: Resolved, name: str | None, listing: bool, json_out: bool) -> None:
-    """Pin a turn: the gate refuses versions that lose its reply. Pin a version: its weights are kept."""
+    """Keep a reply or a version.
+
+    The gate refuses versions that lose the reply of a pinned turn; the weights of a pinned version are kept.
+    """
     if listing or name is None:
         _list_pins(resolved, json_out)
     else:
@@ -97,10 +106,10 @@ def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
         if name.isdecimal():
             if ledger.version(int(name)).state == "deleted":  # raises when there is no such version
                 raise NotInLedger(f"the weights of version {name} are no longer kept")
-            verb, argument = ("pin" if on else "unpin"), {"version": int(name)}
+            command, argument = ("pin" if on else "unpin"), {"version": int(name)}
         else:
-            verb, argument = (PIN if on else UNPIN), {"turn": ledger.turn(turn_id(name)).id}
-    ask(ledger_path(resolved.config), verb, argument)
+            command, argument = (PIN if on else UNPIN), {"turn": ledger.turn(turn_id(name)).id}
+    ask(ledger_path(resolved.config), command, argument)
     click.echo(f"{'pin' if on else 'unpin'}: written down; a running trainer takes it up at its next tick")
 
 
@@ -126,7 +135,7 @@ def _list_pins(resolved: Resolved, json_out: bool) -> None:
 @as_json
 @settings
 def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool) -> None:
-    """Say what made a version, back to the sentences; or what became of a correction, with before and after."""
+    """Say what made a version, or what a correction changed."""
     from openclaw_rl.views import lineage as reasons
     from openclaw_rl.views.status import turn_id
 
@@ -170,7 +179,7 @@ def evaluate(
     json_file: Path | None,
     unsafe_no_sandbox: bool,
 ) -> None:
-    """Evaluate weights or a server on small task sets whose answers a program checks."""
+    """Evaluate weights or a server on program-checked tasks."""
     from openclaw_rl.evals.models import evaluate as put
 
     asked = put(

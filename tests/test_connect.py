@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl.cli.connecting import connect
+from openclaw_rl.cli.connect import connect
 from openclaw_rl.clients import connect as connecting
 from openclaw_rl.clients.connect import Served
 from openclaw_rl.errors import BackendDown, BackendError, ConfigError, NotAllowed
@@ -236,7 +236,7 @@ def test_opencode_gets_a_file_that_can_be_read() -> None:
     assert settings["provider"]["openclaw-rl"]["models"]["tiny"] == {"limit": {"context": 8192, "output": 2048}}
 
 
-# --- the verb ---
+# --- the command ---
 
 
 def test_the_verb_prints_the_entry_and_writes_nothing(

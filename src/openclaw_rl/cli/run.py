@@ -1,4 +1,4 @@
-"""Verbs that run loops."""
+"""Commands that run loops."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ if TYPE_CHECKING:
 @click.command()
 @settings
 def up(resolved: Resolved) -> None:
-    """Run everything: serve, collect, judge and train in one process."""
+    """Serve, collect, judge and train in one process."""
     _run(resolved, None)
 
 
 @click.command()
 @settings
 def serve(resolved: Resolved) -> None:
-    """Run only the API; the other loops may run elsewhere on the same run directory."""
+    """Run the API alone.
+
+    The other loops may run in other processes on the same run directory.
+    """
     _run(resolved, "serve")
 
 
@@ -40,7 +43,7 @@ def _once(command: F) -> F:
 @_once
 @settings
 def collect(resolved: Resolved, once: bool) -> None:
-    """Run only the loop that finds out what followed each reply."""
+    """Run only the loop that finds what followed each reply."""
     _run(resolved, "collect", once=once)
 
 
@@ -52,12 +55,12 @@ def collect(resolved: Resolved, once: bool) -> None:
 @as_json
 @settings
 def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
-    """Run only the loop that judges replies by what followed them."""
+    """Run only the loop that judges replies."""
     if explain is None:
         _run(resolved, "judge", once=once)
         return
     from openclaw_rl.app.actions import explain_verdict
-    from openclaw_rl.cli.printing import print_view
+    from openclaw_rl.cli.output import print_view
     from openclaw_rl.views.status import turn_id
 
     view = asyncio.run(explain_verdict(resolved.config, turn_id(explain)))
@@ -75,7 +78,10 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
 @click.option("--user", default="default", show_default=True, help="Whose conversations --data are.")
 @settings
 def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
-    """Run only the loop that trains new versions."""
+    """Run only the loop that trains, or train from files.
+
+    With --data it trains from recorded conversations and ends.
+    """
     files = data or resolved.config.train.data
     if files:
         _train_from(resolved, files, user)
@@ -95,7 +101,7 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
         + (dropped.removeprefix(", ") or "none")
     )
     if done.paused:
-        click.secho(f"training is paused: {done.paused}; mend the cause, then 'openclaw-rl resume'", fg="red", err=True)
+        click.secho(f"training is paused: {done.paused}; fix the cause, then 'openclaw-rl resume'", fg="red", err=True)
     if done.waiting:
         click.secho(f"{done.waiting} turns still wait to be judged or trained: run this again", fg="yellow", err=True)
     if done.undecided:

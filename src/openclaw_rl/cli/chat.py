@@ -1,4 +1,4 @@
-"""The verb for a person at a terminal: talk, correct, and see what becomes of it."""
+"""The command for a person at a terminal: talk, correct, and see what becomes of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 @click.option("--model", metavar="NAME", help="Model to ask for, such as NAME@17 for a past version.")
 @sources
 def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None) -> None:
-    """Talk to the running server; /good, /bad and /fix TEXT correct it, /why says what became of that."""
+    """Talk to the running server in this terminal.
+
+    /good, /bad and /fix TEXT give feedback, /why says what became of it, /help lists the rest.
+    """
     from openclaw_rl.clients.chat import Line, Talk
 
     config = resolved.config

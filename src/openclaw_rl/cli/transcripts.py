@@ -1,4 +1,4 @@
-"""Verbs that carry conversations in and out."""
+"""Commands that carry conversations in and out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 @as_json
 @settings
 def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool, json_out: bool) -> None:
-    """Read recorded conversations (one object, a list, or JSONL) into the ledger."""
+    """Read recorded conversations into the ledger.
+
+    A file holds one object, a list of them, or one per line (docs/conversations.md).
+    """
     from openclaw_rl.app.actions import import_files
 
     reports = asyncio.run(import_files(resolved.config, files, user=user, strict=strict, said=_progress))
@@ -60,7 +63,7 @@ def _progress(line: str) -> None:
 @click.option("--tokens", is_flag=True, help="With token ids and log-probs.")
 @sources
 def export(resolved: Resolved, output: Any, training: bool, tokens: bool) -> None:
-    """Write every conversation as JSONL in the manual format."""
+    """Write every conversation as JSONL."""
     from openclaw_rl.views import transcripts
 
     with reader(resolved) as ledger:

@@ -1,4 +1,4 @@
-"""Verbs that show whether it learns."""
+"""Commands that show whether it learns."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ def demo(
     preset: str,
     sets: tuple[str, ...],
 ) -> None:
-    """Watch it learn: a simulated user with a wish talks to the real server for a few minutes.
+    """Watch it learn from a simulated user in a few minutes.
+
+    The user has a preference and talks to the real server over HTTP.
 
     Users: short, list, one_sentence, student, long, praise, metric, closing.
     """
-    from openclaw_rl.cli.live import Live, print_report
+    from openclaw_rl.cli.demo_view import Live, print_report
     from openclaw_rl.experiments.demo import Plan, run
 
     wish = _wish(name)
@@ -126,7 +128,10 @@ def personal(
     sets: tuple[str, ...],
     **size: Any,
 ) -> None:
-    """Sessions until a user's wish holds three times in a row, for every method and two arms without training."""
+    """Sessions until a user's preference holds.
+
+    Three times in a row, for every method and two arms without training.
+    """
     from openclaw_rl.experiments.benchmark import Setup, picture, run, spoken_for
     from openclaw_rl.experiments.personal import ARMS, METHODS, cells, table
 
@@ -152,7 +157,10 @@ def personal(
 @_PRESET
 @_SETS
 def told(users: str | None, probes: int, seed: int, json_file: Path | None, preset: str, sets: tuple[str, ...]) -> None:
-    """Which wishes the model can follow when they are said in the prompt: no other can be distilled from it."""
+    """Preferences the model follows when prompted with them.
+
+    No other can be distilled from it.
+    """
     from openclaw_rl.experiments.benchmark import Setup, spoken_for, write
     from openclaw_rl.experiments.benchmark import told as ask_all
     from openclaw_rl.experiments.personal import Measured, teachable, told_table

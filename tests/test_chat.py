@@ -15,7 +15,7 @@ from serving import Scripted, serving
 from test_line import until, up, walking
 
 from openclaw_rl.backends.fake import write_adapter
-from openclaw_rl.cli.chatting import _looker
+from openclaw_rl.cli.chat import _looker
 from openclaw_rl.clients.chat import Line, Talk, told
 from openclaw_rl.errors import BackendDown, NotAllowed, RequestError
 from openclaw_rl.store import Ledger

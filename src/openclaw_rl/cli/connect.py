@@ -1,4 +1,4 @@
-"""The verb that tells clients where the server is."""
+"""The command that tells clients where the server is."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = "OPENCLAW_API_KEY"
 
 @click.group()
 def connect() -> None:
-    """Print what a client needs to talk to the running server."""
+    """Print or write the set-up of another client."""
 
 
 def _server(command: F) -> F:
@@ -71,7 +71,10 @@ def openclaw(
     plugin: bool,
     max_tokens: int | None,
 ) -> None:
-    """The provider entry for OpenClaw: address, model, limits, sessions, work beside the talk."""
+    """The provider entry for OpenClaw.
+
+    Address, model, limits, sessions, work beside the talk.
+    """
     from openclaw_rl.clients import connect as connecting
 
     found, key_name = _look(url, key_env)
