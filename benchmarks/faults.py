@@ -32,7 +32,7 @@ from openclaw_rl.ports import Case, Trained
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.tasks.everyday import Task, sense, training
 from openclaw_rl.tasks.preferences import WISHES
-from openclaw_rl.text import degenerate, words
+from openclaw_rl.text import degenerate, word_count
 from openclaw_rl.types import Sample, Verdict, Version
 from openclaw_rl.views import lineage as why
 
@@ -142,7 +142,7 @@ def sound(replies: Sequence[str]) -> dict[str, Any]:
         "replies": len(replies),
         "degenerate": len(broken),
         "why": broken,
-        "words": round(sum(map(words, replies)) / len(replies), 1),
+        "words": round(sum(map(word_count, replies)) / len(replies), 1),
     }
 
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from stories import replied, says, settled, turned
 
-from openclaw_rl.judge.evidence import decide, degenerate, findings, may_instruct
+from openclaw_rl.judge.evidence import decide, findings, may_instruct
 from openclaw_rl.judge.hints import Limits, borrowed, kind_of, sift
 from openclaw_rl.ports import Case
+from openclaw_rl.text import broken
 from openclaw_rl.types import Feedback, Hint
 
 
@@ -88,7 +89,7 @@ def test_what_anyone_can_see_scores_against(story: dict[str, Any], note: str) ->
 
 @pytest.mark.parametrize("text", ["A", "4", "👍", "ok", "-" * 200, "one two three four five six", "a b " * 5])
 def test_a_short_or_drawn_reply_is_no_junk(text: str) -> None:
-    assert degenerate(replied(text)) is None
+    assert broken(text) is None
 
 
 def test_a_side_turn_leaves_the_list_without_a_score_even_with_a_thumb() -> None:

@@ -8,6 +8,7 @@ import pytest
 from stories import replied, says, settled, turned
 
 from openclaw_rl.judge import tools
+from openclaw_rl.judge.evidence import findings
 from openclaw_rl.judge.reading import read, repeated
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.judge.text import own_words
@@ -175,7 +176,6 @@ def test_a_monstrous_message_is_read_in_a_moment(text: str) -> None:
 
 
 def test_a_call_is_no_empty_reply() -> None:
-    from openclaw_rl.judge.evidence import degenerate
-
     calling = says("assistant", "", tool_calls=(ToolCall(id="1", name="ls", arguments="{}"),))
-    assert degenerate(replied(reply=calling)) is None
+    turn = turned("List them.", completion=replied(reply=calling))
+    assert findings(Case(turn=turn, outcome=settled(turn))) == ()

@@ -23,7 +23,7 @@ from openclaw_rl.store import Ledger
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, right, sense
 from openclaw_rl.tasks.preferences import WISHES
-from openclaw_rl.text import degenerate, items, sentences, words
+from openclaw_rl.text import degenerate, items, sentence_count, word_count
 from openclaw_rl.views import status as views
 
 THIRTY = " ".join(f"word{number}" for number in range(30))
@@ -43,7 +43,7 @@ TWENTY_NINE = " ".join(f"word{number}" for number in range(29))
     ],
 )
 def test_words_are_counted_as_a_reader_would(text: str, count: int) -> None:
-    assert words(text) == count
+    assert word_count(text) == count
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_words_are_counted_as_a_reader_would(text: str, count: int) -> None:
     ],
 )
 def test_sentences_are_counted_as_a_reader_would(text: str, count: int) -> None:
-    assert sentences(text) == count
+    assert sentence_count(text) == count
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Text as a reader counts it: words, sentences, list items, the script, and replies that are none at all. Pure."""
+"""Words, sentences, list items and the script of a text, and replies that are none at all. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import unicodedata
 from collections import Counter
 
 WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
+_PLAIN_WORD = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?")
+_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 ITEM = re.compile(r"^[ \t]*(?:[-*•+–]|\(?(?:\d{1,2}|[a-hA-H])[.)])[ \t]+(?=\S)", re.MULTILINE)
 HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
 BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
@@ -19,11 +21,25 @@ _OPENERS = frozenset(
     ["the", "it", "this", "that", "in", "a", "an", "he", "she", "they", "we", "you", "there", "these", "for", "if"]
 )
 _TEMPLATE = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|\ufffd|[\x00-\x08\x0b-\x1f]")
+_RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI"})
 """scripts that do not part words by spaces, so that counting them says nothing"""
 
 
-def words(text: str) -> int:
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text in small letters, for comparing; each Chinese character is a word."""
+    found: list[str] = []
+    for word in _PLAIN_WORD.findall(text.lower().replace("’", "'")):
+        found.extend(word if _CJK.search(word) else (word,))
+    return tuple(found)
+
+
+def is_chinese(text: str) -> bool:
+    """Whether Chinese characters carry the text."""
+    return len(_CJK.findall(text)) * 3 >= max(1, len(re.findall(r"\w", text)))
+
+
+def word_count(text: str) -> int:
     """How many words a reader would count: list markers, headings' signs and lone punctuation are none."""
     return sum(any(sign.isalnum() for sign in word) for word in unmarked(text).split())
 
@@ -33,7 +49,7 @@ def unmarked(text: str) -> str:
     return BOLD.sub(lambda found: found[0][2:-2], HEADING.sub("", ITEM.sub("", text)))
 
 
-def sentences(text: str) -> int:
+def sentence_count(text: str) -> int:
     """How many sentences: abbreviations, initials and decimals end none; an item or a paragraph is one at least."""
     marked = ITEM.sub("\n\n", HEADING.sub("\n\n", text.strip()))
     blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|(?<=[.!?:])\n", marked)]
@@ -77,7 +93,7 @@ def degenerate(reply: str, *, figure: bool | None = None, least: int | None = No
         least = 1 if figure else 3
     if _TEMPLATE.search(reply):
         return "signs that are no text"
-    if words(reply) < least:
+    if word_count(reply) < least:
         return f"under {least} words" if least > 1 else "no word and no figure"
     text = unmarked(reply)
     solid = [sign for sign in text if not sign.isspace()]
@@ -85,19 +101,47 @@ def degenerate(reply: str, *, figure: bool | None = None, least: int | None = No
         return "more signs than letters"
     if figure is False and sum(sign.isalpha() for sign in solid) < 0.3 * len(solid):
         return "figures where words were asked for"
-    said = [word.lower() for word in WORD.findall(text)]
-    if _loops(said):
+    found = [word.lower() for word in WORD.findall(text)]
+    if _repeats(found):
         return "it repeats a phrase"
-    if len(said) >= 40 and len(set(said)) < 0.3 * len(said):
+    if len(found) >= 40 and len(set(found)) < 0.3 * len(found):
         return "few different words"
     return None
 
 
-def _loops(said: list[str]) -> bool:
+def _repeats(found: list[str]) -> bool:
     """Whether a phrase of one to twelve words comes four times in a row, or one of eight words four times in all."""
     for period in range(1, 13):
         run = period * 4
-        if any(said[at : at + period] * 4 == said[at : at + run] for at in range(len(said) - run + 1)):
+        if any(found[at : at + period] * 4 == found[at : at + run] for at in range(len(found) - run + 1)):
             return True
-    phrases = Counter(tuple(said[at : at + 8]) for at in range(len(said) - 7))
+    phrases = Counter(tuple(found[at : at + 8]) for at in range(len(found) - 7))
     return bool(phrases) and max(phrases.values()) >= 4
+
+
+def broken(reply: str) -> str | None:
+    """Why a reply is degenerate beyond doubt, whatever was asked: empty, a junk token, or an endless loop; else None.
+
+    It is evidence on its own, so it is far more careful than `degenerate`, which compares many replies.
+    """
+    text = reply.strip()
+    if not text:
+        return "an empty reply"
+    if len(text) <= 3 and not any(
+        unicodedata.category(sign)[0] in "LN" or unicodedata.category(sign) == "So"
+        for sign in text.replace("\ufffd", "")
+    ):
+        return "a single junk token"
+    if _RUN_OF_ONE.search(text) or _ends_in_loop(words(text)):
+        return "the reply repeats itself"
+    return None
+
+
+def _ends_in_loop(found: tuple[str, ...]) -> bool:
+    """Whether the words end in one phrase six times or more, 24 words or more in all."""
+    for period in range(1, 25):
+        repeats = max(6, -(-24 // period))
+        tail = found[-period * repeats :]
+        if len(tail) == period * repeats and tail == tail[:period] * repeats:
+            return True
+    return False

@@ -14,7 +14,7 @@ from openclaw_rl.gate.probes import plain
 from openclaw_rl.stats import difference, wilson
 from openclaw_rl.tasks.everyday import Task, held_out, sense
 from openclaw_rl.tasks.preferences import WISHES
-from openclaw_rl.text import words
+from openclaw_rl.text import word_count
 from openclaw_rl.types import Sampling
 
 
@@ -56,7 +56,7 @@ def view(asked: Sequence[Task], versions: Sequence[int], said: Sequence[Sequence
             {"prompt": task.prompt, "first": one, "second": two}
             for task, one, two in zip(asked, first, second, strict=True)
         ],
-        "words": [round(sum(map(words, each)) / max(len(each), 1), 1) for each in said],
+        "words": [round(sum(map(word_count, each)) / max(len(each), 1), 1) for each in said],
         "rates": {name: _rates(*held) for name, held in measures.items()},
     }
 

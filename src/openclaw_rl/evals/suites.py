@@ -24,7 +24,7 @@ from openclaw_rl.tasks import coding
 from openclaw_rl.tasks import tool_use as calling
 from openclaw_rl.tasks.everyday import Task, held_out, sense
 from openclaw_rl.tasks.preferences import WISHES, About, Wish
-from openclaw_rl.text import words
+from openclaw_rl.text import word_count
 from openclaw_rl.types import Message, Prompt, Sampling, ToolCall
 
 SETS = ("conversation", "coding", "tool-use")
@@ -169,7 +169,7 @@ def _summary(found: Sequence[Result]) -> dict[str, Any]:
     for result in found:
         for name, held in result.marks.items():
             marks.setdefault(name, []).append(held)
-    replies = [words(result.reply) for result in found if result.name.startswith("unasked: ")]
+    replies = [word_count(result.reply) for result in found if result.name.startswith("unasked: ")]
     return {
         **_rate([result.passed for result in found]),
         "rates": {name: _rate(held) for name, held in marks.items()},

@@ -16,7 +16,7 @@ from typing import Any
 from openclaw_rl.experiments.users import Exchange, as_wished
 from openclaw_rl.tasks.everyday import Task, sense
 from openclaw_rl.tasks.preferences import Wish
-from openclaw_rl.text import degenerate, words
+from openclaw_rl.text import degenerate, word_count
 
 RUN = 3
 """sessions in a row in which the first reply must be as wished"""
@@ -50,7 +50,7 @@ def measure(wish: Wish, tasks: Sequence[Task], replies: Sequence[str]) -> Measur
         count=count,
         rate=sum(as_wished(wish, task, reply) for task, reply in pairs) / count,
         sense=sum(sense(task, reply) for task, reply in pairs) / count,
-        words=sum(words(reply) for reply in replies) / count,
+        words=sum(word_count(reply) for reply in replies) / count,
         degenerate=sum(degenerate(reply, figure=task.answer is not None) is not None for task, reply in pairs),
     )
 

@@ -24,7 +24,7 @@ from openclaw_rl.errors import BackendError
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.tasks.preferences import About, Wish
-from openclaw_rl.text import degenerate, words
+from openclaw_rl.text import degenerate, word_count
 
 if TYPE_CHECKING:
     import httpx2
@@ -234,7 +234,7 @@ def _exchange(user: User, session: Session, name: str, number: int, said: str, r
         answer=answer,
         version=reply.version,
         met=session.met,
-        words=words(reply.text),
+        words=word_count(reply.text),
         seconds=reply.seconds,
         turn=reply.turn,
         task=session.task,

@@ -18,7 +18,7 @@ from typing import Any
 
 from openclaw_rl.ports import Decision
 from openclaw_rl.stats import interval, sign_test, tail
-from openclaw_rl.text import UNSPACED, degenerate, script, words
+from openclaw_rl.text import UNSPACED, degenerate, script, word_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Shown:
 
     @property
     def words(self) -> int:
-        return words(self.reply)
+        return word_count(self.reply)
 
 
 # --- checks ---

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -11,12 +10,12 @@ from openclaw_rl.judge import tools
 from openclaw_rl.judge.hints import KEEP, Limits, borrowed, kind_of, sift
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reading import Reading, read
-from openclaw_rl.judge.text import others_words, own_words, said_by_user, words
+from openclaw_rl.judge.text import others_words, own_words, said_by_user
 from openclaw_rl.ports import Case
-from openclaw_rl.types import Completion, Feedback, Hint, Role, Source, Verdict, environment_of, texts
+from openclaw_rl.text import broken, words
+from openclaw_rl.types import Feedback, Hint, Role, Source, Verdict, environment_of, texts
 
 _RETURN_CODE = re.compile(r"\A\s*+<returncode>\s*+(-?\d++)\s*+</returncode>")
-_RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
 _MOST_FOREIGN = 400_000  # characters: what lies further back is hardly on anybody's mind
 _FLAWS = {"malformed_tool_call": "a tool call that cannot be parsed"}
 _MARKS = {
@@ -165,7 +164,7 @@ def _deterministic(case: Case) -> Iterator[Finding]:
         notes.append("the reply was cut off by its token limit")
     if completion.finish == "aborted":
         notes.append("the reply was aborted")
-    if (why := degenerate(completion)) is not None:
+    if not completion.reply.tool_calls and (why := broken(completion.reply.content)) is not None:
         notes.append(why)
     for note in notes:
         yield Finding(source="deterministic", score=-1.0, note=note)
@@ -176,31 +175,3 @@ def _failure(role: str, content: str) -> str | None:
         return tools.failure(content)
     found = _RETURN_CODE.match(content)
     return tools.ended(found.group(1)) if found else None
-
-
-def degenerate(completion: Completion) -> str | None:
-    """Why a reply is no reply at all: empty, junk, or the same thing over and over; None for any other."""
-    reply = completion.reply
-    if reply.tool_calls:
-        return None
-    text = reply.content.strip()
-    if not text:
-        return "an empty reply"
-    if len(text) <= 3 and not any(
-        unicodedata.category(sign)[0] in "LN" or unicodedata.category(sign) == "So"
-        for sign in text.replace("\ufffd", "")
-    ):
-        return "a single junk token"
-    if _RUN_OF_ONE.search(text) or _loops(words(text)):
-        return "the reply repeats itself"
-    return None
-
-
-def _loops(said: tuple[str, ...]) -> bool:
-    """Whether the words end in one phrase said six times or more, 24 words or more in all."""
-    for period in range(1, 25):
-        repeats = max(6, -(-24 // period))
-        tail = said[-period * repeats :]
-        if len(tail) == period * repeats and tail == tail[:period] * repeats:
-            return True
-    return False

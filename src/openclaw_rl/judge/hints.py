@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from openclaw_rl.judge.reading import read
-from openclaw_rl.judge.text import QUOTED, words
+from openclaw_rl.judge.text import QUOTED
 from openclaw_rl.judge.wishes_en import COMPARATIVE
+from openclaw_rl.text import words
 from openclaw_rl.types import Hint, HintKind
 
 _RUN = 5  # words in a row that a hint may not borrow from text that is not the user's

@@ -12,8 +12,9 @@ from typing import Literal
 from openclaw_rl.judge import lexicon_en as en
 from openclaw_rl.judge import lexicon_zh as zh
 from openclaw_rl.judge.quoting import is_text
-from openclaw_rl.judge.text import Clause, Sentence, is_chinese, own_words, sentences, words
+from openclaw_rl.judge.text import Clause, Sentence, own_words, parse
 from openclaw_rl.judge.wishes_en import WISHES
+from openclaw_rl.text import is_chinese, words
 from openclaw_rl.types import Hint, HintKind
 
 Mark = Literal["praise", "complaint", "wish", "fact", "task", "question", "other"]
@@ -82,7 +83,7 @@ def read(message: str, *, request: str, reply: str) -> Reading:
         return Reading(score=None, note="the message holds nothing of the user's own")
     if own.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
-    whole = sentences(_bounded(own, 4_000))
+    whole = parse(_bounded(own, 4_000))
     told = _ends(whole)
     marks = [[_mark(clause, sentence) for clause in _joined(sentence)] for sentence in told]
     flat = [one for row in marks for one in row]

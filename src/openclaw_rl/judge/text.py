@@ -49,8 +49,6 @@ _SPELLING = {
     "worng": "wrong",
     "metres": "meters",
 }
-_WORD = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?")
-_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +122,8 @@ def fold(text: str) -> str:
     return " ".join(words)
 
 
-def sentences(text: str) -> tuple[Sentence, ...]:
-    """Cut into sentences and clauses; text in quotation marks is never cut and shows as `_` when folded."""
+def parse(text: str) -> tuple[Sentence, ...]:
+    """A message cut into sentences and clauses; text in quotation marks is never cut and shows as `_` when folded."""
     masked = QUOTED.sub(lambda found: "\x00" * len(found.group()), text)
     found = []
     for start, end in _spans(masked, _SENTENCE):
@@ -164,16 +162,3 @@ def _spans(text: str, cut: re.Pattern[str], start: int = 0, end: int | None = No
         at = found.end()
     spans.append((at, end))
     return [(a, b) for a, b in spans if text[a:b].strip()]
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words of a text, folded; each Chinese character is a word."""
-    found: list[str] = []
-    for word in _WORD.findall(text.lower().replace("’", "'")):
-        found.extend(word if _CJK.search(word) else (word,))
-    return tuple(found)
-
-
-def is_chinese(text: str) -> bool:
-    """Whether Chinese characters carry the text."""
-    return len(_CJK.findall(text)) * 3 >= max(1, len(re.findall(r"\w", text)))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from openclaw_rl.text import BOLD, HEADING, ITEM, items, sentences, words
+from openclaw_rl.text import BOLD, HEADING, ITEM, items, sentence_count, word_count
 
 About = Literal["everyday", "facts", "advice", "measures"]
 """kinds of task: ``everyday`` is facts and advice together"""
@@ -86,7 +86,7 @@ class Wish:
 
 
 def _short(reply: str) -> bool:
-    return 0 < words(reply) < 30
+    return 0 < word_count(reply) < 30
 
 
 def _list(reply: str) -> bool:
@@ -100,17 +100,22 @@ def _circles(reply: str) -> bool:
 
 
 def _one_sentence(reply: str) -> bool:
-    return words(reply) > 0 and sentences(reply) == 1 and not items(reply) and bool(_TERMINAL.search(reply.strip()))
+    return (
+        word_count(reply) > 0
+        and sentence_count(reply) == 1
+        and not items(reply)
+        and bool(_TERMINAL.search(reply.strip()))
+    )
 
 
 def _student(reply: str) -> bool:
-    return words(reply) > 0 and not (
+    return word_count(reply) > 0 and not (
         BOLD.search(reply) or items(reply) or HEADING.search(reply) or _BOXED.search(reply)
     )
 
 
 def _long(reply: str) -> bool:
-    return words(reply) >= 100 and bool(_EXAMPLE.search(ITEM.sub("", reply)))
+    return word_count(reply) >= 100 and bool(_EXAMPLE.search(ITEM.sub("", reply)))
 
 
 def _praise(reply: str) -> bool:
