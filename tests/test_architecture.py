@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "versions": GROUND,
     "gate": GROUND | {"formats", "tasks", "store"},
     "views": GROUND | {"store"},
-    "backends": GROUND | {"formats", "losses", "processes"},
+    "backends": GROUND | {"formats", "losses", "plugins", "processes"},
     "envs": GROUND,
     "clients": GROUND,
     # only app sees the whole config and wires

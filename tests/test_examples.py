@@ -33,7 +33,7 @@ def test_the_four_kinds_have_an_example() -> None:
 
 @pytest.mark.parametrize(("said", "score"), [("Too long!", -1.0), ("Thanks!", 1.0), ("And now tea", None)])
 def test_the_judge_scores_by_what_was_said_next(said: str, score: float | None) -> None:
-    judge = plugins._attribute("judge", f"{EXAMPLES}/custom_judge.py:score")
+    judge = plugins.load("judge", f"{EXAMPLES}/custom_judge.py:score")
     assert judge(asked("hi"), "hello", [says("user", said)]) == score
 
 

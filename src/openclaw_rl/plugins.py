@@ -90,7 +90,7 @@ def resolve(kind: Kind, name: str) -> Any:
         target = next((point.value for point in _entry_points(kind) if point.name == name), None)
     if target is None:
         raise PluginError(_unknown(kind, name))
-    thing = _attribute(kind, target)
+    thing = load(kind, target)
     if kind not in BUILT:
         _refuse_wrong_function(kind, name, thing)
     elif not callable(thing):
@@ -177,8 +177,14 @@ def _signature_faults(found: Any, expected: Callable[..., Any]) -> list[str]:
     return faults
 
 
-def _attribute(kind: Kind, target: str) -> Any:
+def load(kind: str, target: str) -> Any:
+    """What ``module:attribute`` or ``file.py:attribute`` leads to; raises PluginError that says which half is wrong.
+
+    A file is loaded once per process. ``kind`` says in errors what the target is for.
+    """
     place, _, attribute = target.rpartition(":")
+    if not place or not attribute:
+        raise PluginError(f"{kind} {target!r} is no address", remedy="write 'module:attribute' or 'file.py:attribute'")
     module = _from_file(kind, place) if place.endswith(".py") else _from_module(kind, place)
     if not hasattr(module, attribute):
         near = difflib.get_close_matches(attribute, dir(module), n=1)
@@ -187,7 +193,7 @@ def _attribute(kind: Kind, target: str) -> Any:
     return getattr(module, attribute)
 
 
-def _from_module(kind: Kind, place: str) -> Any:
+def _from_module(kind: str, place: str) -> Any:
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
@@ -197,7 +203,7 @@ def _from_module(kind: Kind, place: str) -> Any:
         raise PluginError(f"{kind}: no module named {error.name!r}, asked for as {place!r}") from error
 
 
-def _from_file(kind: Kind, place: str) -> Any:
+def _from_file(kind: str, place: str) -> Any:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise PluginError(f"{kind}: there is no file {path}", remedy="give it as 'path/to/file.py:attribute'")
@@ -211,10 +217,10 @@ def _from_file(kind: Kind, place: str) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except OpenClawError:
-        raise
     except Exception as error:  # the user's own file may fail in any way: say where, and keep the trace
         del sys.modules[name]
+        if isinstance(error, OpenClawError):
+            raise
         raise PluginError(f"{kind}: {path} could not be loaded: {type(error).__name__}: {error}") from error
     return module
 

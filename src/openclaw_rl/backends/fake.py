@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from openclaw_rl import files
 from openclaw_rl.errors import ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores, Stream, Trained
 from openclaw_rl.types import Completion, Json, Message, Prompt, Sample, Sampling, Tokens, Version, texts
@@ -204,10 +203,6 @@ def read_turns(adapter: str) -> tuple[str, ...]:
 
 def write_adapter(target: str, *, rules: Sequence[str], turns: Sequence[str], manifest: Mapping[str, Json]) -> None:
     """Write an adapter whole or not at all."""
-    final, draft = Path(target), Path(f"{target}.tmp{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    (draft / ADAPTER).write_text(json.dumps({"rules": list(rules), "turns": list(turns)}, ensure_ascii=False))
-    (draft / "manifest.json").write_text(json.dumps({"format": 1, **manifest}))
-    shutil.rmtree(final, ignore_errors=True)
-    draft.rename(final)
+    with files.directory(Path(target)) as draft:
+        (draft / ADAPTER).write_text(json.dumps({"rules": list(rules), "turns": list(turns)}, ensure_ascii=False))
+        (draft / "manifest.json").write_text(json.dumps({"format": 1, **manifest}))

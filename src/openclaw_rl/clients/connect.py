@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from openclaw_rl import files
 from openclaw_rl.errors import BackendDown, BackendError, ConfigError, NotAllowed
 
 Settings: TypeAlias = dict[str, Any]
@@ -284,12 +284,7 @@ def write(path: Path, settings: Settings) -> Path | None:
         return None
     backup = _kept(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, delete=False) as draft:
-        draft.write(shown(after) + "\n")
-    made = Path(draft.name)  # readable by its owner alone: such files hold keys
-    if backup is not None:
-        made.chmod(path.stat().st_mode & 0o777)
-    made.replace(path)
+    files.write(path, shown(after) + "\n", mode=0o600)  # for its owner alone: such files hold keys
     return backup
 
 

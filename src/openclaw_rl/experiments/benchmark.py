@@ -23,6 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from openclaw_rl import files
 from openclaw_rl.app.application import LOOPS, App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
@@ -160,9 +161,7 @@ def code(root: Path = Path(__file__).parent) -> str:
 def write(file: Path, book: Mapping[str, Any]) -> None:
     """Write a report whole or not at all; each part of a part, such as a cell, has a line to itself."""
     parts = ",\n".join(f"{_line(name)}: {_lines(part)}" for name, part in book.items())
-    draft = file.with_name(f"{file.name}.tmp")
-    draft.write_text(f"{{\n{parts}\n}}\n", encoding="utf-8")
-    draft.replace(file)
+    files.write(file, f"{{\n{parts}\n}}\n")
 
 
 def _lines(part: object) -> str:

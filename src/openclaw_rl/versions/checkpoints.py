@@ -7,13 +7,13 @@ step; ``loop.json`` holds what the loop must remember: how many steps were taken
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl import files
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Baseline, Version
 
@@ -47,12 +47,7 @@ def remember(directory: str, memory: Memory) -> None:
     """Put the loop's memory beside a trainer's files; a version that lies elsewhere than on this disk has none."""
     path = Path(directory)
     if path.is_dir():
-        draft = path / f".{MEMORY}.tmp"
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump({"step": memory.step, "baselines": dict(memory.baselines)}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path / MEMORY)
+        files.write(path / MEMORY, json.dumps({"step": memory.step, "baselines": dict(memory.baselines)}))
 
 
 def recall(directory: Path) -> Memory:
@@ -96,11 +91,8 @@ def fresh(checkpoint: Checkpoint, versions: Sequence[Version]) -> bool:
 
 def adopt(checkpoint: Checkpoint, target: Path) -> None:
     """Copy it to ``target``, whole or not at all: what happens to the original is then of no concern."""
-    draft = target.with_name(f".{target.name}.adopted.tmp")
-    for leftover in (draft, target):
-        shutil.rmtree(leftover, ignore_errors=True)
-    shutil.copytree(checkpoint.directory, draft)
-    draft.rename(target)
+    with files.directory(target) as draft:
+        shutil.copytree(checkpoint.directory, draft, dirs_exist_ok=True)
 
 
 def _refused(directory: Path, what: str, remedy: str) -> ConfigError:

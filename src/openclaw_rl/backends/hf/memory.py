@@ -16,6 +16,8 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
+from openclaw_rl import files
+
 GIB = 1 << 30
 LARGE = 1 << 26
 
@@ -65,9 +67,7 @@ def fastest_dtype(cache_dir: Path) -> torch.dtype:
     if key not in known:
         known[key] = "bfloat16" if _seconds(torch.bfloat16) < _seconds(torch.float32) else "float32"
         cache_dir.mkdir(parents=True, exist_ok=True)
-        fresh = file.with_suffix(f".{os.getpid()}")
-        fresh.write_text(json.dumps(known))
-        fresh.replace(file)
+        files.write(file, json.dumps(known))
     return torch.bfloat16 if known[key] == "bfloat16" else torch.float32
 
 

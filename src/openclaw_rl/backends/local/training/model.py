@@ -13,12 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from openclaw_rl import plugins
 from openclaw_rl.backends.hf.models import pick_device
 from openclaw_rl.backends.local.training.batch import Net, Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head, can_compile
 from openclaw_rl.backends.local.training.publish import ADAPTER, MODEL
-from openclaw_rl.backends.local.training.settings import LoraSettings, TrainSettings, attribute
+from openclaw_rl.backends.local.training.settings import LoraSettings, TrainSettings
 from openclaw_rl.errors import BackendError, ModelRefused
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Policy:
 
     def _load(self, model: str) -> tuple[Any, Any]:
         s = self.settings
-        loaded = attribute(s.loader)(
+        loaded = plugins.load("loader", s.loader)(
             model,
             cache_dir=Path(s.cache_dir),
             device=str(self.device),

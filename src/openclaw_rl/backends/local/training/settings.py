@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from openclaw_rl.errors import ConfigError, PluginError
+from openclaw_rl.errors import ConfigError
 from openclaw_rl.losses import LossSettings
 
 TEACHERS = ("base", "live", "ema")
@@ -72,23 +69,3 @@ class TrainSettings:
         """What decides the numbers, for a manifest; where things lie is left out."""
         left_out = ("cache_dir", "chat_template", "threads", "loader", "compile")
         return {name: value for name, value in asdict(self).items() if name not in left_out}
-
-
-def attribute(target: str) -> Any:
-    """What ``module:name`` or ``file.py:name`` leads to; raises PluginError that says which half is wrong."""
-    place, _, name = target.rpartition(":")
-    if not place or not name:
-        raise PluginError(f"{target!r} is no address", remedy="write 'module:attribute' or 'file.py:attribute'")
-    module = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    if not hasattr(module, name):
-        raise PluginError(f"{place!r} has no {name!r}")
-    return getattr(module, name)
-
-
-def _from_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise PluginError(f"no Python file at {path}")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

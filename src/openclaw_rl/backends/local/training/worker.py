@@ -19,13 +19,14 @@ from typing import Any
 
 import torch
 
+from openclaw_rl import files, plugins
 from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.batch import Batch, Count, Loss, ask_others, collate, gradient
 from openclaw_rl.backends.local.training.memory import MemoryPlan, Shape, free_memory, plan
 from openclaw_rl.backends.local.training.model import Policy, Weights
-from openclaw_rl.backends.local.training.publish import STATE, publishing, read_manifest, write_manifest
-from openclaw_rl.backends.local.training.settings import TrainSettings, attribute
+from openclaw_rl.backends.local.training.publish import STATE, read_manifest, write_manifest
+from openclaw_rl.backends.local.training.settings import TrainSettings
 from openclaw_rl.backends.local.training.views import Lessons, lessons
 from openclaw_rl.errors import BackendError
 from openclaw_rl.losses import LossInputs, LossSettings, health, loss, needs, weight_of
@@ -334,7 +335,7 @@ class Worker:
         state = {name: getattr(self._state, name) for name in ("optimizer", "random", "norms", "ema", "averaged")}
         state["master"] = self.policy.weights() if rounded or average is not None else None
         state["average"] = average if rounded else None  # else it is the very file that is published
-        with publishing(Path(order.target)) as directory:
+        with files.directory(Path(order.target)) as directory:
             with self.policy.lent(average or {}):
                 self.policy.write(directory)
             torch.save(_to_cpu(state), directory / STATE)
@@ -377,7 +378,7 @@ def _loss(settings: TrainSettings) -> tuple[Loss, Callable[..., float], int | No
     A custom one is given everything, and may make something of all of it.
     """
     if settings.loss is not None:
-        return attribute(settings.loss), partial(weight_of, LossSettings()), None
+        return plugins.load("loss", settings.loss), partial(weight_of, LossSettings()), None
     terms = settings.losses
     return partial(loss, settings=terms), partial(weight_of, terms), needs(terms)[0]
 
