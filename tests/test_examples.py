@@ -11,7 +11,7 @@ from stories import asked, says
 
 from openclaw_rl import plugins
 from openclaw_rl.ports import Observation, Reply
-from openclaw_rl.types import Message, Prompt
+from openclaw_rl.types import Message, Prompt, Sampling
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.anyio
@@ -22,13 +22,9 @@ def test_an_example_is_one_file_under_eighty_lines(file: Path) -> None:
     assert len(file.read_text().splitlines()) < 80
 
 
-def test_the_four_kinds_have_an_example() -> None:
-    assert {file.stem for file in EXAMPLES.glob("*.py")} >= {
-        "custom_loss",
-        "custom_judge",
-        "custom_rollout",
-        "custom_generate",
-    }
+def test_every_kind_of_plugin_but_the_trainer_has_an_example() -> None:
+    kinds = {file.stem.removeprefix("custom_") for file in EXAMPLES.glob("custom_*.py")}
+    assert kinds == set(plugins.KINDS) - {"trainer"}  # a trainer is a backend: `backends/fake.py` has a whole one
 
 
 @pytest.mark.parametrize(("said", "score"), [("Too long!", -1.0), ("Thanks!", 1.0), ("And now tea", None)])
@@ -78,6 +74,29 @@ async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:
     chat = Knocker()
     assert await rollout(Door(), chat, task="open", seed=1, group=None, max_steps=9) == 1.0
     assert (chat.seen, chat.told) == ([1, 3], [("t2", 1.0)])
+
+
+async def test_the_environment_answers_higher_and_lower_until_the_number_is_guessed() -> None:
+    env = plugins.build("env", f"{EXAMPLES}/custom_env.py:GuessTheNumber", offered={})
+    prompt = await env.reset("10", seed=3)
+    assert prompt.messages[0].content == "Guess my number between 1 and 10. Answer with a number only."
+    seen = [await env.step(says("assistant", f"{number}.")) for number in range(1, 11)]
+    right = [one.reward for one in seen].index(1.0)
+    texts = [one.messages[0].content for one in seen]
+    assert texts == ["Higher."] * right + ["Right!"] + ["Lower."] * (9 - right)
+    assert [one.done for one in seen] == [at == right for at in range(10)]
+    await env.reset("10", seed=3)
+    assert (await env.step(says("assistant", str(right + 1)))).done, "the same seed gives the same number"
+
+
+async def test_the_backend_streams_what_it_completes_and_minds_the_limit() -> None:
+    policy = plugins.build("policy", f"{EXAMPLES}/custom_policy.py:Backwards", offered={})
+    delta, done = [item async for item in policy.generate(asked("abc"), Sampling())]
+    assert (delta.text, done.reply.content, done.finish) == ("cba", "cba", "stop")
+    assert done.reply_tokens == (*b"cba", 256)
+    assert len(done.logprobs) == len(done.reply_tokens)
+    _, cut = [item async for item in policy.generate(asked("abc"), Sampling(max_tokens=2))]
+    assert (cut.reply.content, cut.finish) == ("cb", "length")
 
 
 def test_the_loss_is_reinforce_by_hand() -> None:
