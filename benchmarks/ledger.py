@@ -23,10 +23,10 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from openclaw_rl.ports import Case
-from openclaw_rl.store import Judged, Ledger
+from openclaw_rl.store import Ledger
 from openclaw_rl.store.codec import plain
 from openclaw_rl.store.rows import insert, turn_row
-from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
+from openclaw_rl.types import Completion, Drop, JudgedTurn, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936
 WORDS = ("agent", "reads", "file", "then", "writes", "another", "and", "says", "what", "it", "has", "done", "so", "far")
@@ -81,7 +81,7 @@ def _judge(ledger: Ledger) -> None:
 def _train(ledger: Ledger) -> None:
     if rows := ledger.untrained(16):
         ledger.add_drops(
-            [Drop(turn=row.turn.id, stage="train", reason="benchmark") for row in rows if isinstance(row, Judged)]
+            [Drop(turn=row.turn.id, stage="train", reason="benchmark") for row in rows if isinstance(row, JudgedTurn)]
         )
 
 

@@ -16,7 +16,19 @@ from stories import asked, judged, replied, says, settled, turned
 from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
 from openclaw_rl.store import WRITERS, Ledger, ask, codec
 from openclaw_rl.store.schema import MIGRATIONS
-from openclaw_rl.types import Baseline, Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
+from openclaw_rl.types import (
+    Baseline,
+    Drop,
+    Feedback,
+    Hint,
+    ImportRecord,
+    Sampling,
+    Step,
+    Tool,
+    ToolCall,
+    Verdict,
+    Version,
+)
 
 words = st.text(max_size=40)
 ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=50).map(tuple)
@@ -330,7 +342,7 @@ def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> N
 
 def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Path) -> None:
     first, second = turned("a"), turned("b")
-    said = [Recorded(turn=t.id, session="s", index=i, kind="main") for i, t in enumerate((first, second))]
+    said = [ImportRecord(turn=t.id, session="s", index=i, kind="main") for i, t in enumerate((first, second))]
     with one_of_each(ledger_path, "import") as ledger:
         with pytest.raises(sqlite3.IntegrityError):
             ledger.add_recorded([(first, said[0]), (first, said[0])])
@@ -343,7 +355,7 @@ def test_a_request_is_there_until_it_is_done_and_survives_a_restart(ledger_path:
     with one_of_each(ledger_path, "train") as train:
         ask(ledger_path, "rollback", {"to": 3})
         [request] = train.new_requests(10)
-        assert (request.verb, request.argument) == ("rollback", {"to": 3})
+        assert (request.command, request.argument) == ("rollback", {"to": 3})
     with one_of_each(ledger_path, "train") as train:
         assert len(train.new_requests(10)) == 1
         train.done_requests(request.seq)

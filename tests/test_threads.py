@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from openclaw_rl.collect.normalise import clean, read, spoken
 from openclaw_rl.collect.threads import Threads, named
-from openclaw_rl.types import Completion, Ending, Message, Outcome, Prompt, Sampling, Tool, ToolCall, Turn
+from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sampling, SessionEnd, Tool, ToolCall, Turn
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
 
@@ -69,7 +69,7 @@ class Story:
         self._keep(self.threads.expire(now))
 
     def end(self, session: str, *, at: float) -> None:
-        self._keep(self.threads.end(Ending(session=session, user="u1", at=at)))
+        self._keep(self.threads.end(SessionEnd(session=session, user="u1", at=at)))
 
     def said(self, id: str) -> list[tuple[str, str]]:
         return [(message.role, message.content) for message in self.outcomes[id].next_state]

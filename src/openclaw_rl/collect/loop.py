@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from openclaw_rl.collect.threads import Threads
-from openclaw_rl.types import Drop, Ending, Outcome, Recorded, Turn, Unreadable
+from openclaw_rl.types import Drop, ImportRecord, Outcome, SessionEnd, Turn, UnreadableTurn
 
 log = logging.getLogger(__name__)
 
@@ -23,19 +23,19 @@ log = logging.getLogger(__name__)
 class Ledger(Protocol):
     """What collect asks of the ledger."""
 
-    def new_turns(self, limit: int) -> Sequence[tuple[int, Turn | Unreadable]]:
+    def new_turns(self, limit: int) -> Sequence[tuple[int, Turn | UnreadableTurn]]:
         """Turns after the cursor, oldest first, with their sequence numbers."""
         ...
 
-    def open_turns(self) -> Sequence[tuple[int, Turn | Unreadable]]:
+    def open_turns(self) -> Sequence[tuple[int, Turn | UnreadableTurn]]:
         """Turns read before and not settled yet, oldest first."""
         ...
 
-    def new_endings(self, limit: int) -> list[tuple[int, Ending]]:
+    def new_endings(self, limit: int) -> list[tuple[int, SessionEnd]]:
         """Sessions declared over, after the cursor, oldest first."""
         ...
 
-    def recorded(self, turn: str, /) -> Recorded | Unreadable | None:
+    def recorded(self, turn: str, /) -> ImportRecord | UnreadableTurn | None:
         """What an imported record says of its turn, None for a turn that was served."""
         ...
 
@@ -135,12 +135,12 @@ class CollectLoop:
         threads = Threads(idle=self.session_idle, capacity=self.capacity)
         waiting = self.ledger.open_turns()
         known: list[tuple[int, Turn, Outcome | None]] = [
-            (seq, turn, None) for seq, turn in waiting if not isinstance(turn, Unreadable)
+            (seq, turn, None) for seq, turn in waiting if not isinstance(turn, UnreadableTurn)
         ]
-        self._unfit = [unreadable(turn) for _, turn in waiting if isinstance(turn, Unreadable)]
+        self._unfit = [unreadable(turn) for _, turn in waiting if isinstance(turn, UnreadableTurn)]
         if isinstance(self.ledger, Remembers):
             read = (turn for _, turn in (*waiting, *self.ledger.new_turns(1)))
-            coming = [turn.at for turn in read if not isinstance(turn, Unreadable)]
+            coming = [turn.at for turn in read if not isinstance(turn, UnreadableTurn)]
             known += self.ledger.settled_turns(min((*coming, self.clock())) - threads.memory)
         for seq, turn, outcome in sorted(known, key=lambda item: item[0]):
             if outcome is None or outcome.kind_reason != RECORDED:
@@ -156,21 +156,21 @@ class CollectLoop:
             if outcome is None:
                 self._unfit.append(_failed(turn, error))
 
-    def _records(self, turns: Sequence[tuple[int, Turn | Unreadable]]) -> dict[str, Recorded | Unreadable]:
-        found = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns if not isinstance(turn, Unreadable))
+    def _records(self, turns: Sequence[tuple[int, Turn | UnreadableTurn]]) -> dict[str, ImportRecord | UnreadableTurn]:
+        found = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns if not isinstance(turn, UnreadableTurn))
         return {turn: said for turn, said in found if said is not None}
 
     def _decide(
         self,
         threads: Threads,
-        turns: Sequence[tuple[int, Turn | Unreadable]],
-        endings: Sequence[tuple[int, Ending]],
-        records: dict[str, Recorded | Unreadable],
+        turns: Sequence[tuple[int, Turn | UnreadableTurn]],
+        endings: Sequence[tuple[int, SessionEnd]],
+        records: dict[str, ImportRecord | UnreadableTurn],
     ) -> Batch:
         """Turns and endings in the order of their times; idleness last, once nothing is left to read."""
         batch, coming, now = Batch(drops=list(self._unfit)), deque(endings), self.clock()
         for seq, turn in turns:
-            if isinstance(turn, Unreadable):
+            if isinstance(turn, UnreadableTurn):
                 batch.turns_read = seq
                 batch.drops.append(unreadable(turn))
                 continue
@@ -186,13 +186,15 @@ class CollectLoop:
         batch.moved = len(turns) + len(endings) - len(coming) + len(batch.outcomes) + len(self._unfit)
         return batch
 
-    def _end(self, threads: Threads, batch: Batch, coming: deque[tuple[int, Ending]]) -> None:
+    def _end(self, threads: Threads, batch: Batch, coming: deque[tuple[int, SessionEnd]]) -> None:
         batch.endings_read, ending = coming.popleft()
         batch.outcomes += threads.end(ending)
 
-    def _add(self, threads: Threads, batch: Batch, seq: int, turn: Turn, said: Recorded | Unreadable | None) -> None:
+    def _add(
+        self, threads: Threads, batch: Batch, seq: int, turn: Turn, said: ImportRecord | UnreadableTurn | None
+    ) -> None:
         batch.turns_read = seq
-        if isinstance(said, Unreadable):
+        if isinstance(said, UnreadableTurn):
             batch.drops.append(unreadable(said))
         elif said is not None:
             batch.outcomes.append(from_record(said, at=turn.at))
@@ -217,7 +219,7 @@ class CollectLoop:
 RECORDED = "recorded"
 
 
-def unreadable(found: Unreadable) -> Drop:
+def unreadable(found: UnreadableTurn) -> Drop:
     """The drop of a turn whose row is damaged."""
     return Drop(turn=found.turn, stage="collect", reason="unreadable", detail=found.why)
 
@@ -227,7 +229,7 @@ def _failed(turn: Turn, error: Exception) -> Drop:
     return Drop(turn=turn.id, stage="collect", reason="collect failed", detail=detail, at=turn.at)
 
 
-def from_record(said: Recorded, *, at: float) -> Outcome:
+def from_record(said: ImportRecord, *, at: float) -> Outcome:
     """The outcome of an imported turn: all of it was recorded, nothing is found out."""
     return Outcome(
         turn=said.turn,

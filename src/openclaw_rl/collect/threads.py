@@ -38,7 +38,7 @@ from openclaw_rl.collect.normalise import (
     skeleton,
     stripped,
 )
-from openclaw_rl.types import Ending, Message, Outcome, Turn
+from openclaw_rl.types import Message, Outcome, SessionEnd, Turn
 
 ENDINGS = {
     "done": "the session was declared over",
@@ -143,7 +143,7 @@ class Threads:
         if parent is not None and _speaks(entry) and self._said(link, turn):
             parent.answered = True
 
-    def end(self, ending: Ending) -> list[Outcome]:
+    def end(self, ending: SessionEnd) -> list[Outcome]:
         """A session was declared over: its turns up to then wait no longer."""
         names = {ending.session, *self._bases.get((ending.user, ending.session), ())}
         threads = (self._threads.get((ending.user, name)) for name in sorted(names))

@@ -22,7 +22,7 @@ from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
 from openclaw_rl.judge.hints import KEEP, Limits, sift
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.ports import Case, Judge
-from openclaw_rl.types import Drop, Json, Unreadable, Verdict
+from openclaw_rl.types import Drop, Json, UnreadableTurn, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ Job: TypeAlias = Callable[[], Awaitable[None]]
 class Ledger(Protocol):
     """What this loop needs of the ledger. All methods may be called from a worker thread."""
 
-    def unjudged(self, limit: int) -> Sequence[Case | Unreadable]: ...
+    def unjudged(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
 
-    def late_feedback(self, limit: int) -> Sequence[Case | Unreadable]: ...
+    def late_feedback(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
 
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None: ...
 
@@ -116,7 +116,7 @@ class JudgeLoop:
         """New cases and those with late feedback, each once; what cannot be decoded is settled here."""
         late = await anyio.to_thread.run_sync(self._ledger.late_feedback, self._batch)
         fresh = [] if self._clock() < self._rest_until else await self._fresh()
-        damaged = {found.turn: found for found in (*fresh, *late) if isinstance(found, Unreadable)}
+        damaged = {found.turn: found for found in (*fresh, *late) if isinstance(found, UnreadableTurn)}
         for found in damaged.values():
             await self._give_up(found.turn, reason="unreadable", why=found.why)
         return list({case.turn.id: case for case in (*fresh, *late) if isinstance(case, Case)}.values())
@@ -129,7 +129,7 @@ class JudgeLoop:
         await self._write([verdict], [Drop(turn=turn, stage="judge", reason=reason, detail=why)])
         self._given_up += 1
 
-    async def _fresh(self) -> Sequence[Case | Unreadable]:
+    async def _fresh(self) -> Sequence[Case | UnreadableTurn]:
         """The oldest cases without a verdict, seeing past those that wait; not too often while many wait."""
         limit = min(self._batch + len(self._waiting) + self._in_hand, max(self._scan, self._batch))
         cases = await anyio.to_thread.run_sync(self._ledger.unjudged, limit)

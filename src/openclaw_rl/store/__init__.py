@@ -14,16 +14,14 @@ Every method is synchronous and thread-safe; a call from an event loop goes thro
 from __future__ import annotations
 
 from openclaw_rl.store.file import WRITERS, Sync, Writer
-from openclaw_rl.store.ledger import Judged, Ledger, Request, ask
+from openclaw_rl.store.ledger import Ledger, ask
 from openclaw_rl.store.reviews import PIN, UNPIN, Scored
 
 __all__ = [
     "PIN",
     "UNPIN",
     "WRITERS",
-    "Judged",
     "Ledger",
-    "Request",
     "Scored",
     "Sync",
     "Writer",

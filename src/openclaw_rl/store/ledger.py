@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,37 +40,20 @@ from openclaw_rl.store.rows import (
 from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.store.troubles import sqlite_errors
 from openclaw_rl.types import (
+    ControlRequest,
     Drop,
-    Ending,
     Feedback,
+    ImportRecord,
+    JudgedTurn,
     Outcome,
-    Recorded,
+    SessionEnd,
     Step,
     Turn,
-    Unreadable,
+    UnreadableTurn,
     Verdict,
     Version,
     VersionState,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A turn that may train: what was said, what came after, what was thought of it."""
-
-    turn: Turn
-    outcome: Outcome
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a person asked of the running system: ``verb`` is rollback, pause, resume ..."""
-
-    seq: int
-    verb: str
-    argument: Mapping[str, Any]
-    at: float
 
 
 class Ledger(Reader):
@@ -136,7 +118,7 @@ class Ledger(Reader):
 
     # --- import ---
 
-    def add_recorded(self, turns: Sequence[tuple[Turn, Recorded]]) -> None:
+    def add_recorded(self, turns: Sequence[tuple[Turn, ImportRecord]]) -> None:
         """Write one imported conversation, whole or not at all."""
         with self.writing("import") as db:
             for turn, said in turns:
@@ -157,14 +139,14 @@ class Ledger(Reader):
 
     # --- collect ---
 
-    def new_turns(self, limit: int) -> list[tuple[int, Turn | Unreadable]]:
+    def new_turns(self, limit: int) -> list[tuple[int, Turn | UnreadableTurn]]:
         """Turns that collect has not read yet, oldest first, with their sequence numbers."""
         rows = self.rows(
             f"SELECT t.seq, {TURN} FROM turns t WHERE t.seq > ? ORDER BY t.seq LIMIT ?", self.cursor("turns"), limit
         )
         return [(row[0], whole(partial(to_turn, row[1:]), turn=row[1])) for row in rows]
 
-    def open_turns(self) -> list[tuple[int, Turn | Unreadable]]:
+    def open_turns(self) -> list[tuple[int, Turn | UnreadableTurn]]:
         """Turns that were read before and have no outcome yet: what a restart must remember."""
         rows = self.rows(
             f"SELECT t.seq, {TURN} FROM open_turns p CROSS JOIN turns t ON t.seq = p.turn_seq ORDER BY p.turn_seq"
@@ -182,18 +164,18 @@ class Ledger(Reader):
             since,
         )
         read = [(row[0], whole(partial(to_settled, row[1:]), turn=row[1])) for row in rows]
-        return [(seq, *found) for seq, found in read if not isinstance(found, Unreadable)]
+        return [(seq, *found) for seq, found in read if not isinstance(found, UnreadableTurn)]
 
-    def new_endings(self, limit: int) -> list[tuple[int, Ending]]:
+    def new_endings(self, limit: int) -> list[tuple[int, SessionEnd]]:
         """Sessions declared over since collect last looked."""
         rows = self.rows(
             "SELECT seq, session, user, at FROM endings WHERE seq > ? ORDER BY seq LIMIT ?",
             self.cursor("endings"),
             limit,
         )
-        return [(seq, Ending(session=session, user=user, at=at)) for seq, session, user, at in rows]
+        return [(seq, SessionEnd(session=session, user=user, at=at)) for seq, session, user, at in rows]
 
-    def recorded(self, turn: str) -> Recorded | Unreadable | None:
+    def recorded(self, turn: str) -> ImportRecord | UnreadableTurn | None:
         """What an imported record says of this turn; None for a turn that was served."""
         row = self.row(
             "SELECT turn, session, idx, kind, next_state, trainable, extra FROM records WHERE turn = ?", turn
@@ -226,7 +208,7 @@ class Ledger(Reader):
 
     # --- judge ---
 
-    def unjudged(self, limit: int) -> list[Case | Unreadable]:
+    def unjudged(self, limit: int) -> list[Case | UnreadableTurn]:
         """Outcomes without a verdict, oldest first."""
         missing = "o.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn)"
         with self.lock:
@@ -239,7 +221,7 @@ class Ledger(Reader):
             )
             return [self._read_case(row) for row in rows]
 
-    def late_feedback(self, limit: int) -> list[Case | Unreadable]:
+    def late_feedback(self, limit: int) -> list[Case | UnreadableTurn]:
         """Turns about which something was said after their verdict, and which have not trained."""
         unheard = (
             "f.seq > ? AND NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = f.turn)"
@@ -263,9 +245,9 @@ class Ledger(Reader):
             raise NotInLedger(f"turn {turn} has no outcome yet", remedy="wait for the next request of its session")
         return self._case(self.turn(turn), outcome)
 
-    def _read_case(self, row: Sequence[Any]) -> Case | Unreadable:
+    def _read_case(self, row: Sequence[Any]) -> Case | UnreadableTurn:
         found = whole(partial(to_settled, row), turn=row[0])
-        if isinstance(found, Unreadable):
+        if isinstance(found, UnreadableTurn):
             heard = self.row("SELECT coalesce(max(seq), 0) FROM feedback WHERE turn = ?", found.turn)
             self._heard[found.turn] = heard[0]
             return found
@@ -307,7 +289,7 @@ class Ledger(Reader):
 
     # --- train ---
 
-    def untrained(self, limit: int) -> list[Judged | Unreadable]:
+    def untrained(self, limit: int) -> list[JudgedTurn | UnreadableTurn]:
         """Judged turns that were neither trained nor dropped since their newest verdict, oldest first."""
         with self.lock:
             low = self._advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")
@@ -366,14 +348,14 @@ class Ledger(Reader):
 
     # --- what a person asks ---
 
-    def new_requests(self, limit: int) -> list[Request]:
+    def new_requests(self, limit: int) -> list[ControlRequest]:
         """What a person asked and `done_requests` has not acknowledged."""
         rows = self.rows(
             "SELECT seq, verb, argument, at FROM requests WHERE seq > ? ORDER BY seq LIMIT ?",
             self.cursor("requests"),
             limit,
         )
-        return [Request(seq=seq, verb=verb, argument=json.loads(text), at=at) for seq, verb, text, at in rows]
+        return [ControlRequest(seq=seq, command=verb, argument=json.loads(text), at=at) for seq, verb, text, at in rows]
 
     def pause(self, why: str) -> None:
         """Stop training until a person resumes it."""
@@ -409,8 +391,8 @@ class Ledger(Reader):
             )
 
 
-def _judged(row: Sequence[Any]) -> Judged:
-    return Judged(verdict=to_verdict(row[:10]), outcome=to_outcome(row[10:21]), turn=to_turn(row[21:]))
+def _judged(row: Sequence[Any]) -> JudgedTurn:
+    return JudgedTurn(verdict=to_verdict(row[:10]), outcome=to_outcome(row[10:21]), turn=to_turn(row[21:]))
 
 
 def ask(path: str | Path, verb: str, argument: Mapping[str, Any]) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from openclaw_rl.store import codec
-from openclaw_rl.types import Completion, Drop, Feedback, Outcome, Recorded, Turn, Unreadable, Verdict, Version
+from openclaw_rl.types import Completion, Drop, Feedback, ImportRecord, Outcome, Turn, UnreadableTurn, Verdict, Version
 
 Noun = TypeVar("Noun")
 
@@ -55,12 +55,12 @@ def insert_version(db: sqlite3.Connection, version: Version, root: Path) -> None
     insert(db, "states", {"version": version.number, "state": version.state, "reason": version.note, "at": version.at})
 
 
-def whole(read: Callable[[], Noun], *, turn: str) -> Noun | Unreadable:
+def whole(read: Callable[[], Noun], *, turn: str) -> Noun | UnreadableTurn:
     """What ``read`` decodes; where it cannot, the turn and the reason, so that one damaged row costs itself alone."""
     try:
         return read()
     except Exception as error:  # damaged bytes raise whatever the decoder happens to meet
-        return Unreadable(turn=turn, why=f"{type(error).__name__}: {error}"[:200])
+        return UnreadableTurn(turn=turn, why=f"{type(error).__name__}: {error}"[:200])
 
 
 def turn_row(turn: Turn) -> dict[str, Any]:
@@ -156,8 +156,8 @@ def to_settled(row: Sequence[Any]) -> tuple[Turn, Outcome]:
     return to_turn(row[11:]), to_outcome(row[:11])
 
 
-def to_recorded(row: Sequence[Any]) -> Recorded:
-    return Recorded(
+def to_recorded(row: Sequence[Any]) -> ImportRecord:
+    return ImportRecord(
         turn=row[0],
         session=row[1],
         index=row[2],

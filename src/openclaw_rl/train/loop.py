@@ -16,7 +16,7 @@ from openclaw_rl.train.queue import Work, WorkLedger
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import Batch, Rules, assemble
 from openclaw_rl.train.trial import UNFIT, Trial
-from openclaw_rl.types import Drop, Sample, Step, Version
+from openclaw_rl.types import ControlRequest, Drop, Sample, Step, Version
 from openclaw_rl.versions import checkpoints, retention
 from openclaw_rl.versions.checkpoints import Checkpoint, Memory
 from openclaw_rl.versions.rollback import VersionLedger, roll_back
@@ -30,17 +30,6 @@ ATTEND = 0.25
 __all__ = ["TrainLedger", "TrainLoop", "roll_back"]
 
 
-class Asked(Protocol):
-    """What a person asked."""
-
-    @property
-    def seq(self) -> int: ...
-    @property
-    def verb(self) -> str: ...
-    @property
-    def argument(self) -> Mapping[str, Any]: ...
-
-
 class TrainLedger(WorkLedger, VersionLedger, Protocol):
     """What this loop needs of the ledger."""
 
@@ -49,7 +38,7 @@ class TrainLedger(WorkLedger, VersionLedger, Protocol):
     def last_step(self) -> Step | None: ...
     def reigns(self) -> list[tuple[int, float]]: ...
     def pinned(self) -> set[int]: ...
-    def new_requests(self, limit: int) -> Sequence[Asked]: ...
+    def new_requests(self, limit: int) -> Sequence[ControlRequest]: ...
     def done_requests(self, seq: int) -> None: ...
     def pause(self, why: str) -> None: ...
     def paused(self) -> str | None: ...
@@ -197,22 +186,22 @@ class TrainLoop:
             try:
                 self._carry_out(request)
             except NotInLedger as error:  # a wish that cannot be met must not block those after it
-                log.warning("request %d (%s) refused: %s", request.seq, request.verb, error)
+                log.warning("request %d (%s) refused: %s", request.seq, request.command, error)
             self._ledger.done_requests(request.seq)
         return len(asked)
 
-    def _carry_out(self, request: Asked) -> None:
-        if request.verb == "rollback":
+    def _carry_out(self, request: ControlRequest) -> None:
+        if request.command == "rollback":
             roll_back(self._ledger, to=request.argument.get("to"), why=str(request.argument.get("why", "asked for")))
-        elif request.verb in ("pause", "resume"):  # the word itself is the state: see `paused`
+        elif request.command in ("pause", "resume"):  # the word itself is the state: see `paused`
             self._alarms = 0
-            log.info("training: %s", request.verb)
-        elif request.verb in ("pin turn", "unpin turn"):  # likewise: see `examples`
-            log.info("turn %s: %s", request.argument.get("turn"), request.verb)
-        elif request.verb in ("pin", "unpin"):  # likewise: see `pinned`
-            log.info("version %s: %s", request.argument.get("version"), request.verb)
+            log.info("training: %s", request.command)
+        elif request.command in ("pin turn", "unpin turn"):  # likewise: see `examples`
+            log.info("turn %s: %s", request.argument.get("turn"), request.command)
+        elif request.command in ("pin", "unpin"):  # likewise: see `pinned`
+            log.info("version %s: %s", request.argument.get("version"), request.command)
         else:
-            log.warning("request %d: no such verb %r", request.seq, request.verb)
+            log.warning("request %d: no such command %r", request.seq, request.command)
 
     def _memory(self) -> Memory:
         """The newest step and the baselines after it; before the first step of this run, those of the live version."""

@@ -8,27 +8,16 @@ from typing import Any, Protocol
 
 from openclaw_rl.train.samples import EVERYTHING, Rules, due, sift, task_of
 from openclaw_rl.train.sharing import Consent, consent
-from openclaw_rl.types import Drop, Outcome, Sample, Turn, Unreadable, Verdict, Version, VersionState
+from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict, Version, VersionState
 
 _GROUPS_REACH = 1024
 _RULES_REACH = 10_000
 
 
-class Judged(Protocol):
-    """A turn that may train, with what is known of it."""
-
-    @property
-    def turn(self) -> Turn: ...
-    @property
-    def outcome(self) -> Outcome: ...
-    @property
-    def verdict(self) -> Verdict: ...
-
-
 class WorkLedger(Protocol):
     """Where the work list is."""
 
-    def untrained(self, limit: int) -> Sequence[Judged | Unreadable]: ...
+    def untrained(self, limit: int) -> Sequence[JudgedTurn | UnreadableTurn]: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
     def live_version(self) -> Version | None: ...
     def ever(self, state: VersionState) -> set[int]: ...
@@ -89,7 +78,7 @@ class Work:
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
         for judged in self._ledger.untrained(self._reach()):
-            if isinstance(judged, Unreadable):
+            if isinstance(judged, UnreadableTurn):
                 drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
                 continue
             found = self._sifted(judged, live.number, taken_back, agreed)
@@ -112,7 +101,7 @@ class Work:
         people = {*self._people, *self._ledger.users()}
         return consent(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
 
-    def _sifted(self, judged: Judged, live: int, taken_back: set[int], agreed: Consent) -> Sample | Drop:
+    def _sifted(self, judged: JudgedTurn, live: int, taken_back: set[int], agreed: Consent) -> Sample | Drop:
         found = sift(
             judged.turn,
             judged.outcome,
@@ -127,7 +116,7 @@ class Work:
         detail = f"version {found.version} answered it"
         return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
 
-    def _recalled(self, judged: Judged) -> Verdict | None:
+    def _recalled(self, judged: JudgedTurn) -> Verdict | None:
         """What the user asked for earlier, if that was not too long ago and this turn says nothing better.
 
         A vague rule of this turn gives way to an earlier one that says how far.

@@ -148,7 +148,8 @@ def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], ru
         score, before = sample.advantage, after.get(sample.user, Baseline())
         after[sample.user] = before.after(score, decay=rules.decay)
         advantage = score - before.mean if rules.advantage == "baseline" else score
-        done.append(replace(sample, advantage=advantage, urgency=_urgency(before.content) if rules.remember else 1.0))
+        urgency = _urgency(before.satisfaction) if rules.remember else 1.0
+        done.append(replace(sample, advantage=advantage, urgency=urgency))
     return Batch(samples=tuple(done), baselines=after)
 
 

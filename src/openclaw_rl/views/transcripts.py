@@ -20,7 +20,7 @@ from typing import IO, Any, Protocol, TypeAlias
 
 from openclaw_rl.errors import ImportRefused, InvalidValue, RequestError
 from openclaw_rl.store import Ledger, codec
-from openclaw_rl.types import Completion, Json, Message, Prompt, Recorded, Sampling, Tokens, Turn, canonical
+from openclaw_rl.types import Completion, ImportRecord, Json, Message, Prompt, Sampling, Tokens, Turn, canonical
 
 CHUNK = 1 << 16
 
@@ -246,7 +246,7 @@ def _want(ok: bool, line: int, where: str, what: str) -> None:
         raise ImportRefused(f"{line}: {where}: {what}" if where else f"{line}: {what}")
 
 
-async def _row(id: str, session: str, index: int, said: Said, policy: Scorer, user: str) -> tuple[Turn, Recorded]:
+async def _row(id: str, session: str, index: int, said: Said, policy: Scorer, user: str) -> tuple[Turn, ImportRecord]:
     prompt_ids = await policy.encode(said.prompt)
     reply_ids = await policy.tokenize(_written(said.reply))
     scores = await policy.score(prompt_ids, reply_ids)
@@ -270,7 +270,7 @@ async def _row(id: str, session: str, index: int, said: Said, policy: Scorer, us
         prompt=said.prompt,
         completion=completion,
     )
-    recorded = Recorded(
+    recorded = ImportRecord(
         turn=turn.id,
         session=session,
         index=index,
@@ -300,7 +300,7 @@ def export(ledger: Ledger, *, tokens: bool = False) -> Iterator[Json]:
         out: dict[str, Json] = {"session_id": session, "turns": []}
         for turn in turns:
             found = ledger.recorded(turn.id)
-            recorded = found if isinstance(found, Recorded) else None
+            recorded = found if isinstance(found, ImportRecord) else None
             if recorded and "session" in recorded.extra:
                 out |= recorded.extra["session"]
             original = recorded.extra.get("turn") if recorded else None
