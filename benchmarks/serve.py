@@ -35,7 +35,7 @@ from starlette.routing import Route
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.ports import Delta
-from openclaw_rl.serve import Limits, build_app
+from openclaw_rl.serve import RequestLimits, build_app
 from openclaw_rl.store import Ledger, Sync
 from openclaw_rl.types import Message, Prompt, Sampling
 
@@ -73,7 +73,7 @@ def serve(kind: str, descriptor: int, tokens: int, rate: float | None, folder: s
     if kind == "bare":
         app = bare_app(policy)
     else:
-        limits = Limits(streams_per_key=10_000, queue_per_key=10_000)
+        limits = RequestLimits(streams_per_key=10_000, queue_per_key=10_000)
         app = build_app(
             policy=policy, ledger=Ledger(Path(folder) / "ledger.db", writer="serve", sync=sync), limits=limits
         )

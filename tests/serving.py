@@ -15,7 +15,7 @@ import uvicorn
 
 from openclaw_rl.errors import BackendDown, ContextOverflow, NotInLedger
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores, Stream
-from openclaw_rl.serve import Limits, build_app
+from openclaw_rl.serve import RequestLimits, build_app
 from openclaw_rl.types import Completion, Feedback, Message, Prompt, Sampling, Tokens, Turn, Version
 
 END = 1_114_112
@@ -216,7 +216,7 @@ def serving(policy: Scripted | None = None, **options: Any) -> Iterator[World]:
     """A server on a free loopback port for the length of the block."""
     policy = policy or Scripted()
     notebook = options.pop("ledger", None) or Notebook()
-    app = build_app(policy=policy, ledger=notebook, **{"limits": Limits(hold_seconds=5.0), **options})
+    app = build_app(policy=policy, ledger=notebook, **{"limits": RequestLimits(hold_seconds=5.0), **options})
     with listening(app) as url:
         world = World(policy, notebook, url, app)
         try:

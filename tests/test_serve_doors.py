@@ -14,7 +14,7 @@ import pytest
 from serving import Scripted, World, serving
 
 from openclaw_rl.errors import LedgerError
-from openclaw_rl.serve import Limits
+from openclaw_rl.serve import RequestLimits
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Prompt
 
@@ -212,7 +212,7 @@ def test_unknown_paths_and_methods_are_answered_in_shape(world: World) -> None:
 
 
 def test_large_bodies_headers_and_histories_are_refused() -> None:
-    with serving(limits=Limits(body_bytes=1000, header_bytes=2000, messages=3)) as world:
+    with serving(limits=RequestLimits(body_bytes=1000, header_bytes=2000, messages=3)) as world:
         assert world.chat("x" * 2000).status_code == 413
         with world.client() as client:
             streamed = client.post("/v1/chat/completions", content=(b"x" * 500 for _ in range(4)))
@@ -223,7 +223,7 @@ def test_large_bodies_headers_and_histories_are_refused() -> None:
 
 
 def test_a_client_that_sends_too_slowly_is_told_so() -> None:
-    with serving(limits=Limits(read_seconds=0.05)) as world:
+    with serving(limits=RequestLimits(read_seconds=0.05)) as world:
         host, port = world.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as line:
             line.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -233,7 +233,7 @@ def test_a_client_that_sends_too_slowly_is_told_so() -> None:
 def test_beyond_its_streams_and_its_queue_a_key_is_asked_to_come_back() -> None:
     policy = Scripted("Hello")
     policy.stall_after = 2
-    limits = Limits(streams_per_key=1, queue_per_key=1)
+    limits = RequestLimits(streams_per_key=1, queue_per_key=1)
     with (
         serving(policy, keys=KEYS, limits=limits) as world,
         ThreadPoolExecutor(2) as pool,

@@ -10,7 +10,7 @@ import pytest
 from serving import Notebook, Scripted
 
 from openclaw_rl.serve import build_app
-from openclaw_rl.serve.listener import Server, bind
+from openclaw_rl.serve.listener import HttpServer, bind
 
 pytestmark = pytest.mark.anyio
 
@@ -23,7 +23,7 @@ async def open_door(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader
     """A connection to a server with these limits."""
     listener = bind("127.0.0.1", 0)
     app = build_app(policy=Scripted(), ledger=Notebook())
-    server = Server(app, listener, grace=1.0, **limits)  # type: ignore[arg-type]
+    server = HttpServer(app, listener, grace=1.0, **limits)  # type: ignore[arg-type]
     await server.begin()
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     try:

@@ -13,7 +13,7 @@ from serving import Notebook, Scripted, World, events, serving
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.errors import LedgerError
-from openclaw_rl.serve import Limits, ServeLoop, patterns
+from openclaw_rl.serve import RequestLimits, ServeLoop, patterns
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Version
 
@@ -77,7 +77,7 @@ def test_while_the_backend_restarts_requests_are_held_and_none_fails(world: Worl
 def test_a_held_stream_is_kept_alive_by_comments() -> None:
     policy = Scripted("Hello")
     policy.down = 60
-    with serving(policy, limits=Limits(keepalive_seconds=0.02, hold_seconds=20)) as world:
+    with serving(policy, limits=RequestLimits(keepalive_seconds=0.02, hold_seconds=20)) as world:
         text = world.chat(stream=True).text
     assert text.startswith(": keep-alive\n\n")
     assert [d["choices"][0]["delta"].get("content") for _, d in events(text) if d != "[DONE]"][1:6] == list("Hello")
@@ -105,7 +105,7 @@ def test_a_request_that_comes_before_the_model_is_ready_is_read_as_the_model_wan
 def test_held_beyond_the_limit_is_503_with_a_time_to_come_back() -> None:
     policy = Scripted()
     policy.down = 10**6
-    with serving(policy, limits=Limits(hold_seconds=0.05)) as world:
+    with serving(policy, limits=RequestLimits(hold_seconds=0.05)) as world:
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
             refused = world.post(path, {**ASK, "input": "hi"})
             assert refused.status_code == 503
@@ -322,7 +322,7 @@ def test_versions_may_change_under_load_and_every_reply_names_exactly_one() -> N
 
 def test_a_caller_that_accepts_nothing_is_let_go() -> None:
     policy = Scripted("x" * 40_000)
-    with serving(policy, limits=Limits(send_seconds=0.1, keepalive_seconds=0.1)) as world:
+    with serving(policy, limits=RequestLimits(send_seconds=0.1, keepalive_seconds=0.1)) as world:
         host, port = world.url.removeprefix("http://").split(":")
         body = json.dumps({**ASK, "stream": True}).encode()
         with socket.socket() as line:

@@ -20,9 +20,9 @@ from stories import turned
 from system import System
 
 from openclaw_rl.errors import LedgerDamaged, LedgerDown
-from openclaw_rl.serve import keeping
-from openclaw_rl.serve.keeping import Keeping
+from openclaw_rl.serve import recorder
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.recorder import TurnRecorder
 from openclaw_rl.store import Ledger
 from openclaw_rl.views import status as views
 
@@ -54,7 +54,7 @@ def book(ledger_path: Path) -> Iterator[Ledger]:
 def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
     book: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_EVERY", 0.01)
+    monkeypatch.setattr(recorder, "_EVERY", 0.01)
     with serving(ledger=book) as world:
         known = world.chat().json()["id"]
         full(book)
@@ -90,14 +90,14 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
 def test_what_still_waits_at_the_end_is_written_then_or_counted_as_lost(caplog: pytest.LogCaptureFixture) -> None:
     notebook = Notebook()
     notebook.fails = DOWN
-    kept, metrics = Keeping(notebook, Metrics()), Metrics()
+    kept, metrics = TurnRecorder(notebook, Metrics()), Metrics()
     first, second = turned("a"), turned("b")
     kept.add(first)
     notebook.fails = None
     kept.end()
     assert (list(notebook.turns), kept.lost, kept.alarms()) == ([first.id], 0, [])
     notebook.fails = DOWN
-    kept = Keeping(notebook, metrics)
+    kept = TurnRecorder(notebook, metrics)
     kept.add(second)
     with caplog.at_level(logging.ERROR):
         kept.end()
@@ -108,7 +108,7 @@ def test_what_still_waits_at_the_end_is_written_then_or_counted_as_lost(caplog: 
 def test_memory_is_bounded_and_what_exceeds_it_is_an_alarm() -> None:
     notebook = Notebook()
     notebook.fails = DOWN
-    kept = Keeping(notebook, Metrics(), room=5_000)
+    kept = TurnRecorder(notebook, Metrics(), room=5_000)
     turns = [turned(str(number)) for number in range(4)]
     for turn in turns:
         kept.add(turn)
@@ -132,7 +132,7 @@ def test_a_turn_that_no_ledger_would_take_does_not_hold_up_those_behind_it() -> 
 
     notebook = Picky()
     notebook.fails = DOWN
-    kept, bad, good = Keeping(notebook, Metrics()), turned("bad"), turned("good")
+    kept, bad, good = TurnRecorder(notebook, Metrics()), turned("bad"), turned("good")
     kept.add(bad)
     kept.add(good)
     notebook.fails = None

@@ -15,7 +15,7 @@ from serving import Scripted, World, events, serving
 
 from openclaw_rl import config
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve import Limits, endpoints
+from openclaw_rl.serve import RequestLimits, endpoints
 from openclaw_rl.serve.fields import At, parse_json, whole_json
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.store import Ledger
@@ -179,7 +179,7 @@ def lines(world: World, head: str) -> bytes:
 def test_a_large_body_is_sent_away_by_its_head_when_the_line_is_full() -> None:
     policy = Scripted("Hello")
     policy.stall_after = 2
-    with serving(policy, limits=Limits(streams_per_key=1, queue_per_key=0)) as world, world.client() as first:
+    with serving(policy, limits=RequestLimits(streams_per_key=1, queue_per_key=0)) as world, world.client() as first:
         with first.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as running:
             got = running.iter_lines()
             assert next(got).startswith("data: ")
@@ -196,7 +196,7 @@ def test_a_large_body_waits_unread_until_there_is_a_place() -> None:
     policy = Scripted("Hello")
     policy.pause_after = 2
     body = json.dumps({**ASK, "messages": [{"role": "user", "content": "x" * 300_000}]}).encode()
-    with serving(policy, limits=Limits(streams_per_key=1, read_seconds=30)) as world, world.client() as first:
+    with serving(policy, limits=RequestLimits(streams_per_key=1, read_seconds=30)) as world, world.client() as first:
         with first.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as running:
             got = running.iter_lines()
             assert next(got).startswith("data: ")

@@ -21,7 +21,7 @@ from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
 from openclaw_rl.ports import Delta, Failing
-from openclaw_rl.serve import Limits, ServeLoop, build_app
+from openclaw_rl.serve import RequestLimits, ServeLoop, build_app
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
 READY = Ready(name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100)
@@ -328,7 +328,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def client(policy: LocalPolicy) -> httpx2.AsyncClient:
-    api = build_app(policy=policy, ledger=Notebook(), limits=Limits(hold_seconds=1000))
+    api = build_app(policy=policy, ledger=Notebook(), limits=RequestLimits(hold_seconds=1000))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://localhost", timeout=60)
 
 

@@ -13,8 +13,8 @@ from stories import replied, says, settled, turned
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case
-from openclaw_rl.serve.asked import Limits
 from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.types import Message, Prompt
 
@@ -80,7 +80,7 @@ def test_own_words_beside_a_text_are_still_heard(said: str, rule: str) -> None:
 
 def wired(*blocks: dict[str, Any]) -> Message:
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": list(blocks)}]}
-    return MessagesWire().parse(At(body, ""), Limits()).prompt.messages[-1]
+    return MessagesWire().parse(At(body, ""), RequestLimits()).prompt.messages[-1]
 
 
 def document(data: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from openclaw_rl.app.runner import Keeper, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.ports import Failing, Gate, Generate, Loop, Policy, Stream, Watch
-from openclaw_rl.serve.listener import Server, bind, refuse_open_door
+from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
@@ -109,7 +109,7 @@ class App:
         return ServeLoop(self.policy, ledger, alarms=self._unkept)
 
     def _unkept(self) -> list[dict[str, Any]]:
-        return self.api.state.server.answerer.keeping.alarms() if self.api is not None else []
+        return self.api.state.server.answerer.recorder.alarms() if self.api is not None else []
 
     def _collect_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.collect.loop import CollectLoop
@@ -203,7 +203,7 @@ class App:
         assert self.policy is not None
         serve = self.config.serve
         keys = settings.api_keys(self.config)
-        refuse_open_door(serve.host, keys)
+        refuse_open_listener(serve.host, keys)
         own = {}
         if self.config.env.type:  # the environments of this process come through the door like everybody
             self._env_key = secrets.token_urlsafe(32)
@@ -301,7 +301,7 @@ class App:
         return Keeper(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
 
     @contextlib.asynccontextmanager
-    async def _worlds(self, server: Server | None) -> AsyncIterator[dict[str, Loop]]:
+    async def _worlds(self, server: HttpServer | None) -> AsyncIterator[dict[str, Loop]]:
         if server is None or self.config.env.type is None:
             yield {}
             return
@@ -310,11 +310,11 @@ class App:
         async with episodes(self.config, self._ledgers["serve"], url=server.url, key=self._env_key) as plays:
             yield {"episodes": plays}
 
-    async def _listen(self, listening: Callable[[str], None]) -> Server:
+    async def _listen(self, listening: Callable[[str], None]) -> HttpServer:
         serve = self.config.serve
         listener = bind(serve.host, serve.port)
         limits = build_limits(self.config)
-        server = Server(
+        server = HttpServer(
             self.api,
             listener,
             grace=self.config.run.drain,

@@ -67,10 +67,10 @@ def build_trainer(config: Config) -> Trainer:
 
 def build_limits(config: Config) -> Any:
     """What one request and one key may take."""
-    from openclaw_rl.serve.asked import Limits
+    from openclaw_rl.serve.limits import RequestLimits
 
     serve = config.serve
-    return Limits(
+    return RequestLimits(
         body_bytes=int(serve.max_body_mb * 2**20),
         header_bytes=serve.max_header_kb * 2**10,
         messages=serve.max_messages,

@@ -21,7 +21,7 @@ from openclaw_rl.evals import pairwise as versus
 from openclaw_rl.evals import suites as exam
 from openclaw_rl.evals.suites import Answered, Ask
 from openclaw_rl.formats.parts import Assembly
-from openclaw_rl.formats.tools import reader
+from openclaw_rl.formats.tools import tool_call_reader
 from openclaw_rl.gate.probes import answer
 from openclaw_rl.ports import Hosting, Policy, Recall
 from openclaw_rl.store import Ledger
@@ -82,7 +82,7 @@ def _of(policy: Policy, number: int) -> Ask:
 
 def read_calls(raw: str, tool_format: str, *, cut: bool) -> Answered:
     """Text and calls of a raw reply, as the API would give them out."""
-    found, whole = reader(tool_format), Assembly()
+    found, whole = tool_call_reader(tool_format), Assembly()
     for part in (*found.feed(raw), *found.end(cut=cut)):
         whole.add(part)
     message = whole.message()

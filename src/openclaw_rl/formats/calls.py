@@ -13,7 +13,7 @@ SPACE = " \t\n\r"
 
 
 class Calls(ABC):
-    """A reader under construction: subclasses say how text is taken and how it ends."""
+    """A tool-call reader under construction: subclasses say how text is taken and how it ends."""
 
     def __init__(self) -> None:
         self.flaws: set[str] = set()

@@ -18,7 +18,7 @@ class Broken(Exception):
     """What was read cannot be the beginning of what was expected."""
 
 
-class State(Enum):
+class JsonState(Enum):
     """What the next character may be."""
 
     VALUE = auto()
@@ -33,14 +33,18 @@ class State(Enum):
     DONE = auto()
 
 
-class Scan:
+_IN_KEY = (JsonState.KEY, JsonState.FIRST_KEY, JsonState.STRING, JsonState.ESCAPE, JsonState.HEX)
+_BETWEEN = (JsonState.COLON, JsonState.AFTER, JsonState.KEY, JsonState.FIRST_KEY)
+
+
+class JsonScanner:
     """One JSON object or list, checked as it comes. ``take`` gives what to write on, or raises `Broken`.
 
     A bare control character inside a string comes out escaped: models write line breaks as they are.
     """
 
     def __init__(self) -> None:
-        self.state = State.VALUE
+        self.state = JsonState.VALUE
         self.keyed = False
         self._stack: list[str] = []
         self._literal = ""
@@ -52,15 +56,15 @@ class Scan:
 
     def take(self, char: str) -> str:
         match self.state:
-            case State.STRING:
+            case JsonState.STRING:
                 return self._string(char)
-            case State.ESCAPE:
+            case JsonState.ESCAPE:
                 return self._escape(char)
-            case State.HEX:
+            case JsonState.HEX:
                 return self._hexadecimal(char)
-            case State.LITERAL:
+            case JsonState.LITERAL:
                 return self._more_literal(char)
-            case State.DONE:
+            case JsonState.DONE:
                 raise Broken("more after the end")
         if char in _SPACE:
             return char
@@ -68,20 +72,20 @@ class Scan:
 
     def _between(self, char: str) -> str:
         state = self.state
-        if state is State.VALUE or (state is State.FIRST_KEY and self._stack[-1] == "["):
-            if char == "]" and state is State.FIRST_KEY:
+        if state is JsonState.VALUE or (state is JsonState.FIRST_KEY and self._stack[-1] == "["):
+            if char == "]" and state is JsonState.FIRST_KEY:
                 return self._close(char)
             return self._open(char)
-        if state in (State.KEY, State.FIRST_KEY):
+        if state in (JsonState.KEY, JsonState.FIRST_KEY):
             if char == '"':
-                self.state, self.keyed = State.STRING, True
+                self.state, self.keyed = JsonState.STRING, True
                 return char
-            if char == "}" and state is State.FIRST_KEY:
+            if char == "}" and state is JsonState.FIRST_KEY:
                 return self._close(char)
-        elif state is State.COLON and char == ":":
-            self.state = State.VALUE
+        elif state is JsonState.COLON and char == ":":
+            self.state = JsonState.VALUE
             return char
-        elif state is State.AFTER:
+        elif state is JsonState.AFTER:
             return self._next(char)
         raise Broken(f"unexpected {char!r}")
 
@@ -90,14 +94,14 @@ class Scan:
             if self.depth >= _DEEPEST:
                 raise Broken("nested too deep")
             self._stack.append(char)
-            self.state = State.FIRST_KEY
+            self.state = JsonState.FIRST_KEY
         elif not self._stack:
             raise Broken("neither an object nor a list")
         elif char == '"':
-            self.state, self.keyed = State.STRING, False
+            self.state, self.keyed = JsonState.STRING, False
         else:
             self._literal = ""
-            self.state = State.LITERAL
+            self.state = JsonState.LITERAL
             return self._more_literal(char)
         return char
 
@@ -105,12 +109,12 @@ class Scan:
         if self._stack[-1] != {"}": "{", "]": "["}[char]:
             raise Broken(f"unexpected {char!r}")
         self._stack.pop()
-        self.state = State.AFTER if self._stack else State.DONE
+        self.state = JsonState.AFTER if self._stack else JsonState.DONE
         return char
 
     def _next(self, char: str) -> str:
         if char == ",":
-            self.state = State.KEY if self._stack[-1] == "{" else State.VALUE
+            self.state = JsonState.KEY if self._stack[-1] == "{" else JsonState.VALUE
             return char
         if char in "}]":
             return self._close(char)
@@ -118,9 +122,9 @@ class Scan:
 
     def _string(self, char: str) -> str:
         if char == '"':
-            self.state = State.COLON if self.keyed else State.AFTER
+            self.state = JsonState.COLON if self.keyed else JsonState.AFTER
         elif char == "\\":
-            self.state = State.ESCAPE
+            self.state = JsonState.ESCAPE
         elif char < " ":
             return json.dumps(char)[1:-1]
         return char
@@ -128,7 +132,7 @@ class Scan:
     def _escape(self, char: str) -> str:
         if char not in '"\\/bfnrtu':
             raise Broken(f"no escape is called {char!r}")
-        self.state, self._hex = (State.HEX, 4) if char == "u" else (State.STRING, 0)
+        self.state, self._hex = (JsonState.HEX, 4) if char == "u" else (JsonState.STRING, 0)
         return char
 
     def _hexadecimal(self, char: str) -> str:
@@ -136,14 +140,14 @@ class Scan:
             raise Broken(f"no hexadecimal digit: {char!r}")
         self._hex -= 1
         if self._hex == 0:
-            self.state = State.STRING
+            self.state = JsonState.STRING
         return char
 
     def _more_literal(self, char: str) -> str:
         if char in _SPACE or char in ",]}":
             if self._literal not in _WORDS and not _NUMBER.fullmatch(self._literal):
                 raise Broken(f"no value: {self._literal!r}")
-            self.state = State.AFTER
+            self.state = JsonState.AFTER
             return char if char in _SPACE else self._next(char)
         self._literal += char
         if len(self._literal) > _LONGEST:
@@ -164,14 +168,14 @@ class Envelope:
         self.keys: list[str] = []
         self.begun = False  # arguments are being passed on
         self.argued = False  # the arguments' key was seen
-        self._scan = Scan()
+        self._scan = JsonScanner()
         self._key = ""
         self._value = ""
         self._waiting = ""
 
     @property
     def done(self) -> bool:
-        return self._scan.state is State.DONE
+        return self._scan.state is JsonState.DONE
 
     def take(self, char: str) -> str:
         scan = self._scan
@@ -179,17 +183,21 @@ class Envelope:
         if depth == 0 and char == "[":
             raise Broken("a list is no call")
         written = scan.take(char)
-        if depth == 1 and scan.keyed and before in (State.KEY, State.FIRST_KEY, State.STRING, State.ESCAPE, State.HEX):
+        if (
+            depth == 1
+            and scan.keyed
+            and before in (JsonState.KEY, JsonState.FIRST_KEY, JsonState.STRING, JsonState.ESCAPE, JsonState.HEX)
+        ):
             self._read_key(before, char)
             return ""
-        if depth == 0 or (before in (State.COLON, State.AFTER, State.KEY, State.FIRST_KEY) and depth == 1):
+        if depth == 0 or (before in _BETWEEN and depth == 1):
             return ""
         return self._read_value(before, depth, written)
 
-    def _read_key(self, before: State, char: str) -> None:
-        if before in (State.KEY, State.FIRST_KEY):
+    def _read_key(self, before: JsonState, char: str) -> None:
+        if before in (JsonState.KEY, JsonState.FIRST_KEY):
             self._key = ""
-        elif self._scan.state is State.COLON:
+        elif self._scan.state is JsonState.COLON:
             key = json.loads(f'"{self._key}"')
             if key in ("arguments", "parameters"):
                 if self.argued:
@@ -200,14 +208,14 @@ class Envelope:
         else:
             self._key += char
 
-    def _read_value(self, before: State, depth: int, written: str) -> str:
+    def _read_value(self, before: JsonState, depth: int, written: str) -> str:
         scan = self._scan
-        if depth == 1 and before is State.VALUE and scan.state is State.VALUE:
+        if depth == 1 and before is JsonState.VALUE and scan.state is JsonState.VALUE:
             return ""  # space before the value
-        ended_before = depth == 1 and before is State.LITERAL and scan.state is not State.LITERAL
+        ended_before = depth == 1 and before is JsonState.LITERAL and scan.state is not JsonState.LITERAL
         if not ended_before and not self._value.startswith("{"):  # an object is passed on, not kept
             self._value += written
-        whole = ended_before or (scan.depth == 1 and scan.state is State.AFTER)
+        whole = ended_before or (scan.depth == 1 and scan.state is JsonState.AFTER)
         key = self.keys[-1]
         if key == "name" and whole:
             return self._named()

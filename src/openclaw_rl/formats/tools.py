@@ -14,7 +14,7 @@ from openclaw_rl.formats.parts import Part, Text
 from openclaw_rl.formats.pythonic import Pythonic
 
 
-class Reader(Protocol):
+class ToolCallReader(Protocol):
     """Text in, parts out. ``end`` gives what was held back; ``cut`` says that the reply did not end by itself."""
 
     flaws: set[str]
@@ -24,7 +24,7 @@ class Reader(Protocol):
     def end(self, *, cut: bool) -> list[Part]: ...
 
 
-def reader(tool_format: str) -> Reader:
+def tool_call_reader(tool_format: str) -> ToolCallReader:
     """The reader of a model's tool format; a format nobody knows has no calls."""
     known: dict[str, type[Calls]] = {"hermes": Hermes, "llama": Llama, "pythonic": Pythonic}
     return known[tool_format]() if tool_format in known else Plain()

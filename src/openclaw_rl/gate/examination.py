@@ -16,7 +16,7 @@ from typing import Any
 
 from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.formats.parts import CallStart
-from openclaw_rl.formats.tools import reader
+from openclaw_rl.formats.tools import tool_call_reader
 from openclaw_rl.gate.checks import (
     Check,
     Limits,
@@ -62,7 +62,7 @@ def reads_calls(policy: Policy) -> Called:
     """Whether a raw reply calls a tool, and whether the call is broken, in the way this model writes them."""
 
     def called(text: str, cut: bool) -> tuple[bool, bool]:
-        found = reader(policy.tool_format)
+        found = tool_call_reader(policy.tool_format)
         parts = [*found.feed(text), *found.end(cut=cut)]
         return any(isinstance(part, CallStart) for part in parts), bool(found.flaws)
 

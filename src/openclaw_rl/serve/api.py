@@ -22,20 +22,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from openclaw_rl.formats.reading import Reasoning
+from openclaw_rl.formats.reply_parser import Reasoning
 from openclaw_rl.ports import Generate, Measured, Policy
 from openclaw_rl.serve.answer import Answerer
-from openclaw_rl.serve.asked import Book, Limits
-from openclaw_rl.serve.doors import Keys
-from openclaw_rl.serve.endpoints import Answering, Counting, Endpoint, Visit
-from openclaw_rl.serve.faults import Fault, anthropic_fault, openai_fault
-from openclaw_rl.serve.feedback import FeedbackGiven, SessionEnded
+from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
+from openclaw_rl.serve.auth import ApiKeys
+from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
+from openclaw_rl.serve.feedback import FeedbackHandler, SessionEndHandler
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
-from openclaw_rl.serve.openings import UNENFORCED
 from openclaw_rl.serve.redact import Redact
-from openclaw_rl.serve.server import Server
+from openclaw_rl.serve.request import TurnLedger
 from openclaw_rl.serve.sse import dumps
+from openclaw_rl.serve.state import ServerState
+from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.serve.wire.responses import ResponsesWire
@@ -48,11 +49,11 @@ EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", UNENFORCED, "x-request
 def build_app(
     *,
     policy: Policy,
-    ledger: Book,
+    ledger: TurnLedger,
     keys: Mapping[str, str] | None = None,
     own_keys: Mapping[str, str] | None = None,
     model_name: str | None = None,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     intercept: bool = True,
     redact: Redact | None = None,
     generate: Generate | None = None,
@@ -76,8 +77,8 @@ def build_app(
     writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
     answerer = Answerer(
         policy=policy,
-        book=ledger,
-        limits=limits or Limits(),
+        ledger=ledger,
+        limits=limits or RequestLimits(),
         metrics=Metrics(),
         writer=writer,
         intercept=intercept,
@@ -88,9 +89,9 @@ def build_app(
         ready=lambda: health is None or bool(health().get("ready", True)),
         apart=len(set((keys or {}).values())) > 1,
     )
-    server = Server(
+    server = ServerState(
         answerer,
-        keys=Keys(keys or {}, own_keys),
+        keys=ApiKeys(keys or {}, own_keys),
         model_name=model_name or policy.name,
         any_model=any_model,
         store_optouts=store_optouts,
@@ -113,8 +114,8 @@ def _lifespan(answerer: Answerer, writer: ThreadPoolExecutor, parser: ThreadPool
         yield
         parser.shutdown(wait=False)
         await answerer.settle()
-        answerer.keeping.stop()
-        writer.submit(answerer.keeping.end)
+        answerer.recorder.stop()
+        writer.submit(answerer.recorder.end)
         writer.shutdown(wait=True)  # what was handed over is written before the process ends
 
     return lifespan
@@ -134,23 +135,23 @@ def _cors(origins: Collection[str]) -> list[Middleware]:
     ]
 
 
-def _routes(server: Server, health: Health | None, defaults: Sampling | None) -> list[Route]:
-    look = Looking(server, health)
+def _routes(server: ServerState, health: Health | None, defaults: Sampling | None) -> list[Route]:
+    look = InfoHandlers(server, health)
     chat, responses, messages = ChatWire(defaults), ResponsesWire(defaults), MessagesWire(defaults)
 
-    def post(path: str, name: str, handle: Any, shape: Callable[[Fault], Json] = openai_fault) -> Route:
-        return Route(path, Endpoint(server, name, handle, shape), methods=["POST"])
+    def post(path: str, name: str, handle: Any, shape: Callable[[ApiError], Json] = openai_error) -> Route:
+        return Route(path, ApiEndpoint(server, name, handle, shape), methods=["POST"])
 
     def get(path: str, handle: Any, *, guarded: bool = True) -> Route:
-        return Route(path, Endpoint(server, "look", handle, openai_fault, guarded=guarded), methods=["GET"])
+        return Route(path, ApiEndpoint(server, "look", handle, openai_error, guarded=guarded), methods=["GET"])
 
     return [
-        post("/v1/chat/completions", "chat", Answering(server, chat), chat.fault),
-        post("/v1/responses", "responses", Answering(server, responses), responses.fault),
-        post("/v1/messages", "messages", Answering(server, messages), messages.fault),
-        post("/v1/messages/count_tokens", "count_tokens", Counting(server, messages), messages.fault),
-        post("/v1/feedback", "feedback", FeedbackGiven(server)),
-        post("/v1/sessions/{id}/end", "session_end", SessionEnded(server)),
+        post("/v1/chat/completions", "chat", GenerateHandler(server, chat), chat.fault),
+        post("/v1/responses", "responses", GenerateHandler(server, responses), responses.fault),
+        post("/v1/messages", "messages", GenerateHandler(server, messages), messages.fault),
+        post("/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages), messages.fault),
+        post("/v1/feedback", "feedback", FeedbackHandler(server)),
+        post("/v1/sessions/{id}/end", "session_end", SessionEndHandler(server)),
         get("/v1/models", look.models),
         get("/v1/models/{id:path}", look.model),
         get("/metrics", look.metrics),
@@ -160,22 +161,22 @@ def _routes(server: Server, health: Health | None, defaults: Sampling | None) ->
     ]
 
 
-class Looking:
+class InfoHandlers:
     """The endpoints that only look."""
 
-    def __init__(self, server: Server, health: Health | None) -> None:
+    def __init__(self, server: ServerState, health: Health | None) -> None:
         self._server = server
         self._health = health
         self._since = int(time.time())
         self._openapi = dumps(description(server.model_name)).encode()
 
-    async def models(self, visit: Visit) -> None:
+    async def models(self, visit: AdmittedRequest) -> None:
         name = self._server.model_name
         entries = [self._entry(name), self._entry(f"{name}-side")]
         page = {"object": "list", "data": entries, "has_more": False, "first_id": name, "last_id": entries[-1]["id"]}
         await visit.exchange.reply_json(200, page)
 
-    async def model(self, visit: Visit) -> None:
+    async def model(self, visit: AdmittedRequest) -> None:
         wanted = visit.exchange.scope["path_params"]["id"]
         if not wanted:
             await self.models(visit)
@@ -198,26 +199,26 @@ class Looking:
             "version": self._server.policy.live,
         }
 
-    async def alive(self, visit: Visit) -> None:
+    async def alive(self, visit: AdmittedRequest) -> None:
         await visit.exchange.reply_json(200, {"status": "ok"})
 
-    async def ready(self, visit: Visit) -> None:
+    async def ready(self, visit: AdmittedRequest) -> None:
         told = dict(self._health()) if self._health else {}
-        reasons = [*told.get("reasons", ()), *self._server.answerer.keeping.reasons()]
+        reasons = [*told.get("reasons", ()), *self._server.answerer.recorder.reasons()]
         ready = bool(told.get("ready", True)) and not reasons
         about = {"model": self._server.model_name, "version": self._server.policy.live}
         await visit.exchange.reply_json(
             200 if ready else 503, {**about, **told, "ready": ready, "reasons": list(dict.fromkeys(reasons))}
         )
 
-    async def metrics(self, visit: Visit) -> None:
+    async def metrics(self, visit: AdmittedRequest) -> None:
         self._server.metrics.version.set(self._server.policy.live)
         if isinstance(self._server.policy, Measured):
             self._server.metrics.measure(self._server.policy.health)
         page = self._server.metrics.page()
         await visit.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
 
-    async def openapi(self, visit: Visit) -> None:
+    async def openapi(self, visit: AdmittedRequest) -> None:
         await visit.exchange.reply(200, self._openapi)
 
 
@@ -225,6 +226,6 @@ async def _not_here(request: Request, error: Exception) -> Response:
     """No such path or method, in the shape of the format that the path belongs to."""
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
-    fault = Fault(status=error.status_code, message=f"{what}; see /openapi.json")
-    shape = anthropic_fault if request.scope["path"].startswith("/v1/messages") else openai_fault
+    fault = ApiError(status=error.status_code, message=f"{what}; see /openapi.json")
+    shape = anthropic_error if request.scope["path"].startswith("/v1/messages") else openai_error
     return JSONResponse(shape(fault), status_code=error.status_code, headers=error.headers)

@@ -5,30 +5,30 @@ from __future__ import annotations
 import asyncio
 
 from openclaw_rl.errors import InvalidValue, RequestError
-from openclaw_rl.serve.caller import session_name
-from openclaw_rl.serve.endpoints import Visit, read_body
+from openclaw_rl.serve.endpoints import AdmittedRequest, read_body
 from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.headers import session_name
 from openclaw_rl.serve.redact import redact_feedback
-from openclaw_rl.serve.server import Server
+from openclaw_rl.serve.state import ServerState
 from openclaw_rl.types import Feedback, Turn, environment_of
 
 _LARGEST = 2**20
 """bytes of a body; a comment and an edited reply are no longer than that"""
 
 
-class FeedbackGiven:
+class FeedbackHandler:
     """Takes a thumb, a score, a comment or an edited reply for a turn of the caller's own."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server = server
 
-    async def __call__(self, visit: Visit) -> None:
+    async def __call__(self, visit: AdmittedRequest) -> None:
         body = await read_body(self._server, visit.exchange, lambda body: body, limit=_LARGEST)
         turn = await self._server.turn(_turn_id(body), visit.user)
         feedback = parse_feedback(body, turn, at=self._server.answerer.clock())
         answerer = self._server.answerer
         kept = await asyncio.to_thread(redact_feedback, feedback, answerer.redact) if answerer.redact else feedback
-        await answerer.write(lambda: answerer.keeping.then(lambda: answerer.book.add_feedback(kept)))
+        await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(kept)))
         told = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
         await visit.exchange.reply_json(200, told)
 
@@ -70,16 +70,16 @@ def parse_feedback(body: At, turn: Turn, *, at: float) -> Feedback:
         raise RequestError(str(error), field=error.field) from error
 
 
-class SessionEnded:
+class SessionEndHandler:
     """Says that nothing more will come of a session."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server = server
 
-    async def __call__(self, visit: Visit) -> None:
+    async def __call__(self, visit: AdmittedRequest) -> None:
         named = session_name(visit.exchange.scope["path_params"]["id"], "id")
         session = await self._server.known_session(named, visit.user)
         answerer = self._server.answerer
-        book = answerer.book
-        await answerer.write(lambda: answerer.keeping.then(lambda: book.add_ending(session, visit.user)))
+        ledger = answerer.ledger
+        await answerer.write(lambda: answerer.recorder.then(lambda: ledger.add_ending(session, visit.user)))
         await visit.exchange.reply_json(200, {"object": "session.ended", "session": session})

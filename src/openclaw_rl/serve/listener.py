@@ -15,7 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from openclaw_rl.errors import ConfigError
 
 
-def refuse_open_door(host: str, keys: Mapping[str, str]) -> None:
+def refuse_open_listener(host: str, keys: Mapping[str, str]) -> None:
     """Without a key, only this machine may be listened to."""
     if keys or is_loopback(host):
         return
@@ -51,13 +51,13 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def patient(seconds: float, head_bytes: int) -> type[HttpToolsProtocol]:
+def timed_head_protocol(seconds: float, head_bytes: int) -> type[HttpToolsProtocol]:
     """A connection that waits for a request's head so long and no longer, and reads so much of it and no more.
 
     The rest of a request is the API's to watch over; before the head is whole, the API knows nothing of it.
     """
 
-    class Patient(HttpToolsProtocol):
+    class TimedHeadProtocol(HttpToolsProtocol):
         _waiting: asyncio.TimerHandle | None = None
         _read = 0
 
@@ -99,10 +99,10 @@ def patient(seconds: float, head_bytes: int) -> type[HttpToolsProtocol]:
             self.transport.write(f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
             self.transport.close()
 
-    return Patient
+    return TimedHeadProtocol
 
 
-class _Quiet(uvicorn.Server):
+class _SignalFreeServer(uvicorn.Server):
     """uvicorn without its own signal handling: signals are the runner's business."""
 
     @contextlib.contextmanager
@@ -110,7 +110,7 @@ class _Quiet(uvicorn.Server):
         yield
 
 
-class Server:
+class HttpServer:
     """The HTTP server on a socket that is already bound. Heads of requests have ``head_seconds`` and ``head_bytes``."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Server:
     ) -> None:
         settings = uvicorn.Config(
             api,
-            http=patient(head_seconds, head_bytes),
+            http=timed_head_protocol(head_seconds, head_bytes),
             log_config=None,
             access_log=False,
             lifespan="on",
@@ -132,7 +132,7 @@ class Server:
             timeout_keep_alive=75,
             server_header=False,
         )
-        self._server = _Quiet(settings)
+        self._server = _SignalFreeServer(settings)
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
         host, port = listener.getsockname()[:2]

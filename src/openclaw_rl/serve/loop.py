@@ -1,4 +1,4 @@
-"""The serving loop: takes up each new live version. Answering itself happens in the API."""
+"""The serving loop: takes up each new live version. Generation itself happens in the API."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RETRY = 60.0
 """seconds until a version that could not be loaded is tried again"""
 
 
-class Versions(Protocol):
+class VersionSource(Protocol):
     """Where versions are written down; their numbers follow one another."""
 
     def live_version(self) -> Version | None: ...
@@ -35,7 +35,7 @@ class ServeLoop:
     Where the live version cannot be loaded, the nearest one that it was trained from and that can be answers instead:
     turns are kept with the version that answered them, and `status` says so. It is tried again from time to time,
     unless the engine died of it. A policy that can recall versions is told of every one in the ledger, so that each can
-    be asked for by its number, also those from before a restart.
+    be requested by its number, also those from before a restart.
     """
 
     name = "serve"
@@ -43,7 +43,7 @@ class ServeLoop:
     def __init__(
         self,
         policy: Policy,
-        ledger: Versions,
+        ledger: VersionSource,
         *,
         alarms: Callable[[], list[dict[str, Json]]] = list,
         clock: Callable[[], float] = time.monotonic,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve.asked import Limits
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.types import Json
 
 T = TypeVar("T")
@@ -41,10 +41,10 @@ def event(data: str, name: str | None = None) -> bytes:
     return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode("utf-8", "replace")
 
 
-class Exchange:
+class HttpExchange:
     """A request and its response, of which the head is sent with the first bytes."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: RequestLimits) -> None:
         self.scope = scope
         self.limits = limits
         self.started = False

@@ -7,14 +7,17 @@ from typing import Any
 
 from openclaw_rl.formats.parts import CallArgs, CallStart, Part, Text, Thought
 from openclaw_rl.ports import Piece
-from openclaw_rl.serve.asked import (
-    Asked,
-    Began,
-    Ended,
+from openclaw_rl.serve.api_errors import ApiError, openai_error
+from openclaw_rl.serve.fields import At, whole_json
+from openclaw_rl.serve.headers import body_session, guessed_session
+from openclaw_rl.serve.limits import RequestLimits
+from openclaw_rl.serve.request import (
     Event,
-    Limits,
+    GenerationRequest,
     Renderer,
-    Said,
+    ReplyDelta,
+    ReplyFinished,
+    ReplyStarted,
     build_sampling,
     build_tool,
     chosen,
@@ -22,9 +25,6 @@ from openclaw_rl.serve.asked import (
     need_messages,
     variables,
 )
-from openclaw_rl.serve.caller import body_session, guessed_session
-from openclaw_rl.serve.faults import Fault, openai_fault
-from openclaw_rl.serve.fields import At, whole_json
 from openclaw_rl.serve.sse import dumps, event, quoted
 from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
 
@@ -47,13 +47,13 @@ class ChatWire:
     def __init__(self, defaults: Sampling | None = None) -> None:
         self._defaults = defaults or Sampling()
 
-    def parse(self, body: At, limits: Limits) -> Asked:
+    def parse(self, body: At, limits: RequestLimits) -> GenerationRequest:
         found = body.key("messages")
         messages = need_messages([_message(at) for at in found.items(limit=limits.messages)], found)
         tools = tuple(_tool(at) for at in body.key("tools").items(limit=limits.messages))
         choice = _choice(body.key("tool_choice"), tools)
         template = variables(body.key("chat_template_kwargs"))
-        return Asked(
+        return GenerationRequest(
             prompt=Prompt(messages=messages, tools=tools, tool_choice=choice, template=template),
             sampling=_sampling(body, self._defaults),
             model=body.key("model").text() or "",
@@ -68,26 +68,26 @@ class ChatWire:
             strict=strict(body.key("response_format")),
         )
 
-    def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json:
+    def plain(self, request: GenerationRequest, answers: Sequence[ReplyFinished]) -> Json:
         first = answers[0].turn
         response = {
             "id": first.id,
             "object": "chat.completion",
             "created": int(first.at),
-            "model": asked.model,
+            "model": request.model,
             "system_fingerprint": fingerprint(first.completion.version),
-            "choices": [_choice_of(index, answer, asked.logprobs) for index, answer in enumerate(answers)],
+            "choices": [_choice_of(index, answer, request.logprobs) for index, answer in enumerate(answers)],
             "usage": usage([answer.turn.completion for answer in answers]),
         }
         if len(answers) > 1:
             response["turns"] = [answer.turn.id for answer in answers]
         return response
 
-    def stream(self, asked: Asked, *, turn: str, created: float) -> Renderer:
-        return ChatStream(asked, turn, int(created))
+    def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer:
+        return ChatStream(request, turn, int(created))
 
-    def fault(self, fault: Fault) -> Json:
-        return openai_fault(fault)
+    def fault(self, fault: ApiError) -> Json:
+        return openai_error(fault)
 
 
 def fingerprint(version: int) -> str:
@@ -96,9 +96,9 @@ def fingerprint(version: int) -> str:
 
 def usage(completions: Sequence[Completion]) -> Json:
     """The prompt is counted once, as it was sent once."""
-    asked = len(completions[0].prompt_tokens)
-    said = sum(len(completion.reply_tokens) for completion in completions)
-    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}
+    prompt = len(completions[0].prompt_tokens)
+    reply = sum(len(completion.reply_tokens) for completion in completions)
+    return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}
 
 
 def _message(at: At) -> Message:
@@ -213,7 +213,7 @@ def strict(at: At) -> bool:
     return (at if schema.absent else schema).key("strict").flag()
 
 
-def _choice_of(index: int, answer: Ended, logprobs: bool) -> Json:
+def _choice_of(index: int, answer: ReplyFinished, logprobs: bool) -> Json:
     completion = answer.turn.completion
     return {
         "index": index,
@@ -254,26 +254,26 @@ def _token(text: str, logprob: float) -> dict[str, Any]:
 
 
 class ChatStream:
-    """Chunks, the usage if it was asked for, and ``[DONE]``."""
+    """Chunks, the usage if it was requested, and ``[DONE]``."""
 
-    def __init__(self, asked: Asked, turn: str, created: int) -> None:
-        self._asked = asked
-        self._fields = {"id": turn, "object": "chat.completion.chunk", "created": created, "model": asked.model}
+    def __init__(self, request: GenerationRequest, turn: str, created: int) -> None:
+        self._request = request
+        self._fields = {"id": turn, "object": "chat.completion.chunk", "created": created, "model": request.model}
         self._heads: dict[int, str] = {}
         self._begun: set[int] = set()
         self._frames: dict[int, tuple[str, str]] = {}
         self._waiting: dict[int, list[Piece]] = {}
-        self._ends: dict[int, Ended] = {}
-        self._usage = ',"usage":null' if asked.include_usage else ""
+        self._ends: dict[int, ReplyFinished] = {}
+        self._usage = ',"usage":null' if request.include_usage else ""
 
     def event(self, choice: int, event: Event) -> bytes:
         match event:
-            case Began(_, version):
+            case ReplyStarted(_, version):
                 self._heads[choice] = dumps({**self._fields, "system_fingerprint": fingerprint(version)})[:-1]
                 return b""
-            case Said(parts, pieces):
+            case ReplyDelta(parts, pieces):
                 return self._said(choice, parts, pieces)
-            case Ended():
+            case ReplyFinished():
                 return self._ended(choice, event)
 
     def _chunk(self, choice: int, delta: str, finish: str | None = None, pieces: Sequence[Piece] = ()) -> bytes:
@@ -305,7 +305,7 @@ class ChatStream:
             before, after = self._chunk(choice, '{"content":\0}').decode().split("\0")
             self._frames[choice] = (before, after)
 
-    def _ended(self, choice: int, ended: Ended) -> bytes:
+    def _ended(self, choice: int, ended: ReplyFinished) -> bytes:
         self._ends[choice] = ended
         opening = b"" if choice in self._begun else self._said(choice, (), ())
         finish = FINISHES[ended.turn.completion.finish]
@@ -313,18 +313,18 @@ class ChatStream:
 
     def close(self) -> bytes:
         done = b"data: [DONE]\n\n"
-        if not self._asked.include_usage and self._asked.n == 1:
+        if not self._request.include_usage and self._request.n == 1:
             return done
         ends = [self._ends[index] for index in sorted(self._ends)]
         last: dict[str, Json] = {"choices": []}
-        if self._asked.include_usage:
+        if self._request.include_usage:
             last["usage"] = usage([end.turn.completion for end in ends])
         if len(ends) > 1:
             last["turns"] = [end.turn.id for end in ends]
         return event(f"{self._heads[0]},{dumps(last)[1:]}") + done
 
-    def fault(self, fault: Fault) -> bytes:
-        return event(dumps(openai_fault(fault))) + b"data: [DONE]\n\n"
+    def fault(self, fault: ApiError) -> bytes:
+        return event(dumps(openai_error(fault))) + b"data: [DONE]\n\n"
 
 
 def _delta(part: Part) -> str:

@@ -6,14 +6,17 @@ import json
 from collections.abc import Sequence
 
 from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
-from openclaw_rl.serve.asked import (
-    Asked,
-    Began,
-    Ended,
+from openclaw_rl.serve.api_errors import ApiError, anthropic_error
+from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.headers import body_session, guessed_session
+from openclaw_rl.serve.limits import RequestLimits
+from openclaw_rl.serve.request import (
     Event,
-    Limits,
+    GenerationRequest,
     Renderer,
-    Said,
+    ReplyDelta,
+    ReplyFinished,
+    ReplyStarted,
     build_sampling,
     build_tool,
     chosen,
@@ -21,9 +24,6 @@ from openclaw_rl.serve.asked import (
     need_messages,
     variables,
 )
-from openclaw_rl.serve.caller import body_session, guessed_session
-from openclaw_rl.serve.faults import Fault, anthropic_fault
-from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.sse import dumps, event
 from openclaw_rl.serve.wire.chat import response_schema, stops, top_k
 from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
@@ -42,7 +42,7 @@ class MessagesWire:
     def __init__(self, defaults: Sampling | None = None) -> None:
         self._defaults = defaults or Sampling()
 
-    def parse(self, body: At, limits: Limits) -> Asked:
+    def parse(self, body: At, limits: RequestLimits) -> GenerationRequest:
         found = body.key("messages")
         messages = _system(body.key("system"))
         for at in found.items(limit=limits.messages):
@@ -54,7 +54,7 @@ class MessagesWire:
             tool_choice=_choice(body.key("tool_choice"), tools),
             template={**_thinking(body.key("thinking")), **variables(body.key("chat_template_kwargs"))},
         )
-        return Asked(
+        return GenerationRequest(
             prompt=prompt,
             sampling=_sampling(body, self._defaults),
             model=body.key("model").text() or "",
@@ -65,22 +65,22 @@ class MessagesWire:
             schema_at="output_config.format",
         )
 
-    def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json:
+    def plain(self, request: GenerationRequest, answers: Sequence[ReplyFinished]) -> Json:
         answer = answers[0]
         completion = answer.turn.completion
         return {
-            **_heading(answer.turn.id, asked.model, completion.version),
+            **_heading(answer.turn.id, request.model, completion.version),
             "content": blocks_of(completion.reply),
             "stop_reason": stop_reason(answer),
             "stop_sequence": answer.stop if completion.finish == "stop" else None,
             "usage": _usage(len(completion.prompt_tokens), len(completion.reply_tokens)),
         }
 
-    def stream(self, asked: Asked, *, turn: str, created: float) -> Renderer:
-        return MessagesStream(asked, turn)
+    def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer:
+        return MessagesStream(request, turn)
 
-    def fault(self, fault: Fault) -> Json:
-        return anthropic_fault(fault)
+    def fault(self, fault: ApiError) -> Json:
+        return anthropic_error(fault)
 
 
 def _heading(turn: str, model: str, version: int) -> dict[str, Json]:
@@ -93,16 +93,16 @@ def _heading(turn: str, model: str, version: int) -> dict[str, Json]:
     }
 
 
-def _usage(asked: int, said: int) -> Json:
+def _usage(prompt: int, reply: int) -> Json:
     return {
-        "input_tokens": asked,
+        "input_tokens": prompt,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
-        "output_tokens": said,
+        "output_tokens": reply,
     }
 
 
-def stop_reason(answer: Ended) -> str:
+def stop_reason(answer: ReplyFinished) -> str:
     completion: Completion = answer.turn.completion
     if completion.finish == "stop":
         return "stop_sequence" if answer.stop else "end_turn"
@@ -230,7 +230,7 @@ def _choice(at: At, tools: Sequence[Tool]) -> str:
 
 
 def _thinking(at: At) -> dict[str, Json]:
-    """Said to the chat template; adaptive thinking leaves it to the template."""
+    """Passed to the chat template; adaptive thinking leaves it to the template."""
     if at.absent:
         return {}
     kind = at.key("type").one_of("enabled", "disabled", "adaptive")
@@ -276,8 +276,8 @@ class MessagesStream:
     arguments, so one that breaks on the way must not have been begun.
     """
 
-    def __init__(self, asked: Asked, turn: str) -> None:
-        self._asked = asked
+    def __init__(self, request: GenerationRequest, turn: str) -> None:
+        self._request = request
         self._turn = turn
         self._count = 0
         self._open: str | None = None
@@ -285,16 +285,16 @@ class MessagesStream:
 
     def event(self, choice: int, event: Event) -> bytes:
         match event:
-            case Began(_, version, prompt_tokens):
+            case ReplyStarted(_, version, prompt_tokens):
                 return self._start(version, prompt_tokens or 0)
-            case Said(parts):
+            case ReplyDelta(parts):
                 return b"".join(self._part(part) for part in parts)
-            case Ended():
+            case ReplyFinished():
                 return self._end(event)
 
     def _start(self, version: int, prompt_tokens: int) -> bytes:
         message = {
-            **_heading(self._turn, self._asked.model, version),
+            **_heading(self._turn, self._request.model, version),
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
@@ -349,7 +349,7 @@ class MessagesStream:
         ]
         return opening + b"".join(deltas) + self._close_block()
 
-    def _end(self, ended: Ended) -> bytes:
+    def _end(self, ended: ReplyFinished) -> bytes:
         completion = ended.turn.completion
         delta = {
             "stop_reason": stop_reason(ended),
@@ -363,8 +363,8 @@ class MessagesStream:
     def close(self) -> bytes:
         return b""
 
-    def fault(self, fault: Fault) -> bytes:
-        return event(dumps(anthropic_fault(fault)), "error")
+    def fault(self, fault: ApiError) -> bytes:
+        return event(dumps(anthropic_error(fault)), "error")
 
 
 def _named(name: str, fields: dict[str, Json]) -> bytes:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve.asked import (
-    Asked,
-    Ended,
-    Limits,
+from openclaw_rl.serve.api_errors import ApiError, openai_error
+from openclaw_rl.serve.fields import At, whole_json
+from openclaw_rl.serve.headers import body_session, guessed_session
+from openclaw_rl.serve.limits import RequestLimits
+from openclaw_rl.serve.request import (
+    GenerationRequest,
     Renderer,
+    ReplyFinished,
     build_sampling,
     build_tool,
     chosen,
@@ -18,9 +21,6 @@ from openclaw_rl.serve.asked import (
     need_messages,
     variables,
 )
-from openclaw_rl.serve.caller import body_session, guessed_session
-from openclaw_rl.serve.faults import Fault, openai_fault
-from openclaw_rl.serve.fields import At, whole_json
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.wire.chat import response_schema, strict
 from openclaw_rl.serve.wire.responses_out import ResponsesStream, response_of
@@ -38,13 +38,13 @@ class ResponsesWire:
     def __init__(self, defaults: Sampling | None = None) -> None:
         self._defaults = defaults or Sampling()
 
-    def parse(self, body: At, limits: Limits) -> Asked:
+    def parse(self, body: At, limits: RequestLimits) -> GenerationRequest:
         found = body.key("input")
         messages = _instructions(body.key("instructions")) + _input(found, limits)
         tools = tuple(tool for at in body.key("tools").items(limit=limits.messages) if (tool := _tool(at)))
         choice = _choice(body.key("tool_choice"), tools)
         template = variables(body.key("chat_template_kwargs"))
-        return Asked(
+        return GenerationRequest(
             prompt=Prompt(messages=need_messages(messages, found), tools=tools, tool_choice=choice, template=template),
             sampling=_sampling(body, self._defaults),
             model=body.key("model").text() or "",
@@ -58,14 +58,14 @@ class ResponsesWire:
             echo=_echo(body),
         )
 
-    def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json:
-        return response_of(asked, answers[0])
+    def plain(self, request: GenerationRequest, answers: Sequence[ReplyFinished]) -> Json:
+        return response_of(request, answers[0])
 
-    def stream(self, asked: Asked, *, turn: str, created: float) -> Renderer:
-        return ResponsesStream(asked, turn, created)
+    def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer:
+        return ResponsesStream(request, turn, created)
 
-    def fault(self, fault: Fault) -> Json:
-        return openai_fault(fault)
+    def fault(self, fault: ApiError) -> Json:
+        return openai_error(fault)
 
 
 def _include(at: At) -> list[str]:
@@ -100,17 +100,17 @@ def _instructions(at: At) -> list[Message]:
     return [Message(role="system", content=text)] if text else []
 
 
-def _input(at: At, limits: Limits) -> list[Message]:
+def _input(at: At, limits: RequestLimits) -> list[Message]:
     if isinstance(at.value, str):
         return [Message(role="user", content=at.value)]
-    items = Items()
+    items = InputItems()
     for item in at.items(limit=limits.messages):
         items.add(item)
     return items.messages()
 
 
 @dataclass
-class Items:
+class InputItems:
     """Joins items to messages: a thought, what was said and the calls after it are one message."""
 
     _done: list[Message] = field(default_factory=list)
@@ -237,17 +237,17 @@ def _schema(at: At) -> Json:
     return response_schema(At({**at.table(), "json_schema": None}, at.path)) if not at.absent else None
 
 
-def continued(asked: Prompt, before: Prompt, reply: Message) -> Prompt:
+def continued(prompt: Prompt, before: Prompt, reply: Message) -> Prompt:
     """The prompt that goes on after an earlier response; new instructions take the place of the old ones."""
     earlier = list(before.messages)
-    fresh = list(asked.messages)
+    fresh = list(prompt.messages)
     opening: list[Message] = []
     if fresh[0].role == "system":
         opening = [fresh.pop(0)]
         while earlier and earlier[0].role == "system":
             earlier.pop(0)
     messages = (*opening, *earlier, reply, *fresh)
-    return Prompt(messages=messages, tools=asked.tools, tool_choice=asked.tool_choice, template=asked.template)
+    return Prompt(messages=messages, tools=prompt.tools, tool_choice=prompt.tool_choice, template=prompt.template)
 
 
 def turn_of(response_id: str) -> str:

@@ -7,33 +7,35 @@ from collections.abc import Mapping, Sequence
 
 from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
 from openclaw_rl.ports import Piece
-from openclaw_rl.serve.asked import Asked, Began, Ended, Event, Said
-from openclaw_rl.serve.faults import Fault, openai_fault
+from openclaw_rl.serve.api_errors import ApiError, openai_error
+from openclaw_rl.serve.request import Event, GenerationRequest, ReplyDelta, ReplyFinished, ReplyStarted
 from openclaw_rl.serve.sse import dumps, event
 from openclaw_rl.types import Completion, Json, ToolCall
 
 Item = dict[str, Json]
 
 
-def response_of(asked: Asked, answer: Ended) -> Json:
+def response_of(request: GenerationRequest, answer: ReplyFinished) -> Json:
     """The finished response."""
     turn = answer.turn
     reply = turn.completion.reply
-    custom = custom_tools(asked)
+    custom = custom_tools(request)
     output: list[Item] = []
     if reply.reasoning is not None:
         output.append(thought_item(turn.id, len(output), reply.reasoning))
     if reply.content or not reply.tool_calls:
-        pieces = answer.pieces if asked.logprobs else ()
+        pieces = answer.pieces if request.logprobs else ()
         output.append(message_item(turn.id, len(output), reply.content, pieces))
     output.extend(call_item(turn.id, len(output) + place, call, custom) for place, call in enumerate(reply.tool_calls))
-    return finished(asked, turn.id, turn.at, turn.completion, output)
+    return finished(request, turn.id, turn.at, turn.completion, output)
 
 
-def finished(asked: Asked, turn: str, created: float, completion: Completion, output: Sequence[Item]) -> Json:
+def finished(
+    request: GenerationRequest, turn: str, created: float, completion: Completion, output: Sequence[Item]
+) -> Json:
     cut = completion.finish in ("length", "aborted")
     return {
-        **heading(asked, turn, created, completion.version),
+        **heading(request, turn, created, completion.version),
         "status": "incomplete" if cut else "completed",
         "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
         "output": list(output),
@@ -41,7 +43,7 @@ def finished(asked: Asked, turn: str, created: float, completion: Completion, ou
     }
 
 
-def heading(asked: Asked, turn: str, created: float, version: int | None) -> Item:
+def heading(request: GenerationRequest, turn: str, created: float, version: int | None) -> Item:
     """A response that has just begun."""
     return {
         "id": f"resp_{turn}",
@@ -51,29 +53,29 @@ def heading(asked: Asked, turn: str, created: float, version: int | None) -> Ite
         "background": False,
         "error": None,
         "incomplete_details": None,
-        "model": asked.model,
+        "model": request.model,
         "output": [],
         "usage": None,
         "truncation": "disabled",
         "system_fingerprint": None if version is None else f"openclaw-rl-v{version}",
-        **asked.echo,
+        **request.echo,
     }
 
 
 def _usage(completion: Completion) -> Json:
-    asked, said = len(completion.prompt_tokens), len(completion.reply_tokens)
+    prompt, reply = len(completion.prompt_tokens), len(completion.reply_tokens)
     return {
-        "input_tokens": asked,
+        "input_tokens": prompt,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": said,
+        "output_tokens": reply,
         "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": asked + said,
+        "total_tokens": prompt + reply,
     }
 
 
-def custom_tools(asked: Asked) -> frozenset[str]:
+def custom_tools(request: GenerationRequest) -> frozenset[str]:
     """The names of tools that take plain text instead of JSON."""
-    tools = asked.echo.get("tools", [])
+    tools = request.echo.get("tools", [])
     return frozenset(tool["name"] for tool in tools if tool.get("type") == "custom")
 
 
@@ -123,8 +125,8 @@ def plain_input(arguments: str) -> str:
 class ResponsesStream:
     """Events, each numbered. An item is added, filled, done; the next follows; the response completes."""
 
-    def __init__(self, asked: Asked, turn: str, created: float) -> None:
-        self._asked = asked
+    def __init__(self, request: GenerationRequest, turn: str, created: float) -> None:
+        self._request = request
         self._turn = turn
         self._created = created
         self._number = 0
@@ -136,20 +138,20 @@ class ResponsesStream:
         self._version: int | None = None
         self._given_up = 0
         self._call: tuple[CallStart, list[str]] | None = None
-        self._custom = custom_tools(asked)
+        self._custom = custom_tools(request)
 
     def event(self, choice: int, event: Event) -> bytes:
         match event:
-            case Began(_, version):
+            case ReplyStarted(_, version):
                 self._version = version
-                response = heading(self._asked, self._turn, self._created, version)
+                response = heading(self._request, self._turn, self._created, version)
                 return self._send("response.created", response=response) + self._send(
                     "response.in_progress", response=response
                 )
-            case Said(parts, pieces):
+            case ReplyDelta(parts, pieces):
                 self._pieces.extend(pieces)
                 return b"".join(self._part(part) for part in parts)
-            case Ended():
+            case ReplyFinished():
                 return self._end(event.turn.completion)
 
     def _send(self, name: str, **fields: Json) -> bytes:
@@ -267,17 +269,21 @@ class ResponsesStream:
         closing = self._close()
         if not self._output:
             closing += self._open_message() + self._close()
-        response = finished(self._asked, self._turn, self._created, completion, self._output)
+        response = finished(self._request, self._turn, self._created, completion, self._output)
         name = "response.completed" if response["status"] == "completed" else "response.incomplete"
         return closing + self._send(name, response=response)
 
     def close(self) -> bytes:
         return b""
 
-    def fault(self, fault: Fault) -> bytes:
-        error = openai_fault(fault)["error"]
+    def fault(self, fault: ApiError) -> bytes:
+        error = openai_error(fault)["error"]
         told = {"code": fault.code or "server_error", "message": fault.message}
-        response = {**heading(self._asked, self._turn, self._created, self._version), "status": "failed", "error": told}
+        response = {
+            **heading(self._request, self._turn, self._created, self._version),
+            "status": "failed",
+            "error": told,
+        }
         first = b"" if self._number else self._send("response.created", response={**response, "status": "in_progress"})
         return (
             first + self._send("response.failed", response=response) + self._send("error", **told, param=error["param"])

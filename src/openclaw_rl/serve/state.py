@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -14,11 +15,12 @@ from typing import Any
 from openclaw_rl.errors import LedgerError, NotInLedger, RequestError
 from openclaw_rl.ports import Policy
 from openclaw_rl.serve.answer import Answerer
-from openclaw_rl.serve.asked import Asked, Caller, Event, Limits
-from openclaw_rl.serve.caller import read_marks
-from openclaw_rl.serve.doors import Crowd, Headers, Keys, Recent, refuse_foreign_page
+from openclaw_rl.serve.auth import ApiKeys, Headers, refuse_foreign_page
+from openclaw_rl.serve.headers import read_headers
+from openclaw_rl.serve.limits import RequestLimits, UserQueue
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.redact import REDACTED, redact_session
+from openclaw_rl.serve.request import Caller, Event, GenerationRequest
 from openclaw_rl.serve.wire.responses import continued, turn_of
 from openclaw_rl.types import Turn
 
@@ -29,21 +31,40 @@ _OUT, _IN = "out", "in"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class ModelRoute:
     """Where a model id leads."""
 
     version: int | None = None
     side: bool = False
 
 
-class Server:
+class SessionCache:
+    """A mapping of a user's sessions that forgets what was not used for the longest time."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def get(self, key: tuple[str, str]) -> str | None:
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def put(self, key: tuple[str, str], value: str) -> None:
+        self._kept[key] = value
+        self._kept.move_to_end(key)
+        if len(self._kept) > self._size:
+            self._kept.popitem(last=False)
+
+
+class ServerState:
     """The state of one server: small, bounded, and rebuilt by starting again."""
 
     def __init__(
         self,
         answerer: Answerer,
         *,
-        keys: Keys,
+        keys: ApiKeys,
         model_name: str,
         any_model: bool,
         store_optouts: bool,
@@ -57,16 +78,16 @@ class Server:
         self._store_optouts = store_optouts
         self._optout_users = frozenset(optout_users)
         self._cors_origins = frozenset(cors_origins)
-        self._crowds: dict[str, Crowd] = {}
+        self._queues: dict[str, UserQueue] = {}
         self.parser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")
-        self._sessions = Recent(_REMEMBERED)  # by user and name: a name is its user's own
+        self._sessions = SessionCache(_REMEMBERED)  # by user and name: a name is its user's own
 
     @property
     def policy(self) -> Policy:
         return self.answerer.policy
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> RequestLimits:
         return self.answerer.limits
 
     @property
@@ -79,28 +100,28 @@ class Server:
             refuse_foreign_page(headers, self._cors_origins)
         return self.keys.user(headers)
 
-    def crowd(self, user: str) -> Crowd:
-        return self._crowds.setdefault(user, Crowd(self.limits, self.metrics))
+    def queue(self, user: str) -> UserQueue:
+        return self._queues.setdefault(user, UserQueue(self.limits, self.metrics))
 
-    def route(self, model: str) -> Route:
+    def route(self, model: str) -> ModelRoute:
         """The version and kind that a model id asks for; 404 for an id that leads nowhere."""
         name = self.model_name
         if model in ("", name):
-            return Route()
+            return ModelRoute()
         if model == f"{name}-side":
-            return Route(side=True)
+            return ModelRoute(side=True)
         numbered = re.fullmatch(re.escape(name) + r"@(\d{1,9})", model)
         if numbered:
-            return Route(version=int(numbered[1]))
+            return ModelRoute(version=int(numbered[1]))
         if self._any_model and not model.startswith(f"{name}@"):
-            return Route()
+            return ModelRoute()
         known = f"{name}, {name}-side, {name}@VERSION"
         raise RequestError(f"no model is called {model[:100]!r}; known: {known}", field="model", status=404)
 
-    async def caller(self, headers: Headers, asked: Asked, user: str, route: Route) -> Caller:
+    async def caller(self, headers: Headers, request: GenerationRequest, user: str, route: ModelRoute) -> Caller:
         """Everything about the turn that is not in its prompt."""
-        marks = read_marks(headers)
-        said = marks.session or asked.session or asked.guessed_session
+        marks = read_headers(headers)
+        said = marks.session or request.session or request.guessed_session
         session = self.kept_name(said) if said is not None else None
         if not marks.train_session:
             if session is None:
@@ -126,14 +147,14 @@ class Server:
             return
         self._sessions.put((user, session), _OUT)
         try:
-            await self.answerer.write(lambda: self.answerer.book.add_optout(session, user))
+            await self.answerer.write(lambda: self.answerer.ledger.add_optout(session, user))
         except LedgerError as error:  # it holds while this process runs; the reply is not refused for it
             log.error("opt-out not kept session=%s: %s", session, type(error).__name__)
 
     async def _opted_out(self, session: str, user: str) -> bool:
         known = self._sessions.get((user, session))
         if known is None:
-            found = await self.answerer.write(lambda: self.answerer.book.opted_out(session, user))
+            found = await self.answerer.write(lambda: self.answerer.ledger.opted_out(session, user))
             known = self._sessions.get((user, session)) or (_OUT if found else _IN)  # it may have been said meanwhile
             self._sessions.put((user, session), known)
         return known == _OUT
@@ -146,7 +167,7 @@ class Server:
         """The name, as it is kept, of a session that this user has opened; 404 if there is none."""
         kept = self.kept_name(session)
         known = self._sessions.get((user, kept)) is not None
-        if not known and not await self.answerer.write(lambda: self.answerer.book.has_session(kept, user)):
+        if not known and not await self.answerer.write(lambda: self.answerer.ledger.has_session(kept, user)):
             raise RequestError("no such session", field="id", status=404)
         return kept
 
@@ -163,24 +184,24 @@ class Server:
         return turn
 
     def _kept_turn(self, turn: str) -> Turn:
-        return self.answerer.keeping.find(turn) or self.answerer.book.turn(turn)
+        return self.answerer.recorder.find(turn) or self.answerer.ledger.turn(turn)
 
-    async def go_on(self, asked: Asked, user: str) -> Asked:
+    async def go_on(self, request: GenerationRequest, user: str) -> GenerationRequest:
         """The request with the conversation of an earlier response before it, if it names one."""
-        if asked.after is None:
-            return asked
-        turn = await self.turn(asked.after, user)
+        if request.after is None:
+            return request
+        turn = await self.turn(request.after, user)
         if REDACTED in turn.completion.flaws:
             what = "this response was redacted when it was kept, so it cannot be gone on from"
             raise RequestError(what, field="previous_response_id", remedy="send the whole conversation as input")
-        return replace(asked, prompt=continued(asked.prompt, turn.prompt, turn.completion.reply))
+        return replace(request, prompt=continued(request.prompt, turn.prompt, turn.completion.reply))
 
     async def events(
-        self, asked: Asked, caller: Caller, turns: Sequence[str], version: int | None
+        self, request: GenerationRequest, caller: Caller, turns: Sequence[str], version: int | None
     ) -> AsyncGenerator[tuple[int, Event], None]:
-        """The events of all replies asked for, each with the number of its reply."""
+        """The events of all requested replies, each with the number of its reply."""
         streams = [
-            self.answerer.answer(asked, caller, turn=turn, version=version, choice=choice)
+            self.answerer.answer(request, caller, turn=turn, version=version, choice=choice)
             for choice, turn in enumerate(turns)
         ]
         if len(streams) == 1:

@@ -27,7 +27,7 @@ class Turns(Protocol):
     def add_turn(self, turn: Turn) -> None: ...
 
 
-class Keeping:
+class TurnRecorder:
     """Writes turns in the order of their answers. ``lost`` counts those that no ledger will ever have.
 
     A ledger that is down (`LedgerDown`: no room, no disk) gets its turns as soon as it is back, without anybody's help;
@@ -35,8 +35,8 @@ class Keeping:
     `reasons` and `alarms` are for the one thread that writes.
     """
 
-    def __init__(self, book: Turns, metrics: Metrics, *, room: int = _ROOM) -> None:
-        self._book = book
+    def __init__(self, ledger: Turns, metrics: Metrics, *, room: int = _ROOM) -> None:
+        self._ledger = ledger
         self._metrics = metrics
         self._room = room
         self._waiting: deque[Turn] = deque()
@@ -52,7 +52,7 @@ class Keeping:
             self.flush()
             return
         try:
-            self._book.add_turn(turn)
+            self._ledger.add_turn(turn)
         except LedgerDown as error:
             self._down(error)
             self._wait(turn)
@@ -65,7 +65,7 @@ class Keeping:
         while self._waiting:
             turn = self._waiting[0]
             try:
-                self._book.add_turn(turn)
+                self._ledger.add_turn(turn)
             except LedgerDown as error:
                 self._down(error)
                 return

@@ -10,40 +10,13 @@ from openclaw_rl.errors import InvalidValue, RequestError
 from openclaw_rl.formats.parts import Part
 from openclaw_rl.formats.variables import check_variables
 from openclaw_rl.ports import Piece
-from openclaw_rl.serve.faults import Fault
+from openclaw_rl.serve.api_errors import ApiError
 from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.types import Feedback, Json, Kind, Message, Prompt, Sampling, Tool, Turn, Version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one request and one key may take. Seconds of 0 or below are not allowed."""
-
-    body_bytes: int = 8 * 2**20
-    """the largest body"""
-    header_bytes: int = 64 * 2**10
-    """all headers together"""
-    messages: int = 10_000
-    """messages or items in one request"""
-    values: int = 200_000
-    """values in one body: fields, entries of lists"""
-    depth: int = 64
-    """how deep JSON may be nested"""
-    streams_per_key: int = 256
-    """requests of one key's user that are answered at once"""
-    queue_per_key: int = 1024
-    """requests of one key's user that wait for their place; more are answered 429"""
-    hold_seconds: float = 300.0
-    """how long a request is held while the backend restarts"""
-    keepalive_seconds: float = 10.0
-    """how often a silent stream gets a comment"""
-    read_seconds: float = 60.0
-    """how long a client may take to send its request"""
-    send_seconds: float = 120.0
-    """how long a client may take to accept what is sent"""
-
-
-class Book(Protocol):
+class TurnLedger(Protocol):
     """What serving needs of the ledger. Every method may be called from any thread."""
 
     def add_turn(self, turn: Turn) -> None: ...
@@ -64,7 +37,7 @@ class Book(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class GenerationRequest:
     """One request, whatever its format. ``echo`` is what the format repeats in its response.
 
     ``schema_at`` is where it asks for a JSON schema; ``strict`` says that the reply must follow it.
@@ -101,8 +74,8 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
-    """The first token is on its way. ``prompt_tokens`` is None unless it was asked for.
+class ReplyStarted:
+    """The first token is on its way. ``prompt_tokens`` is None unless it was requested.
 
     ``unenforced`` names the field whose form the backend can only try to keep to.
     """
@@ -114,15 +87,15 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """More of the reply, and the tokens behind it if log-probs were asked for."""
+class ReplyDelta:
+    """More of the reply, and the tokens behind it if log-probs were requested."""
 
     parts: Sequence[Part]
     pieces: Sequence[Piece] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ReplyFinished:
     """The turn, already kept. ``stop`` is the stop string that ended it, if one did."""
 
     turn: Turn
@@ -130,7 +103,7 @@ class Ended:
     stop: str | None = None
 
 
-Event: TypeAlias = Began | Said | Ended
+Event: TypeAlias = ReplyStarted | ReplyDelta | ReplyFinished
 
 
 class Renderer(Protocol):
@@ -140,7 +113,7 @@ class Renderer(Protocol):
 
     def close(self) -> bytes: ...
 
-    def fault(self, fault: Fault) -> bytes: ...
+    def fault(self, fault: ApiError) -> bytes: ...
 
 
 class Wire(Protocol):
@@ -148,13 +121,13 @@ class Wire(Protocol):
 
     name: str
 
-    def parse(self, body: At, limits: Limits) -> Asked: ...
+    def parse(self, body: At, limits: RequestLimits) -> GenerationRequest: ...
 
-    def plain(self, asked: Asked, answers: Sequence[Ended]) -> Json: ...
+    def plain(self, request: GenerationRequest, answers: Sequence[ReplyFinished]) -> Json: ...
 
-    def stream(self, asked: Asked, *, turn: str, created: float) -> Renderer: ...
+    def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer: ...
 
-    def fault(self, fault: Fault) -> Json: ...
+    def fault(self, fault: ApiError) -> Json: ...
 
 
 def build_sampling(defaults: Sampling, names: Mapping[str, str], **values: Json) -> Sampling:

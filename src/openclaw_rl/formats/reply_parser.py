@@ -7,7 +7,7 @@ from typing import Literal
 
 from openclaw_rl.formats.calls import held_back
 from openclaw_rl.formats.parts import Assembly, Part, Thought
-from openclaw_rl.formats.tools import Plain, reader
+from openclaw_rl.formats.tools import Plain, tool_call_reader
 from openclaw_rl.types import Message, Prompt
 
 Reasoning = Literal["tags", "open", "off"]
@@ -17,12 +17,12 @@ _OPEN, _CLOSE = "<think>", "</think>"
 _SPACE = " \t\n\r"
 
 
-class Reading:
+class ReplyParser:
     """Fed the raw text of a reply, gives its parts, and at the end the message they add up to."""
 
     def __init__(self, prompt: Prompt, *, tool_format: str, reasoning: Reasoning) -> None:
         calls = bool(prompt.tools) and prompt.tool_choice != "none"
-        self._reader = reader(tool_format) if calls else Plain()
+        self._reader = tool_call_reader(tool_format) if calls else Plain()
         self._assembly = Assembly()
         self._step: Literal["start", "thinking", "gap", "saying"] = "saying" if reasoning == "off" else "start"
         if reasoning == "open":
@@ -113,7 +113,7 @@ def split(
     text: str, prompt: Prompt, *, tool_format: str, reasoning: Reasoning = "tags"
 ) -> tuple[Message, tuple[str, ...]]:
     """A whole raw reply at once: the message in it, and its flaws."""
-    reading = Reading(prompt, tool_format=tool_format, reasoning=reasoning)
+    reading = ReplyParser(prompt, tool_format=tool_format, reasoning=reasoning)
     reading.feed(text)
     reading.end(cut=False)
     return reading.message(), reading.flaws

@@ -26,7 +26,7 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class TurnHeaders:
     """What the headers of one request say. ``train_session`` False: this session is out of training from now on."""
 
     session: str | None
@@ -38,12 +38,12 @@ class Marks:
     train_session: bool
 
 
-def read_marks(headers: Mapping[str, str]) -> Marks:
+def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
     """Raises RequestError for a header that cannot be read; silence means nothing was said."""
     train = headers.get("x-openclaw-rl-train", "on").strip().lower()
     if train not in ("on", "off", "off-session"):
         raise _header("x-openclaw-rl-train", "must be on, off or off-session")
-    return Marks(
+    return TurnHeaders(
         session=_session(headers),
         group=_named(headers, "x-openclaw-rl-group") if headers.get("x-openclaw-rl-group", "").strip() else None,
         client=headers.get("user-agent", "").split(" (", 1)[0].strip()[:_LONGEST_CLIENT],

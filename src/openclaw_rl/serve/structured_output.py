@@ -1,4 +1,4 @@
-"""Makes a reply keep to the form that was asked for: a call by ``tool_choice``, JSON by a response format. Pure.
+"""Makes a reply keep to the form that was requested: a call by ``tool_choice``, JSON by a response format. Pure.
 
 What a backend cannot be held to by sampling is held by the reply's first words: they are written into the prompt, so
 they are recorded as what they are, never as something that was sampled. A form that can only be tried is named in the
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.ports import Ability, Policy
-from openclaw_rl.serve.asked import Asked
+from openclaw_rl.serve.request import GenerationRequest
 
 UNENFORCED = "x-openclaw-rl-unenforced"
 
@@ -28,37 +28,37 @@ def _named(tool_format: str, name: str) -> str:
     }[tool_format]
 
 
-def fitted(asked: Asked, context: int) -> Asked:
+def clamp_max_tokens(request: GenerationRequest, context: int) -> GenerationRequest:
     """A limit as large as the whole context means: as many tokens as fit."""
-    limit = asked.sampling.max_tokens
+    limit = request.sampling.max_tokens
     if limit is None or limit < context:
-        return asked
-    return replace(asked, sampling=replace(asked.sampling, max_tokens=None))
+        return request
+    return replace(request, sampling=replace(request.sampling, max_tokens=None))
 
 
-def keep_to_form(asked: Asked, policy: Policy) -> tuple[Asked, str | None]:
+def enforce_format(request: GenerationRequest, policy: Policy) -> tuple[GenerationRequest, str | None]:
     """The request with the opening that its form needs, and the field that can only be tried, if one can."""
-    if asked.prompt.tool_choice in ("auto", "none") and asked.sampling.json_schema is None:
-        return asked, None
+    if request.prompt.tool_choice in ("auto", "none") and request.sampling.json_schema is None:
+        return request, None
     able: frozenset[Ability] = getattr(policy, "abilities", frozenset())
-    opening = "" if "tool_choice" in able else _call(asked, policy.tool_format, can_open="opening" in able)
+    opening = "" if "tool_choice" in able else _call(request, policy.tool_format, can_open="opening" in able)
     unenforced = None
-    if asked.sampling.json_schema is not None and "json_schema" not in able:
-        unenforced = asked.schema_at
-        if asked.strict:
+    if request.sampling.json_schema is not None and "json_schema" not in able:
+        unenforced = request.schema_at
+        if request.strict:
             raise RequestError(
-                f"{asked.schema_at}: this backend cannot hold a reply to a schema",
-                field=asked.schema_at,
+                f"{request.schema_at}: this backend cannot hold a reply to a schema",
+                field=request.schema_at,
                 remedy="leave strict out, ask for JSON in the prompt and check the reply",
             )
         if not opening and "opening" in able:
-            opening = _json(asked)
-    return (replace(asked, prompt=replace(asked.prompt, opening=opening)) if opening else asked), unenforced
+            opening = _json(request)
+    return (replace(request, prompt=replace(request.prompt, opening=opening)) if opening else request), unenforced
 
 
-def _call(asked: Asked, tool_format: str, *, can_open: bool) -> str:
+def _call(request: GenerationRequest, tool_format: str, *, can_open: bool) -> str:
     """How the call begins that ``tool_choice`` asks for; nothing where it leaves the choice."""
-    prompt = asked.prompt
+    prompt = request.prompt
     if prompt.tool_choice in ("auto", "none"):
         return ""
     if not prompt.tools:
@@ -73,8 +73,8 @@ def _call(asked: Asked, tool_format: str, *, can_open: bool) -> str:
     return _ANY[tool_format] if name is None else _named(tool_format, name)
 
 
-def _json(asked: Asked) -> str:
+def _json(request: GenerationRequest) -> str:
     """An object begins with a brace; where tools may be called instead, nothing can be said."""
-    prompt, schema = asked.prompt, asked.sampling.json_schema or {}
+    prompt, schema = request.prompt, request.sampling.json_schema or {}
     calls = bool(prompt.tools) and prompt.tool_choice != "none"
     return "{" if schema.get("type") == "object" and not calls else ""

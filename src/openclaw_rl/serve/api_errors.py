@@ -22,7 +22,7 @@ from openclaw_rl.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class ApiError:
     """A failure as a caller sees it; each wire format gives it its own shape."""
 
     status: int
@@ -31,42 +31,42 @@ class Fault:
     code: str | None = None
     retry_after: float | None = None
     overflow: tuple[int, int] | None = None
-    """tokens asked for and tokens that fit, where that was the trouble"""
+    """tokens needed and tokens that fit, where that was the trouble"""
     again: bool = True
     """False: a client must not send the same request again by itself"""
 
 
-def explain(error: Exception) -> Fault:
+def api_error_of(error: Exception) -> ApiError:
     """The fault behind an exception; one that nobody foresaw tells nothing of itself."""
     match error:
         case ContextOverflow():
             numbers = (error.asked, error.limit)
             code = "context_length_exceeded"
-            return Fault(status=400, message=str(error), field=error.field, code=code, overflow=numbers)
+            return ApiError(status=400, message=str(error), field=error.field, code=code, overflow=numbers)
         case TooMany():
-            return Fault(status=429, message=str(error), code="rate_limit_exceeded", retry_after=error.retry_after)
+            return ApiError(status=429, message=str(error), code="rate_limit_exceeded", retry_after=error.retry_after)
         case RequestError():
-            return Fault(status=error.status, message=str(error), field=error.field, code=_code(error))
+            return ApiError(status=error.status, message=str(error), field=error.field, code=_code(error))
         case InvalidValue():
-            return Fault(status=400, message=str(error), field=error.field)
+            return ApiError(status=400, message=str(error), field=error.field)
         case NotInLedger():
-            return Fault(status=404, message=str(error), code=_MISSING)
+            return ApiError(status=404, message=str(error), code=_MISSING)
         case LedgerDown():
             what = f"the server's ledger cannot be used now: {error.why}; {error.remedy}"
-            return Fault(status=503, message=what, code="ledger_down", retry_after=_LEDGER_AGAIN)
+            return ApiError(status=503, message=what, code="ledger_down", retry_after=_LEDGER_AGAIN)
         case LedgerError():
-            return Fault(
+            return ApiError(
                 status=503, message="the server's ledger cannot be used; its log says why", code="ledger_error"
             )
         case BackendDown():
-            return Fault(status=503, message=str(error), code="backend_down", retry_after=error.retry_after)
+            return ApiError(status=503, message=str(error), code="backend_down", retry_after=error.retry_after)
         case FatalRequest():
-            return Fault(status=500, message=str(error), code="engine_died", again=False)
+            return ApiError(status=500, message=str(error), code="engine_died", again=False)
         case BackendError():
-            return Fault(
+            return ApiError(
                 status=502, message="the model's backend failed; the server's log says why", code="backend_error"
             )
-    return Fault(status=500, message="the server failed; its log says why", code="internal_error")
+    return ApiError(status=500, message="the server failed; its log says why", code="internal_error")
 
 
 _LEDGER_AGAIN = 5.0
@@ -81,7 +81,7 @@ def _code(error: RequestError) -> str | None:
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-def openai_fault(fault: Fault) -> Json:
+def openai_error(fault: ApiError) -> Json:
     """The shape of chat completions, responses and our own endpoints."""
     kind = _OPENAI_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "server_error")
     param = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", fault.field) if fault.field else None
@@ -98,13 +98,13 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def anthropic_fault(fault: Fault) -> Json:
+def anthropic_error(fault: ApiError) -> Json:
     """The shape of messages."""
     kind = _ANTHROPIC_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "api_error")
     message = fault.message
     if fault.overflow:
-        asked, limit = fault.overflow
-        message = f"prompt is too long: {asked} tokens > {limit} maximum; {message}"
+        needed, limit = fault.overflow
+        message = f"prompt is too long: {needed} tokens > {limit} maximum; {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 
 

@@ -1,0 +1,95 @@
+"""What one request and one user may take, and the queue of a user's requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from types import TracebackType
+
+from openclaw_rl.errors import TooMany
+from openclaw_rl.serve.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """What one request and one key may take. Seconds of 0 or below are not allowed."""
+
+    body_bytes: int = 8 * 2**20
+    """the largest body"""
+    header_bytes: int = 64 * 2**10
+    """all headers together"""
+    messages: int = 10_000
+    """messages or items in one request"""
+    values: int = 200_000
+    """values in one body: fields, entries of lists"""
+    depth: int = 64
+    """how deep JSON may be nested"""
+    streams_per_key: int = 256
+    """requests of one key's user that are answered at once"""
+    queue_per_key: int = 1024
+    """requests of one key's user that wait for their place; more are answered 429"""
+    hold_seconds: float = 300.0
+    """how long a request is held while the backend restarts"""
+    keepalive_seconds: float = 10.0
+    """how often a silent stream gets a comment"""
+    read_seconds: float = 60.0
+    """how long a client may take to send its request"""
+    send_seconds: float = 120.0
+    """how long a client may take to accept what is sent"""
+
+
+class UserQueue:
+    """The requests of one user: some are answered, some wait in line, the rest are sent away."""
+
+    def __init__(self, limits: RequestLimits, metrics: Metrics) -> None:
+        self._running = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+        self._limits = limits
+        self._metrics = metrics
+
+    def check(self) -> None:
+        """Raises TooMany if neither a place nor room in the line is left."""
+        full = self._running >= self._limits.streams_per_key
+        if full and len(self._line) >= self._limits.queue_per_key:
+            raise TooMany(
+                f"{self._running} requests of this key are running and {len(self._line)} are waiting",
+                remedy="wait and try again",
+            )
+
+    async def __aenter__(self) -> None:
+        self.check()
+        if self._running < self._limits.streams_per_key:
+            self._running += 1
+        else:
+            await self._wait()
+        self._metrics.running.inc()
+
+    async def _wait(self) -> None:
+        place = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        self._metrics.waiting.inc()
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._leave()  # the place came at the same moment: hand it on
+            elif place in self._line:
+                self._line.remove(place)
+            raise
+        finally:
+            self._metrics.waiting.dec()
+
+    def _leave(self) -> None:
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                place.set_result(None)  # the place passes to the next in line
+                return
+        self._running -= 1
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._metrics.running.dec()
+        self._leave()
