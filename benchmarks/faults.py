@@ -73,7 +73,7 @@ class Fault:
 
 HERE = Path(__file__).resolve()
 PRESET = "cpu-demo"
-TOO_HIGH = f"train.lr={100 * load(environ={}, preset=PRESET).config.train.lr}"
+TOO_HIGH = f"train.optim.lr={100 * load(environ={}, preset=PRESET).config.train.learning_rate}"
 FAULTS = (
     Fault(name="flipped", sets=(f"judge.custom={HERE}:Flipped", "train.method=topk")),
     Fault(name="rate", sets=(TOO_HIGH,)),
@@ -173,7 +173,7 @@ async def watched() -> dict[str, Any]:
         "train.idle_wait=3600",
         "train.method=topk",
         TOO_HIGH,
-        "train.w_opd=0",
+        "train.loss.w_opd=0",
         "gate.mode=off",
     )
     return await with_run(wait, act)

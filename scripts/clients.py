@@ -393,7 +393,7 @@ def check(names: Sequence[str], folder: Path, base: Path) -> list[dict[str, Any]
     chosen = [client for client in CLIENTS if not names or client.name.split(" ")[0] in names]
     port, run = free_port(), base / "run"
     brief = f"{ROOT / 'scripts/one_sentence.py'}:generate"
-    settings = [f"--set=run.dir={run}", f"--set=policy.max_tokens={SHORT}", f"--set=policy.generate={brief}"]
+    settings = [f"--set=run.dir={run}", f"--set=policy.sampling.max_tokens={SHORT}", f"--set=policy.generate={brief}"]
     env = {**os.environ, "OPENCLAW_API_KEY": KEY}
     url = f"http://127.0.0.1:{port}"
     with running(ours("serve", "--port", str(port), *settings), env, base / "serve.log") as server:

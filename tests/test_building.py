@@ -16,17 +16,18 @@ from openclaw_rl.losses import METHODS, LossSettings, needs
 def test_a_turn_is_kept_for_just_what_its_method_looks_at(method: str, w_rl: float, w_opd: float) -> None:
     settings = {"method": method, "w_rl": w_rl, "w_opd": w_opd}
     hints, scores = needs(LossSettings(**settings))
-    rules = build_rules(Config.model_validate({"train": settings}))
+    train = {"method": method, "loss": {"w_rl": w_rl, "w_opd": w_opd}}
+    rules = build_rules(Config.model_validate({"train": train}))
     assert (rules.scalar, rules.distil) == (scores, hints != 0)
 
 
 def test_a_loss_of_ones_own_is_given_scores_and_hints() -> None:
-    rules = build_rules(Config.model_validate({"train": {"method": "binary", "loss": "mine.py:loss"}}))
+    rules = build_rules(Config.model_validate({"train": {"method": "binary", "loss": {"custom": "mine.py:loss"}}}))
     assert (rules.scalar, rules.distil) == (True, True)
 
 
 def test_what_is_remembered_and_averaged_reaches_who_remembers_and_averages() -> None:
-    config = Config.model_validate({"train": {"backend": "local", "remember": 7, "average": 3}})
+    config = Config.model_validate({"train": {"backend": "local", "remember": 7, "optim": {"average": 3}}})
     assert build_rules(config).remember == 7
     trainer = build_trainer(config)
     assert isinstance(trainer, LocalTrainer)

@@ -22,7 +22,7 @@ from openclaw_rl.store import Ledger
 from openclaw_rl.types import Version
 
 WISH = "Please keep it under 30 words."
-UNSEEN = ("gate.mode=off", "watch.mode=off")
+UNSEEN = ("gate.mode=off", "monitor.mode=off")
 
 
 class Screen:

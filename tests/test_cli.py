@@ -166,11 +166,11 @@ def test_init_writes_a_file_that_loads_and_never_over_another(tmp_path: Path) ->
 
 
 def test_config_names_the_source_of_each_value_and_shows_no_secret(tmp_path: Path) -> None:
-    (tmp_path / "openclaw-rl.toml").write_text("[train]\nlr = 0.25\n")
+    (tmp_path / "openclaw-rl.toml").write_text("[train.optim]\nlr = 0.25\n")
     shown = read("config", "--port", "4000", cwd=tmp_path, OPENCLAW_API_KEY="sk-secret-42", MAJORITY_VOTE_N="5")
     assert shown["sources"]["serve.port"] == "flag --port"
-    assert shown["sources"]["train.lr"] == "file openclaw-rl.toml"
-    assert shown["sources"]["judge.votes"] == "environment MAJORITY_VOTE_N"
+    assert shown["sources"]["train.optim.lr"] == "file openclaw-rl.toml"
+    assert shown["sources"]["judge.llm.votes"] == "environment MAJORITY_VOTE_N"
     plain = run("config", cwd=tmp_path, OPENCLAW_API_KEY="sk-secret-42")
     assert "sk-secret-42" not in json.dumps(shown) + plain.stdout + plain.stderr
 

@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from openclaw_rl import config
 from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, Resolved, load, sources
 from openclaw_rl.config.names import SECTIONS
+from openclaw_rl.config.renamed import FIXED, MOVED, refusal
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import get, literal
 from openclaw_rl.errors import ConfigError
@@ -57,9 +58,9 @@ KNOWN_NAMES = {
     "MODEL_PATH": ("a/model", "policy.model", "a/model"),
     "BASE_MODEL_PATH": ("a/model", "policy.model", "a/model"),
     "HF_CKPT": ("a/model", "policy.model", "a/model"),
-    "JUDGE_MODEL_PATH": ("a/judge", "judge.model", "a/judge"),
-    "PRM_MODEL_PATH": ("a/judge", "judge.model", "a/judge"),
-    "PRM_TEACHER_LOAD": ("a/teacher", "train.teacher_model", "a/teacher"),
+    "JUDGE_MODEL_PATH": ("a/judge", "judge.llm.model", "a/judge"),
+    "PRM_MODEL_PATH": ("a/judge", "judge.llm.model", "a/judge"),
+    "PRM_TEACHER_LOAD": ("a/teacher", "train.loss.teacher_model", "a/teacher"),
     "CKPT_SAVE_DIR": ("saves", "train.save_dir", Path("saves")),
     "SAVE_CKPT": ("saves", "train.save_dir", Path("saves")),
     "RESUME_CKPT": ("saves/7", "train.resume", "saves/7"),
@@ -67,16 +68,16 @@ KNOWN_NAMES = {
     "OPENCLAW_PORT": ("8123", "serve.port", 8123),
     "OPENCLAW_HOST": ("0.0.0.0", "serve.host", "0.0.0.0"),
     "OPENCLAW_API_KEY": ("12345", "serve.api_key", SecretStr("12345")),
-    "MAJORITY_VOTE_N": ("5", "judge.votes", 5),
-    "PRM_M": ("7", "judge.votes", 7),
-    "MAJORITY_VOTE_THRESHOLD": ("0.6", "judge.threshold", 0.6),
-    "OPENCLAW_TOPK_W_RL": ("0.5", "train.w_rl", 0.5),
-    "OPENCLAW_TOPK_W_OPD": ("0", "train.w_opd", 0.0),
-    "OPENCLAW_TOPK_K": ("8", "train.k", 8),
+    "MAJORITY_VOTE_N": ("5", "judge.llm.votes", 5),
+    "PRM_M": ("7", "judge.llm.votes", 7),
+    "MAJORITY_VOTE_THRESHOLD": ("0.6", "judge.llm.threshold", 0.6),
+    "OPENCLAW_TOPK_W_RL": ("0.5", "train.loss.w_rl", 0.5),
+    "OPENCLAW_TOPK_W_OPD": ("0", "train.loss.w_opd", 0.0),
+    "OPENCLAW_TOPK_K": ("8", "train.loss.k", 8),
     "OPENCLAW_TOPK_MAX_CAND": ("1", "judge.max_hints", 1),
-    "OPENCLAW_TOPK_HINT_SELECTION": ("token_optimal", "train.hint_selection", "token_optimal"),
-    "OPENCLAW_TOPK_SUBSET_MODE": ("overlap", "train.subset", "overlap"),
-    "OPENCLAW_TOPK_ADV_DIFF_CLIP": ("-1", "train.clip", -1.0),
+    "OPENCLAW_TOPK_HINT_SELECTION": ("token_optimal", "train.loss.hint_selection", "token_optimal"),
+    "OPENCLAW_TOPK_SUBSET_MODE": ("overlap", "train.loss.subset", "overlap"),
+    "OPENCLAW_TOPK_ADV_DIFF_CLIP": ("-1", "train.loss.clip", -1.0),
     "OPENCLAW_RECORD_ENABLED": ("0", "run.record", False),
     "TRAIN_GPUS": ("0,1", "gpus.train", (0, 1)),
     "ROLLOUT_GPUS": ("2", "gpus.rollout", 2),
@@ -133,20 +134,43 @@ def test_without_any_source_every_setting_is_its_default() -> None:
 
 def test_the_defaults_are_those_of_the_methods_page() -> None:
     train, judge = load(environ={}).config.train, load(environ={}).config.judge
-    assert (train.method, train.w_rl, train.w_opd, train.k, train.clip) == ("topk", 1.0, 1.0, 4, 1.0)
-    assert (train.hint_selection, train.subset, train.aggregate) == ("sequence_optimal", "student", "token")
-    assert (train.eps_low, train.eps_high, train.kl, train.kl_coef) == (0.2, 0.28, "full", 0.05)
+    assert (train.method, train.loss.w_rl, train.loss.w_opd, train.loss.k, train.loss.clip) == (
+        "topk",
+        1.0,
+        1.0,
+        4,
+        1.0,
+    )
+    assert (train.loss.hint_selection, train.loss.subset, train.loss.aggregate) == (
+        "sequence_optimal",
+        "student",
+        "token",
+    )
+    assert (train.loss.eps_low, train.loss.eps_high, train.loss.kl, train.loss.kl_coef) == (0.2, 0.28, "full", 0.05)
     assert (train.advantage, train.normalize, train.baseline_decay, train.max_lag) == ("baseline", False, 0.95, 4)
-    assert (train.batch_size, train.max_wait, train.train_truncated, train.teacher) == (16, 600.0, False, "base")
-    assert (train.lora.rank, train.lora.alpha, train.grad_clip) == (16, 32.0, 1.0)
-    assert (train.max_mismatch, train.gap_alarm, train.ess_alarm, train.norm_alarm, train.pause_after) == (
+    assert (train.batch_size, train.max_wait, train.train_truncated, train.loss.teacher) == (16, 600.0, False, "base")
+    assert (train.lora.rank, train.lora.alpha, train.optim.grad_clip) == (16, 32.0, 1.0)
+    assert (
+        train.loss.max_mismatch,
+        train.alarms.gap,
+        train.alarms.ess,
+        train.alarms.norm,
+        train.alarms.pause_after,
+    ) == (
         2,
         0.05,
         0.3,
         10,
         3,
     )
-    assert (judge.votes, judge.threshold, judge.quorum, judge.max_hints, judge.hint_min, judge.hint_max) == (
+    assert (
+        judge.llm.votes,
+        judge.llm.threshold,
+        judge.llm.quorum,
+        judge.max_hints,
+        judge.hint_min,
+        judge.hint_max,
+    ) == (
         3,
         0.5,
         None,
@@ -206,10 +230,10 @@ def test_the_highest_rank_that_speaks_wins_and_is_named(
 
 
 def test_sources_of_different_settings_add_up(tmp_path: Path) -> None:
-    file = written(tmp_path, "[train]\nk = 8\n[train.lora]\nrank = 4")
+    file = written(tmp_path, "[train.loss]\nk = 8\n[train.lora]\nrank = 4")
     resolved = load(file=file, environ={"PRM_M": "5"}, sets=["train.lora.alpha=8"], flags={"--lora-dropout": 0.1})
     lora = resolved.config.train.lora
-    assert (lora.rank, lora.alpha, lora.dropout, resolved.config.train.k, resolved.config.judge.votes) == (
+    assert (lora.rank, lora.alpha, lora.dropout, resolved.config.train.loss.k, resolved.config.judge.llm.votes) == (
         4,
         8,
         0.1,
@@ -219,10 +243,10 @@ def test_sources_of_different_settings_add_up(tmp_path: Path) -> None:
 
 
 def test_the_file_of_the_working_directory_is_taken_unasked() -> None:
-    Path("openclaw-rl.toml").write_text("judge.votes = 9")
+    Path("openclaw-rl.toml").write_text("judge.llm.votes = 9")
     resolved = load(environ={})
-    assert resolved.config.judge.votes == 9
-    assert resolved.sources["judge.votes"] == "file openclaw-rl.toml"
+    assert resolved.config.judge.llm.votes == 9
+    assert resolved.sources["judge.llm.votes"] == "file openclaw-rl.toml"
 
 
 def test_of_two_settings_on_the_command_line_the_later_wins() -> None:
@@ -230,8 +254,8 @@ def test_of_two_settings_on_the_command_line_the_later_wins() -> None:
 
 
 def test_the_real_environment_is_read_when_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OPENCLAW_RL__JUDGE__VOTES", "11")
-    assert load().config.judge.votes == 11
+    monkeypatch.setenv("OPENCLAW_RL__JUDGE__LLM__VOTES", "11")
+    assert load().config.judge.llm.votes == 11
 
 
 @pytest.mark.parametrize("preset", ["cpu-demo", "qwen3-4b-topk-select", "qwen3-4b-lora"])
@@ -243,8 +267,8 @@ def test_every_preset_loads_and_names_itself_as_source(preset: str) -> None:
 
 def test_the_cpu_demo_trains_small_averaged_batches_with_a_pull_to_the_base() -> None:
     train = load(preset="cpu-demo", environ={}).config.train
-    assert (train.batch_size, train.average, train.kl, train.lora.enabled) == (4, 4, "full", True)
-    assert train.kl_coef > 0
+    assert (train.batch_size, train.optim.average, train.loss.kl, train.lora.enabled) == (4, 4, "full", True)
+    assert train.loss.kl_coef > 0
     assert train.remember > 0
 
 
@@ -275,14 +299,14 @@ def test_of_two_names_of_one_setting_the_first_wins_and_it_is_said() -> None:
 
 def test_two_names_of_one_setting_that_agree_need_no_words() -> None:
     assert load(environ={"MAJORITY_VOTE_N": "5", "PRM_M": "05"}).notes == (
-        "environment MAJORITY_VOTE_N is taken for judge.votes",
+        "environment MAJORITY_VOTE_N is taken for judge.llm.votes",
     )
 
 
 def test_a_known_name_that_the_file_overrules_is_said_to_be_so(tmp_path: Path) -> None:
-    file = written(tmp_path, "judge.votes = 7")
+    file = written(tmp_path, "judge.llm.votes = 7")
     assert load(file=file, environ={"PRM_M": "5"}).notes == (
-        f"environment PRM_M is not taken: file {file} sets judge.votes",
+        f"environment PRM_M is not taken: file {file} sets judge.llm.votes",
     )
 
 
@@ -309,10 +333,15 @@ def test_grouped_names_hold_flags_as_a_shell_writes_them() -> None:
     train = resolved.config.train
     assert (train.save_dir, train.save_interval, train.resume) == (Path("my saves"), 5, "saves/3")
     assert (train.batch_size, train.num_rollouts_per_prompt) == (32, 8)
-    assert (train.lr, train.weight_decay, train.adam_beta1, train.adam_beta2) == (1e-5, 0.1, 0.8, 0.98)
-    assert (train.offload_optimizer, train.lora.enabled) == (True, False)
+    assert (train.optim.lr, train.optim.weight_decay, train.optim.adam_beta1, train.optim.adam_beta2) == (
+        1e-5,
+        0.1,
+        0.8,
+        0.98,
+    )
+    assert (train.local.offload_optimizer, train.lora.enabled) == (True, False)
     assert (train.lora.rank, train.lora.alpha, train.lora.dropout) == (8, 16.0, 0.05)
-    assert resolved.sources["train.lr"] == "environment OPTIMIZER_ARGS --lr"
+    assert resolved.sources["train.optim.lr"] == "environment OPTIMIZER_ARGS --lr"
 
 
 def test_a_name_of_its_own_outranks_the_same_setting_in_a_group() -> None:
@@ -330,7 +359,7 @@ def test_a_group_that_cannot_be_read_says_why_for_each_fault() -> None:
     assert refused(environ=groups).splitlines() == [
         "environment CKPT_ARGS: cannot be read as flags: no closing quotation",
         "'lr' is not known; the nearest known name is '--lr' (environment OPTIMIZER_ARGS)",
-        'train.lr = "x" (environment OPTIMIZER_ARGS --lr): must be a number above 0 and of at most 1',
+        'train.optim.lr = "x" (environment OPTIMIZER_ARGS --lr): must be a number above 0 and of at most 1',
         "'--lora-rnk' is not known; the nearest known name is '--lora-rank' (environment LORA_ARGS)",
         "environment LORA_ARGS: --lora-alpha needs a value",
     ]
@@ -385,9 +414,9 @@ def test_any_text_comes_back_from_a_file_as_it_was(text: str) -> None:
 
 
 def test_text_that_looks_like_a_number_stays_text_where_text_is_wanted() -> None:
-    resolved = load(environ={"OPENCLAW_API_KEY": "007"}, sets=["serve.model_name=1e3", "judge.model=true"])
+    resolved = load(environ={"OPENCLAW_API_KEY": "007"}, sets=["serve.model_name=1e3", "judge.llm.model=true"])
     assert resolved.config.serve.model_name == "1e3"
-    assert resolved.config.judge.model == "true"
+    assert resolved.config.judge.llm.model == "true"
     assert resolved.config.serve.api_key == SecretStr("007")
 
 
@@ -428,7 +457,7 @@ def test_any_unknown_key_is_refused_with_a_known_name(
     section: str, word: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = f"{section}.{word}" if section else word
-    if path in SETTINGS or path in SECTIONS:
+    if path in SETTINGS or path in SECTIONS or refusal(path):
         return
     file = written(tmp_path_factory.getbasetemp(), f"{path} = 1")
     named = f"OPENCLAW_RL__{path.upper().replace('.', '__')}"
@@ -446,12 +475,32 @@ def test_any_unknown_key_is_refused_with_a_known_name(
         ("serv.port", "serve.port"),
         ("port", "serve.port"),
         ("train.rank", "train.lora.rank"),
+        ("train.optm.lr", "train.optim.lr"),
         ("jugde", "judge"),
         ("train.batchsize", "train.batch_size"),
     ],
 )
 def test_the_nearest_name_is_the_one_that_was_meant(said: str, meant: str) -> None:
     assert f"the nearest known name is {meant!r}" in refused(sets=[f"{said}=1"])
+
+
+@pytest.mark.parametrize("old", [*MOVED, *FIXED])
+def test_a_key_of_an_earlier_release_is_refused_with_its_present_name(old: str, tmp_path: Path) -> None:
+    now = MOVED.get(old, "")
+    assert old not in SETTINGS
+    assert now in SETTINGS or now in SECTIONS or old in FIXED
+    wanted = (
+        f"{old} is now {now} (" if now else f"{old} is no setting any more, it is fixed: {FIXED[old]}; take it out ("
+    )
+    named = f"OPENCLAW_RL__{old.upper().replace('.', '__')}"
+    file = written(tmp_path, f'{old} = "1"')
+    for line in refused(file=file, environ={named: "1"}, sets=[f"{old}=1"]).splitlines():
+        assert line.startswith(wanted)
+
+
+def test_a_learning_rate_of_an_earlier_release_is_refused_in_these_words() -> None:
+    assert refused(sets=["train.lr=1"]) == "train.lr is now train.optim.lr (--set)"
+    assert refused(sets=["train.loss=mine.py:loss"]) == "train.loss is now train.loss.custom (--set)"
 
 
 LIMITED = [
@@ -476,12 +525,13 @@ def test_a_value_out_of_range_is_refused_with_field_value_range_and_source(
 
 
 def test_the_bound_itself_is_taken_or_refused_as_declared() -> None:
-    assert load(environ={}, sets=["serve.port=65535", "judge.threshold=1"]).config.judge.threshold == 1.0
+    assert load(environ={}, sets=["serve.port=65535", "judge.llm.threshold=1"]).config.judge.llm.threshold == 1.0
     assert (
         refused(flags={"--port": 65536}) == "serve.port = 65536 (flag --port): must be a whole number from 0 to 65535"
     )
     assert (
-        refused(sets=["judge.threshold=0"]) == "judge.threshold = 0 (--set): must be a number above 0 and of at most 1"
+        refused(sets=["judge.llm.threshold=0"])
+        == "judge.llm.threshold = 0 (--set): must be a number above 0 and of at most 1"
     )
 
 
@@ -491,12 +541,12 @@ def test_the_bound_itself_is_taken_or_refused_as_declared() -> None:
         ("serve.port", "abc", "a whole number from 0 to 65535"),
         ("serve.port", "true", "a whole number from 0 to 65535"),
         ("serve.port", "1.5", "a whole number from 0 to 65535"),
-        ("train.lr", "nan", "a number above 0 and of at most 1"),
+        ("train.optim.lr", "nan", "a number above 0 and of at most 1"),
         ("run.record", "maybe", "true or false"),
         ("train.method", "ppo", "one of topk, binary, opd, distill, combine"),
         ("eval.tasks", "coding,chess", "a list of any of conversation, coding, tool-use"),
         ("policy.device", "gpu", "one of auto, cpu, mps, cuda or cuda:N"),
-        ("judge.base_url", "localhost:8000", "an http:// or https:// address"),
+        ("judge.llm.base_url", "localhost:8000", "an http:// or https:// address"),
         ("gpus.train", "0,0", "a count of at least 0, or a list of different device numbers"),
         ("gpus.train", "-1", "a count of at least 0, or a list of different device numbers"),
         ("serve.host", "", "text of at least 1 character"),
@@ -515,19 +565,23 @@ def test_a_wrong_value_is_refused_even_when_a_later_rank_replaces_it() -> None:
 
 
 def test_all_that_is_wrong_is_said_at_once_one_line_each(tmp_path: Path) -> None:
-    file = written(tmp_path, "serve = 3\n[train]\nk = 0\n[judge]\nvots = 1")
+    file = written(tmp_path, "serve = 3\n[train.loss]\nk = 0\n[judge]\nvots = 1")
     said = refused(
-        preset="gpu-demo", file=file, environ={"MAX_STEPS": "many"}, sets=["nonsense", "train.lr=0"], flags={"--prt": 1}
+        preset="gpu-demo",
+        file=file,
+        environ={"MAX_STEPS": "many"},
+        sets=["nonsense", "train.optim.lr=0"],
+        flags={"--prt": 1},
     )
     assert len(said.splitlines()) == 8
     for part in (
         "'gpu-demo'",
         'env.max_steps = "many"',
         "serve (file",
-        "train.k = 0",
+        "train.loss.k = 0",
         "'judge.vots'",
         "--set 'nonsense'",
-        "train.lr = 0",
+        "train.optim.lr = 0",
         "'--prt'",
     ):
         assert part in said
@@ -548,11 +602,11 @@ def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        (["judge.quorum=4"], "judge.quorum = 4 (--set): must be at most judge.votes, which is 3"),
+        (["judge.llm.quorum=4"], "judge.llm.quorum = 4 (--set): must be at most judge.llm.votes, which is 3"),
         (["judge.hint_max=5"], "judge.hint_min = 11 (default): must be at most judge.hint_max, which is 5"),
         (
-            ["train.w_rl=0", "train.w_opd=0"],
-            "train.w_rl = 0.0 (--set): must be above 0 when train.w_opd is 0: nothing would be learned",
+            ["train.loss.w_rl=0", "train.loss.w_opd=0"],
+            "train.loss.w_rl = 0.0 (--set): must be above 0 when train.loss.w_opd is 0: nothing would be learned",
         ),
         (
             ["gpus.total=4", "gpus.train=4", "gpus.judge=1"],
@@ -569,7 +623,10 @@ def test_settings_that_contradict_each_other_are_refused(sets: list[str], said: 
 
 
 def test_two_zero_weights_are_fine_for_a_method_that_reads_neither() -> None:
-    assert load(environ={}, sets=["train.w_rl=0", "train.w_opd=0", "train.method=binary"]).config.train.w_rl == 0
+    assert (
+        load(environ={}, sets=["train.loss.w_rl=0", "train.loss.w_opd=0", "train.method=binary"]).config.train.loss.w_rl
+        == 0
+    )
 
 
 def test_all_gpus_may_be_given_out_and_one_may_be_shared_by_name() -> None:
@@ -606,8 +663,8 @@ def test_a_secret_that_is_refused_is_not_shown_either(secret: str) -> None:
         f'serve={{ api_key = ["{secret}"] }}',
         f'serve.api_kee="{secret}"',
         f"serve={secret}",
-        f"judge.api_key_env=sk-{secret}",
-        f"judge.base_url=http://me:{secret}@host/v1",
+        f"judge.llm.api_key_env=sk-{secret}",
+        f"judge.llm.base_url=http://me:{secret}@host/v1",
         f"judge.workers={{ api_key = '{secret}' }}",
     ]
     said = refused(sets=sets)
@@ -629,9 +686,10 @@ def test_a_secret_typed_on_the_command_line_is_noted() -> None:
     assert "where others can see it" in load(environ={}, sets=["serve.api_key=one"]).notes[0]
 
 
-def test_an_adapters_rate_for_a_full_tune_is_noted() -> None:
-    [note] = load(environ={}, flags={"--use-lora": False}).notes
-    assert "a full fine-tune wants about a tenth" in note
+def test_a_full_tune_has_a_tenth_of_an_adapters_rate_unless_it_is_given_one() -> None:
+    assert load(environ={}).config.train.learning_rate == 5e-4
+    assert load(environ={}, flags={"--use-lora": False}).config.train.learning_rate == 5e-5
+    assert load(environ={}, flags={"--use-lora": False, "--lr": 3e-6}).config.train.learning_rate == 3e-6
 
 
 # Keys

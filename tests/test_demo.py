@@ -360,7 +360,7 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     with pytest.raises(ConfigError, match="other settings"):
         command(*asked, "--set", "train.batch_size=2")
     with pytest.raises(ConfigError, match="other settings"):
-        command(*asked, "--set", "gate.kl_budget=9")
+        command(*asked, "--set", "gate.limits.kl_budget=9")
     monkeypatch.setattr(bench, "code", lambda: "after a change")
     with pytest.raises(ConfigError, match="other code"):
         command(*asked)

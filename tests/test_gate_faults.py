@@ -416,7 +416,7 @@ async def test_a_pinned_reply_that_becomes_unlikely_is_refused(tmp_path: Path) -
             learned = bool(self._known(more.get("version") or 0))
             return Scores(logprobs=tuple(value - 1.0 * learned for value in found.logprobs))
 
-    async with walking(tmp_path, "gate.kl_budget=50", policy=Forgetting()) as walk:
+    async with walking(tmp_path, "gate.limits.kl_budget=50", policy=Forgetting()) as walk:
         for number in range(3):
             said = await walk._post([f"What is your favourite number {number}?"])
             pin(said["id"], tmp_path)

@@ -50,8 +50,13 @@ class Endpoint:
 @asynccontextmanager
 async def running(root: Path, port: int) -> AsyncIterator[tuple[httpx2.AsyncClient, Ledger]]:
     sets = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
-    sets += ["judge.kind=llm", f"judge.base_url=http://127.0.0.1:{port}/v1", "judge.model=judge", "judge.deadline=0.4"]
-    sets += ["judge.retries=0", "judge.breaker_failures=2", "judge.breaker_seconds=0.3", "run.poll=0.02"]
+    sets += [
+        "judge.kind=llm",
+        f"judge.llm.base_url=http://127.0.0.1:{port}/v1",
+        "judge.llm.model=judge",
+        "judge.llm.deadline=0.4",
+    ]
+    sets += ["judge.llm.retries=0", "judge.llm.breaker_failures=2", "judge.llm.breaker_seconds=0.3", "run.poll=0.02"]
     app, stop, ready = (
         App(load(environ={}, sets=sets).config),
         asyncio.Event(),

@@ -327,7 +327,7 @@ async def test_what_is_asked_to_measure_is_never_trained_on(tmp_path: Path) -> N
 
 @pytest.mark.anyio
 async def test_a_user_may_ask_for_a_temperature_or_a_penalty_and_else_gets_the_servers(tmp_path: Path) -> None:
-    async with learning(tmp_path, "policy.temperature=0.6") as (_, client, reader):
+    async with learning(tmp_path, "policy.sampling.temperature=0.6") as (_, client, reader):
         [plain] = await converse(client, User(WISHES["short"]), 0)
         [warmer] = await converse(client, User(replace(WISHES["short"], asks={"temperature": 0.9})), 0)
         [probe] = await ask(client, ["What is tea?"], max_tokens=40, asks={"presence_penalty": 0.5})

@@ -180,7 +180,14 @@ def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_th
     done = CliRunner().invoke(cli, ["why", "t4", "--answer", *where])
     assert done.exit_code == 0, done.output
     assert drawn == [replace(asked, seed=0)]
-    heat = ["--set", "policy.temperature=0.6", "--set", "policy.top_p=0.9", "--set", "policy.dry_multiplier=0.8"]
+    heat = [
+        "--set",
+        "policy.sampling.temperature=0.6",
+        "--set",
+        "policy.sampling.top_p=0.9",
+        "--set",
+        "policy.sampling.dry_multiplier=0.8",
+    ]
     done = CliRunner().invoke(cli, ["compare", "0", "1", "--prompt", "What is tea?", *where, *heat])
     assert done.exit_code == 0, done.output
     assert [(one.temperature, one.top_p, one.dry_multiplier) for one in drawn[1:]] == [(0.6, 0.9, 0.8)] * 2

@@ -189,7 +189,7 @@ def test_a_large_body_is_sent_away_by_its_head_when_the_line_is_full() -> None:
 
 def test_a_body_that_says_how_large_it_is_is_refused_before_it_comes(world: World) -> None:
     assert lines(world, "Content-Length: 9000000").startswith(b"HTTP/1.1 413")
-    assert config.Config().serve.max_body_mb == 8.0
+    assert config.Config().serve.limits.body_mb == 8.0
 
 
 def test_a_large_body_waits_unread_until_there_is_a_place() -> None:

@@ -48,7 +48,7 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
     with Ledger(ledger_path(config)) as ledger:
         case = ledger.case(turn)
     async with contextlib.AsyncExitStack() as stack:
-        asks_policy = config.judge.model == "policy"
+        asks_policy = config.judge.llm.model == "policy"
         policy = await stack.enter_async_context(running_policy(config)) if asks_policy else None
         return asdict(await explain(case, build_judge(config, policy), trusted=config.judge.trusted_envs))
 

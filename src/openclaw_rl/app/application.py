@@ -16,7 +16,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
@@ -28,6 +28,7 @@ from openclaw_rl.app.factories import (
     build_rules,
     build_trainer,
     default_sampling,
+    gate_limits,
     hint_limits,
     sharing_note,
 )
@@ -47,6 +48,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
+_CAPACITY: Final = 50_000
+"""turns that collecting keeps in memory, about 100 MiB; the oldest leave first and are read again if needed"""
+_HEALTH_WINDOW: Final = 50
+"""verdicts looked at for collapse, starvation and drift: enough to tell a collapse from chance"""
 
 
 def ledger_path(config: Config) -> Path:
@@ -91,7 +96,7 @@ class App:
         return sharing_note(self.config)
 
     def _needs_policy(self) -> bool:
-        return "serve" in self.names or ("judge" in self.names and self.config.judge.model == "policy")
+        return "serve" in self.names or ("judge" in self.names and self.config.judge.llm.model == "policy")
 
     def _build_loop(self, name: str) -> Loop:
         builders: Mapping[str, Callable[[Ledger], Loop]] = {
@@ -114,7 +119,7 @@ class App:
     def _collect_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.collect.loop import CollectLoop
 
-        return CollectLoop(ledger, session_idle=self.config.collect.session_idle, capacity=self.config.collect.capacity)
+        return CollectLoop(ledger, session_idle=self.config.collect.session_idle, capacity=_CAPACITY)
 
     def _judge_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop
@@ -126,8 +131,8 @@ class App:
             workers=judge.workers,
             trusted=judge.trusted_envs,
             limits=hint_limits(self.config),
-            window=judge.health_window,
-            longest_pause=min(30.0, judge.breaker_seconds),
+            window=_HEALTH_WINDOW,
+            longest_pause=min(30.0, judge.llm.breaker_seconds),
         )
 
     def _train_loop(self, ledger: Ledger) -> Loop:
@@ -144,7 +149,7 @@ class App:
             batch_size=train.batch_size,
             max_wait=train.max_wait,
             idle=train.idle_wait,
-            pause_after=train.pause_after,
+            pause_after=train.alarms.pause_after,
             group_size=train.num_rollouts_per_prompt,
             people=build_people(self.config) if train.share != "all" else (),
             retain=retention.Policy(keep=train.keep, interval=train.save_interval),
@@ -168,7 +173,7 @@ class App:
         return gating.VersionGate(
             ledger,
             self._own or self._lent,
-            limits=gating.limits_of(settings),
+            limits=gate_limits(self.config),
             sampling=default_sampling(self.config),
             plainly=lambda case: look(case).score,
             held=settings.probes,
@@ -184,7 +189,7 @@ class App:
         from openclaw_rl.gate.examination import VersionWatch
         from openclaw_rl.gate.monitor import Rules
 
-        settings = self.config.watch
+        settings = self.config.monitor
         rules = Rules(**settings.model_dump(exclude={"mode"}))
         return VersionWatch(ledger, rules=rules) if settings.mode == "on" else None
 

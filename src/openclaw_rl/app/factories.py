@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
@@ -12,8 +12,14 @@ from openclaw_rl.config import Config
 from openclaw_rl.ports import Judge, Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
 
-# Scores and hints, for methods where weights have no say; as `train.losses.needs`, which wants torch.
-_LEARNS_FROM = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
+_LEARNS_FROM: Final = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
+"""scores and hints, for methods where weights have no say; as `losses.needs`, which wants torch"""
+_HEADER_BYTES: Final = 64 * 2**10
+"""of a request: what other servers take"""
+_DEPTH: Final = 64
+"""of a request's JSON: no client nests deeper, and a parser needs a bound"""
+_KEEPALIVE_SECONDS: Final = 10.0
+"""between comments on a silent stream: proxies close one after 30 to 60"""
 
 
 def build_policy(config: Config) -> Policy:
@@ -48,13 +54,23 @@ async def running_policy(config: Config) -> AsyncIterator[Policy]:
 def build_trainer(config: Config) -> Trainer:
     """The trainer that ``train.backend`` names."""
     train, policy = config.train, config.policy
-    offered = train.model_dump(exclude={"lora", "options", "backend"}) | {
+    offered: dict[str, Any] = {
+        **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "options", "backend"}),
+        **train.loss.model_dump(exclude={"custom"}),
+        **train.optim.model_dump(),
+        **train.local.model_dump(),
         "model": policy.model,
         "cache_dir": settings.cache_dir(),
         "dtype": policy.dtype,
         "chat_template": policy.chat_template,
         "max_hints": config.judge.max_hints,
         "seed": config.run.seed,
+        "loss": train.loss.custom,
+        "lr": train.learning_rate,
+        "gap_alarm": train.alarms.gap,
+        "ess_alarm": train.alarms.ess,
+        "norm_alarm": train.alarms.norm,
+        "pause_after": train.alarms.pause_after,
         "lora": train.lora.enabled,
         "lora_rank": train.lora.rank,
         "lora_alpha": train.lora.alpha,
@@ -69,31 +85,25 @@ def build_limits(config: Config) -> Any:
     """What one request and one key may take."""
     from openclaw_rl.serve.limits import RequestLimits
 
-    serve = config.serve
+    limits = config.serve.limits
     return RequestLimits(
-        body_bytes=int(serve.max_body_mb * 2**20),
-        header_bytes=serve.max_header_kb * 2**10,
-        messages=serve.max_messages,
-        values=max(200_000, 50 * serve.max_messages),
-        depth=serve.max_depth,
-        streams_per_key=serve.max_streams_per_key,
-        queue_per_key=serve.max_queue,
-        hold_seconds=serve.hold_seconds,
-        keepalive_seconds=serve.keepalive_seconds,
-        read_seconds=serve.body_seconds,
-        send_seconds=serve.write_seconds,
+        body_bytes=int(limits.body_mb * 2**20),
+        header_bytes=_HEADER_BYTES,
+        messages=limits.messages,
+        values=max(200_000, 50 * limits.messages),
+        depth=_DEPTH,
+        streams_per_key=limits.streams_per_key,
+        queue_per_key=limits.queue,
+        hold_seconds=limits.hold_seconds,
+        keepalive_seconds=_KEEPALIVE_SECONDS,
+        read_seconds=limits.body_seconds,
+        send_seconds=limits.write_seconds,
     )
 
 
 def default_sampling(config: Config) -> Sampling:
-    """How replies are drawn where a request does not say."""
-    policy = config.policy
-    return Sampling(
-        temperature=policy.temperature,
-        top_p=policy.top_p,
-        max_tokens=policy.max_tokens,
-        dry_multiplier=policy.dry_multiplier,
-    )
+    """How replies are sampled where a request does not say."""
+    return Sampling(**config.policy.sampling.model_dump())
 
 
 def build_judge(config: Config, policy: Policy | None) -> Judge:
@@ -108,17 +118,19 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
             _named_judge(config, judge.custom, policy) if isinstance(mine, type) else as_judge(mine, name=judge.custom)
         )
     if judge.kind == "auto":
-        asks_model = judge.model == "policy" or (judge.base_url and judge.model)
+        asks_model = judge.llm.model == "policy" or (judge.llm.base_url and judge.llm.model)
         return AutoJudge(llm=_named_judge(config, "llm", policy) if asks_model else None)
     return _named_judge(config, judge.kind, policy)
 
 
 def _named_judge(config: Config, name: str, policy: Policy | None) -> Judge:
-    judge = config.judge
-    offered = judge.model_dump(exclude={"kind", "custom", "options", "model"}) | {
-        "model": judge.model or "",
-        "policy": policy if judge.model == "policy" else None,
-        "api_key": settings.environment(judge.api_key_env) if judge.api_key_env else None,
+    judge, llm = config.judge, config.judge.llm
+    offered = {
+        **judge.model_dump(exclude={"kind", "custom", "llm", "options"}),
+        **llm.model_dump(),
+        "model": llm.model or "",
+        "policy": policy if llm.model == "policy" else None,
+        "api_key": settings.environment(llm.api_key_env) if llm.api_key_env else None,
         "limits": hint_limits(config),
     }
     built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
@@ -133,15 +145,24 @@ def hint_limits(config: Config) -> Any:
     return Limits(shortest=judge.hint_min, longest=judge.hint_max, most=judge.max_hints)
 
 
+def gate_limits(config: Config) -> Any:
+    """What the gate tolerates."""
+    from openclaw_rl.gate.checks import Limits
+
+    limits = config.gate.limits
+    alike = limits.model_dump(exclude={"degenerate", "relevance_drop"})
+    return Limits(**alike, flawed=limits.degenerate, sense_drop=limits.relevance_drop)
+
+
 def build_rules(config: Config) -> Any:
     """What a turn may teach, from the settings."""
     from openclaw_rl.train.samples import Rules
 
     train = config.train
-    scalar, distil = _LEARNS_FROM.get(train.method, (train.w_rl > 0, train.w_opd > 0))
+    scalar, distil = _LEARNS_FROM.get(train.method, (train.loss.w_rl > 0, train.loss.w_opd > 0))
     return Rules(
-        scalar=scalar or train.loss is not None,  # a loss of the user's own is given everything
-        distil=distil or train.loss is not None,
+        scalar=scalar or train.loss.custom is not None,  # a loss of the user's own is given everything
+        distil=distil or train.loss.custom is not None,
         max_lag=train.max_lag,
         max_hints=config.judge.max_hints,
         train_truncated=train.train_truncated,

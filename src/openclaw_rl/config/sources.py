@@ -22,6 +22,7 @@ from pydantic import ValidationError
 
 from openclaw_rl.config import names
 from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SECTIONS, SETTINGS, Setting
+from openclaw_rl.config.renamed import refusal
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import Resolved, brief, get, literal
 from openclaw_rl.errors import ConfigError
@@ -87,7 +88,7 @@ class _Given(NamedTuple):
 
 
 class _Draft:
-    """What has been said so far: the winning setting of each setting, what is wrong, what should be known."""
+    """What is given so far: the winning value of each setting, what is wrong, what should be known."""
 
     def __init__(self) -> None:
         self.given: dict[str, _Given] = {}
@@ -104,13 +105,15 @@ class _Draft:
         elif table and table.kind == "table":
             self.given[path] = _Given(_parsed(raw) if text else raw, source)
         else:
-            self.problems.append(f"{names.unknown(path, (*SECTIONS, *SETTINGS))} ({source})")
+            why = refusal(path) or names.unknown(path, (*SECTIONS, *SETTINGS))
+            self.problems.append(f"{why} ({source})")
 
     def take_section(self, path: str, table: Any, source: str) -> None:
         """Take every setting of a table; ``path`` is empty for the whole tree."""
         if not isinstance(table, Mapping):
             inside = next(name for name in SETTINGS if name.startswith(f"{path}."))
-            self.problems.append(f"{path} ({source}): is a section, not a value; set a setting in it, such as {inside}")
+            why = f"{path} ({source}): is a section, not a value; set a setting in it, such as {inside}"
+            self.problems.append(f"{moved} ({source})" if (moved := refusal(path)) else why)
             return
         for name, value in table.items():
             self.take(f"{path}.{name}" if path else name, value, source)
@@ -260,12 +263,12 @@ def _take_flags(draft: _Draft, flags: Mapping[str, str | bool | float | int]) ->
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """Settings that are right alone and wrong together: the path of one and what is wrong."""
     judge, train, gpus = config.judge, config.train, config.gpus
-    if judge.quorum is not None and judge.quorum > judge.votes:
-        yield "judge.quorum", f"must be at most judge.votes, which is {judge.votes}"
+    if judge.llm.quorum is not None and judge.llm.quorum > judge.llm.votes:
+        yield "judge.llm.quorum", f"must be at most judge.llm.votes, which is {judge.llm.votes}"
     if judge.hint_min > judge.hint_max:
         yield "judge.hint_min", f"must be at most judge.hint_max, which is {judge.hint_max}"
-    if train.method in ("topk", "combine") and train.w_rl == train.w_opd == 0:
-        yield "train.w_rl", "must be above 0 when train.w_opd is 0: nothing would be learned"
+    if train.method in ("topk", "combine") and train.loss.w_rl == train.loss.w_opd == 0:
+        yield "train.loss.w_rl", "must be above 0 when train.loss.w_opd is 0: nothing would be learned"
     shares = {name: getattr(gpus, name) for name in ("train", "rollout", "judge", "teacher")}
     counts = [share for share in shares.values() if isinstance(share, int)]
     if gpus.total is None:
@@ -300,9 +303,7 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
         if sources[path] != "default":
             yield f"{path} is understood, but no part of this release uses it yet"
     if config.gate.mode == "off":
-        yield "gate.mode is off: every version is served unexamined, and only the watch or you can take it back"
-    if not config.train.lora.enabled and sources["train.lr"] == "default":
-        yield f"train.lr = {config.train.lr} is meant for LoRA; a full fine-tune wants about a tenth or less"
+        yield "gate.mode is off: every version is served unexamined, and only the live monitor or you can take it back"
 
 
 def _open_to_all(file: Path) -> bool:

@@ -232,6 +232,6 @@ async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str,
     sampling = found.completion.sampling
     async with running_policy(config) as policy:
         number = await _held(policy, version)
-        most = sampling.max_tokens or config.policy.max_tokens or 256
+        most = sampling.max_tokens or config.policy.sampling.max_tokens or 256
         done = await answer(policy, found.prompt, replace(sampling, max_tokens=most, seed=seed), version=number)
     return {"version": number, "reply": done.reply.content, "from": "asked now"}

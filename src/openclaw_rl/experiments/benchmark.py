@@ -136,7 +136,7 @@ def _run_cell_here(setup: Setup, cell: Cell) -> tuple[Cell, dict[str, Any]]:
 def read(file: Path | None, setup: Setup) -> dict[str, Any]:
     """The results so far; raises ConfigError when they were made with another setup, or with code that has changed."""
     same = {"sessions": setup.sessions, "probes": setup.probes, "rounds": setup.rounds, "to_the_end": setup.to_the_end}
-    same_settings = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "watch"})
+    same_settings = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "monitor"})
     same_settings["train"].pop("method")
     if file is None or not file.exists():
         start = {"command": "bench personal", "code": code(), "setup": same, "settings": same_settings}

@@ -353,8 +353,3 @@ class VersionWatch:
             return None
         self._seen = newest
         return relapse(self._ledger.scored(REACH), self._ledger.versions(), rules=self._rules)
-
-
-def limits_of(settings: Any) -> Limits:
-    """What the gate tolerates, from the settings of the same names."""
-    return Limits(**{name: getattr(settings, name) for name in Limits.__slots__})

@@ -129,7 +129,7 @@ class LlmJudge:
             if not base_url or not model:
                 raise ConfigError(
                     "the llm judge needs a base URL and a model, or a policy",
-                    remedy="set judge.base_url and judge.model, or choose the rules judge",
+                    remedy="set judge.llm.base_url and judge.llm.model, or choose the rules judge",
                 )
             voter = Endpoint(
                 base_url=base_url,
@@ -226,7 +226,7 @@ class LlmJudge:
         if not self.tokens.left:
             raise JudgeUnavailable(
                 f"the judge has used its {self.tokens.limit} tokens of today",
-                remedy=f"it goes on at {self.tokens.renewal()}, or raise judge.daily_tokens",
+                remedy=f"it goes on at {self.tokens.renewal()}, or raise judge.llm.daily_tokens",
             )
         if not self.breaker.allow():
             raise JudgeUnavailable(

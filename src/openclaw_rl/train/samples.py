@@ -128,9 +128,9 @@ def _scalar(verdict: Verdict) -> float | None:
 
 def _why_silent(verdict: Verdict, rules: Rules) -> str:
     if verdict.hints and not rules.distil:
-        return "it has hints, but train.w_opd is 0"
+        return "it has hints, but train.loss.w_opd is 0"
     if verdict.score is not None and not rules.scalar:
-        return "it has a score, but train.w_rl is 0"
+        return "it has a score, but train.loss.w_rl is 0"
     said = "no opinion" if verdict.score is None else f"score {verdict.score:g}"
     return f"{said}, no rule to distil"
 
