@@ -28,7 +28,7 @@ from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import load
 from openclaw_rl.experiments.users import Reply, User, post, talk
 from openclaw_rl.judge.rules import RulesJudge
-from openclaw_rl.ports import Case, Trained
+from openclaw_rl.ports import Case, StepResult
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.tasks.everyday import Task, sense, training
 from openclaw_rl.tasks.preferences import WISHES
@@ -55,7 +55,7 @@ class Praising(RulesJudge):
 class Corrupting(LocalTrainer):
     """A disk that loses the end of every adapter."""
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         done = await super().step(samples, number=number, parent=parent, target=target)
         if done.adapter is not None:
             file = Path(done.adapter) / "adapter_model.safetensors"

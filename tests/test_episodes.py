@@ -13,7 +13,7 @@ import pytest
 from openclaw_rl.clients.api import ApiChat, to_wire
 from openclaw_rl.envs.episodes import Episode, Episodes, play
 from openclaw_rl.errors import BackendDown, BackendError, OpenClawError, RequestError, TooMany
-from openclaw_rl.ports import Chat, Env, Observation, Reply, Rollout
+from openclaw_rl.ports import ChatClient, ChatReply, Env, Observation, Rollout
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -61,14 +61,14 @@ class Table:
         self.seats = seats
         self.full = asyncio.Event()
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> Reply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
         self.asked.append((prompt, session, group))
         number = len(self.asked)
         if number == self.seats:
             self.full.set()
         if self.gate is not None:
             await self.gate.wait()
-        return Reply(turn=f"t{number}", message=Message(role="assistant", content=f"r{number}"), version=3)
+        return ChatReply(turn=f"t{number}", message=Message(role="assistant", content=f"r{number}"), version=3)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         self.scores.append((turn, score))
@@ -176,7 +176,7 @@ async def test_a_cancelled_tick_ends_plays_and_worlds() -> None:
 
 
 async def test_a_rollout_of_ones_own_plays_instead() -> None:
-    async def lazy(env: Env, chat: Chat, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
+    async def lazy(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
         return 0.25 * max_steps
 
     rollout: Rollout = lazy
@@ -222,7 +222,7 @@ async def test_what_is_known_goes_over_the_wire() -> None:
 
     prompt = Prompt(messages=(Message(role="user", content="look", images=("data:x",)),), tools=(Tool(name="ls"),))
     reply = await api(answer).ask(prompt, session="s 1", group="g", done=True)
-    assert reply == Reply(
+    assert reply == ChatReply(
         turn="turn9",
         message=Message(role="assistant", reasoning="hm", tool_calls=(ToolCall(id="c", name="ls", arguments="{}"),)),
         version=4,

@@ -10,7 +10,7 @@ import pytest
 from stories import asked, says
 
 from openclaw_rl import plugins
-from openclaw_rl.ports import Observation, Reply
+from openclaw_rl.ports import ChatReply, Observation
 from openclaw_rl.types import Message, Prompt, Sampling
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -61,9 +61,9 @@ class Knocker:
         self.seen: list[int] = []
         self.told: list[tuple[str, float | None]] = []
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> Reply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
         self.seen.append(len(prompt.messages))
-        return Reply(turn=f"t{len(self.seen)}", message=says("assistant", "knock"), version=0)
+        return ChatReply(turn=f"t{len(self.seen)}", message=says("assistant", "knock"), version=0)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         self.told.append((turn, score))

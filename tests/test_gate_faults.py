@@ -23,7 +23,7 @@ from openclaw_rl.errors import BackendDown, ModelRefused
 from openclaw_rl.gate import examination as gating
 from openclaw_rl.gate.probes import answer, everyday_probes
 from openclaw_rl.judge.rules import RulesJudge
-from openclaw_rl.ports import Case, Scores, Trained
+from openclaw_rl.ports import Case, Scores, StepResult
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
 from openclaw_rl.views import lineage as why
@@ -50,7 +50,7 @@ class Praising(RulesJudge):
 class Corrupting(FakeTrainer):
     """A disk that loses the end of every adapter."""
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         done = await super().step(samples, number=number, parent=parent, target=target)
         file = Path(target) / ADAPTER
         file.write_text(file.read_text()[:-9])

@@ -45,7 +45,7 @@ from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.losses import LossInputs, LossSettings
 from openclaw_rl.losses.tree import Path as TokenPath
 from openclaw_rl.losses.tree import pack
-from openclaw_rl.ports import Trained, Trainer
+from openclaw_rl.ports import StepResult, Trainer
 from openclaw_rl.types import Message, Prompt, Sample, Version
 
 SHAPES = ("llama", "qwen2", "qwen3")
@@ -750,7 +750,7 @@ def test_layers_are_recomputed_only_for_batches_that_need_it(
                 raise torch.OutOfMemoryError("all that the layers keep")
         return real(model, packed, tree=tree)
 
-    def step(name: str, **settings: int | bool) -> Trained:
+    def step(name: str, **settings: int | bool) -> StepResult:
         trainer = worker(folder)
         trainer.plan = replace(trainer.plan, **settings)
         return trainer.step(order(lesson(), tmp_path / name))
@@ -789,7 +789,7 @@ def test_what_was_added_up_before_memory_ran_out_is_forgotten(
     assert shaken.metrics["grad_norm"] == pytest.approx(steady.metrics["grad_norm"], rel=1e-5)
 
 
-def same_loss(a: Trained, b: Trained) -> bool:
+def same_loss(a: StepResult, b: StepResult) -> bool:
     return a.metrics["loss"] == pytest.approx(b.metrics["loss"], abs=1e-5)
 
 

@@ -26,7 +26,7 @@ from openclaw_rl.backends.local.training import publish as train_publish
 from openclaw_rl.backends.local.training.batch import collate
 from openclaw_rl.backends.local.training.worker import Order
 from openclaw_rl.losses import LossSettings
-from openclaw_rl.ports import Trained
+from openclaw_rl.ports import StepResult
 from openclaw_rl.store import Ledger
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.samples import Rules
@@ -92,7 +92,7 @@ class Here:
 
     async def stop(self) -> None: ...
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         if self._dies == "before the step":
             raise Died
         if self._dies == "while it is written":

@@ -14,7 +14,7 @@ from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
-from openclaw_rl.ports import Decision, Ruling, Trained
+from openclaw_rl.ports import Decision, GateDecision, StepResult
 from openclaw_rl.store import Ledger, ask
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
@@ -103,7 +103,7 @@ class Failing:
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         Path(target).mkdir(parents=True)
         raise RuntimeError("out of memory")
 
@@ -119,8 +119,8 @@ async def test_a_step_that_fails_uses_up_no_turn_and_is_tried_again(tmp_path: Pa
 
 
 class Alarmed(Failing):
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
-        return Trained(adapter=None, metrics={"gap": 0.2}, seconds=0.1, skipped="gap mean 0.2 > 0.05")
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
+        return StepResult(adapter=None, metrics={"gap": 0.2}, seconds=0.1, skipped="gap mean 0.2 > 0.05")
 
 
 async def test_a_skipped_step_is_written_with_its_reason_and_makes_no_version(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_rollback_does_not_wait_for_a_step_and_what_the_step_makes_is_no
             super().__init__()
             self.begun, self.go_on = asyncio.Event(), asyncio.Event()
 
-        async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
             if number == 2:
                 self.begun.set()
                 await self.go_on.wait()
@@ -230,11 +230,13 @@ async def test_a_rollback_during_an_examination_undoes_its_ruling(tmp_path: Path
 
         begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def rule(self, candidate: Version, live: Version) -> Ruling:
+        async def decide(self, candidate: Version, live: Version) -> GateDecision:
             if live.number:
                 self.begun.set()
                 await self.go_on.wait()
-            return Ruling(version=candidate.number, against=live.number, decision="promote", reason="", evidence={})
+            return GateDecision(
+                version=candidate.number, against=live.number, decision="promote", reason="", evidence={}
+            )
 
     gate, story = Thorough(), Story(tmp_path)
     loop = story.begin(FakeTrainer(), gate=gate)
@@ -275,9 +277,11 @@ async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goe
 class Undecided:
     """A gate that lets the first version pass and cannot decide on any other."""
 
-    async def rule(self, candidate: Version, live: Version) -> Ruling:
+    async def decide(self, candidate: Version, live: Version) -> GateDecision:
         decision: Decision = "promote" if candidate.number == 1 else "hold"
-        return Ruling(version=candidate.number, against=live.number, decision=decision, reason="so it is", evidence={})
+        return GateDecision(
+            version=candidate.number, against=live.number, decision=decision, reason="so it is", evidence={}
+        )
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -399,7 +403,7 @@ async def test_what_was_known_of_each_sample_is_written_with_its_step(tmp_path: 
 class Counting(FakeTrainer):
     calls = 0
 
-    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+    async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
         self.calls += 1
         return await super().step(samples, **more)
 
@@ -426,7 +430,7 @@ class Attentive(FakeTrainer):
         super().__init__()
         self.taught: dict[str, list[str]] = {}
 
-    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+    async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
         self.taught |= {one.turn: [t.messages[-1].content.split("\n\n")[1] for t in one.teachers] for one in samples}
         return await super().step(samples, **more)
 

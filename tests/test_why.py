@@ -14,7 +14,7 @@ from stories import judged, replied, says, settled, turned
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.ports import Ruling, Stream
+from openclaw_rl.ports import GateDecision, Stream
 from openclaw_rl.store import PIN, UNPIN, Ledger, ask
 from openclaw_rl.types import Hint, Prompt, Sampling, Step, Version
 from openclaw_rl.views import lineage as why
@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _ruling(number: int, decision: str, reason: str) -> Ruling:
+def _ruling(number: int, decision: str, reason: str) -> GateDecision:
     example = {
         "prompt": "What is tea?",
         "turn": "t1",
@@ -67,7 +67,7 @@ def _ruling(number: int, decision: str, reason: str) -> Ruling:
         "candidate": f"Tea {number}.",
     }
     check = {"name": "length", "ok": decision == "promote", "said": "words", "numbers": {}}
-    return Ruling(
+    return GateDecision(
         version=number,
         against=number - 1,
         decision=decision,  # type: ignore[arg-type]

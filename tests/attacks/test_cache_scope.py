@@ -14,7 +14,7 @@ from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
-from openclaw_rl.ports import Dividing, Policy, Stream
+from openclaw_rl.ports import Policy, Stream, SupportsScopes
 from openclaw_rl.types import Message, Prompt, Sampling
 
 SECRET = list(range(3, 3 + 64))
@@ -95,7 +95,7 @@ def test_each_of_several_users_has_a_scope_and_a_single_one_needs_none(generate:
 
 def test_the_local_policy_keeps_scopes_apart(tmp_path: Path) -> None:
     policy = LocalPolicy(model="m", cache_dir=tmp_path)
-    assert isinstance(policy, Dividing)
+    assert isinstance(policy, SupportsScopes)
     assert isinstance(policy.scoped("alice"), Policy)
     assert policy.scoped("") is policy
     seen: list[Any] = []

@@ -20,7 +20,7 @@ from openclaw_rl.backends.local.engine.messages import Answer, Fault, Load, News
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
-from openclaw_rl.ports import Delta, Failing
+from openclaw_rl.ports import Delta, ReportsOutage
 from openclaw_rl.serve import RequestLimits, ServeLoop, build_app
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
@@ -176,7 +176,7 @@ async def test_a_caller_hears_of_it_once_and_clients_are_told_not_to_send_it_aga
 
 async def test_an_engine_that_cannot_be_started_refuses_at_once_and_comes_back(machine: Machine) -> None:
     policy = toy()
-    assert isinstance(policy, Failing)
+    assert isinstance(policy, ReportsOutage)
     await policy.start()
     machine.no_start = True
     machine.links[0].die()

@@ -14,7 +14,7 @@ from test_train_loop import Story
 from openclaw_rl.backends.fake import FakeTrainer, read_turns
 from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
-from openclaw_rl.ports import Trained
+from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Drop, Prompt, Sample
 
 
@@ -26,7 +26,7 @@ class Poisoned(FakeTrainer):
         self.bad: set[str] = set()
         self.sizes: list[int] = []
 
-    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+    async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
         self.sizes.append(len(samples))
         if self.bad & {sample.turn for sample in samples}:
             raise BackendError("the training worker died (exit code 3)")
@@ -85,7 +85,7 @@ async def test_a_trainer_that_always_fails_costs_three_turns_and_pauses(tmp_path
 @pytest.mark.parametrize("error", [ModelRefused("it needs 64 GiB"), BackendDown("No space left on device")])
 async def test_what_no_batch_has_done_drops_nothing(tmp_path: Path, error: BackendError) -> None:
     class Full(FakeTrainer):
-        async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+        async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
             raise error
 
     story = Story(tmp_path, Full())
@@ -98,7 +98,7 @@ async def test_what_no_batch_has_done_drops_nothing(tmp_path: Path, error: Backe
 
 async def test_turns_that_the_trainer_gives_back_are_dropped_with_its_reason(tmp_path: Path) -> None:
     class Choosy(FakeTrainer):
-        async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+        async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
             done = await super().step(samples[1:], **more)
             return replace(done, dropped={samples[0].turn: "its hinted prompt cannot be had: half a character"})
 

@@ -35,7 +35,7 @@ from openclaw_rl.app.factories import (
 from openclaw_rl.app.runner import Keeper, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
-from openclaw_rl.ports import Failing, Gate, Generate, Loop, Policy, Stream, Watch
+from openclaw_rl.ports import Gate, Generate, LiveMonitor, Loop, Policy, ReportsOutage, Stream
 from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import Ledger, Writer
 from openclaw_rl.train.records import Recorder
@@ -185,7 +185,7 @@ class App:
         assert self.policy is not None
         return self.policy
 
-    def _watch(self, ledger: Ledger) -> Watch | None:
+    def _watch(self, ledger: Ledger) -> LiveMonitor | None:
         from openclaw_rl.gate.examination import VersionWatch
         from openclaw_rl.gate.monitor import Rules
 
@@ -232,7 +232,7 @@ class App:
 
     def _health(self) -> dict[str, Any]:
         """Whether the model is loaded, and what else makes this server unfit for requests."""
-        outage = self.policy.outage if isinstance(self.policy, Failing) else None
+        outage = self.policy.outage if isinstance(self.policy, ReportsOutage) else None
         down = self._ledgers["serve"].trouble
         reasons = [outage] if outage else []
         if down:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openclaw_rl import files
 from openclaw_rl.errors import ContextOverflow, ModelRefused, RequestError
-from openclaw_rl.ports import Alternative, Delta, Piece, Scores, Stream, Trained
+from openclaw_rl.ports import Alternative, Delta, Piece, Scores, StepResult, Stream
 from openclaw_rl.types import Completion, Json, Message, Prompt, Sample, Sampling, Tokens, Version, texts
 
 END = 256
@@ -165,7 +165,7 @@ class FakeTrainer:
     async def stop(self) -> None:
         """Nothing to give back."""
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         began = time.monotonic()
         if self._seconds:
             await asyncio.sleep(self._seconds)
@@ -175,7 +175,7 @@ class FakeTrainer:
         manifest = {"base": parent.base, "parent": parent.number, "step": number}
         write_adapter(target, rules=tuple(dict.fromkeys((*old, *new))), turns=turns, manifest=manifest)
         scalar = [sample.advantage for sample in samples if sample.advantage is not None]
-        return Trained(
+        return StepResult(
             adapter=target,
             metrics={"samples": float(len(samples)), "advantage": sum(scalar) / len(scalar) if scalar else 0.0},
             seconds=time.monotonic() - began,

@@ -1,4 +1,4 @@
-"""The public API as a client sees it: `ports.Chat` over HTTP."""
+"""The public API as a client sees it: `ports.ChatClient` over HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx2
 
 from openclaw_rl.errors import BackendDown, BackendError, RequestError, TooMany
-from openclaw_rl.ports import Reply
+from openclaw_rl.ports import ChatReply
 from openclaw_rl.types import Json, Message, Prompt, Tool, ToolCall
 
 VERSION = "x-openclaw-rl-version"
@@ -30,7 +30,7 @@ class ApiChat:
         self._model = model
         self._options = dict(options or {})
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> Reply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
         headers = {"X-Session-Id": session, "X-Turn-Type": "main"}
         if done:
             headers["X-Session-Done"] = "true"
@@ -93,7 +93,7 @@ def _tool(tool: Tool) -> dict[str, Json]:
     return {"type": "function", "function": function}
 
 
-def _reply(response: httpx2.Response) -> Reply:
+def _reply(response: httpx2.Response) -> ChatReply:
     try:
         body: Any = response.json()
         wire = body["choices"][0]["message"]
@@ -107,7 +107,7 @@ def _reply(response: httpx2.Response) -> Reply:
             reasoning=wire.get("reasoning_content"),
             tool_calls=calls,
         )
-        return Reply(turn=body["id"], message=message, version=int(response.headers[VERSION]))
+        return ChatReply(turn=body["id"], message=message, version=int(response.headers[VERSION]))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise BackendError(
             f"the answer of {response.url} is no chat completion of this server: {type(error).__name__}: {error}",

@@ -15,14 +15,14 @@ from itertools import count
 from typing import Protocol, TypeVar
 
 from openclaw_rl.errors import OpenClawError
-from openclaw_rl.ports import Chat, Env, Reply, Rollout
+from openclaw_rl.ports import ChatClient, ChatReply, Env, Rollout
 from openclaw_rl.types import Prompt, new_id
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def play(env: Env, chat: Chat, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
+async def play(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
     """One task once, at most ``max_steps`` replies; the sum of the rewards. The default rollout.
 
     A step's reward goes to the turn that earned it, before the next request: its outcome is judged with it.
@@ -47,7 +47,7 @@ async def play(env: Env, chat: Chat, *, task: str, seed: int, group: str | None,
     return total
 
 
-class Host(Chat, Protocol):
+class Host(ChatClient, Protocol):
     """A chat that can also be told that a session is over."""
 
     async def end(self, session: str) -> None: ...
@@ -191,7 +191,7 @@ class _Seat:
         self._chat = chat
         self._sessions: dict[str, None] = {}
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> Reply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
         reply = await self._chat.ask(prompt, session=session, group=group, done=done)
         self._sessions[session] = None
         return reply

@@ -23,7 +23,7 @@ from openclaw_rl.evals.suites import Answered, Ask
 from openclaw_rl.formats.parts import Assembly
 from openclaw_rl.formats.tools import tool_call_reader
 from openclaw_rl.gate.probes import answer
-from openclaw_rl.ports import Hosting, Policy, Recall
+from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
 
@@ -61,9 +61,9 @@ def _version(config: Config, name: str) -> Version | None:
 
 
 async def _held(policy: Policy, version: Version) -> int:
-    if isinstance(policy, Hosting):
+    if isinstance(policy, SupportsCandidates):
         await policy.admit(version)
-    elif isinstance(policy, Recall):
+    elif isinstance(policy, SupportsVersions):
         policy.know(version)
     else:
         await policy.load(version)

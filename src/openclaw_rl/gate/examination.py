@@ -34,7 +34,7 @@ from openclaw_rl.gate.checks import (
 )
 from openclaw_rl.gate.monitor import Rules, relapse
 from openclaw_rl.gate.probes import Called, Examiner, Probe, Probes, choose, everyday_probes
-from openclaw_rl.ports import Case, Hosting, Policy, Recall, Relapse, Ruling
+from openclaw_rl.ports import Case, GateDecision, Policy, Regression, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Sampling, Version
 
@@ -119,7 +119,7 @@ class VersionGate:
         self._able_at = 0.0  # how far from the base general ability was last measured and found good
         self._sound: dict[str, tuple[int, int]] = {}  # by check: the version last looked at closely, how bad it seemed
 
-    async def rule(self, candidate: Version, live: Version) -> Ruling:
+    async def decide(self, candidate: Version, live: Version) -> GateDecision:
         """Never raises for what a backend does: what cannot be measured now is held and tried again."""
         began = time.monotonic()
         checks: list[Check] = []
@@ -129,7 +129,7 @@ class VersionGate:
             decision, reason = decide(checks)
         except BackendError as error:
             decision, reason = "hold", f"the candidate cannot be examined now: {error}"
-        ruling = Ruling(
+        ruling = GateDecision(
             version=candidate.number,
             against=live.number,
             decision=decision,
@@ -191,13 +191,13 @@ class VersionGate:
             yield verdict.judge, (plainly > 0) == (verdict.score > 0) if plainly else None
 
     async def _admit(self, policy: Policy, candidate: Version, live: Version) -> Check:
-        if not isinstance(policy, Hosting):
+        if not isinstance(policy, SupportsCandidates):
             raise BackendError(
                 f"policy {policy.name!r} cannot hold a candidate beside the live version",
-                remedy="give it admit() and dismiss() (openclaw_rl.ports.Hosting), or set gate.mode = 'off'",
+                remedy="give it admit() and dismiss() (openclaw_rl.ports.SupportsCandidates), or set gate.mode = 'off'",
             )
         await self._let_go(self._guests - {candidate.number, live.number})
-        if isinstance(policy, Recall):
+        if isinstance(policy, SupportsVersions):
             policy.know(live)
         self._guests.add(candidate.number)
         try:
@@ -320,7 +320,7 @@ class VersionGate:
         try:
             policy = await self._borrow() if leaving else None
             for number in leaving:
-                if isinstance(policy, Hosting):
+                if isinstance(policy, SupportsCandidates):
                     await policy.dismiss(number)
         except BackendError as error:  # a policy that is down holds nothing
             log.debug("versions %s could not be dismissed: %s", leaving, error)
@@ -346,7 +346,7 @@ class VersionWatch:
         self._rules = rules
         self._seen = -1
 
-    def look(self) -> Relapse | None:
+    def check(self) -> Regression | None:
         """The relapse that the evidence shows, None while there is none."""
         newest = self._ledger.newest("verdicts")
         if newest == self._seen:

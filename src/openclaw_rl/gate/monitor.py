@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from openclaw_rl.ports import Relapse
+from openclaw_rl.ports import Regression
 from openclaw_rl.stats import wilson
 from openclaw_rl.types import Version
 
@@ -59,12 +59,12 @@ class Rules:
     fewest: int = 8
 
 
-def relapse(seen: Sequence[Evidence], versions: Sequence[Version], *, rules: Rules) -> Relapse | None:
+def relapse(seen: Sequence[Evidence], versions: Sequence[Version], *, rules: Rules) -> Regression | None:
     """The promotion after which it became worse, if there is one; ``seen`` is in order, oldest first."""
     line = lineage(versions)
     over = {version.number for version in versions if version.state == "rolled back"}  # a person brought it back since
     mine = [(line[one.version], one) for one in seen if one.version in line and one.version not in over]
-    found: list[tuple[float, int, Relapse]] = []
+    found: list[tuple[float, int, Regression]] = []
     for place in range(1, len(set(line.values()))):
         record = [one for at, one in mine if at < place]
         since = [one for at, one in mine if at >= place]
@@ -157,13 +157,13 @@ def _told(
     line: Mapping[int, int],
     versions: Sequence[Version],
     strength: float,
-) -> Relapse:
+) -> Regression:
     deleted = {version.number for version in versions if version.state == "deleted"}
     over = {version.number for version in versions if version.state == "rolled back"}
     first = min((number for number, at in line.items() if at == place), key=lambda number: (number in over, number))
     last = max((number for number, at in line.items() if at < place and number not in deleted), key=lambda n: line[n])
     was, now = (sum(one.score < 0 for one in each) for each in (before, after))
-    return Relapse(
+    return Regression(
         version=first,
         to=last,
         reason=f"{now} of {len(after)} turns since version {first} went badly, {was} of {len(before)} before it",

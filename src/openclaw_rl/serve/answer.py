@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar, cast
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError
 from openclaw_rl.formats.parts import Part
 from openclaw_rl.formats.reply_parser import Reasoning, ReplyParser
-from openclaw_rl.ports import Delta, Dividing, Generate, Piece, Policy, Stream
+from openclaw_rl.ports import Delta, Generate, Piece, Policy, Stream, SupportsScopes
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.recorder import TurnRecorder
@@ -160,7 +160,7 @@ class Answerer:
 
     def _policy_of(self, user: str) -> Policy:
         policy = self.policy
-        return policy.scoped(user) if self.apart and isinstance(policy, Dividing) else policy
+        return policy.scoped(user) if self.apart and isinstance(policy, SupportsScopes) else policy
 
     def _stream(self, policy: Policy, request: GenerationRequest, version: int) -> Stream:
         if self.generate is not None:

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from openclaw_rl.formats.reply_parser import Reasoning
-from openclaw_rl.ports import Generate, Measured, Policy
+from openclaw_rl.ports import Generate, Policy, ReportsHealth
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
 from openclaw_rl.serve.auth import ApiKeys
@@ -213,7 +213,7 @@ class InfoHandlers:
 
     async def metrics(self, visit: AdmittedRequest) -> None:
         self._server.metrics.version.set(self._server.policy.live)
-        if isinstance(self._server.policy, Measured):
+        if isinstance(self._server.policy, ReportsHealth):
             self._server.metrics.measure(self._server.policy.health)
         page = self._server.metrics.page()
         await visit.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")

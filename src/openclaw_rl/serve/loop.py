@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from openclaw_rl.errors import BackendDown, BackendError, FatalRequest, NotInLedger
-from openclaw_rl.ports import Failing, Policy, Recall
+from openclaw_rl.ports import Policy, ReportsOutage, SupportsVersions
 from openclaw_rl.types import Json, Version
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class ServeLoop:
 
     async def tick(self) -> int:
         """1 if another version was taken up, 0 if there was nothing to do."""
-        if isinstance(self._policy, Recall):
+        if isinstance(self._policy, SupportsVersions):
             for version in await asyncio.to_thread(self._unheard_of):
                 self._policy.know(version)
                 self._newest = version.number
@@ -109,7 +109,7 @@ class ServeLoop:
     async def status(self) -> Mapping[str, Json]:
         """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns."""
         alarms = self._alarms()
-        if isinstance(self._policy, Failing) and self._policy.outage:
+        if isinstance(self._policy, ReportsOutage) and self._policy.outage:
             remedy = "see the log; it is tried again by itself, and at once by 'openclaw-rl rollback'"
             alarms.append({"what": self._policy.outage, "remedy": remedy})
         if self._unloadable is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from openclaw_rl.ports import Ruling
+from openclaw_rl.ports import GateDecision
 from openclaw_rl.store import codec
 from openclaw_rl.store.file import LedgerFile
 from openclaw_rl.store.rows import insert
@@ -36,19 +36,19 @@ class Scored:
 class Reviews(LedgerFile):
     """Questions about versions and what they were made of."""
 
-    def add_ruling(self, ruling: Ruling) -> None:
+    def add_ruling(self, ruling: GateDecision) -> None:
         """Write what the gate decided, with its numbers and examples."""
         row = {name: getattr(ruling, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
         with self.writing("train") as db:
             insert(db, "rulings", row | {"evidence": json.dumps(dict(ruling.evidence), ensure_ascii=False)})
 
-    def rulings(self, version: int) -> list[Ruling]:
+    def rulings(self, version: int) -> list[GateDecision]:
         """Every ruling on a version, oldest first."""
         names = ("version", "against", "decision", "reason", "evidence", "seconds", "at")
         found = self.rows(f"SELECT {', '.join(names)} FROM rulings WHERE version = ? ORDER BY seq", version)
-        return [Ruling(**{**dict(zip(names, row, strict=True)), "evidence": json.loads(row[4])}) for row in found]
+        return [GateDecision(**{**dict(zip(names, row, strict=True)), "evidence": json.loads(row[4])}) for row in found]
 
-    def replayed(self, turn: str) -> list[Ruling]:
+    def replayed(self, turn: str) -> list[GateDecision]:
         """The rulings that show how a candidate answered a turn's prompt again, oldest first."""
         found = self.rows("SELECT DISTINCT version FROM rulings WHERE evidence LIKE ? ORDER BY version", f'%"{turn}"%')
         return [ruling for (version,) in found for ruling in self.rulings(version)]

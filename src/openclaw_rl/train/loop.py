@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from openclaw_rl.errors import BackendDown, LedgerError, ModelRefused, NotInLedger
-from openclaw_rl.ports import Gate, Relapse, Ruling, Trained, Trainer, Watch
+from openclaw_rl.ports import Gate, GateDecision, LiveMonitor, Regression, StepResult, Trainer
 from openclaw_rl.train.queue import Work, WorkLedger
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import Batch, Rules, assemble
@@ -33,7 +33,7 @@ __all__ = ["TrainLedger", "TrainLoop", "roll_back"]
 class TrainLedger(WorkLedger, VersionLedger, Protocol):
     """What this loop needs of the ledger."""
 
-    def add_ruling(self, ruling: Ruling) -> None: ...
+    def add_ruling(self, ruling: GateDecision) -> None: ...
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None: ...
     def last_step(self) -> Step | None: ...
     def reigns(self) -> list[tuple[int, float]]: ...
@@ -67,7 +67,7 @@ class TrainLoop:
         recorder: Recorder | None = None,
         resume: Path | None = None,
         gate: Gate | None = None,
-        watch: Watch | None = None,
+        watch: LiveMonitor | None = None,
         gate_retry: float = 30.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -107,7 +107,7 @@ class TrainLoop:
         self._watch = watch
         self._gate_retry = gate_retry
         self._candidate: Version | None = None
-        self._held: Ruling | None = None
+        self._held: GateDecision | None = None
         self._rule_at = 0.0
 
     async def tick(self) -> int:
@@ -254,15 +254,15 @@ class TrainLoop:
         log.error("turn %s is dropped: %s", hopeless.turn, hopeless.detail)
         self._alarm(f"turn {hopeless.turn} was dropped: {hopeless.detail}")
 
-    async def _train(self, batch: Batch, *, number: int, parent: Version, target: Path) -> Trained:
+    async def _train(self, batch: Batch, *, number: int, parent: Version, target: Path) -> StepResult:
         if batch.silent:
-            return Trained(
+            return StepResult(
                 adapter=None, metrics={}, seconds=0.0, skipped="every advantage is zero and there is no hint"
             )
         await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)  # a step that a crash cut off before its row
         return await self._trainer.step(batch.samples, number=number, parent=parent, target=str(target))
 
-    def _publish(self, batch: Batch, number: int, parent: Version, trained: Trained) -> None:
+    def _publish(self, batch: Batch, number: int, parent: Version, trained: StepResult) -> None:
         drops = [Drop(turn=turn, stage="train", reason=UNFIT, detail=why) for turn, why in trained.dropped.items()]
         samples = [sample for sample in batch.samples if sample.turn not in trained.dropped]
         if not samples:
@@ -294,7 +294,7 @@ class TrainLoop:
         self._ledger.add_step(step, version, drops)
         self._candidate = version
 
-    def _alarmed(self, batch: Batch, trained: Trained) -> None:
+    def _alarmed(self, batch: Batch, trained: StepResult) -> None:
         """A step that an alarm skipped; so many in a row pause training."""
         if not batch.silent:
             self._alarm(str(trained.skipped))
@@ -317,7 +317,7 @@ class TrainLoop:
         elif self._clock() < self._rule_at:
             return False
         else:
-            ruling = await self._attending(self._gate.rule(candidate, live))
+            ruling = await self._attending(self._gate.decide(candidate, live))
             if (await asyncio.to_thread(self._live)).number != live.number:
                 return False  # a rollback came meanwhile: what was ruled was ruled against another version
             await asyncio.to_thread(self._carry_out_ruling, candidate, ruling)
@@ -335,7 +335,7 @@ class TrainLoop:
             raise
         return task.result()
 
-    def _carry_out_ruling(self, candidate: Version, ruling: Ruling) -> None:
+    def _carry_out_ruling(self, candidate: Version, ruling: GateDecision) -> None:
         if self._held is None or (ruling.decision, ruling.reason) != (self._held.decision, self._held.reason):
             self._ledger.add_ruling(ruling)
         if ruling.decision == "hold":
@@ -357,7 +357,7 @@ class TrainLoop:
 
     def _look_back(self) -> int:
         """Go back by itself when what is served became worse; training then waits for a person."""
-        relapse = self._watch.look() if self._watch is not None else None
+        relapse = self._watch.check() if self._watch is not None else None
         if relapse is None:
             return 0
         again = self._take_back(relapse)
@@ -366,7 +366,7 @@ class TrainLoop:
         log.error("version %d is rolled back by itself: %s", relapse.version, relapse.reason)
         return 1
 
-    def _take_back(self, relapse: Relapse) -> Version:
+    def _take_back(self, relapse: Regression) -> Version:
         """Every version built on the one that made it worse goes with it."""
         why = f"by itself: {relapse.reason}"
         at = self._live()

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.ports import Ruling
+from openclaw_rl.ports import GateDecision
 from openclaw_rl.stats import wilson
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Step, Turn, Version, texts
@@ -154,7 +154,7 @@ def _sentence(ledger: Ledger, name: str) -> str | None:
     return said[-1] if said else None
 
 
-def _ruling(ruling: Ruling) -> View:
+def _ruling(ruling: GateDecision) -> View:
     return {
         "decision": ruling.decision,
         "reason": ruling.reason,

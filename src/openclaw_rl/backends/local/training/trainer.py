@@ -19,7 +19,7 @@ from openclaw_rl.backends.local.training.settings import LoraSettings, TrainSett
 from openclaw_rl.backends.local.training.worker import Order
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.losses import LossSettings
-from openclaw_rl.ports import Trained
+from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Version
 
 log = logging.getLogger(__name__)
@@ -133,12 +133,12 @@ class LocalTrainer:
         if process is not None:
             await anyio.to_thread.run_sync(_end, process)
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         """One step from ``parent`` into ``target``; see `ports.Trainer`."""
         async with self._turn:
             pipe = await self._ensure()
             answer = await self._ask(pipe, Order(samples=tuple(samples), number=number, parent=parent, target=target))
-            if not isinstance(answer, Trained):
+            if not isinstance(answer, StepResult):
                 raise BackendError(f"the training worker answered with {type(answer).__name__}")
             return answer
 

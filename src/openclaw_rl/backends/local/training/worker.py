@@ -30,7 +30,7 @@ from openclaw_rl.backends.local.training.settings import TrainSettings
 from openclaw_rl.backends.local.training.views import Lessons, lessons
 from openclaw_rl.errors import BackendError
 from openclaw_rl.losses import LossInputs, LossSettings, health, loss, needs, weight_of
-from openclaw_rl.ports import Trained
+from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class Worker:
 
     # --- a step
 
-    def step(self, order: Order) -> Trained:
+    def step(self, order: Order) -> StepResult:
         """Train, publish, and say what happened; a skipped step leaves weights and optimizer as they were."""
         began = time.monotonic()
         known = self._done_before(order)
@@ -96,7 +96,7 @@ class Worker:
             return known
         metrics: dict[str, float] = {"samples": float(len(order.samples)), **_lag(order)}
         taught = self._lessons(order.samples)
-        done = partial(Trained, dropped=taught.dropped)
+        done = partial(StepResult, dropped=taught.dropped)
         try:
             self._load(order.parent)
             metrics |= self._train(order, taught)
@@ -353,14 +353,14 @@ class Worker:
             "config": _plain(self.settings.record()),
         }
 
-    def _done_before(self, order: Order) -> Trained | None:
+    def _done_before(self, order: Order) -> StepResult | None:
         """What this very step gave when it was asked for earlier and its caller did not live to hear of it."""
         target = Path(order.target)
         manifest = read_manifest(target) if target.is_dir() else None
         if manifest is None or any(manifest[name] != value for name, value in self._identity(order).items()):
             return None
         dropped = manifest.get("dropped", {})
-        return Trained(adapter=order.target, metrics=manifest["metrics"], seconds=0.0, dropped=dropped)
+        return StepResult(adapter=order.target, metrics=manifest["metrics"], seconds=0.0, dropped=dropped)
 
     def _random(self) -> dict[str, torch.Tensor]:
         found = {"cpu": torch.get_rng_state()}
