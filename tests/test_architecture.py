@@ -22,7 +22,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("serve", "collect", "judge", "train", "versions", "gate", "views", "backends", "envs", "clients"),
     ("app",),
     ("evals", "experiments"),
-    ("cli", "__init__", "__main__"),
+    ("cli", "testing", "__init__", "__main__"),
 )
 """every room, from the ground up: arrows run down only"""
 
@@ -58,6 +58,7 @@ ALLOWED: dict[str, set[str]] = {
     "experiments": {room for floor in FLOORS[:6] for room in floor}
     - {"backends", "train", "judge", "collect", "serve"},
     "cli": {room for floor in FLOORS[:7] for room in floor} - {"backends"},
+    "testing": {room for floor in FLOORS[:6] for room in floor},
     "__init__": GROUND | {"store", "config", "plugins"},
     "__main__": {"cli"},
 }

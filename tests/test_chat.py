@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Scripted, serving
 from test_line import until, up, walking
 
 from openclaw_rl.backends.fake import write_adapter
@@ -19,6 +18,7 @@ from openclaw_rl.cli.chat import _looker
 from openclaw_rl.clients.chat import Line, Talk, told
 from openclaw_rl.errors import BackendDown, NotAllowed, RequestError
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import ScriptedPolicy, serving
 from openclaw_rl.types import Version
 
 WISH = "Please keep it under 30 words."
@@ -87,52 +87,52 @@ async def test_words_alone_are_a_correction_of_the_reply_before(tmp_path: Path) 
 
 
 def test_a_new_conversation_ends_the_old_one_and_forgets_it() -> None:
-    with serving(Scripted("Yes.")) as world:
-        screen = Screen(f"{world.url}/v1")
+    with serving(ScriptedPolicy("Yes.")) as server:
+        screen = Screen(f"{server.url}/v1")
         assert screen.types("one", "two", "/new", "three", " /good is a word") == "Yes.\n" * 4
-        prompts = [turn.prompt.messages for turn in world.notebook.turns.values()]
+        prompts = [turn.prompt.messages for turn in server.ledger.turns.values()]
         assert [len(messages) for messages in prompts] == [1, 3, 1, 3]
         assert prompts[3][-1].content == "/good is a word"
-        sessions = [turn.session for turn in world.notebook.turns.values()]
+        sessions = [turn.session for turn in server.ledger.turns.values()]
         assert (sessions[0] == sessions[1], sessions[2] == sessions[3], sessions[0] == sessions[2]) == (
             True,
             True,
             False,
         )
-        assert world.notebook.endings == [(sessions[0], "local")]
-        assert {turn.declared for turn in world.notebook.turns.values()} == {"main"}
+        assert server.ledger.endings == [(sessions[0], "local")]
+        assert {turn.declared for turn in server.ledger.turns.values()} == {"main"}
 
 
 def test_thumbs_go_to_the_last_reply_and_need_one() -> None:
-    with serving(Scripted("Yes.")) as world:
-        screen = Screen(f"{world.url}/v1")
+    with serving(ScriptedPolicy("Yes.")) as server:
+        screen = Screen(f"{server.url}/v1")
         screen.types("/good", "/fix ", "/frown")
         assert screen.noted[0] == "there is no reply yet in this conversation"
         assert screen.noted[1].startswith("say what would have made it better")
         assert screen.noted[2].startswith("there is no /frown; known: /good, /bad, /fix, /why")
         screen.types("one", "/good", "two", "/bad")
-        given = [(said.turn, said.score) for said in world.notebook.feedback]
-        assert given == list(zip(world.notebook.turns, (1.0, -1.0), strict=True))
+        given = [(said.turn, said.score) for said in server.ledger.feedback]
+        assert given == list(zip(server.ledger.turns, (1.0, -1.0), strict=True))
         assert "/version " in screen.types("/help")
         assert not screen.talk.hear("/quit")
 
 
 def test_what_goes_wrong_is_said_with_its_remedy() -> None:
-    with serving(Scripted("Yes."), keys={"sk-1": "u1"}) as world:
+    with serving(ScriptedPolicy("Yes."), keys={"sk-1": "u1"}) as server:
         with pytest.raises(NotAllowed, match="--key or OPENCLAW_API_KEY"):
-            Screen(f"{world.url}/v1").talk.greet()
-        good = Screen(f"{world.url}/v1", key="sk-1", model="toy@x")
+            Screen(f"{server.url}/v1").talk.greet()
+        good = Screen(f"{server.url}/v1", key="sk-1", model="toy@x")
         good.talk.greet()
         with pytest.raises(RequestError, match="no model is called 'toy@x'"):
             good.types("hi")
-        world.policy.break_after = 2
-        broken = Screen(f"{world.url}/v1", key="sk-1")
+        server.policy.break_after = 2
+        broken = Screen(f"{server.url}/v1", key="sk-1")
         with pytest.raises(BackendDown, match="the reply broke off: the engine died"):
             broken.types("hi")
         assert "".join(broken.said) == "Ye\n"
-        world.policy.break_after = None
+        server.policy.break_after = None
         assert broken.types("hi") == "Yes.\n"
-        assert len(world.notebook.last.prompt.messages) == 1, "what broke off is not part of the conversation"
+        assert len(server.ledger.last.prompt.messages) == 1, "what broke off is not part of the conversation"
 
 
 def test_a_turn_that_was_dropped_or_made_no_version_says_so() -> None:
@@ -160,16 +160,16 @@ def chat(*words: str, typed: str, **environ: str) -> subprocess.CompletedProcess
 
 
 def test_it_works_in_a_pipe_and_its_exit_code_tells(tmp_path: Path) -> None:
-    with serving(Scripted("Hello there.")) as world:
-        done = chat("--url", f"{world.url}/v1", "--rl-buffer-dir", str(tmp_path), typed="hi\n/good\n/why\n")
+    with serving(ScriptedPolicy("Hello there.")) as server:
+        done = chat("--url", f"{server.url}/v1", "--rl-buffer-dir", str(tmp_path), typed="hi\n/good\n/why\n")
         assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "noted: the last reply was good")
         hello, reason, remedy = done.stdout.splitlines()
         assert hello == "Hello there."
         assert reason == f"what became of it cannot be seen from here: there is no ledger at {tmp_path}/ledger.db"
         assert remedy == "name the run with --rl-buffer-dir"
-        assert [said.score for said in world.notebook.feedback] == [1.0]
-        assert len(world.notebook.endings) == 1
-        refused = chat("--url", f"{world.url}/v1", "--model", "toy@x", typed="hi\n")
+        assert [said.score for said in server.ledger.feedback] == [1.0]
+        assert len(server.ledger.endings) == 1
+        refused = chat("--url", f"{server.url}/v1", "--model", "toy@x", typed="hi\n")
         assert refused.returncode == 1
         assert "error: no model is called 'toy@x'" in refused.stderr
 

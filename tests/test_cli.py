@@ -16,10 +16,10 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
-from stories import judged, settled, turned
 
 from openclaw_rl.cli import GROUPS, cli
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
 
 FAKES = (
@@ -59,13 +59,16 @@ def told(tmp_path: Path) -> tuple[Path, str]:
     serve, collect, judge, train = (
         Ledger(path, writer=w, sync="normal") for w in ("serve", "collect", "judge", "train")
     )
-    turn, other = turned("Tell me"), turned("Title?")
+    turn, other = make_turn("Tell me"), make_turn("Title?")
     for one in (turn, other):
         serve.add_turn(one)
     serve.add_feedback(Feedback(turn=turn.id, score=-1.0))
-    collect.settle([settled(turn), settled(other, kind="side", index=1)], [], turns_read=2)
+    collect.settle([make_outcome(turn), make_outcome(other, kind="side", index=1)], [], turns_read=2)
     judge.add_verdicts(
-        [judged(turn, -1.0, source="explicit", hints=(Hint(text="Be brief, please."),)), judged(other, None)]
+        [
+            make_verdict(turn, -1.0, source="explicit", hints=(Hint(text="Be brief, please."),)),
+            make_verdict(other, None),
+        ]
     )
     train.add_version(Version(number=0, parent=None, base="fake", state="live"))
     train.add_step(

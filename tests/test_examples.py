@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import asked, says
 
 from openclaw_rl import plugins
 from openclaw_rl.ports import ChatReply, Observation
+from openclaw_rl.testing import make_message, make_prompt
 from openclaw_rl.types import Message, Prompt, Sampling
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -30,7 +30,7 @@ def test_every_kind_of_plugin_but_the_trainer_has_an_example() -> None:
 @pytest.mark.parametrize(("said", "score"), [("Too long!", -1.0), ("Thanks!", 1.0), ("And now tea", None)])
 def test_the_judge_scores_by_what_was_said_next(said: str, score: float | None) -> None:
     judge = plugins.load("judge", f"{EXAMPLES}/custom_judge.py:score")
-    assert judge(asked("hi"), "hello", [says("user", said)]) == score
+    assert judge(make_prompt("hi"), "hello", [make_message("user", said)]) == score
 
 
 class Door:
@@ -45,11 +45,13 @@ class Door:
         return ("open",)
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
-        return asked("The door is shut.")
+        return make_prompt("The door is shut.")
 
     async def step(self, reply: Message) -> Observation:
         self.knocks += reply.content == "knock"
-        return Observation(messages=(says("user", f"{self.knocks} knocks"),), reward=1.0 if self.knocks == 2 else None)
+        return Observation(
+            messages=(make_message("user", f"{self.knocks} knocks"),), reward=1.0 if self.knocks == 2 else None
+        )
 
     async def close(self) -> None: ...
 
@@ -63,7 +65,7 @@ class Knocker:
 
     async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
         self.seen.append(len(prompt.messages))
-        return ChatReply(turn=f"t{len(self.seen)}", message=says("assistant", "knock"), version=0)
+        return ChatReply(turn=f"t{len(self.seen)}", message=make_message("assistant", "knock"), version=0)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         self.told.append((turn, score))
@@ -80,22 +82,22 @@ async def test_the_environment_answers_higher_and_lower_until_the_number_is_gues
     env = plugins.build("env", f"{EXAMPLES}/custom_env.py:GuessTheNumber", offered={})
     prompt = await env.reset("10", seed=3)
     assert prompt.messages[0].content == "Guess my number between 1 and 10. Answer with a number only."
-    seen = [await env.step(says("assistant", f"{number}.")) for number in range(1, 11)]
+    seen = [await env.step(make_message("assistant", f"{number}.")) for number in range(1, 11)]
     right = [one.reward for one in seen].index(1.0)
     texts = [one.messages[0].content for one in seen]
     assert texts == ["Higher."] * right + ["Right!"] + ["Lower."] * (9 - right)
     assert [one.done for one in seen] == [at == right for at in range(10)]
     await env.reset("10", seed=3)
-    assert (await env.step(says("assistant", str(right + 1)))).done, "the same seed gives the same number"
+    assert (await env.step(make_message("assistant", str(right + 1)))).done, "the same seed gives the same number"
 
 
 async def test_the_backend_streams_what_it_completes_and_minds_the_limit() -> None:
     policy = plugins.build("policy", f"{EXAMPLES}/custom_policy.py:Backwards", offered={})
-    delta, done = [item async for item in policy.generate(asked("abc"), Sampling())]
+    delta, done = [item async for item in policy.generate(make_prompt("abc"), Sampling())]
     assert (delta.text, done.reply.content, done.finish) == ("cba", "cba", "stop")
     assert done.reply_tokens == (*b"cba", 256)
     assert len(done.logprobs) == len(done.reply_tokens)
-    _, cut = [item async for item in policy.generate(asked("abc"), Sampling(max_tokens=2))]
+    _, cut = [item async for item in policy.generate(make_prompt("abc"), Sampling(max_tokens=2))]
     assert (cut.reply.content, cut.finish) == ("cb", "length")
 
 

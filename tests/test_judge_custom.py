@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from stories import replied, says, settled, turned
 
 from openclaw_rl.errors import JudgeUnavailable, PluginError
 from openclaw_rl.judge import CustomJudge, RulesJudge, as_judge, explain
 from openclaw_rl.ports import Case, Judge
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import Message, Prompt
 
 
 def case(after: str = "Please use metric units.") -> Case:
-    turn = turned("how far?", completion=replied("six miles"))
-    return Case(turn=turn, outcome=settled(turn, next_state=(says("user", after),)))
+    turn = make_turn("how far?", completion=make_completion("six miles"))
+    return Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message("user", after),)))
 
 
 def length(prompt: Prompt, reply: str, next_state: Sequence[Message]) -> float:

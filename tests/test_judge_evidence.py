@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stories import replied, says, settled, turned
 
 from openclaw_rl.judge.evidence import decide, findings, may_instruct
 from openclaw_rl.judge.hints import Limits, borrowed, kind_of, sift
 from openclaw_rl.ports import Case
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.text import broken
 from openclaw_rl.types import Feedback, Hint
 
 
 def case(*feedback: dict[str, Any], user: str = "u1", completion: Any = None, **outcome: Any) -> Case:
-    turn = turned("Plan my week.", completion=completion or replied("Here is a plan."), user=user)
+    turn = make_turn("Plan my week.", completion=completion or make_completion("Here is a plan."), user=user)
     given = tuple(Feedback(turn=turn.id, **one) for one in feedback)
-    return Case(turn=turn, outcome=settled(turn, **outcome), feedback=given)
+    return Case(turn=turn, outcome=make_outcome(turn, **outcome), feedback=given)
 
 
 def scored(case: Case, **more: Any) -> tuple[float | None, str] | None:
@@ -25,7 +25,7 @@ def scored(case: Case, **more: Any) -> tuple[float | None, str] | None:
     return None if verdict is None else (verdict.score, verdict.source)
 
 
-ERROR = (says("tool", "Error: no such file"),)
+ERROR = (make_message("tool", "Error: no such file"),)
 
 
 def test_the_first_evidence_that_decides_wins() -> None:
@@ -64,21 +64,21 @@ def test_a_hint_without_a_score_leaves_the_score_to_others() -> None:
 @pytest.mark.parametrize(
     ("story", "note"),
     [
-        ({"completion": replied(flaws=("malformed_tool_call",))}, "a tool call that cannot be parsed"),
+        ({"completion": make_completion(flaws=("malformed_tool_call",))}, "a tool call that cannot be parsed"),
         ({"evidence": ("repeated_call",)}, "the same call with the same arguments again"),
         ({"evidence": ("regenerated",)}, "the user asked for another reply to the same request"),
         ({"next_state": ERROR}, "the tool answered with an error"),
         (
-            {"next_state": (says("user", "<returncode>2</returncode><output>x</output>"),)},
+            {"next_state": (make_message("user", "<returncode>2</returncode><output>x</output>"),)},
             "the command ended with exit code 2",
         ),
-        ({"completion": replied(finish="length")}, "the reply was cut off by its token limit"),
-        ({"completion": replied(finish="aborted")}, "the reply was aborted"),
-        ({"completion": replied("")}, "an empty reply"),
-        ({"completion": replied("!")}, "a single junk token"),
-        ({"completion": replied("\ufffd")}, "a single junk token"),
-        ({"completion": replied("I am sorry. " * 12)}, "the reply repeats itself"),
-        ({"completion": replied("哈" * 80)}, "the reply repeats itself"),
+        ({"completion": make_completion(finish="length")}, "the reply was cut off by its token limit"),
+        ({"completion": make_completion(finish="aborted")}, "the reply was aborted"),
+        ({"completion": make_completion("")}, "an empty reply"),
+        ({"completion": make_completion("!")}, "a single junk token"),
+        ({"completion": make_completion("\ufffd")}, "a single junk token"),
+        ({"completion": make_completion("I am sorry. " * 12)}, "the reply repeats itself"),
+        ({"completion": make_completion("哈" * 80)}, "the reply repeats itself"),
     ],
 )
 def test_what_anyone_can_see_scores_against(story: dict[str, Any], note: str) -> None:
@@ -99,8 +99,8 @@ def test_a_side_turn_leaves_the_list_without_a_score_even_with_a_thumb() -> None
 
 
 def test_the_users_wish_is_kept_whatever_decided_the_score() -> None:
-    wish = (says("user", "Too long, please keep it under 30 words."),)
-    verdict = decide(case(completion=replied(finish="length"), next_state=wish))
+    wish = (make_message("user", "Too long, please keep it under 30 words."),)
+    verdict = decide(case(completion=make_completion(finish="length"), next_state=wish))
     assert verdict is not None
     assert verdict.hints == (Hint(text="Please keep it under 30 words.", kind="rule"),)
 

@@ -10,7 +10,6 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from stories import replied, says, settled, turned
 
 from openclaw_rl.errors import BackendDown, ConfigError, ContextOverflow, JudgeUnavailable
 from openclaw_rl.judge.answer import parse, schema
@@ -20,6 +19,7 @@ from openclaw_rl.judge.explain import explain
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.prompt import load
 from openclaw_rl.ports import Case, Delta, Judge
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import Completion, Feedback, Hint, Prompt, Sampling
 
 GOOD = '{"reason": "thanks", "score": 1, "hint": null, "kind": null}'
@@ -41,8 +41,8 @@ class Clock:
 
 
 def case(after: str = "well, I could imagine something else", reply: str = "ls", **outcome: Any) -> Case:
-    turn = turned("list files", completion=replied(reply))
-    return Case(turn=turn, outcome=settled(turn, **{"next_state": (says("user", after),), **outcome}))
+    turn = make_turn("list files", completion=make_completion(reply))
+    return Case(turn=turn, outcome=make_outcome(turn, **{"next_state": (make_message("user", after),), **outcome}))
 
 
 def says_json(text: str, tokens: int = 10) -> httpx2.Response:
@@ -342,7 +342,7 @@ class Base:
         if self.error:
             raise self.error
         yield Delta(text=self.text)
-        yield replied(self.text)
+        yield make_completion(self.text)
 
 
 @pytest.mark.anyio

@@ -17,7 +17,6 @@ from typing import Any
 import httpx2
 import pytest
 import torch
-from serving import Notebook
 from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.hf.models import load
@@ -27,6 +26,7 @@ from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, Model
 from openclaw_rl.ports import Delta, Policy
 from openclaw_rl.serve import ServeLoop, build_app
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import MemoryLedger
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool, Version
 
 pytestmark = pytest.mark.slow
@@ -287,7 +287,7 @@ def test_health_answers_within_fifty_milliseconds_while_the_engine_is_saturated(
     policy: LocalPolicy, loop: asyncio.Runner
 ) -> None:
     async def story() -> list[float]:
-        api = build_app(policy=policy, ledger=Notebook())
+        api = build_app(policy=policy, ledger=MemoryLedger())
         transport = httpx2.ASGITransport(app=api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
 

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stories import judged, replied, settled, turned
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.errors import MissingExtra
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.train import records, sinks
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.records import Record, Recorder
@@ -38,10 +38,10 @@ class Story:
         )
 
     def say(self, score: float | None, *hints: str, **completion: Any) -> str:
-        turn = turned(completion=replied(**completion))
+        turn = make_turn(completion=make_completion(**completion))
         self.serve.add_turn(turn)
-        self.collect.settle([settled(turn)], [], turns_read=self.serve.newest("turns"))
-        self.judge.add_verdicts([judged(turn, score, hints=tuple(Hint(text=text) for text in hints))])
+        self.collect.settle([make_outcome(turn)], [], turns_read=self.serve.newest("turns"))
+        self.judge.add_verdicts([make_verdict(turn, score, hints=tuple(Hint(text=text) for text in hints))])
         return turn.id
 
     def loop(self, recorder: Recorder | None = None) -> TrainLoop:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stories import judged, replied, settled, turned
 
+from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.train.samples import Batch, Rules, assemble, due, ready, sift, task_of
 from openclaw_rl.types import Baseline, Drop, Hint, Sample, Sampling
 
@@ -25,11 +25,11 @@ def sifted(
     turn: dict[str, Any] | None = None,
     **completion: Any,
 ) -> Sample | Drop:
-    one = turned(completion=replied(**completion), **(turn or {}))
+    one = make_turn(completion=make_completion(**completion), **(turn or {}))
     return sift(
         one,
-        settled(one, **(outcome or {})),
-        judged(one, score, hints=hints, source=source),
+        make_outcome(one, **(outcome or {})),
+        make_verdict(one, score, hints=hints, source=source),
         live=live,
         rules=rules or Rules(),
     )
@@ -241,14 +241,16 @@ def test_nothing_waits_nothing_is_due() -> None:
 
 
 def test_a_recalled_rule_teaches_in_place_of_the_turns_own() -> None:
-    turn, earlier = turned(), turned()
-    recalled = judged(earlier, -1.0, hints=(Hint(text="Answer in one sentence."),))
-    for verdict in (judged(turn, 1.0), judged(turn, -1.0, hints=(RULE,))):
-        found = sift(turn, settled(turn), verdict, live=0, rules=Rules(), recalled=recalled)
+    turn, earlier = make_turn(), make_turn()
+    recalled = make_verdict(earlier, -1.0, hints=(Hint(text="Answer in one sentence."),))
+    for verdict in (make_verdict(turn, 1.0), make_verdict(turn, -1.0, hints=(RULE,))):
+        found = sift(turn, make_outcome(turn), verdict, live=0, rules=Rules(), recalled=recalled)
         assert isinstance(found, Sample)
         assert found.recalled == earlier.id
         assert found.teachers == (turn.prompt.hinted("Answer in one sentence."),)
-    plain = sift(turn, settled(turn), judged(turn, 1.0), live=0, rules=Rules(distil=False), recalled=recalled)
+    plain = sift(
+        turn, make_outcome(turn), make_verdict(turn, 1.0), live=0, rules=Rules(distil=False), recalled=recalled
+    )
     assert isinstance(plain, Sample)
     assert plain.recalled is None
     assert plain.teachers == ()

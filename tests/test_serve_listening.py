@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from serving import Notebook, Scripted
 
 from openclaw_rl.serve import build_app
 from openclaw_rl.serve.listener import HttpServer, bind
+from openclaw_rl.testing import MemoryLedger, ScriptedPolicy
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length
 async def open_door(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server with these limits."""
     listener = bind("127.0.0.1", 0)
-    app = build_app(policy=Scripted(), ledger=Notebook())
+    app = build_app(policy=ScriptedPolicy(), ledger=MemoryLedger())
     server = HttpServer(app, listener, grace=1.0, **limits)  # type: ignore[arg-type]
     await server.begin()
     reader, writer = await asyncio.open_connection(*listener.getsockname())

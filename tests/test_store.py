@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stories import asked, judged, replied, says, settled, turned
 
 from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
 from openclaw_rl.store import WRITERS, Ledger, ask, codec
 from openclaw_rl.store.schema import MIGRATIONS
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn, make_verdict
 from openclaw_rl.types import (
     Baseline,
     Drop,
@@ -78,8 +78,8 @@ def test_any_turn_comes_back_as_it_was(
 ) -> None:
     values = tuple(data.draw(st.lists(logprobs, min_size=len(tokens), max_size=len(tokens))))
     call = ToolCall(id="c1", name="run", arguments='{"a":  1}')
-    completion = replied(
-        reply=says("assistant", reply, reasoning=text, tool_calls=(call,)),
+    completion = make_completion(
+        reply=make_message("assistant", reply, reasoning=text, tool_calls=(call,)),
         prompt_tokens=tokens,
         reply_tokens=tokens,
         logprobs=values,
@@ -88,8 +88,8 @@ def test_any_turn_comes_back_as_it_was(
         flaws=("malformed_tool_call",),
     )
     tool = Tool(name="run", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
-    prompt = asked(text)
-    turn = turned(
+    prompt = make_prompt(text)
+    turn = make_turn(
         prompt=type(prompt)(messages=prompt.messages, tools=(tool,), tool_choice="required"),
         completion=completion,
         user=user,
@@ -103,7 +103,7 @@ def test_any_turn_comes_back_as_it_was(
 
 def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path: Path) -> None:
     serve, collect, judge, train = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge", "train"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
 
     [(seq, read)] = collect.new_turns(10)
@@ -111,12 +111,12 @@ def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path:
     collect.settle([], [], turns_read=seq)
     assert collect.new_turns(10) == []
     assert [t.id for _, t in collect.open_turns()] == [turn.id]
-    collect.settle([settled(turn)], [])
+    collect.settle([make_outcome(turn)], [])
     assert collect.open_turns() == []
 
     [case] = judge.unjudged(10)
     assert (case.turn, case.outcome.next_state[0].content) == (turn, "thanks")
-    judge.add_verdicts([judged(turn, votes=(1, 1, None), hints=(Hint(text="Be brief, please."),))])
+    judge.add_verdicts([make_verdict(turn, votes=(1, 1, None), hints=(Hint(text="Be brief, please."),))])
     assert judge.unjudged(10) == []
 
     [row] = train.untrained(10)
@@ -144,14 +144,16 @@ def test_a_turn_cannot_be_trained_twice_not_even_by_mistake(ledger_path: Path) -
 
 
 def test_what_was_read_but_not_settled_is_open_after_a_restart(ledger_path: Path) -> None:
-    turns = [turned(str(i)) for i in range(5)]
+    turns = [make_turn(str(i)) for i in range(5)]
     with one_of_each(ledger_path, "serve") as serve:
         for turn in turns:
             serve.add_turn(turn)
     with one_of_each(ledger_path, "collect") as collect:
         read = collect.new_turns(4)
         collect.settle(
-            [settled(turns[1])], [Drop(turn=turns[2].id, stage="collect", reason="unmatched")], turns_read=read[-1][0]
+            [make_outcome(turns[1])],
+            [Drop(turn=turns[2].id, stage="collect", reason="unmatched")],
+            turns_read=read[-1][0],
         )
     with one_of_each(ledger_path, "collect") as collect:
         assert [t.id for _, t in collect.open_turns()] == [turns[0].id, turns[3].id]
@@ -160,13 +162,13 @@ def test_what_was_read_but_not_settled_is_open_after_a_restart(ledger_path: Path
 
 
 def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(ledger_path: Path) -> None:
-    turns = [turned(str(i)) for i in range(4)]
+    turns = [make_turn(str(i)) for i in range(4)]
     serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
     for turn in turns:
         serve.add_turn(turn)
-    collect.settle([settled(turn) for turn in turns], [], turns_read=4)
+    collect.settle([make_outcome(turn) for turn in turns], [], turns_read=4)
     assert len(judge.unjudged(10)) == 4
-    judge.add_verdicts([judged(turns[0]), judged(turns[2]), judged(turns[3])])
+    judge.add_verdicts([make_verdict(turns[0]), make_verdict(turns[2]), make_verdict(turns[3])])
     assert [c.turn.id for c in judge.unjudged(10)] == [turns[1].id]
     judge.close()
     with one_of_each(ledger_path, "judge") as judge:
@@ -175,14 +177,14 @@ def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(l
 
 def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(ledger_path: Path) -> None:
     serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
     plain = judge.row
 
     def slow_row(sql: str, *values: object) -> object:
         found = plain(sql, *values)
         if "min(o.seq)" in sql:
-            collect.settle([settled(turn)], [], turns_read=1)
+            collect.settle([make_outcome(turn)], [], turns_read=1)
         return found
 
     judge.row = slow_row
@@ -193,11 +195,11 @@ def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(ledg
 
 def walked(path: Path) -> tuple[Ledger, Ledger, Ledger, str]:
     serve, collect, judge, train = (one_of_each(path, r) for r in ("serve", "collect", "judge", "train"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
-    collect.settle([settled(turn)], [], turns_read=1)
+    collect.settle([make_outcome(turn)], [], turns_read=1)
     judge.unjudged(10)
-    judge.add_verdicts([judged(turn, None)])
+    judge.add_verdicts([make_verdict(turn, None)])
     return serve, judge, train, turn.id
 
 
@@ -218,13 +220,13 @@ def test_a_thumb_after_the_verdict_comes_back_to_the_judge_once(ledger_path: Pat
 
 def test_a_thumb_that_came_while_the_judge_was_thinking_is_not_lost(ledger_path: Path) -> None:
     serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
-    collect.settle([settled(turn)], [], turns_read=1)
+    collect.settle([make_outcome(turn)], [], turns_read=1)
     [case] = judge.unjudged(10)
     assert case.feedback == ()
     serve.add_feedback(Feedback(turn=turn.id, hint="Say it in French, please."))
-    judge.add_verdicts([judged(turn, 1.0)])
+    judge.add_verdicts([make_verdict(turn, 1.0)])
     [late] = judge.late_feedback(10)
     assert late.feedback[0].hint == "Say it in French, please."
 
@@ -261,9 +263,9 @@ def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path:
 def test_a_connection_cannot_write_another_writers_table(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "judge") as judge:
         with pytest.raises(LedgerError, match="writes as 'judge'; that needs serve"):
-            judge.add_turn(turned())
+            judge.add_turn(make_turn())
     with Ledger(ledger_path) as reader, pytest.raises(LedgerError, match="None"):
-        reader.add_turn(turned())
+        reader.add_turn(make_turn())
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(
 ) -> None:
     with one_of_each(ledger_path, "serve") as ledger:
         for i in range(20):
-            ledger.add_turn(turned(str(i)))
+            ledger.add_turn(make_turn(str(i)))
     damaged = damage(ledger_path.read_bytes())  # type: ignore[operator]
     ledger_path.write_bytes(damaged)
     with pytest.raises(LedgerDamaged, match=words):
@@ -295,7 +297,7 @@ def test_a_process_that_died_while_its_log_was_moved_into_the_file_leaves_a_whol
     with one_of_each(path, "serve") as ledger:
         ledger.db.execute("PRAGMA wal_autocheckpoint = 0")
         for i in range(50):
-            ledger.add_turn(turned(str(i)))
+            ledger.add_turn(make_turn(str(i)))
         old, log = path.read_bytes(), path.with_name("ledger.db-wal").read_bytes()
         ledger.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         new = path.read_bytes()
@@ -321,7 +323,7 @@ def test_a_file_of_a_later_release_is_refused_and_left_as_it_is(ledger_path: Pat
 
 
 def test_an_older_file_is_brought_forward_with_all_its_rows(ledger_path: Path) -> None:
-    turn = turned()
+    turn = make_turn()
     with one_of_each(ledger_path, "serve") as ledger:
         ledger.add_turn(turn)
     later = (*MIGRATIONS, "ALTER TABLE turns ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm';")
@@ -332,7 +334,7 @@ def test_an_older_file_is_brought_forward_with_all_its_rows(ledger_path: Path) -
 
 def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "serve") as ledger:
-        ledger.add_turn(turned())
+        ledger.add_turn(make_turn())
     broken = (*MIGRATIONS, "CREATE TABLE extra (x);\nCREATE TABLE turns (y);")
     with pytest.raises(LedgerDamaged, match="already exists"):
         Ledger(ledger_path, writer="serve", migrations=broken)
@@ -341,7 +343,7 @@ def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> N
 
 
 def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Path) -> None:
-    first, second = turned("a"), turned("b")
+    first, second = make_turn("a"), make_turn("b")
     said = [ImportRecord(turn=t.id, session="s", index=i, kind="main") for i, t in enumerate((first, second))]
     with one_of_each(ledger_path, "import") as ledger:
         with pytest.raises(sqlite3.IntegrityError):
@@ -405,7 +407,7 @@ def test_a_version_that_was_refused_stays_so_when_its_weights_are_deleted(ledger
 
 def test_readers_see_what_is_committed_while_a_writer_writes(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "serve") as serve, Ledger(ledger_path) as reader:
-        turn = turned()
+        turn = make_turn()
         serve.add_turn(turn)
         assert reader.turn(turn.id) == turn
         assert reader.counts()["turns"] == 1

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from stories import judged, settled, turned
 from test_local_models import embedded, quiet  # noqa: F401 (a fixture)
 from test_local_trainer import SHAPES, by_tree, lesson, order, same_files, some_batch, version, worker
 from tiny import save_tiny, tiny
@@ -28,6 +27,7 @@ from openclaw_rl.backends.local.training.worker import Order
 from openclaw_rl.losses import LossSettings
 from openclaw_rl.ports import StepResult
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Completion, Drop, Hint, Message, Prompt, Sample, Sampling, Step, Version
@@ -123,11 +123,11 @@ class Run:
                 finish="stop",
                 version=0,
             )
-            turn = turned(id=f"t{at}", prompt=one.prompt, completion=done)
+            turn = make_turn(id=f"t{at}", prompt=one.prompt, completion=done)
             serve.add_turn(turn)
-            collect.settle([settled(turn)], [], turns_read=serve.newest("turns"))
+            collect.settle([make_outcome(turn)], [], turns_read=serve.newest("turns"))
             hints = (Hint(text="w9 w9 w8 w7"),) if at % 2 else ()
-            judge.add_verdicts([judged(turn, 1.0 if at % 3 else -1.0, hints=hints)])
+            judge.add_verdicts([make_verdict(turn, 1.0 if at % 3 else -1.0, hints=hints)])
         self.train = Ledger(root / "ledger.db", writer="train", sync="normal")
 
     def begin(self, dies: str | None = None) -> TrainLoop:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import judged, settled, turned
 
 from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
@@ -16,6 +15,7 @@ from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, GateDecision, StepResult
 from openclaw_rl.store import Ledger, ask
+from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Hint, Sample, Turn, Version
@@ -48,11 +48,11 @@ class Story:
         )  # type: ignore[arg-type]
 
     def said(self, score: float | None, hint: str | Hint | None = None, *, kind: str = "main", **turn_is: Any) -> str:
-        turn = turned(at=self.now, **turn_is)
+        turn = make_turn(at=self.now, **turn_is)
         self.serve.add_turn(turn)
-        self.collect.settle([settled(turn, at=self.now, kind=kind)], [], turns_read=self.serve.newest("turns"))
+        self.collect.settle([make_outcome(turn, at=self.now, kind=kind)], [], turns_read=self.serve.newest("turns"))
         hints = (hint if isinstance(hint, Hint) else Hint(text=hint),) if hint else ()
-        self.judge.add_verdicts([judged(turn, score, hints=hints, at=self.now)])
+        self.judge.add_verdicts([make_verdict(turn, score, hints=hints, at=self.now)])
         return turn.id
 
 
@@ -338,7 +338,7 @@ class Plays:
     def reply(self, play: str, group: str = "g") -> None:
         """The play answers: its turn before this one, if any, is settled by it."""
         self.settle(play)
-        turn = turned(at=self.story.now, session=play, group=group)
+        turn = make_turn(at=self.story.now, session=play, group=group)
         self.story.serve.add_turn(turn)
         self.open[play] = turn
 
@@ -347,10 +347,10 @@ class Plays:
         if turn is None:
             return
         index = self.counts[play] = self.counts.get(play, -1) + 1
-        outcome = settled(turn, session=play, index=index, ended=ended, at=self.story.now)
+        outcome = make_outcome(turn, session=play, index=index, ended=ended, at=self.story.now)
         self.story.collect.settle([outcome], [], turns_read=self.story.serve.newest("turns"))
         score = reward if reward is not None else 0.0
-        self.story.judge.add_verdicts([judged(turn, score, source="environment", at=self.story.now)])
+        self.story.judge.add_verdicts([make_verdict(turn, score, source="environment", at=self.story.now)])
 
     def end(self, play: str, reward: float) -> None:
         self.settle(play, reward, "done")

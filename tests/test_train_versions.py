@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from stories import judged, settled, turned
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, NotInLedger
 from openclaw_rl.store import Ledger, ask
+from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Hint, Version, VersionState
@@ -116,10 +116,10 @@ class Story:
 
     async def learn(self, *rules: str) -> None:
         for rule in rules:
-            turn = turned()
+            turn = make_turn()
             self.serve.add_turn(turn)
-            self.collect.settle([settled(turn)], [], turns_read=self.serve.newest("turns"))
-            self.judge.add_verdicts([judged(turn, -1.0, hints=(Hint(text=rule),))])
+            self.collect.settle([make_outcome(turn)], [], turns_read=self.serve.newest("turns"))
+            self.judge.add_verdicts([make_verdict(turn, -1.0, hints=(Hint(text=rule),))])
             await self.loop.tick()
 
     def folders(self) -> list[str]:

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import judged, says, settled, turned
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.errors import ImportRefused
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import make_message, make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Hint
 from openclaw_rl.views import transcripts
 
@@ -72,7 +72,7 @@ async def test_a_conversation_goes_on_where_its_prompt_is_the_next_state_before(
         assert [m.content for m in turns[2].prompt.messages] == ["Title?"]
         assert all(turn.completion.scored for turn in turns), "these log-probs were computed, not sampled"
         assert len(turns[0].completion.logprobs) == len(turns[0].completion.reply_tokens) == len("Hello there!") + 1
-        assert ledger.recorded(turns[0].id).next_state == (says("user", "Too long."),)
+        assert ledger.recorded(turns[0].id).next_state == (make_message("user", "Too long."),)
         assert (turns[2].declared, turns[2].trainable) == ("side", False)
 
 
@@ -172,10 +172,10 @@ async def test_a_served_turn_comes_out_with_all_that_is_known_and_goes_in_again(
     tmp_path: Path, ledger_path: Path
 ) -> None:
     serve, collect, judge = (Ledger(ledger_path, writer=w, sync="normal") for w in ("serve", "collect", "judge"))
-    turn = turned("Tell me")
+    turn = make_turn("Tell me")
     serve.add_turn(turn)
-    collect.settle([settled(turn, session="found")], [], turns_read=1)
-    judge.add_verdicts([judged(turn, -1.0, hints=(Hint(text="Be brief, please."),))])
+    collect.settle([make_outcome(turn, session="found")], [], turns_read=1)
+    judge.add_verdicts([make_verdict(turn, -1.0, hints=(Hint(text="Be brief, please."),))])
     with Ledger(ledger_path) as ledger:
         [row] = transcripts.export(ledger)
         [line] = transcripts.training_set(ledger)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from stories import judged, replied, settled, turned
 
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.gate.examination import VersionWatch
 from openclaw_rl.gate.monitor import Rules, evidence, is_new, lineage, relapse
 from openclaw_rl.store import Ledger, Scored, ask
+from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.samples import Rules as TrainRules
 from openclaw_rl.types import Hint, Version
@@ -182,10 +182,10 @@ class Served:
     ) -> list[str]:
         names = []
         for score in scores:
-            turn = turned(completion=replied(version=version), trainable=trainable)
+            turn = make_turn(completion=make_completion(version=version), trainable=trainable)
             self.serve.add_turn(turn)
-            self.collect.settle([settled(turn)], [], turns_read=self.serve.newest("turns"))
-            self.judge.add_verdicts([judged(turn, score, hints=(Hint(text=hint),) if hint else ())])
+            self.collect.settle([make_outcome(turn)], [], turns_read=self.serve.newest("turns"))
+            self.judge.add_verdicts([make_verdict(turn, score, hints=(Hint(text=hint),) if hint else ())])
             names.append(turn.id)
         return names
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from stories import judged, replied, says, settled, turned
 
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import GateDecision, Stream
 from openclaw_rl.store import PIN, UNPIN, Ledger, ask
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Hint, Prompt, Sampling, Step, Version
 from openclaw_rl.views import lineage as why
 
@@ -27,19 +27,26 @@ RULE = "Please keep it under 30 words."
 def run(tmp_path: Path) -> Path:
     """Version 1 learned from one correction and one thumb, version 2 was refused, version 3 is 1 again."""
     path = tmp_path / "ledger.db"
-    corrected = turned("What is tea?", id="t1", completion=replied("Tea is a very long story."))
-    praised = turned("What is rain?", id="t2", user="u2")
-    later = turned("What is snow?", id="t3", completion=replied("Cold.", version=1))
+    corrected = make_turn("What is tea?", id="t1", completion=make_completion("Tea is a very long story."))
+    praised = make_turn("What is rain?", id="t2", user="u2")
+    later = make_turn("What is snow?", id="t3", completion=make_completion("Cold.", version=1))
     with Ledger(path, writer="serve", sync="normal") as serve:
         for turn in (corrected, praised, later):
             serve.add_turn(turn)
     with Ledger(path, writer="collect") as collect:
-        collect.settle([settled(corrected, next_state=(says("user", SENTENCE),)), settled(praised), settled(later)], [])
+        collect.settle(
+            [
+                make_outcome(corrected, next_state=(make_message("user", SENTENCE),)),
+                make_outcome(praised),
+                make_outcome(later),
+            ],
+            [],
+        )
     with Ledger(path, writer="judge") as judge:
-        bad = judged(
+        bad = make_verdict(
             corrected, -1.0, hints=(Hint(text=RULE), Hint(text="It is warm.", kind="fact")), note="a complaint"
         )
-        judge.add_verdicts([bad, judged(praised, 1.0), judged(later, -1.0)])
+        judge.add_verdicts([bad, make_verdict(praised, 1.0), make_verdict(later, -1.0)])
     one = tmp_path / "one"
     one.mkdir()
     (one / ADAPTER).write_text(json.dumps({"rules": [RULE], "turns": []}))
@@ -175,7 +182,7 @@ def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_th
     monkeypatch.setattr(FakePolicy, "generate", watched)
     asked = Sampling(temperature=0.7, presence_penalty=0.25, min_p=0.1, stop=("END",), max_tokens=40, seed=11)
     with Ledger(run / "ledger.db", writer="serve", sync="normal") as serve:
-        serve.add_turn(turned("What is ice?", id="t4", completion=replied("Cold.", sampling=asked)))
+        serve.add_turn(make_turn("What is ice?", id="t4", completion=make_completion("Cold.", sampling=asked)))
     where = ["--rl-buffer-dir", str(run), "--set", "policy.backend=fake", "--set", "policy.model=fake"]
     done = CliRunner().invoke(cli, ["why", "t4", "--answer", *where])
     assert done.exit_code == 0, done.output

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Scripted, serving
 from test_local_models import make_folder, quiet
 
 from openclaw_rl.backends.hf.models import load
@@ -15,6 +14,7 @@ from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.ports import Policy, Stream, SupportsScopes
+from openclaw_rl.testing import ScriptedPolicy, serving
 from openclaw_rl.types import Message, Prompt, Sampling
 
 SECRET = list(range(3, 3 + 64))
@@ -62,7 +62,7 @@ def test_nobody_waits_for_what_another_is_just_reading(engine: Engine) -> None:
     assert reused(engine, writing(3, "erin"), writing(4, "frank")) == 0
 
 
-class Divided(Scripted):
+class Divided(ScriptedPolicy):
     """Notes for which scope it is asked."""
 
     def __init__(self) -> None:
@@ -82,14 +82,14 @@ def plain(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | 
 @pytest.mark.parametrize("generate", [None, plain])
 def test_each_of_several_users_has_a_scope_and_a_single_one_needs_none(generate: Any) -> None:
     several, alone = Divided(), Divided()
-    with serving(several, keys={"a": "alice", "b": "bob", "a2": "alice"}, generate=generate) as world:
+    with serving(several, keys={"a": "alice", "b": "bob", "a2": "alice"}, generate=generate) as server:
         for who in (ALICE, BOB, {"authorization": "Bearer a2"}):
-            assert world.chat(headers=who).status_code == 200
+            assert server.chat(headers=who).status_code == 200
     assert several.scopes == ["alice", "bob", "alice"]
-    with serving(alone, keys={"a": "alice", "a2": "alice"}, generate=generate) as world:
-        assert world.chat(headers=ALICE).status_code == 200
-    with serving(alone) as world:
-        assert world.chat().status_code == 200
+    with serving(alone, keys={"a": "alice", "a2": "alice"}, generate=generate) as server:
+        assert server.chat(headers=ALICE).status_code == 200
+    with serving(alone) as server:
+        assert server.chat().status_code == 200
     assert alone.scopes == []
 
 

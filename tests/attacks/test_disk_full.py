@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Notebook, World, serving
-from stories import turned
 from system import System
 
 from openclaw_rl.errors import LedgerDamaged, LedgerDown
@@ -24,6 +22,7 @@ from openclaw_rl.serve import recorder
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.recorder import TurnRecorder
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import MemoryLedger, RunningServer, make_turn, serving
 from openclaw_rl.views import status as views
 
 WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -34,10 +33,10 @@ def large() -> str:
     return os.urandom(20_000).hex()  # so that packing it makes it no smaller
 
 
-def asks(world: World, path: str, *, stream: bool) -> Any:
+def asks(server: RunningServer, path: str, *, stream: bool) -> Any:
     said = large()
     body = {"model": "toy", "messages": [{"role": "user", "content": said}], "input": said, "max_tokens": 9}
-    return world.post(path, {**body, "stream": stream})
+    return server.post(path, {**body, "stream": stream})
 
 
 def full(ledger: Ledger, *, pages: int = 1) -> None:
@@ -55,25 +54,25 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
     book: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_EVERY", 0.01)
-    with serving(ledger=book) as world:
-        known = world.chat().json()["id"]
+    with serving(ledger=book) as server:
+        known = server.chat().json()["id"]
         full(book)
-        answers = [asks(world, path, stream=stream) for path in WIRES for stream in (False, True)]
+        answers = [asks(server, path, stream=stream) for path in WIRES for stream in (False, True)]
         assert [answer.status_code for answer in answers] == [200] * 6
         turns = [answer.headers["x-openclaw-rl-turn"] for answer in answers]
 
-        unfit = world.get("/readyz")
+        unfit = server.get("/readyz")
         assert (unfit.status_code, unfit.json()["ready"]) == (503, False)
         [reason] = unfit.json()["reasons"]
         assert reason == (
             "6 answered turns wait for the ledger: there is no room left for it; free some space on its disk"
         )
-        page = world.get("/metrics").text
+        page = server.get("/metrics").text
         assert "openclaw_rl_turns_waiting 6.0" in page
         assert "openclaw_rl_turns_lost_total 0.0" in page
 
         for turn in (known, turns[0]):
-            refused = world.post("/v1/feedback", {"turn": turn, "thumb": "up", "comment": large()})
+            refused = server.post("/v1/feedback", {"turn": turn, "thumb": "up", "comment": large()})
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "ledger_down"
             assert "free some space" in refused.json()["error"]["message"]
@@ -81,23 +80,23 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
             assert int(refused.headers["retry-after"]) >= 1
 
         full(book, pages=10**6)
-        readiness(f"{world.url}/readyz", 200)
+        readiness(f"{server.url}/readyz", 200)
         assert [turn for (turn,) in book.rows("SELECT id FROM turns ORDER BY seq")] == [known, *turns]
-        assert world.post("/v1/feedback", {"turn": turns[0], "thumb": "up"}).status_code == 200
-        assert "openclaw_rl_turns_waiting 0.0" in world.get("/metrics").text
+        assert server.post("/v1/feedback", {"turn": turns[0], "thumb": "up"}).status_code == 200
+        assert "openclaw_rl_turns_waiting 0.0" in server.get("/metrics").text
 
 
 def test_what_still_waits_at_the_end_is_written_then_or_counted_as_lost(caplog: pytest.LogCaptureFixture) -> None:
-    notebook = Notebook()
-    notebook.fails = DOWN
-    kept, metrics = TurnRecorder(notebook, Metrics()), Metrics()
-    first, second = turned("a"), turned("b")
+    ledger = MemoryLedger()
+    ledger.fails = DOWN
+    kept, metrics = TurnRecorder(ledger, Metrics()), Metrics()
+    first, second = make_turn("a"), make_turn("b")
     kept.add(first)
-    notebook.fails = None
+    ledger.fails = None
     kept.end()
-    assert (list(notebook.turns), kept.lost, kept.alarms()) == ([first.id], 0, [])
-    notebook.fails = DOWN
-    kept = TurnRecorder(notebook, metrics)
+    assert (list(ledger.turns), kept.lost, kept.alarms()) == ([first.id], 0, [])
+    ledger.fails = DOWN
+    kept = TurnRecorder(ledger, metrics)
     kept.add(second)
     with caplog.at_level(logging.ERROR):
         kept.end()
@@ -106,10 +105,10 @@ def test_what_still_waits_at_the_end_is_written_then_or_counted_as_lost(caplog: 
 
 
 def test_memory_is_bounded_and_what_exceeds_it_is_an_alarm() -> None:
-    notebook = Notebook()
-    notebook.fails = DOWN
-    kept = TurnRecorder(notebook, Metrics(), room=5_000)
-    turns = [turned(str(number)) for number in range(4)]
+    ledger = MemoryLedger()
+    ledger.fails = DOWN
+    kept = TurnRecorder(ledger, Metrics(), room=5_000)
+    turns = [make_turn(str(number)) for number in range(4)]
     for turn in turns:
         kept.add(turn)
     assert [kept.find(turn.id) is not None for turn in turns] == [True, True, False, False]
@@ -117,27 +116,27 @@ def test_memory_is_bounded_and_what_exceeds_it_is_an_alarm() -> None:
         "2 answered turns wait for the ledger: there is no room left for it; free some space on its disk",
         "2 answered turns are lost: the ledger could not take them",
     ]
-    notebook.fails = None
+    ledger.fails = None
     kept.flush()
-    assert list(notebook.turns) == [turn.id for turn in turns[:2]]
+    assert list(ledger.turns) == [turn.id for turn in turns[:2]]
     assert [alarm["what"] for alarm in kept.alarms()] == ["2 answered turns are lost: the ledger could not take them"]
 
 
 def test_a_turn_that_no_ledger_would_take_does_not_hold_up_those_behind_it() -> None:
-    class Picky(Notebook):
+    class Picky(MemoryLedger):
         def add_turn(self, turn: Any) -> None:
             if self.fails is None and turn.prompt.messages[-1].content == "bad":
                 raise LedgerDamaged("no")
             super().add_turn(turn)
 
-    notebook = Picky()
-    notebook.fails = DOWN
-    kept, bad, good = TurnRecorder(notebook, Metrics()), turned("bad"), turned("good")
+    ledger = Picky()
+    ledger.fails = DOWN
+    kept, bad, good = TurnRecorder(ledger, Metrics()), make_turn("bad"), make_turn("good")
     kept.add(bad)
     kept.add(good)
-    notebook.fails = None
+    ledger.fails = None
     kept.flush()
-    assert (list(notebook.turns), kept.lost, kept.reasons()) == ([good.id], 1, [])
+    assert (list(ledger.turns), kept.lost, kept.reasons()) == ([good.id], 1, [])
 
 
 def test_status_raises_an_alarm_for_a_loop_that_can_no_longer_say_how_it_is(ledger_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Scripted, World, events, serving
 
 from openclaw_rl import config
 from openclaw_rl.errors import RequestError
@@ -19,6 +18,7 @@ from openclaw_rl.serve import RequestLimits, endpoints
 from openclaw_rl.serve.fields import At, parse_json, whole_json
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.views import status as views
 
 ASK = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
@@ -31,9 +31,9 @@ TOOLS = {
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with serving() as world:
-        yield world
+def server() -> Iterator[RunningServer]:
+    with serving() as server:
+        yield server
 
 
 # --- heads ---
@@ -41,15 +41,17 @@ def world() -> Iterator[World]:
 
 @pytest.mark.parametrize("path", [*WIRES, "/v1/models", "/v1/nothing", "/v1/messages/nothing", "/metrics"])
 @pytest.mark.parametrize("head", [{"host": "[::1"}, {"origin": "http://[::1"}, {"origin": "http://[x]]:80"}])
-def test_an_address_with_half_a_bracket_is_the_callers_fault(world: World, path: str, head: dict[str, str]) -> None:
-    for answer in (world.post(path, ASK, **head), world.get(path, **head)):
+def test_an_address_with_half_a_bracket_is_the_callers_fault(
+    server: RunningServer, path: str, head: dict[str, str]
+) -> None:
+    for answer in (server.post(path, ASK, **head), server.get(path, **head)):
         assert answer.status_code in (400, 404, 405), (path, head, answer.text)
         assert "error" in answer.json()
-    assert world.post("/v1/chat/completions", ASK, **head).status_code == 400
+    assert server.post("/v1/chat/completions", ASK, **head).status_code == 400
 
 
-def test_a_body_that_is_packed_is_refused_by_name(world: World) -> None:
-    refused = world.post("/v1/messages", b"\x1f\x8b", content_encoding="gzip")
+def test_a_body_that_is_packed_is_refused_by_name(server: RunningServer) -> None:
+    refused = server.post("/v1/messages", b"\x1f\x8b", content_encoding="gzip")
     assert (refused.status_code, refused.json()["type"]) == (415, "error")
 
 
@@ -84,12 +86,12 @@ def spoken(path: str) -> bytes:
 @pytest.mark.parametrize("stream", [False, True])
 def test_half_a_character_anywhere_loses_no_turn(ledger_path: Path, path: str, stream: bool) -> None:
     body = spoken(path)[:-1] + (b', "stream": true}' if stream else b"}")
-    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger, redact=patterns) as world:
-        answer = world.post(path, body)
+    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger, redact=patterns) as server:
+        answer = server.post(path, body)
         assert answer.status_code == 200, answer.text
         if stream:
-            assert "error" not in [name for name, _ in events(answer.text)]
-        assert "openclaw_rl_turns_lost_total 0.0" in world.get("/metrics").text
+            assert "error" not in [name for name, _ in sse_events(answer.text)]
+        assert "openclaw_rl_turns_lost_total 0.0" in server.get("/metrics").text
     with Ledger(ledger_path) as reader:
         assert reader.counts()["turns"] == 1
         (name,) = reader.sessions()
@@ -100,11 +102,11 @@ def test_half_a_character_anywhere_loses_no_turn(ledger_path: Path, path: str, s
         assert json.loads(arguments).popitem()[1] == "\ufffd"
 
 
-def test_half_a_character_in_feedback_and_a_session_is_kept_whole(world: World) -> None:
-    turn = world.chat().json()["id"]
-    assert world.post("/v1/feedback", f'{{"turn": "{turn}", "comment": "no {HALF}"}}'.encode()).status_code == 200
-    assert world.notebook.feedback[0].hint == "no \ufffd"
-    assert world.post("/v1/sessions/%ED%A0%BD/end", {}).status_code == 404
+def test_half_a_character_in_feedback_and_a_session_is_kept_whole(server: RunningServer) -> None:
+    turn = server.chat().json()["id"]
+    assert server.post("/v1/feedback", f'{{"turn": "{turn}", "comment": "no {HALF}"}}'.encode()).status_code == 200
+    assert server.ledger.feedback[0].hint == "no \ufffd"
+    assert server.post("/v1/sessions/%ED%A0%BD/end", {}).status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -145,17 +147,17 @@ def test_signs_inside_a_text_are_no_values() -> None:
     assert crowded(messages=[{"role": "user", "content": text}])().key("messages").value[0]["content"] == text
 
 
-def test_many_parts_and_messages_are_refused_in_words(world: World) -> None:
+def test_many_parts_and_messages_are_refused_in_words(server: RunningServer) -> None:
     parts = [{"type": "text", "text": "a"}] * 70_000
     for path in WIRES:
-        many = world.post(
+        many = server.post(
             path, {"messages": [{"role": "user", "content": parts}], "input": [{"role": "user", "content": parts}]}
         )
         assert (many.status_code, "more than 200000 values" in many.text) == (413, True)
-    assert world.policy.asked == []
+    assert server.policy.requests == []
 
 
-def test_a_large_body_is_parsed_on_a_thread_of_its_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_is_parsed_on_a_thread_of_its_own(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
     def parse(raw: bytes, **limits: int) -> At:
@@ -163,55 +165,55 @@ def test_a_large_body_is_parsed_on_a_thread_of_its_own(world: World, monkeypatch
         return parse_json(raw, **limits)
 
     monkeypatch.setattr(endpoints, "parse_json", parse)
-    assert world.chat("x" * 300_000).status_code in (200, 400)
-    assert world.chat("x").status_code == 200
+    assert server.chat("x" * 300_000).status_code in (200, 400)
+    assert server.chat("x").status_code == 200
     assert (threads[0].startswith("bodies"), threads[1].startswith("bodies")) == (True, False)
 
 
-def lines(world: World, head: str) -> bytes:
+def lines(server: RunningServer, head: str) -> bytes:
     """What the server says to a head whose body never comes."""
-    host, port = world.url.removeprefix("http://").split(":")
+    host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as line:
         line.sendall(f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{head}\r\n\r\n".encode())
         return line.recv(1000)
 
 
 def test_a_large_body_is_sent_away_by_its_head_when_the_line_is_full() -> None:
-    policy = Scripted("Hello")
+    policy = ScriptedPolicy("Hello")
     policy.stall_after = 2
-    with serving(policy, limits=RequestLimits(streams_per_key=1, queue_per_key=0)) as world, world.client() as first:
+    with serving(policy, limits=RequestLimits(streams_per_key=1, queue_per_key=0)) as server, server.client() as first:
         with first.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as running:
             got = running.iter_lines()
             assert next(got).startswith("data: ")
-            assert lines(world, "Content-Length: 1000000").startswith(b"HTTP/1.1 429")
-            assert lines(world, "Transfer-Encoding: chunked").startswith(b"HTTP/1.1 429")
+            assert lines(server, "Content-Length: 1000000").startswith(b"HTTP/1.1 429")
+            assert lines(server, "Transfer-Encoding: chunked").startswith(b"HTTP/1.1 429")
 
 
-def test_a_body_that_says_how_large_it_is_is_refused_before_it_comes(world: World) -> None:
-    assert lines(world, "Content-Length: 9000000").startswith(b"HTTP/1.1 413")
+def test_a_body_that_says_how_large_it_is_is_refused_before_it_comes(server: RunningServer) -> None:
+    assert lines(server, "Content-Length: 9000000").startswith(b"HTTP/1.1 413")
     assert config.Config().serve.limits.body_mb == 8.0
 
 
 def test_a_large_body_waits_unread_until_there_is_a_place() -> None:
-    policy = Scripted("Hello")
+    policy = ScriptedPolicy("Hello")
     policy.pause_after = 2
     body = json.dumps({**ASK, "messages": [{"role": "user", "content": "x" * 300_000}]}).encode()
-    with serving(policy, limits=RequestLimits(streams_per_key=1, read_seconds=30)) as world, world.client() as first:
+    with serving(policy, limits=RequestLimits(streams_per_key=1, read_seconds=30)) as server, server.client() as first:
         with first.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as running:
             got = running.iter_lines()
             assert next(got).startswith("data: ")
             answers: list[int] = []
             later = threading.Thread(
-                target=lambda: answers.append(world.post("/v1/chat/completions", body).status_code)
+                target=lambda: answers.append(server.post("/v1/chat/completions", body).status_code)
             )
             later.start()
-            while "openclaw_rl_requests_waiting 1.0" not in world.get("/metrics").text:
+            while "openclaw_rl_requests_waiting 1.0" not in server.get("/metrics").text:
                 pass  # until it stands in line
             policy.pause_after = None
             policy.go_on()
             list(got)
         later.join(timeout=20)
-    assert (answers, len(policy.asked)) == ([400], 2), "it was read, and is longer than the model's context"
+    assert (answers, len(policy.requests)) == ([400], 2), "it was read, and is longer than the model's context"
 
 
 # --- words ---
@@ -231,21 +233,21 @@ def test_a_large_body_waits_unread_until_there_is_a_place() -> None:
     ],
 )
 def test_what_is_missing_is_named_for_what_it_is(
-    world: World, method: str, path: str, body: Any, status: int, code: str | None
+    server: RunningServer, method: str, path: str, body: Any, status: int, code: str | None
 ) -> None:
-    with world.client() as client:
+    with server.client() as client:
         answer = client.request(method, path, json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_a_stroke_too_many_still_lists_the_models(world: World) -> None:
-    assert world.get("/v1/models/").json() == world.get("/v1/models").json()
+def test_a_stroke_too_many_still_lists_the_models(server: RunningServer) -> None:
+    assert server.get("/v1/models/").json() == server.get("/v1/models").json()
 
 
-def test_the_list_of_models_answers_each_api_in_its_own_shape(world: World) -> None:
-    ours = world.get("/v1/models/toy@nine")
-    theirs = world.get("/v1/models/toy@nine", anthropic_version="2023-06-01")
+def test_the_list_of_models_answers_each_api_in_its_own_shape(server: RunningServer) -> None:
+    ours = server.get("/v1/models/toy@nine")
+    theirs = server.get("/v1/models/toy@nine", anthropic_version="2023-06-01")
     assert set(ours.json()) == {"error"}
     assert theirs.json() == {
         "type": "error",

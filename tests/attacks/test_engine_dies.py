@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from serving import Notebook
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.local.engine import policy as local
@@ -22,6 +21,7 @@ from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
 from openclaw_rl.ports import Delta, ReportsOutage
 from openclaw_rl.serve import RequestLimits, ServeLoop, build_app
+from openclaw_rl.testing import MemoryLedger
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
 READY = Ready(name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100)
@@ -328,7 +328,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def client(policy: LocalPolicy) -> httpx2.AsyncClient:
-    api = build_app(policy=policy, ledger=Notebook(), limits=RequestLimits(hold_seconds=1000))
+    api = build_app(policy=policy, ledger=MemoryLedger(), limits=RequestLimits(hold_seconds=1000))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://localhost", timeout=60)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from serving import Notebook
 from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, quiet
 
 from openclaw_rl.backends.hf.models import load
@@ -23,6 +22,7 @@ from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import build_app
+from openclaw_rl.testing import MemoryLedger
 from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
 
 DEEP = '{"a":' * 900 + "1" + "}" * 900
@@ -75,7 +75,7 @@ def test_strange_requests_are_refused_or_answered_by_one_process(policy: LocalPo
     }
 
     async def story() -> dict[str, int]:
-        api = build_app(policy=policy, ledger=Notebook())
+        api = build_app(policy=policy, ledger=MemoryLedger())
         transport = httpx2.ASGITransport(app=api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:
 

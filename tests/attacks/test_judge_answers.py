@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
-from stories import replied, says, settled, turned
 
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.voters import MOST
 from openclaw_rl.ports import Case
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -82,8 +82,8 @@ async def judging(
 
 
 def case() -> Case:
-    turn = turned("hello", completion=replied("hi"))
-    return Case(turn=turn, outcome=settled(turn, next_state=(says("user", "so it is then"),)))
+    turn = make_turn("hello", completion=make_completion("hi"))
+    return Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message("user", "so it is then"),)))
 
 
 async def test_a_plain_answer_counts_even_with_half_a_character_in_it() -> None:

@@ -11,13 +11,13 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from stories import turned
 from system import System
 
 from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.store import Ledger, ask
+from openclaw_rl.testing import make_turn
 from openclaw_rl.types import Version
 from openclaw_rl.versions.rollback import roll_back
 
@@ -39,7 +39,7 @@ def deleted(pid: int | str) -> list[str]:
 
 @pytest.mark.parametrize("other", [SHELL, ASK])
 def test_another_connection_of_this_process_costs_a_ledger_none_of_its_locks(ledger_path: Path, other: str) -> None:
-    turn = turned()
+    turn = make_turn()
     with Ledger(ledger_path, writer="serve") as serve:
         Ledger(ledger_path, writer="judge").close()
         Ledger(ledger_path).close()
@@ -51,7 +51,7 @@ def test_another_connection_of_this_process_costs_a_ledger_none_of_its_locks(led
 
 
 def test_a_command_leaves_the_log_even_under_a_server_that_lost_its_locks(ledger_path: Path) -> None:
-    turn = turned()
+    turn = make_turn()
     with Ledger(ledger_path, writer="serve") as serve:
         ledger_path.read_bytes()  # what a plug-in in the server's process might do: all its locks are gone
         elsewhere(ASK, ledger_path)
@@ -110,7 +110,7 @@ async def test_a_rollback_that_waits_for_the_trainer_is_not_called_a_failure(tmp
 
 def test_what_could_not_be_written_moves_no_mark(ledger_path: Path) -> None:
     with Ledger(ledger_path, writer="serve") as serve, Ledger(ledger_path, writer="collect") as collect:
-        serve.add_turn(turned())
+        serve.add_turn(make_turn())
         [(seq, _)] = collect.new_turns(9)
         collect.db.execute("PRAGMA query_only = on")
         with pytest.raises(LedgerError, match="may only be read"):
@@ -124,7 +124,7 @@ def test_what_could_not_be_written_moves_no_mark(ledger_path: Path) -> None:
 
 def fill(serve: Ledger) -> None:
     for number in range(500):
-        serve.add_turn(turned(str(number) * 200))
+        serve.add_turn(make_turn(str(number) * 200))
 
 
 def test_a_write_that_fails_at_its_end_does_not_spoil_the_next_one(ledger_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_write_that_fails_at_its_end_does_not_spoil_the_next_one(ledger_path: 
             fill(serve)
         kept = serve.row("SELECT count(*) FROM turns")[0]
         serve.db.execute("PRAGMA max_page_count = 100000")
-        serve.add_turn(turned("again"))
+        serve.add_turn(make_turn("again"))
         assert serve.row("SELECT count(*) FROM turns")[0] == kept + 1
         assert serve.check() == []
         with pytest.raises(sqlite3.IntegrityError):

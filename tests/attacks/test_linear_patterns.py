@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import replied, says, settled, turned
 
 import openclaw_rl
 from openclaw_rl.errors import MissingExtra
@@ -21,6 +20,7 @@ from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.prompt import escape
 from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 
 CUT = {
     "openclaw_rl.judge.lexicon_en.": 240,  # reading._CLAUSE
@@ -174,8 +174,11 @@ POISON += ["[HINT_START]", "Summarise this ", "exit code 1", "he said ", "= ", "
 def test_a_judge_reads_eight_times_as_much_in_about_eight_times_the_time(atom: str) -> None:
     def work(size: int) -> float:
         text = (atom * (size // len(atom) + 1))[:size]
-        turn = turned("Plan my week.", completion=replied("ok"))
-        cases = [Case(turn=turn, outcome=settled(turn, next_state=(says(role, text),))) for role in ("user", "tool")]
+        turn = make_turn("Plan my week.", completion=make_completion("ok"))
+        cases = [
+            Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, text),)))
+            for role in ("user", "tool")
+        ]
         begun = time.process_time()
         for case in cases:
             look(case)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import asked, replied, says, settled, turned
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.collect.threads import Threads
@@ -18,6 +17,7 @@ from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn
 from openclaw_rl.train.queue import Work
 from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Hint, Message, Outcome, Turn, Verdict, Version
@@ -26,23 +26,23 @@ pytestmark = pytest.mark.anyio
 
 DIGITS = "1" * 5_000
 PILLS = {
-    "an exit code of 5,000 digits": says("tool", f"exit code {DIGITS}"),
-    "an exit mark of 5,000 digits": says("tool", f"[exit code: {DIGITS}]"),
-    "nested objects": says("tool", '{"a":' * 3_000),
-    "nested lists": says("tool", '{"error": ' + "[" * 50_000),
-    "a return code of 5,000 digits": says("user", f"<returncode>{DIGITS}</returncode>"),
-    "a JSON number of 5,000 digits": says("tool", f'{{"exit_code": {DIGITS}}}'),
-    "numbers that are none": says("tool", '{"exit_code": NaN, "returncode": Infinity, "ok": 1e999}'),
-    "5,000 digits of tests passed": says("tool", f"{DIGITS} passed in 0.1s"),
-    "5,000 digits of unit tests": says("tool", f"Ran {DIGITS} tests in 1.0s\n\nOK"),
-    "5,000 digits of cargo tests": says("tool", f"test result: ok. {DIGITS} passed; {DIGITS} failed"),
-    "5,000 digits of jest tests": says("tool", f"Tests: {DIGITS} failed, {DIGITS} passed, {DIGITS} total"),
-    "half an emoji": says("user", "Please stop using \ud83d in your answers."),
-    "null bytes": says("tool", "\x00" * 1_000 + "error: \x00"),
-    "half emojis of a tool": says("tool", '{"error": "\ud83d\ude00\udfff"}\udc00'),
-    "half emojis in a complaint": says("user", "No, that's wrong \ud800\udbff!"),
+    "an exit code of 5,000 digits": make_message("tool", f"exit code {DIGITS}"),
+    "an exit mark of 5,000 digits": make_message("tool", f"[exit code: {DIGITS}]"),
+    "nested objects": make_message("tool", '{"a":' * 3_000),
+    "nested lists": make_message("tool", '{"error": ' + "[" * 50_000),
+    "a return code of 5,000 digits": make_message("user", f"<returncode>{DIGITS}</returncode>"),
+    "a JSON number of 5,000 digits": make_message("tool", f'{{"exit_code": {DIGITS}}}'),
+    "numbers that are none": make_message("tool", '{"exit_code": NaN, "returncode": Infinity, "ok": 1e999}'),
+    "5,000 digits of tests passed": make_message("tool", f"{DIGITS} passed in 0.1s"),
+    "5,000 digits of unit tests": make_message("tool", f"Ran {DIGITS} tests in 1.0s\n\nOK"),
+    "5,000 digits of cargo tests": make_message("tool", f"test result: ok. {DIGITS} passed; {DIGITS} failed"),
+    "5,000 digits of jest tests": make_message("tool", f"Tests: {DIGITS} failed, {DIGITS} passed, {DIGITS} total"),
+    "half an emoji": make_message("user", "Please stop using \ud83d in your answers."),
+    "null bytes": make_message("tool", "\x00" * 1_000 + "error: \x00"),
+    "half emojis of a tool": make_message("tool", '{"error": "\ud83d\ude00\udfff"}\udc00'),
+    "half emojis in a complaint": make_message("user", "No, that's wrong \ud800\udbff!"),
 }
-GOOD = says("user", "No, that's wrong.")
+GOOD = make_message("user", "No, that's wrong.")
 
 
 @pytest.fixture
@@ -52,13 +52,13 @@ def book(tmp_path: Path) -> Path:
 
 def told(path: Path, *said: Message) -> list[Turn]:
     """Turns with these next messages, in the ledger. Half characters are put in by the hands of `cases`."""
-    turns = [turned(f"question {at}", session=f"s{at}") for at, _ in enumerate(said)]
+    turns = [make_turn(f"question {at}", session=f"s{at}") for at, _ in enumerate(said)]
     with Ledger(path, writer="serve") as serve:
         for turn in turns:
             serve.add_turn(turn)
     with Ledger(path, writer="collect") as collect:
         for turn, message in zip(turns, said, strict=True):
-            collect.settle([settled(turn, next_state=(message,))], [], turns_read=None)
+            collect.settle([make_outcome(turn, next_state=(message,))], [], turns_read=None)
     return turns
 
 
@@ -69,12 +69,12 @@ class Swapped(Ledger):
 
     def _case(self, turn: Turn, outcome: Outcome) -> Case:
         case = super()._case(turn, outcome)
-        return Case(turn=turn, outcome=settled(turn, next_state=(self.said[turn.id],)), feedback=case.feedback)
+        return Case(turn=turn, outcome=make_outcome(turn, next_state=(self.said[turn.id],)), feedback=case.feedback)
 
 
 @pytest.mark.parametrize("name", PILLS)
 async def test_a_pill_is_judged_like_any_other_message_and_so_are_those_after_it(name: str, book: Path) -> None:
-    pill, good = told(book, says("user", "x"), says("user", "y"))
+    pill, good = told(book, make_message("user", "x"), make_message("user", "y"))
     with Swapped(book, writer="judge") as ledger:
         ledger.said = {pill.id: PILLS[name], good.id: GOOD}
         await JudgeLoop(ledger, RulesJudge()).tick()
@@ -88,7 +88,7 @@ async def test_a_pill_is_judged_like_any_other_message_and_so_are_those_after_it
 async def test_a_case_that_no_reader_can_read_is_an_abstention_and_a_drop_for_good(
     book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, good = told(book, says("tool", "poison"), GOOD)
+    bad, good = told(book, make_message("tool", "poison"), GOOD)
 
     def failing(text: str) -> str | None:
         raise RecursionError(text)
@@ -175,7 +175,7 @@ class Clock:
 
 
 async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_none(book: Path) -> None:
-    turns = told(book, *[says("user", f"so it is {at}") for at in range(12)])
+    turns = told(book, *[make_message("user", f"so it is {at}") for at in range(12)])
     judge = Picky(turns[0].id)
     assert isinstance(judge, Judge)
     judge.down = True
@@ -203,7 +203,7 @@ async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_n
 
 
 def told_more(path: Path, count: int) -> list[Turn]:
-    return told(path, *[says("user", f"and so it goes {at}") for at in range(count)])
+    return told(path, *[make_message("user", f"and so it goes {at}") for at in range(count)])
 
 
 def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
@@ -211,9 +211,9 @@ def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
     pairs = []
     with Ledger(path, writer="serve") as serve:
         for name in names:
-            first = turned(f"ask {name}", session=name, completion=replied(f"reply {name}"))
-            history = asked(f"ask {name}", f"reply {name}", "No, that's wrong.")
-            second = turned(prompt=history, session=name, completion=replied("sorry"))
+            first = make_turn(f"ask {name}", session=name, completion=make_completion(f"reply {name}"))
+            history = make_prompt(f"ask {name}", f"reply {name}", "No, that's wrong.")
+            second = make_turn(prompt=history, session=name, completion=make_completion("sorry"))
             pairs.append((first, second))
             for turn in (first, second):
                 serve.add_turn(turn)
@@ -309,8 +309,8 @@ TEXTS = st.one_of(st.text(st.characters(), max_size=60), st.lists(st.sampled_fro
 
 @given(before=TEXTS, reply=TEXTS, said=TEXTS, role=st.sampled_from(["user", "tool", "assistant"]))
 def test_the_default_judge_reads_any_text_whatsoever(before: str, reply: str, said: str, role: str) -> None:
-    turn = turned(before, completion=replied(reply))
-    case = Case(turn=turn, outcome=settled(turn, next_state=(says(role, said),)))
+    turn = make_turn(before, completion=make_completion(reply))
+    case = Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, said),)))
     assert look(case).score in (None, -1, 0, 1)
     verdict = decide(case)
     assert verdict is None or verdict.turn == turn.id

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from stories import turned
 from system import System
 
 from openclaw_rl.app.doctor import Finding, examine
@@ -21,6 +20,7 @@ from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, OpenClawError
 from openclaw_rl.store import Ledger
+from openclaw_rl.testing import make_turn
 
 FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules", "serve.port=0")
 
@@ -60,7 +60,7 @@ def test_nobody_else_can_look_at_anything_of_a_run(tmp_path: Path) -> None:
 
 def test_a_ledger_is_its_owners_also_where_the_process_is_generous(tmp_path: Path) -> None:
     with Ledger(tmp_path / "run" / "ledger.db", writer="serve") as ledger:
-        ledger.add_turn(turned())
+        ledger.add_turn(make_turn())
         assert open_to_others(tmp_path / "run") == []
 
 
@@ -105,7 +105,7 @@ def a_damaged_ledger(place: Path) -> None:
     """Whole at its beginning, rotten further in."""
     with Ledger(place / "ledger.db", writer="serve") as ledger:
         for number in range(50):
-            ledger.add_turn(turned(os.urandom(2_000).hex() + str(number)))
+            ledger.add_turn(make_turn(os.urandom(2_000).hex() + str(number)))
     content = bytearray((place / "ledger.db").read_bytes())
     content[40_000:-4096] = b"\xff" * (len(content) - 4096 - 40_000)
     (place / "ledger.db").write_bytes(content)
@@ -150,7 +150,7 @@ def test_doctor_says_what_is_wrong_with_the_directory_or_the_ledger(
 def test_doctor_finds_words_for_a_ledger_with_any_rotten_page(tmp_path: Path) -> None:
     place = tmp_path / "run" / "ledger.db"
     with Ledger(place, writer="serve") as ledger:
-        ledger.add_turn(turned())
+        ledger.add_turn(make_turn())
     whole = place.read_bytes()
     for at in range(0, len(whole), 4096):
         place.write_bytes(whole[:at] + b"\xff" * 4096 + whole[at + 4096 :])

@@ -1,0 +1,80 @@
+"""One line for each noun. What a test does not name has a plain value; what it names goes to the type as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sampling, Turn, Verdict
+
+
+def make_message(role: Any, content: str, **fields: Any) -> Message:
+    """A message.
+
+    >>> make_message("user", "Tell me about tea").content
+    'Tell me about tea'
+    """
+    return Message(role=role, content=content, **fields)
+
+
+def make_prompt(*contents: str) -> Prompt:
+    """A prompt whose messages alternate user, assistant, user ...
+
+    >>> [message.role for message in make_prompt("Tell me about tea", "It is a plant.", "Shorter!").messages]
+    ['user', 'assistant', 'user']
+    """
+    roles = ("user", "assistant")
+    return Prompt(messages=tuple(make_message(roles[at % 2], content) for at, content in enumerate(contents)))
+
+
+def make_completion(text: str = "ok", **fields: Any) -> Completion:
+    """A reply of two tokens by version 0.
+
+    >>> make_completion("Tea is a plant.").logprobs
+    (-0.5, -0.25)
+    """
+    plain: dict[str, Any] = {
+        "reply": make_message("assistant", text),
+        "prompt_tokens": (1, 2, 3),
+        "reply_tokens": (7, 8),
+        "logprobs": (-0.5, -0.25),
+        "sampling": Sampling(),
+        "finish": "stop",
+        "version": 0,
+    }
+    return Completion(**{**plain, **fields})
+
+
+def make_turn(text: str = "hello", *, completion: Completion | None = None, **fields: Any) -> Turn:
+    """A turn of user u1, who says ``text``; ``prompt`` replaces the whole prompt.
+
+    >>> make_turn("Tell me about tea", session="s").prompt.messages[0].content
+    'Tell me about tea'
+    """
+    prompt = fields.pop("prompt", None) or make_prompt(text)
+    return Turn(**{"prompt": prompt, "completion": completion or make_completion(), "user": "u1", **fields})
+
+
+def make_outcome(turn: Turn, **fields: Any) -> Outcome:
+    """The outcome of a main turn after which the user says "thanks".
+
+    >>> make_outcome(make_turn()).next_state[0].content
+    'thanks'
+    """
+    plain: dict[str, Any] = {
+        "turn": turn.id,
+        "session": "s",
+        "kind": "main",
+        "kind_reason": "declared",
+        "index": 0,
+        "next_state": (make_message("user", "thanks"),),
+    }
+    return Outcome(**{**plain, **fields})
+
+
+def make_verdict(turn: Turn, score: float | None = 1.0, **fields: Any) -> Verdict:
+    """A judge's verdict on a turn.
+
+    >>> make_verdict(make_turn(), -1.0).source
+    'judge'
+    """
+    return Verdict(**{"turn": turn.id, "score": score, "source": "judge", **fields})
