@@ -26,12 +26,13 @@ import httpx2
 from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import load
-from openclaw_rl.experiments.users import Reply, User, post, talk
+from openclaw_rl.experiments.sessions import ChatReply, complete, run_sessions
+from openclaw_rl.experiments.users import SimulatedUser
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, StepResult
 from openclaw_rl.store import Ledger, ask
-from openclaw_rl.tasks.everyday import Task, sense, training
-from openclaw_rl.tasks.preferences import WISHES
+from openclaw_rl.tasks.everyday import Task, is_relevant, training
+from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import degenerate, word_count
 from openclaw_rl.types import Sample, Verdict, Version
 from openclaw_rl.views import lineage as why
@@ -124,12 +125,12 @@ async def plant(fault: Fault) -> dict[str, Any]:
     """
 
     async def act(run: Run) -> dict[str, Any]:
-        user, heard = User(replace(WISHES["short"], room=400), seed=1), []
+        user, turns = SimulatedUser(replace(PREFERENCES["short"], max_tokens=400), seed=1), []
         for first in (0, 4):
-            heard += await talk(run.client, user, range(first, first + 4), together=4)
+            turns += await run_sessions(run.client, user, range(first, first + 4), concurrency=4)
             await run.settle()
-        heard += await talk(run.client, user, range(8, 12), together=4)
-        served = [exchange.reply for exchange in heard]
+        turns += await run_sessions(run.client, user, range(8, 12), concurrency=4)
+        served = [turn.reply for turn in turns]
         return {"fault": fault.name, **run.told(), "served": sound(served)}
 
     return await with_run(fault.sets, act)
@@ -154,16 +155,16 @@ async def watched() -> dict[str, Any]:
         tasks = iter(training("facts"))
         await run.settle()
         ask(path, "pause", {"why": "a clean record first"})
-        clean = [await _sensible(run, next(tasks)) for _ in range(12)]
+        clean = [await _relevant(run, next(tasks)) for _ in range(12)]
         await run.settle()
         ask(path, "resume", {})
         await run.settle()
         spoiled = 0
         while "by itself" not in (_paused(path) or "") and spoiled < 40:
-            await _sensible(run, next(tasks))
+            await _relevant(run, next(tasks))
             await run.settle()
             spoiled += 1
-        after = [await _sensible(run, next(tasks)) for _ in range(4)]
+        after = [await _relevant(run, next(tasks)) for _ in range(4)]
         served = {"before": sum(clean), "of": len(clean), "bad_turns_served": spoiled, "after": sum(after)}
         return {"fault": "watch", **run.told(), "served": served}
 
@@ -179,16 +180,16 @@ async def watched() -> dict[str, Any]:
     return await with_run(wait, act)
 
 
-async def _sensible(run: Run, task: Task) -> bool:
-    """One session of a user who only wants sense; whether they got it."""
+async def _relevant(run: Run, task: Task) -> bool:
+    """One session of a user who only wants relevant replies; whether they got one."""
     first = [{"role": "user", "content": f"{task.prompt} Answer in one short sentence."}]
     session = {"X-Session-Id": task.prompt, "X-Turn-Type": "main"}
-    reply: Reply = await post(run.client, first, max_tokens=96, headers=session, seed=7)
-    fine = degenerate(reply.text) is None and sense(task, reply.text)
+    reply: ChatReply = await complete(run.client, first, max_tokens=96, headers=session, seed=7)
+    fine = degenerate(reply.text) is None and is_relevant(task, reply.text)
     said = "Thanks, that helped a lot!" if fine else "That makes no sense at all."
     more = [*first, {"role": "assistant", "content": reply.text}, {"role": "user", "content": said}]
     last = {**session, "X-Session-Done": "true", "x-openclaw-rl-train": "off"}
-    await post(run.client, more, max_tokens=4, headers=last, seed=7)
+    await complete(run.client, more, max_tokens=4, headers=last, seed=7)
     return fine
 
 

@@ -1,4 +1,4 @@
-"""Simulated users: what they wish, what they ask, what they say, and what the judge makes of it."""
+"""Simulated users: their preferences, what they ask and write, and what the judge makes of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -17,12 +16,13 @@ from learner import BACKEND
 from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError
-from openclaw_rl.experiments.users import User, ask, converse, talk, tasks
+from openclaw_rl.experiments.sessions import run_session, run_sessions, sample_replies
+from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.judge.reading import read
 from openclaw_rl.store import Ledger
 from openclaw_rl.tasks import everyday
-from openclaw_rl.tasks.everyday import Task, right, sense
-from openclaw_rl.tasks.preferences import WISHES
+from openclaw_rl.tasks.everyday import Task, is_relevant, is_right
+from openclaw_rl.tasks.preferences import PREFERENCES, Preference
 from openclaw_rl.text import degenerate, items, sentence_count, word_count
 from openclaw_rl.views import status as views
 
@@ -70,7 +70,7 @@ def test_sentences_are_counted_as_a_reader_would(text: str, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "met", "unmet"),
+    ("preference", "met", "unmet"),
     [
         ("short", TWENTY_NINE, THIRTY),
         ("short", "Yes.", ""),
@@ -94,31 +94,31 @@ def test_sentences_are_counted_as_a_reader_would(text: str, count: int) -> None:
         ("closing", "It is ice.\n\n*Hope that helps.*", "It is ice."),
     ],
 )
-def test_a_wish_is_checked_by_program(wish: str, met: str, unmet: str) -> None:
-    assert WISHES[wish].holds(met)
-    assert not WISHES[wish].holds(unmet)
+def test_a_preference_is_checked_by_program(preference: str, met: str, unmet: str) -> None:
+    assert PREFERENCES[preference].met_by(met)
+    assert not PREFERENCES[preference].met_by(unmet)
 
 
 def test_items_of_a_list_are_lines_that_begin_like_one() -> None:
     assert items("- a\n2) b \n  • c\nd - e\n3.5 km") == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("wish", WISHES.values(), ids=lambda wish: wish.name)
-def test_a_user_has_thirty_ways_to_complain_and_the_judge_understands_the_precise_ones(wish: Any) -> None:
-    assert len(set(wish.complaints)) == len(wish.complaints) >= 30
-    assert len(wish.vague) >= 5
+@pytest.mark.parametrize("preference", PREFERENCES.values(), ids=lambda preference: preference.name)
+def test_a_user_has_thirty_ways_to_complain_and_the_judge_understands_the_precise_ones(preference: Preference) -> None:
+    assert len(set(preference.complaints)) == len(preference.complaints) >= 30
+    assert len(preference.vague) >= 5
     reply = "A comet is a small icy body. It has a tail of gas and dust, and it comes back."
 
     def hears(said: str) -> tuple[int | None, bool]:
         found = read(said, request="What is a comet?", reply=reply)
         return found.score, any(hint.kind == "rule" for hint in found.hints)
 
-    precise = [hears(said) for said in wish.precise]
+    precise = [hears(said) for said in preference.precise]
     assert sum(score == -1 for score, _ in precise) >= 0.7 * len(precise)
     assert sum(rule for _, rule in precise) >= 0.7 * len(precise)
-    assert all(score in (-1, None) for score, _ in map(hears, wish.vague)), "no complaint sounds like praise"
-    assert {hears(said)[0] for said in wish.thanks} == {1}
-    assert {hears(said) for said in wish.nonsense} == {(-1, False)}, "bad, and no rule to learn"
+    assert all(score in (-1, None) for score, _ in map(hears, preference.vague)), "no complaint sounds like praise"
+    assert {hears(said)[0] for said in preference.thanks} == {1}
+    assert {hears(said) for said in preference.nonsense} == {(-1, False)}, "bad, and no rule to learn"
 
 
 # --- tasks ---
@@ -137,18 +137,18 @@ def test_hundreds_of_prompts_fall_into_two_halves_that_share_nothing() -> None:
 
 
 def test_word_problems_have_their_answers_and_their_own_halves() -> None:
-    train, held = everyday.sums(40, seed=1), everyday.sums(40, seed=1, held=True)
+    train, held = everyday.word_problems(40, seed=1), everyday.word_problems(40, seed=1, held=True)
     assert not {task.prompt for task in train} & {task.prompt for task in held}
-    assert train == everyday.sums(40, seed=1)
+    assert train == everyday.word_problems(40, seed=1)
     boxes = next(task for task in train if "boxes" in task.prompt)
     number, each = [int(word) for word in boxes.prompt.split() if word.isdigit()]
     assert boxes.answer == str(number * each)
-    assert right(boxes, f"There are {number} times {each}, so {boxes.answer}.")
-    assert not right(boxes, "I do not know.")
+    assert is_right(boxes, f"There are {number} times {each}, so {boxes.answer}.")
+    assert not is_right(boxes, "I do not know.")
 
 
 @pytest.mark.parametrize(
-    ("mention", "reply", "sensible"),
+    ("mention", "reply", "relevant"),
     [
         ("bake", "Baking takes an hour.", True),
         ("berry", "Frozen berries keep.", True),
@@ -163,8 +163,8 @@ def test_word_problems_have_their_answers_and_their_own_halves() -> None:
         ("party", "It is a part.", False),
     ],
 )
-def test_a_reply_makes_sense_when_it_names_what_was_asked_about(mention: str, reply: str, sensible: bool) -> None:
-    assert sense(Task(prompt="?", mentions=("unheard-of", mention), about="facts"), reply) is sensible
+def test_a_reply_is_relevant_when_it_names_what_was_asked_about(mention: str, reply: str, relevant: bool) -> None:
+    assert is_relevant(Task(prompt="?", mentions=("unheard-of", mention), about="facts"), reply) is relevant
 
 
 @pytest.mark.parametrize(
@@ -199,61 +199,64 @@ def test_figures_are_no_answer_to_a_question_that_asks_for_words() -> None:
 
 
 def test_a_user_complains_in_other_words_each_time_and_thanks_at_last() -> None:
-    session = User(WISHES["short"], seed=4, rounds=3).session(7)
-    first, second = session.hear(THIRTY), session.hear(THIRTY)
-    assert first in WISHES["short"].complaints
-    assert second in WISHES["short"].precise
+    session = SimulatedUser(PREFERENCES["short"], seed=4, rounds=3).session(7)
+    first, second = session.respond(THIRTY), session.respond(THIRTY)
+    assert first in PREFERENCES["short"].complaints
+    assert second in PREFERENCES["short"].precise
     assert first != second
     assert not session.over
-    assert session.hear("It is ice.") in WISHES["short"].thanks
+    assert session.respond("It is ice.") in PREFERENCES["short"].thanks
     assert (session.met, session.over) == (True, True)
-    assert session.hear("You are welcome.") is None
+    assert session.respond("You are welcome.") is None
 
 
 def test_nobody_thanks_for_a_reply_that_is_none_at_all() -> None:
-    for wish, reply in (
+    for preference, reply in (
         ("short", "Benefactions."),
         ("list", "- go on\n" + "- it is so and so it is and so\n" * 4),
         ("list", "- Go home.\n- Go home."),
     ):
-        session = User(WISHES[wish], seed=4).session(7)
-        assert session.hear(reply) in session.wish.nonsense
+        session = SimulatedUser(PREFERENCES[preference], seed=4).session(7)
+        assert session.respond(reply) in session.preference.nonsense
         assert not session.met
-    user = User(WISHES["short"])
+    user = SimulatedUser(PREFERENCES["short"])
     sums = next(session for number in range(99) if (session := user.session(number)).task.answer)
-    assert sums.hear("38.") in sums.wish.thanks, "a bare figure answers a sum"
+    assert sums.respond("38.") in sums.preference.thanks, "a bare figure answers a sum"
 
 
 def test_a_user_never_says_the_same_twice_in_a_session() -> None:
     for number in range(20):
-        session = User(WISHES["list"], rounds=26).session(number)
-        said = [session.hear("Not a list.") for _ in range(26)]
+        session = SimulatedUser(PREFERENCES["list"], rounds=26).session(number)
+        said = [session.respond("Not a list.") for _ in range(26)]
         assert len(set(said)) == 26
 
 
 def test_a_user_gives_up_after_as_many_rounds_as_it_has() -> None:
-    session = User(WISHES["short"], rounds=1).session(0)
-    assert session.hear(THIRTY) is not None
-    assert (session.met, session.over, session.hear(THIRTY)) == (False, True, None)
+    session = SimulatedUser(PREFERENCES["short"], rounds=1).session(0)
+    assert session.respond(THIRTY) is not None
+    assert (session.met, session.over, session.respond(THIRTY)) == (False, True, None)
 
 
 def test_a_seed_settles_what_is_asked_and_said_and_another_seed_asks_otherwise() -> None:
     def story(seed: int) -> list[tuple[str, str | None]]:
-        return [((s := User(WISHES["list"], seed=seed).session(n)).opening, s.hear("Not a list.")) for n in range(6)]
+        return [
+            ((s := SimulatedUser(PREFERENCES["list"], seed=seed).session(n)).opening, s.respond("Not a list."))
+            for n in range(6)
+        ]
 
     assert story(1) == story(1)
     assert story(1) != story(2)
 
 
 def test_held_out_tasks_are_never_asked_in_a_session() -> None:
-    for wish in WISHES.values():
-        held = {task.prompt for task in tasks(wish, seed=0, held=True)}
-        user = User(wish, seed=0)
+    for preference in PREFERENCES.values():
+        held = {task.prompt for task in user_tasks(preference, seed=0, held=True)}
+        user = SimulatedUser(preference, seed=0)
         assert not held & {user.session(number).opening for number in range(400)}
 
 
 def test_the_users_run_on_a_bare_machine() -> None:
-    code = "import sys, openclaw_rl.experiments.users; print(sorted({'pydantic', 'httpx2', 'starlette', 'sqlite3'} & sys.modules.keys()))"
+    code = "import sys, openclaw_rl.experiments.sessions; print(sorted({'pydantic', 'httpx2', 'starlette', 'sqlite3'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -280,34 +283,36 @@ async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.As
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_wish_travels_from_the_user_to_the_weights_with_and_without_headers(
+async def test_a_preference_travels_from_the_user_to_the_weights_with_and_without_headers(
     tmp_path: Path, named: bool
 ) -> None:
     async with learning(tmp_path) as (app, client, reader):
-        user = User(WISHES["closing"], seed=1)
-        heard = await talk(client, user, range(12), together=3, named=named)
-        assert len(heard) == 12
-        assert {(one.round, one.version, one.met) for one in heard} == {(0, 0, False)}
+        user = SimulatedUser(PREFERENCES["closing"], seed=1)
+        turns = await run_sessions(client, user, range(12), concurrency=3, named=named)
+        assert len(turns) == 12
+        assert {(one.round, one.version, one.met) for one in turns} == {(0, 0, False)}
         await app.finish()
-        corrected = views.turn(reader, heard[0].turn)
-        assert [message["content"] for message in corrected["next_state"]] == [heard[0].answer]
+        corrected = views.turn(reader, turns[0].turn)
+        assert [message["content"] for message in corrected["next_state"]] == [turns[0].response]
         live = reader.live_version()
         assert live is not None
         assert live.number >= 1
-        [learned] = await converse(client, user, 100, named=named)
+        [learned] = await run_session(client, user, 100, named=named)
         assert (learned.version, learned.met) == (live.number, True)
-        assert learned.answer in WISHES["closing"].thanks
+        assert learned.response in PREFERENCES["closing"].thanks
 
 
 @pytest.mark.anyio
 async def test_a_second_round_is_part_of_the_same_session(tmp_path: Path) -> None:
     async with learning(tmp_path) as (app, client, reader):
-        user = User(WISHES["closing"], seed=1, rounds=2)
-        number = next(n for n in range(50) if (user.session(n).hear("Not at all so.") or "") in user.wish.precise)
-        first, second = await converse(client, user, number)
+        user = SimulatedUser(PREFERENCES["closing"], seed=1, rounds=2)
+        number = next(
+            n for n in range(50) if (user.session(n).respond("Not at all so.") or "") in user.preference.precise
+        )
+        first, second = await run_session(client, user, number)
         await app.finish()
-        assert (first.met, second.met) == (False, True), "told in the conversation, it does as it is told"
-        assert second.said == first.answer
+        assert (first.met, second.met) == (False, True), "asked in the conversation, it does so"
+        assert second.message == first.response
         shown = [views.turn(reader, one.turn) for one in (first, second)]
         assert shown[0]["session"] == shown[1]["session"]
         assert [one["verdict"]["score"] for one in shown] == [-1, 1]
@@ -316,21 +321,23 @@ async def test_a_second_round_is_part_of_the_same_session(tmp_path: Path) -> Non
 @pytest.mark.anyio
 async def test_what_is_asked_to_measure_is_never_trained_on(tmp_path: Path) -> None:
     async with learning(tmp_path) as (app, client, reader):
-        replies = await ask(client, ["What is tea?", "What is ice?"], max_tokens=40)
+        replies = await sample_replies(client, ["What is tea?", "What is ice?"], max_tokens=40)
         await app.finish()
         assert [reply.text for reply in replies] == ["What is tea: yes.", "What is ice: yes."]
         assert {reader.turn(reply.turn).trainable for reply in replies} == {False}
-        again = await ask(client, ["What is tea?"], max_tokens=40)
+        again = await sample_replies(client, ["What is tea?"], max_tokens=40)
         seeds = [reader.turn(reply.turn).completion.sampling.seed for reply in (replies[0], again[0])]
-        assert seeds[0] == seeds[1] is not None, "asked again, it is drawn alike"
+        assert seeds[0] == seeds[1] is not None, "asked again, it samples alike"
 
 
 @pytest.mark.anyio
 async def test_a_user_may_ask_for_a_temperature_or_a_penalty_and_else_gets_the_servers(tmp_path: Path) -> None:
     async with learning(tmp_path, "policy.sampling.temperature=0.6") as (_, client, reader):
-        [plain] = await converse(client, User(WISHES["short"]), 0)
-        [warmer] = await converse(client, User(replace(WISHES["short"], asks={"temperature": 0.9})), 0)
-        [probe] = await ask(client, ["What is tea?"], max_tokens=40, asks={"presence_penalty": 0.5})
+        [plain] = await run_session(client, SimulatedUser(PREFERENCES["short"]), 0)
+        [warmer] = await run_session(
+            client, SimulatedUser(replace(PREFERENCES["short"], sampling={"temperature": 0.9})), 0
+        )
+        [probe] = await sample_replies(client, ["What is tea?"], max_tokens=40, sampling={"presence_penalty": 0.5})
         turns = [reader.turn(one.turn) for one in (plain, warmer, probe)]
         assert [turn.completion.sampling.temperature for turn in turns] == [0.6, 0.9, 0.6]
         assert [turn.completion.sampling.presence_penalty for turn in turns] == [0.0, 0.0, 0.5]
@@ -346,13 +353,13 @@ async def test_users_can_be_slowed_down_and_sent_home(tmp_path: Path) -> None:
             begun += 1
             return begun <= 3
 
-        heard = await talk(client, User(WISHES["closing"]), range(50), together=2, ready=ready)
-        assert len(heard) == 3
+        turns = await run_sessions(client, SimulatedUser(PREFERENCES["closing"]), range(50), concurrency=2, ready=ready)
+        assert len(turns) == 3
 
 
 @pytest.mark.anyio
 async def test_a_refusal_is_told_in_the_servers_words(tmp_path: Path) -> None:
     async with learning(tmp_path) as (_, client, _reader):
         with pytest.raises(ExceptionGroup) as caught:
-            await ask(client, ["x"], max_tokens=0)
+            await sample_replies(client, ["x"], max_tokens=0)
         assert caught.group_contains(BackendError, match="max_tokens")

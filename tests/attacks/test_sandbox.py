@@ -17,7 +17,7 @@ from openclaw_rl.app import doctor
 from openclaw_rl.envs import sandbox, seccomp
 from openclaw_rl.envs.sandbox import Limits
 from openclaw_rl.errors import NoSandbox
-from openclaw_rl.evals import models as answering
+from openclaw_rl.evals import models
 
 
 def reason() -> str | None:
@@ -221,7 +221,7 @@ async def test_without_bubblewrap_nothing_runs_unless_told_to() -> None:
 @pytest.mark.usefixtures("bare")
 async def test_an_evaluation_with_programs_is_refused_before_anything_is_asked() -> None:
     with pytest.raises(NoSandbox, match="--unsafe-no-sandbox"):
-        await answering.evaluate(config.Config(), "http://127.0.0.1:9/v1")
+        await models.evaluate(config.Config(), "http://127.0.0.1:9/v1")
 
 
 @pytest.mark.usefixtures("bare")

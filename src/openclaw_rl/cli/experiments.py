@@ -1,4 +1,4 @@
-"""Commands that show whether it learns."""
+"""Commands that show whether it learns: demo, bench."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from openclaw_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config
-    from openclaw_rl.experiments.demo import Report
-    from openclaw_rl.experiments.personal import Cell
-    from openclaw_rl.experiments.users import Exchange
-    from openclaw_rl.tasks.preferences import Wish
+    from openclaw_rl.experiments.cells import Cell
+    from openclaw_rl.experiments.demo_report import DemoReport
+    from openclaw_rl.tasks.preferences import Preference
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
@@ -29,9 +28,9 @@ _PRESET = click.option(
 
 
 @click.command()
-@click.option("--user", "name", default="short", show_default=True, metavar="WISH", help="Who talks.")
+@click.option("--user", "name", default="short", show_default=True, metavar="PREFERENCE", help="Who talks.")
 @click.option("--turns", default=44, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles what is asked and said.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
 @click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
 @click.option("--together", default=8, show_default=True, type=click.IntRange(1, 256), help="Sessions at once.")
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
@@ -53,19 +52,20 @@ def demo(
     preset: str,
     sets: tuple[str, ...],
 ) -> None:
-    """Watch it learn from a simulated user in a few minutes.
+    """See it learn from a simulated user in a few minutes.
 
     The user has a preference and talks to the real server over HTTP.
 
     Users: short, list, one_sentence, student, long, praise, metric, closing.
     """
     from openclaw_rl.cli.demo_view import Live, print_report
-    from openclaw_rl.experiments.demo import Plan, run
+    from openclaw_rl.experiments.demo import run
+    from openclaw_rl.experiments.demo_report import DemoPlan
 
-    wish = _wish(name)
+    preference = _preference(name)
     config = _config(preset, sets, directory or _new_folder("demo"), seed=seed)
     _may_go_on(Path(config.run.dir), yes=yes)
-    plan = Plan(wish=wish, turns=turns, seed=seed, probes=probes, together=together, rounds=rounds)
+    plan = DemoPlan(preference=preference, turns=turns, seed=seed, probes=probes, concurrency=together, rounds=rounds)
     view = Live(turns)
     try:
         report = asyncio.run(run(config, plan, view))
@@ -93,7 +93,7 @@ def bench() -> None:
     default="short:facts,list:advice,one_sentence:measures",
     show_default=True,
     metavar="A,B,C",
-    help="Users who share one policy; WISH:KIND asks only that kind. Empty: none.",
+    help="Users who share one policy; PREFERENCE:KIND asks only that kind. Empty: none.",
 )
 @click.option("--methods", default="binary,opd,combine,topk", show_default=True, metavar="A,B", help="Arms that train.")
 @click.option("--arms", default="none,memory", show_default=True, metavar="A,B", help="Arms that do not.")
@@ -107,7 +107,7 @@ def bench() -> None:
 @click.option(
     "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Runs at once, where there is room."
 )
-@click.option("--to-the-end", is_flag=True, help="Hold all sessions, also after the wish has held.")
+@click.option("--to-the-end", is_flag=True, help="Run all sessions, also once the preference is met.")
 @click.option("--json", "json_file", type=_FILE, help="Keep results here; a second start goes on with what is missing.")
 @click.option("--plot", "plot_file", type=_FILE, help="Draw the result as SVG.")
 @click.option("--dir", "directory", type=_FOLDER, help="Where runs are kept while they last [default: a new folder].")
@@ -128,25 +128,26 @@ def personal(
     sets: tuple[str, ...],
     **size: Any,
 ) -> None:
-    """Sessions until a user's preference holds.
+    """Sessions until a user's preference is met.
 
     Three times in a row, for every method and two arms without training.
     """
-    from openclaw_rl.experiments.benchmark import Setup, picture, run, spoken_for
-    from openclaw_rl.experiments.personal import ARMS, METHODS, cells, table
+    from openclaw_rl.experiments.benchmark import run
+    from openclaw_rl.experiments.cell_run import BenchmarkSetup, parse_user
+    from openclaw_rl.experiments.cells import ARMS, METHODS, cells, chart, table
 
     alone, shared = _names(users), _names(together)
     for name in (*alone, *shared):
-        spoken_for(name)
+        parse_user(name)
     every = (*_known(arms, ARMS, "arm"), *_known(methods, METHODS, "method"))
     folder = directory or _new_folder("bench")
     own = ("train.batch_size=1",)  # a session's complaint is to count in the next one
-    setup = Setup(config=_config(preset, (*own, *sets), folder, seed=0), directory=folder, **size)
+    setup = BenchmarkSetup(config=_config(preset, (*own, *sets), folder, seed=0), directory=folder, **size)
     wanted = cells(users=alone, together=shared, arms=every, seeds=range(seed, seed + seeds))
-    book = asyncio.run(run(setup, wanted, json_file, done=_cell_done, heard=_unheard, jobs=jobs))
-    click.echo(table(book["summary"]))
+    report = asyncio.run(run(setup, wanted, json_file, done=_cell_done, jobs=jobs))
+    click.echo(table(report["summary"]))
     if plot_file is not None:
-        plot_file.write_text(picture(book), encoding="utf-8")
+        plot_file.write_text(chart(report["summary"], sessions=setup.sessions), encoding="utf-8")
 
 
 @bench.command()
@@ -156,37 +157,43 @@ def personal(
 @click.option("--json", "json_file", type=_FILE, help="Write the figures here.")
 @_PRESET
 @_SETS
-def told(users: str | None, probes: int, seed: int, json_file: Path | None, preset: str, sets: tuple[str, ...]) -> None:
-    """Preferences the model follows when prompted with them.
+def prompted(
+    users: str | None, probes: int, seed: int, json_file: Path | None, preset: str, sets: tuple[str, ...]
+) -> None:
+    """Preferences the base model meets when prompted.
 
     No other can be distilled from it.
     """
-    from openclaw_rl.experiments.benchmark import Setup, spoken_for, write
-    from openclaw_rl.experiments.benchmark import told as ask_all
-    from openclaw_rl.experiments.personal import Measured, teachable, told_table
-    from openclaw_rl.tasks.preferences import WISHES
+    from openclaw_rl.experiments.cell_run import BenchmarkSetup, parse_user, prompted_baseline
+    from openclaw_rl.experiments.metrics import HeldOutRates, prompted_table, teachable
+    from openclaw_rl.experiments.results import write
+    from openclaw_rl.tasks.preferences import PREFERENCES
 
-    names = _names(users or "") or tuple(WISHES)
+    names = _names(users or "") or tuple(PREFERENCES)
     for name in names:
-        spoken_for(name)
+        parse_user(name)
 
-    def done(name: str, plain: Measured, said: Measured) -> None:
-        click.echo(f"{name:<14} plain {plain.rate:4.0%}  told {said.rate:4.0%}  {teachable(plain, said)}", err=True)
+    def done(name: str, plain: HeldOutRates, prompted: HeldOutRates) -> None:
+        rates = f"plain {plain.rate:4.0%}  prompted {prompted.rate:4.0%}"
+        click.echo(f"{name:<14} {rates}  {teachable(plain, prompted)}", err=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        setup = Setup(config=_config(preset, sets, Path(folder), seed=seed), directory=Path(folder), probes=probes)
-        found = asyncio.run(ask_all(setup, names, done=done))
-    click.echo(told_table(found))
+        config = _config(preset, sets, Path(folder), seed=seed)
+        setup = BenchmarkSetup(
+            config=config, directory=Path(folder), sessions=0, probes=probes, rounds=1, to_the_end=False
+        )
+        found = asyncio.run(prompted_baseline(setup, names, done=done))
+    click.echo(prompted_table(found))
     if json_file is not None:
         figures = {
-            name: {"plain": plain.plain(), "told": said.plain(), "said": teachable(plain, said)}
-            for name, (plain, said) in found.items()
+            name: {"plain": plain.plain(), "prompted": prompted.plain(), "teachable": teachable(plain, prompted)}
+            for name, (plain, prompted) in found.items()
         }
-        write(json_file, {"command": "bench told", "seed": seed, "users": figures})
+        write(json_file, {"command": "bench prompted", "seed": seed, "users": figures})
 
 
-def _unheard(_cell: Cell, _exchange: Exchange) -> None:
-    """Nobody listens to the talk of a benchmark."""
+bench.add_command(click.Command("told", callback=prompted.callback, params=prompted.params, hidden=True))
+"""the former name of `bench prompted`"""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -208,12 +215,12 @@ def _cell_done(cell: Cell, result: Mapping[str, Any]) -> None:
     click.echo(f"{cell.key:<40} {found}, {result['seconds']:.0f} s", err=True)
 
 
-def _wish(name: str) -> Wish:
-    from openclaw_rl.tasks.preferences import WISHES
+def _preference(name: str) -> Preference:
+    from openclaw_rl.tasks.preferences import PREFERENCES
 
-    if name not in WISHES:
-        raise ConfigError(f"no simulated user {name!r}", remedy=f"known: {', '.join(WISHES)}")
-    return WISHES[name]
+    if name not in PREFERENCES:
+        raise ConfigError(f"no simulated user {name!r}", remedy=f"known: {', '.join(PREFERENCES)}")
+    return PREFERENCES[name]
 
 
 def _config(preset: str, sets: tuple[str, ...], directory: Path, *, seed: int) -> Config:
@@ -240,17 +247,18 @@ def _may_go_on(directory: Path, *, yes: bool) -> None:
         )
 
 
-def _keep(report: Report, json_file: Path | None) -> None:
-    """Write the picture and the figures, and say where they are and how to undo what was learned."""
-    from openclaw_rl.experiments.benchmark import write
+def _keep(report: DemoReport, json_file: Path | None) -> None:
+    """Write the chart and the figures, and print where they are and how to undo what was learned."""
+    from openclaw_rl.experiments.demo_report import FORMER
+    from openclaw_rl.experiments.results import write
 
-    picture = report.run_dir / "curve.svg"
-    picture.write_text(report.picture(), encoding="utf-8")
+    chart = report.run_dir / "curve.svg"
+    chart.write_text(report.chart(), encoding="utf-8")
     if json_file is not None:
-        plain = {"command": "demo", "users": {report.plan.wish.name: report.plain()}}
-        write(json_file, plain)
+        plain = {"command": "demo", "users": {report.plan.preference.name: report.plain()}}
+        write(json_file, plain, former=FORMER)
         click.echo(f"figures        {json_file}")
-    click.echo(f"picture        {picture}")
+    click.echo(f"chart          {chart}")
     click.echo(f"run directory  {report.run_dir}")
     click.echo(f"look into it   openclaw-rl status --rl-buffer-dir {report.run_dir}")
     click.echo(f"undo it        openclaw-rl rollback 0 --rl-buffer-dir {report.run_dir}")

@@ -43,7 +43,7 @@ def versions(resolved: Resolved, json_out: bool) -> None:
 @click.option("--prompt", "prompts", multiple=True, help="Ask this; may be repeated [default: held-out prompts].")
 @click.option("--count", default=12, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts to ask.")
 @click.option("--tokens", default=96, show_default=True, type=click.IntRange(1, 4096), help="Most tokens of a reply.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and draws.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
 @as_json
 @settings
 def compare(
@@ -60,15 +60,16 @@ def compare(
 
     Both get the same prompts; rates are checked by program.
     """
-    from openclaw_rl.evals import models as answering
-    from openclaw_rl.evals import pairwise as versus
+    from openclaw_rl.evals import models, pairwise
+    from openclaw_rl.evals.suites import FORMER
+    from openclaw_rl.views.aliases import with_aliases
 
-    asked = answering.compare(resolved.config, (first, second), prompts=prompts, count=count, tokens=tokens, seed=seed)
-    found = asyncio.run(asked)
+    names = (first, second)
+    found = asyncio.run(models.compare(resolved.config, names, prompts=prompts, count=count, tokens=tokens, seed=seed))
     if json_out:
-        print_json(found)
+        print_json(with_aliases(found, FORMER))
         return
-    for line in versus.tell(found):
+    for line in pairwise.lines(found):
         click.echo(line)
 
 
@@ -160,9 +161,9 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
     show_default=True,
     help="A version's number, a folder, a Hugging Face id, a GGUF file, 'embedded', or a server's http://HOST/v1.",
 )
-@click.option("--against", help="Another such name; both get the same questions and are compared.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and draws.")
-@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0, 2), help="0 takes no chances.")
+@click.option("--against", help="Another such name; both run the same tasks and are compared.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
+@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0, 2), help="0 is greedy.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures and every reply to this file.")
 @click.option(
@@ -179,10 +180,12 @@ def evaluate(
     json_file: Path | None,
     unsafe_no_sandbox: bool,
 ) -> None:
-    """Evaluate weights or a server on program-checked tasks."""
-    from openclaw_rl.evals.models import evaluate as put
+    """Run evaluation suites on weights or a server."""
+    from openclaw_rl.evals import models
+    from openclaw_rl.evals.suites import FORMER
+    from openclaw_rl.views.aliases import with_aliases
 
-    asked = put(
+    running = models.evaluate(
         resolved.config,
         model_path,
         against=against,
@@ -190,26 +193,27 @@ def evaluate(
         temperature=temperature,
         key_env=api_key_env,
         unsafe=unsafe_no_sandbox,
-        tell=lambda _: click.echo(".", nl=False, err=True),
+        done=lambda _: click.echo(".", nl=False, err=True),
     )
-    found = asyncio.run(asked)
+    found = asyncio.run(running)
     click.echo(err=True)
     for line in _report_lines(found):
         click.echo(line)
     if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        view = with_aliases(found, FORMER)
+        json_file.write_text(json.dumps(view, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _report_lines(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['model']}, seed {found['seed']}, {found['seconds']:.0f} s"]
     if found["isolation"]:
         lines[0] += f"; programs were kept apart by: {found['isolation']}"
-    for name, one in found["sets"].items():
+    for name, one in found["suites"].items():
         lines.append(f"  {name:<28} {_rate(one)}")
         lines += [f"    {mark:<26} {_rate(rate)}" for mark, rate in one["rates"].items()]
     for name, gap in found.get("compared", {}).items():
         ends = f"{gap['difference']:+.2f} ({gap['low']:+.2f} to {gap['high']:+.2f})"
-        lines.append(f"  {name:<28} against {found['against']['model']}: {ends}, {gap['said']}")
+        lines.append(f"  {name:<28} against {found['against']['model']}: {ends}, {gap['conclusion']}")
     return lines
 
 

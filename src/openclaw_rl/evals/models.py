@@ -1,6 +1,6 @@
-"""Who answers an examination: a version of the run, weights by name, or any OpenAI-compatible server.
+"""Models under evaluation: a version of the run, weights by name, or any OpenAI-compatible server.
 
-async with answering(config, "3") as ask: ...      also "live", a folder, a Hugging Face id, a GGUF file, an address
+async with open_model(config, "3") as model: ...     also "live", a folder, a Hugging Face id, a GGUF file, an address
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,8 @@ from openclaw_rl.app.factories import default_sampling, running_policy
 from openclaw_rl.config import Config, environment
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, BackendError, NoSandbox, NotInLedger
-from openclaw_rl.evals import pairwise as versus
-from openclaw_rl.evals import suites as exam
-from openclaw_rl.evals.suites import Answered, Ask
+from openclaw_rl.evals import pairwise, suites
+from openclaw_rl.evals.suites import Model, ModelReply
 from openclaw_rl.formats.parts import Assembly
 from openclaw_rl.formats.tools import tool_call_reader
 from openclaw_rl.gate.probes import answer
@@ -35,16 +34,16 @@ PATIENCE = 600.0
 
 
 @contextlib.asynccontextmanager
-async def answering(config: Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Ask]:
-    """Something to ask by its name; started before and ended after. Raises NotInLedger for a version that is not."""
+async def open_model(config: Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Model]:
+    """The model of this name; started before and ended after. Raises NotInLedger for a version that is not there."""
     if name.startswith(("http://", "https://")):
-        async with _server(name, environment(key_env) if key_env else None) as ask:
-            yield ask
+        async with _server(name, environment(key_env) if key_env else None) as model:
+            yield model
         return
     version = _version(config, name)
-    model = config.policy.model_copy(update={} if version is not None else {"model": name})
-    async with running_policy(config.model_copy(update={"policy": model})) as policy:
-        yield _of(policy, await _held(policy, version) if version is not None else 0)
+    section = config.policy.model_copy(update={} if version is not None else {"model": name})
+    async with running_policy(config.model_copy(update={"policy": section})) as policy:
+        yield _of(policy, await _loaded(policy, version) if version is not None else 0)
 
 
 def _version(config: Config, name: str) -> Version | None:
@@ -60,7 +59,7 @@ def _version(config: Config, name: str) -> Version | None:
     return found
 
 
-async def _held(policy: Policy, version: Version) -> int:
+async def _loaded(policy: Policy, version: Version) -> int:
     if isinstance(policy, SupportsCandidates):
         await policy.admit(version)
     elif isinstance(policy, SupportsVersions):
@@ -70,41 +69,41 @@ async def _held(policy: Policy, version: Version) -> int:
     return version.number
 
 
-def _of(policy: Policy, number: int) -> Ask:
-    async def ask(prompt: Prompt, sampling: Sampling) -> Answered:
+def _of(policy: Policy, number: int) -> Model:
+    async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
         done = await answer(policy, prompt, sampling, version=number)
         if not prompt.tools:
-            return Answered(text=done.reply.content)
+            return ModelReply(text=done.reply.content)
         return read_calls(done.reply.content, policy.tool_format, cut=done.finish == "length")
 
-    return ask
+    return model
 
 
-def read_calls(raw: str, tool_format: str, *, cut: bool) -> Answered:
+def read_calls(raw: str, tool_format: str, *, cut: bool) -> ModelReply:
     """Text and calls of a raw reply, as the API would give them out."""
     found, whole = tool_call_reader(tool_format), Assembly()
     for part in (*found.feed(raw), *found.end(cut=cut)):
         whole.add(part)
     message = whole.message()
-    return Answered(text=message.content, calls=message.tool_calls, broken=bool(found.flaws))
+    return ModelReply(text=message.content, calls=message.tool_calls, broken=bool(found.flaws))
 
 
 # --- servers ---
 
 
 @contextlib.asynccontextmanager
-async def _server(address: str, key: str | None) -> AsyncIterator[Ask]:
+async def _server(address: str, key: str | None) -> AsyncIterator[Model]:
     import httpx2
 
     headers = {"authorization": f"Bearer {key}"} if key else {}
     base = address.rstrip("/").removesuffix("/chat/completions")
     async with httpx2.AsyncClient(base_url=f"{base}/", headers=headers, timeout=PATIENCE) as client:
-        model = await _first_model(client)
+        name = await _first_model(client)
 
-        async def ask(prompt: Prompt, sampling: Sampling) -> Answered:
-            return _read(await _post(client, _body(model, prompt, sampling)))
+        async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
+            return _read(await _post(client, _body(name, prompt, sampling)))
 
-        yield ask
+        yield model
 
 
 async def _first_model(client: httpx2.AsyncClient) -> str:
@@ -156,7 +155,7 @@ async def _post(client: httpx2.AsyncClient, body: dict[str, Any]) -> dict[str, A
     return found
 
 
-def _read(found: dict[str, Any]) -> Answered:
+def _read(found: dict[str, Any]) -> ModelReply:
     message = found["choices"][0]["message"]
     calls = tuple(
         ToolCall(
@@ -164,40 +163,43 @@ def _read(found: dict[str, Any]) -> Answered:
         )
         for call in message.get("tool_calls") or ()
     )
-    return Answered(text=message.get("content") or "", calls=calls)
+    return ModelReply(text=message.get("content") or "", calls=calls)
 
 
-# --- verbs ---
+# --- what the commands do ---
 
 
 async def evaluate(
     config: Config,
     name: str,
     *,
-    against: str | None = None,
-    seed: int = 0,
-    temperature: float = 0.0,
-    key_env: str | None = None,
-    unsafe: bool = False,
-    tell: exam.Tell = lambda _: None,
+    against: str | None,
+    seed: int,
+    temperature: float,
+    key_env: str | None,
+    unsafe: bool,
+    done: Callable[[suites.TaskResult], None],
 ) -> dict[str, Any]:
-    """Put the task sets of ``eval.tasks`` to one, or to two and compare them; plain JSON. ``unsafe``: see `sandbox`."""
+    """Run the suites of ``eval.tasks`` on one model, or on two and compare them; plain JSON.
+
+    ``unsafe``: see `sandbox`.
+    """
     began = time.monotonic()
     way = await asyncio.to_thread(_isolation, unsafe=unsafe) if "coding" in config.eval.tasks else None
     found = []
     for one in (name, *([against] if against else [])):
-        async with answering(config, one, key_env=key_env) as ask:
-            sat = exam.sit(ask, config.eval.tasks, seed=seed, temperature=temperature, unsafe=unsafe, tell=tell)
-            found.append(await sat)
-    view = exam.report(name, found[0], seed=seed, began=began, isolation=way)
+        async with open_model(config, one, key_env=key_env) as model:
+            run = suites.run(model, config.eval.tasks, seed=seed, temperature=temperature, unsafe=unsafe, done=done)
+            found.append(await run)
+    view = suites.report(name, found[0], seed=seed, began=began, isolation=way)
     if against is None:
         return view
-    other = exam.report(against, found[1], seed=seed, began=began, isolation=way)
-    return {**view, "against": other, "compared": exam.compare(*found)}
+    other = suites.report(against, found[1], seed=seed, began=began, isolation=way)
+    return {**view, "against": other, "compared": suites.compare(*found)}
 
 
 def _isolation(*, unsafe: bool) -> sandbox.Isolation:
-    """What keeps the programs apart. Raises NoSandbox before anything is asked."""
+    """What keeps the programs apart. Raises NoSandbox before any model is loaded."""
     try:
         return sandbox.isolation(unsafe=unsafe)
     except NoSandbox as error:
@@ -209,18 +211,18 @@ async def compare(
     config: Config, names: tuple[str, str], *, prompts: Sequence[str], count: int, tokens: int, seed: int
 ) -> dict[str, Any]:
     """The same prompts answered by two versions, side by side, with program-checked rates."""
-    tasks = versus.tasks(prompts, count=count, seed=seed)
+    tasks = pairwise.choose_tasks(prompts, count=count, seed=seed)
     sampling = replace(default_sampling(config), max_tokens=tokens)
     versions = [_version(config, name) for name in names]
     async with running_policy(config) as policy:
-        said = []
+        replies = []
         for name, version in zip(names, versions, strict=True):
             if version is None:
                 raise NotInLedger(f"{name!r} is no version", remedy="'openclaw-rl versions' lists them")
-            ask = _of(policy, await _held(policy, version))
-            said.append(await versus.ask_all(ask, tasks, sampling=sampling, seed=seed))
+            model = _of(policy, await _loaded(policy, version))
+            replies.append(await pairwise.sample_replies(model, tasks, sampling=sampling, seed=seed))
     numbers = tuple(version.number for version in versions if version is not None)
-    return versus.view(tasks, numbers, said)
+    return pairwise.report(tasks, numbers, replies)
 
 
 async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str, Any]:
@@ -231,7 +233,7 @@ async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str,
         found = ledger.turn(turn)
     sampling = found.completion.sampling
     async with running_policy(config) as policy:
-        number = await _held(policy, version)
+        number = await _loaded(policy, version)
         most = sampling.max_tokens or config.policy.sampling.max_tokens or 256
         done = await answer(policy, found.prompt, replace(sampling, max_tokens=most, seed=seed), version=number)
     return {"version": number, "reply": done.reply.content, "from": "asked now"}

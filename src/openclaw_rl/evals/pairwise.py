@@ -1,4 +1,4 @@
-"""Two versions on the same prompts, side by side, with rates that a program checks."""
+"""Pairwise comparison: two versions on the same prompts, side by side, with rates that a program checks."""
 
 from __future__ import annotations
 
@@ -8,56 +8,57 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from openclaw_rl.evals.suites import TOGETHER, Ask
+from openclaw_rl.evals.suites import CONCURRENCY, Model
 from openclaw_rl.gate.checks import flaw
 from openclaw_rl.gate.probes import plain
 from openclaw_rl.stats import difference, wilson
-from openclaw_rl.tasks.everyday import Task, held_out, sense
-from openclaw_rl.tasks.preferences import WISHES
+from openclaw_rl.tasks.everyday import Task, held_out, is_relevant
+from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import word_count
 from openclaw_rl.types import Sampling
 
 
-def tasks(prompts: Sequence[str], *, count: int, seed: int) -> list[Task]:
-    """The given prompts; without any, ``count`` held-out ones that the seed draws."""
+def choose_tasks(prompts: Sequence[str], *, count: int, seed: int) -> list[Task]:
+    """The given prompts; without any, ``count`` held-out ones that the seed samples."""
     if prompts:
         return [Task(prompt=prompt, mentions=(), about="everyday") for prompt in prompts]
     return random.Random(seed).sample(held_out(), count)
 
 
-async def ask_all(ask: Ask, asked: Sequence[Task], *, sampling: Sampling, seed: int) -> list[str]:
-    """One reply to each task, each with its own seed, the same for whoever is asked."""
-    room = asyncio.Semaphore(TOGETHER)
+async def sample_replies(model: Model, tasks: Sequence[Task], *, sampling: Sampling, seed: int) -> list[str]:
+    """One reply to each task, each with its own seed, the same for every model."""
+    room = asyncio.Semaphore(CONCURRENCY)
 
     async def one(number: int, task: Task) -> str:
         async with room:
-            return (await ask(plain(task.prompt), replace(sampling, seed=seed * 1000 + number))).text
+            return (await model(plain(task.prompt), replace(sampling, seed=seed * 1000 + number))).text
 
-    return list(await asyncio.gather(*(one(number, task) for number, task in enumerate(asked))))
+    return list(await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks))))
 
 
-def view(asked: Sequence[Task], versions: Sequence[int], said: Sequence[Sequence[str]]) -> dict[str, Any]:
+def report(tasks: Sequence[Task], versions: Sequence[int], replies: Sequence[Sequence[str]]) -> dict[str, Any]:
     """Plain JSON: each prompt with both replies, and each measure as two rates and their paired difference."""
-    first, second = said
+    first, second = replies
     measures = {
         "sound": [
-            [flaw(reply, prompt=task.prompt) is None for task, reply in zip(asked, each, strict=True)] for each in said
+            [flaw(reply, prompt=task.prompt) is None for task, reply in zip(tasks, each, strict=True)]
+            for each in replies
         ]
     }
-    if all(task.mentions for task in asked):
+    if all(task.mentions for task in tasks):
         measures["names what was asked about"] = [
-            [sense(task, reply) for task, reply in zip(asked, each, strict=True)] for each in said
+            [is_relevant(task, reply) for task, reply in zip(tasks, each, strict=True)] for each in replies
         ]
-    for wish in WISHES.values():
-        measures[f"holds to {wish.name}"] = [[wish.holds(reply) for reply in each] for each in said]
+    for preference in PREFERENCES.values():
+        measures[f"meets {preference.name}"] = [[preference.met_by(reply) for reply in each] for each in replies]
     return {
         "versions": list(versions),
         "replies": [
             {"prompt": task.prompt, "first": one, "second": two}
-            for task, one, two in zip(asked, first, second, strict=True)
+            for task, one, two in zip(tasks, first, second, strict=True)
         ],
-        "words": [round(sum(map(word_count, each)) / max(len(each), 1), 1) for each in said],
-        "rates": {name: _rates(*held) for name, held in measures.items()},
+        "words": [round(sum(map(word_count, each)) / max(len(each), 1), 1) for each in replies],
+        "rates": {name: _rates(*met) for name, met in measures.items()},
     }
 
 
@@ -72,12 +73,12 @@ def _rates(first: Sequence[bool], second: Sequence[bool]) -> dict[str, Any]:
     }
 
 
-def _interval(held: Sequence[bool]) -> list[float]:
-    return [round(end, 3) for end in wilson(sum(held), len(held))]
+def _interval(met: Sequence[bool]) -> list[float]:
+    return [round(end, 3) for end in wilson(sum(met), len(met))]
 
 
-def tell(found: dict[str, Any], *, width: int = 100) -> Iterator[str]:
-    """Side by side, in lines."""
+def lines(found: dict[str, Any], *, width: int = 100) -> Iterator[str]:
+    """The report for a terminal: replies side by side, then the rates."""
     one, two = found["versions"]
     for row in found["replies"]:
         yield f"{row['prompt']}"

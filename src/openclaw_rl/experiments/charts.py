@@ -1,4 +1,4 @@
-"""Pictures as SVG text: a curve, and bars with their spread. Pure, and no package is needed for them."""
+"""Charts as SVG text: a curve, and bars with their spread. Pure, and no package is needed for them."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ def _foot() -> float:
 
 
 def _text(
-    x: float, y: float, said: str, *, size: int, anchor: str = "start", colour: str = "#24292f", upright: bool = False
+    x: float, y: float, text: str, *, size: int, anchor: str = "start", colour: str = "#24292f", upright: bool = False
 ) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{colour}"'
     turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if upright else ""
-    return f"<text {place}{turned}>{escape(said)}</text>"
+    return f"<text {place}{turned}>{escape(text)}</text>"
 
 
 def _svg(body: Sequence[str], title: str) -> str:

@@ -17,7 +17,7 @@ from openclaw_rl.errors import ContextOverflow
 from openclaw_rl.gate.ability import Quiz, quizzes, shared
 from openclaw_rl.gate.checks import Shown, flaw, k3, leaning
 from openclaw_rl.ports import Policy
-from openclaw_rl.tasks.everyday import Task, held_out, sense
+from openclaw_rl.tasks.everyday import Task, held_out, is_relevant
 from openclaw_rl.types import Completion, Logprobs, Message, Prompt, Sampling, Tokens, Turn, Verdict, Version, texts
 
 AT_ONCE = 8
@@ -180,7 +180,7 @@ class Examiner:
             prompt=probe.asked,
             reply=text,
             tokens=len(done.logprobs),
-            sense=sense(probe.task, text) if probe.task else None,
+            sense=is_relevant(probe.task, text) if probe.task else None,
             flaw=flaw(text, prompt=probe.asked, broken_call=broken, calls=calls),
             kl=k3(done.logprobs, base) if base else None,
             entropy=-statistics.fmean(done.logprobs) if done.logprobs else None,

@@ -1,4 +1,4 @@
-"""Small functions to write, each with checks that a program runs."""
+"""Coding tasks: small functions to write, each with checks that a program runs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
-    """One function: its head, what it does, and expressions that are true when it does."""
+class CodingTask:
+    """One function to write: its signature, what it does, and expressions that are true when it does."""
 
-    head: str
+    signature: str
     does: str
     checks: tuple[str, ...]
 
     @property
     def name(self) -> str:
-        return self.head.partition("(")[0]
+        return self.signature.partition("(")[0]
 
     @property
     def prompt(self) -> str:
-        return f"Write a Python function {self.head} that {self.does}. Reply with the code only."
+        return f"Write a Python function {self.signature} that {self.does}. Reply with the code only."
 
 
-FUNCTIONS: tuple[Function, ...] = tuple(
-    Function(head=head, does=does, checks=checks)
-    for head, does, checks in (
+CODING_TASKS: tuple[CodingTask, ...] = tuple(
+    CodingTask(signature=signature, does=does, checks=checks)
+    for signature, does, checks in (
         ("add(a, b)", "returns the sum of a and b", ("add(2, 3) == 5", "add(-1, 1) == 0")),
         ("square(x)", "returns x times x", ("square(4) == 16", "square(-3) == 9")),
         ("is_even(n)", "returns True if n is even and False otherwise", ("is_even(4) is True", "is_even(7) is False")),
@@ -98,7 +98,7 @@ def code_of(reply: str) -> str:
     return found[1] if found else reply
 
 
-def program(function: Function, reply: str) -> str:
+def program(task: CodingTask, reply: str) -> str:
     """The reply's code followed by the checks; it ends with code 0 only if every check is true."""
-    checks = "\n".join(f"assert {check}, {check!r}" for check in function.checks)
+    checks = "\n".join(f"assert {check}, {check!r}" for check in task.checks)
     return f"{code_of(reply)}\n\n{checks}\nprint('passed')\n"

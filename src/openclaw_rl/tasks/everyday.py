@@ -1,7 +1,7 @@
-"""What simulated users ask: everyday prompts, and sums made by program; and whether a reply makes sense. Pure.
+"""What simulated users ask: everyday prompts and generated word problems; and whether a reply is relevant. Pure.
 
 training(), held_out()      two halves that share no prompt, whatever is added later
-sense(task, reply)          names what was asked about
+is_relevant(task, reply)    the reply names what was asked about
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _ENDINGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One thing to ask. A sensible reply names at least one of ``mentions``; ``answer`` is the right figure, if any."""
+    """One thing to ask. A relevant reply names at least one of ``mentions``; ``answer`` is the right figure, if any."""
 
     prompt: str
     mentions: tuple[str, ...]
@@ -98,25 +98,25 @@ def _fits(task: Task, about: About) -> bool:
     return task.about == about or (about == "everyday" and task.about != "measures")
 
 
-# --- sums ---
+# --- word problems ---
 
 _THINGS = ("apples", "books", "pencils", "coins", "eggs", "stamps", "cookies", "marbles", "chairs", "tickets", "cards")
 
 
-def sums(count: int, *, seed: int = 0, held: bool = False) -> tuple[Task, ...]:
+def word_problems(count: int, *, seed: int, held: bool = False) -> tuple[Task, ...]:
     """``count`` different word problems with their answers; those with ``held`` are never among those without."""
-    draw, found = random.Random(seed), dict[str, Task]()
+    rng, found = random.Random(seed), dict[str, Task]()
     while len(found) < count:
-        task = _sum(draw)
+        task = _word_problem(rng)
         if is_held_out(task.prompt) == held:
             found[task.prompt] = task
     return tuple(found.values())
 
 
-def _sum(draw: random.Random) -> Task:
-    thing = draw.choice(_THINGS)
-    a, b, c = draw.randint(10, 40), draw.randint(2, 12), draw.randint(2, 9)
-    story, answer = draw.choice(
+def _word_problem(rng: random.Random) -> Task:
+    thing = rng.choice(_THINGS)
+    a, b, c = rng.randint(10, 40), rng.randint(2, 12), rng.randint(2, 9)
+    story, answer = rng.choice(
         (
             (f"I have {a} {thing} and get {b} more. How many {thing} do I have now?", a + b),
             (f"I have {a + b} {thing} and give {b} away. How many {thing} are left?", a),
@@ -128,19 +128,19 @@ def _sum(draw: random.Random) -> Task:
     return Task(prompt=story, mentions=(thing, str(answer)), about="facts", answer=str(answer))
 
 
-def right(task: Task, reply: str) -> bool:
+def is_right(task: Task, reply: str) -> bool:
     """Whether the last figure of the reply is the task's answer."""
     figures = re.findall(r"\d+(?:,\d{3})*", reply)
     return task.answer is not None and bool(figures) and figures[-1].replace(",", "") == task.answer
 
 
-# --- sense ---
+# --- relevance ---
 
 
-def sense(task: Task, reply: str) -> bool:
+def is_relevant(task: Task, reply: str) -> bool:
     """Whether the reply names what was asked about, in whatever inflection."""
-    said = {root for word in _split(reply) for root in _roots(word)}
-    return any(all(_roots(word) & said for word in _split(mention)) for mention in task.mentions)
+    named = {root for word in _split(reply) for root in _roots(word)}
+    return any(all(_roots(word) & named for word in _split(mention)) for mention in task.mentions)
 
 
 def _split(text: str) -> list[str]:

@@ -1,8 +1,8 @@
-"""Wishes that a program can check: how a user would like replies to be, and the words in which they say so. Pure.
+"""Preferences that a program can check: how a user likes replies, and the words in which they complain. Pure.
 
-    wish = WISHES["short"]
-    wish.holds(reply)                      whether this reply is as the user likes it
-    wish.vague, wish.precise, wish.thanks  what the user says when it is not, and when it is
+    preference = PREFERENCES["short"]
+    preference.met_by(reply)               whether this reply meets it
+    preference.vague, .precise, .thanks    what the user says when it does not, and when it does
 
 The words are in ``phrases.toml``. A vague complaint names no measure ("Hmm, not what I wanted."), a precise one does.
 """
@@ -22,7 +22,7 @@ About = Literal["everyday", "facts", "advice", "measures"]
 """kinds of task: ``everyday`` is facts and advice together"""
 
 CLOSING = "Hope that helps!"
-"""the phrase that ends every reply under the wish ``closing``"""
+"""the phrase that ends every reply under the preference ``closing``"""
 
 _BOXED = re.compile(r"\\f?box(?:ed)?\b")
 _TERMINAL = re.compile(r"(?<![.!?…。！？])[.!?…。！？]++[\"”’')\]*_]*+$")
@@ -52,36 +52,36 @@ _PRAISE = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """How one user likes replies. ``holds`` checks a reply, ``hint`` is the rule in one sentence.
+class Preference:
+    """How one user likes replies. ``met_by`` checks a reply, ``hint`` is the rule in one sentence.
 
-    ``spoilt`` is a reply that has the form and is worthless all the same: nobody asks for the form once more.
-    ``room`` is how many reply tokens a fair check needs, ``about`` the kind of task that shows it, and ``sums`` says
-    whether word problems show it too. ``asks`` are further fields of this user's requests; for all others the server
-    decides.
+    ``empty_form`` finds a reply that has the form and is worthless all the same: nobody asks for the form once more.
+    ``max_tokens`` is how many reply tokens a fair check needs, ``about`` the kind of task that shows it, and
+    ``word_problems`` says whether those show it too. ``sampling`` are further fields of this user's requests; for all
+    others the server decides.
     """
 
     name: str
     description: str
     hint: str
-    holds: Callable[[str], bool]
+    met_by: Callable[[str], bool]
     vague: tuple[str, ...]
     precise: tuple[str, ...]
     thanks: tuple[str, ...]
     nonsense: tuple[str, ...]
-    spoilt: Callable[[str], bool] = lambda _reply: False
-    room: int = 96
+    empty_form: Callable[[str], bool] = lambda _reply: False
+    max_tokens: int = 96
     about: About = "everyday"
-    sums: bool = True
-    asks: Mapping[str, float] = field(default_factory=dict)
+    word_problems: bool = True
+    sampling: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def complaints(self) -> tuple[str, ...]:
         """Every phrasing of "not like this", the vague ones first."""
         return (*self.vague, *self.precise)
 
-    def say(self, prompt: str) -> str:
-        """The prompt with the wish said in it."""
+    def prompted(self, prompt: str) -> str:
+        """The prompt with the preference in it, as the prompted baseline gets it."""
         return f"{prompt}\n\n{self.hint}"
 
 
@@ -90,13 +90,13 @@ def _short(reply: str) -> bool:
 
 
 def _list(reply: str) -> bool:
-    return len(items(reply)) >= 2 and not _circles(reply)
+    return len(items(reply)) >= 2 and not _repeats(reply)
 
 
-def _circles(reply: str) -> bool:
-    """A list that goes round in circles: a third of its items or more have been there before."""
-    said = [item.lower() for item in items(reply)]
-    return 0 < len(said) <= 3 * (len(said) - len(set(said)))
+def _repeats(reply: str) -> bool:
+    """A list that repeats itself: a third of its items or more have been there before."""
+    lowered = [item.lower() for item in items(reply)]
+    return 0 < len(lowered) <= 3 * (len(lowered) - len(set(lowered)))
 
 
 def _one_sentence(reply: str) -> bool:
@@ -134,16 +134,16 @@ def _letters(text: str) -> str:
     return " ".join(re.sub(r"[^\w\s]|_", " ", text.casefold()).split())
 
 
-def _wish(name: str, description: str, hint: str, holds: Callable[[str], bool], **more: Any) -> Wish:
-    said = _PHRASES[name]
-    return Wish(
+def _preference(name: str, description: str, hint: str, met_by: Callable[[str], bool], **more: Any) -> Preference:
+    phrases = _PHRASES[name]
+    return Preference(
         name=name,
         description=description,
         hint=hint,
-        holds=holds,
-        vague=(*said["vague"],),
-        precise=(*said["precise"],),
-        thanks=(*said.get("thanks", ()), *_PHRASES["any"]["thanks"]),
+        met_by=met_by,
+        vague=(*phrases["vague"],),
+        precise=(*phrases["precise"],),
+        thanks=(*phrases.get("thanks", ()), *_PHRASES["any"]["thanks"]),
         nonsense=(*_PHRASES["any"]["nonsense"],),
         **more,
     )
@@ -153,40 +153,45 @@ _PHRASES: dict[str, dict[str, list[str]]] = tomllib.loads(
     Path(__file__).with_name("phrases.toml").read_text(encoding="utf-8")
 )
 
-WISHES: dict[str, Wish] = {
-    wish.name: wish
-    for wish in (
-        _wish("short", "replies under 30 words", "Please answer in under 30 words.", _short),
-        _wish(
+PREFERENCES: dict[str, Preference] = {
+    preference.name: preference
+    for preference in (
+        _preference("short", "replies under 30 words", "Please answer in under 30 words.", _short),
+        _preference(
             "list",
             "replies as a list",
             "Please answer with a bulleted list of short points.",
             _list,
-            spoilt=_circles,
-            room=128,
-            sums=False,
+            empty_form=_repeats,
+            max_tokens=128,
+            word_problems=False,
             # colder, or without a penalty, the embedded model's lists repeat themselves (docs/training.md)
-            asks={"temperature": 0.7, "presence_penalty": 0.25},
+            sampling={"temperature": 0.7, "presence_penalty": 0.25},
         ),
-        _wish("one_sentence", "replies of one sentence", "Please answer in one sentence.", _one_sentence),
-        _wish(
+        _preference("one_sentence", "replies of one sentence", "Please answer in one sentence.", _one_sentence),
+        _preference(
             "student",
             "plain replies without bold, lists, headings or boxed answers",
             "Please write plain text without bold, lists, headings or boxed answers.",
             _student,
         ),
-        _wish(
+        _preference(
             "long",
             "replies of at least 100 words, with an example or figures",
             "Please write at least 100 words and give a specific example.",
             _long,
-            room=192,
+            max_tokens=192,
         ),
-        _wish("praise", "replies with warm praise", "Please praise me warmly for my question.", _praise),
-        _wish(
-            "metric", "replies in metric units", "Please use metric units only.", _metric, about="measures", sums=False
+        _preference("praise", "replies with warm praise", "Please praise me warmly for my question.", _praise),
+        _preference(
+            "metric",
+            "replies in metric units",
+            "Please use metric units only.",
+            _metric,
+            about="measures",
+            word_problems=False,
         ),
-        _wish(
+        _preference(
             "closing",
             f'replies that end with "{CLOSING}"',
             f'Please end your reply with "{CLOSING}"',
@@ -194,4 +199,4 @@ WISHES: dict[str, Wish] = {
         ),
     )
 }
-"""The wishes by name, in the order in which they are told of."""
+"""the preferences by name, in the order in which reports list them"""

@@ -1,4 +1,4 @@
-"""Function calls to make: each with the tools at hand, what is asked, and the call that answers it.
+"""Tool-use tasks: each a request, the tools at hand, and the call that answers it.
 
 A reply passes when it makes exactly one call, to the right tool, whose arguments are JSON that fits the tool's schema
 and have the right values.
@@ -24,10 +24,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Errand:
-    """One thing to do with a tool. ``values`` are the arguments that matter, texts compared without case."""
+class ToolTask:
+    """One request that needs a tool. ``values`` are the arguments that matter, texts compared without case."""
 
-    said: str
+    request: str
     tool: str
     values: Mapping[str, Any]
 
@@ -35,7 +35,9 @@ class Errand:
     def prompt(self) -> Prompt:
         """The request with its tool and another that is no use here."""
         names = [self.tool, "set_timer" if self.tool != "set_timer" else "get_weather"]
-        return Prompt(messages=(Message(role="user", content=self.said),), tools=tuple(TOOLS[n] for n in sorted(names)))
+        return Prompt(
+            messages=(Message(role="user", content=self.request),), tools=tuple(TOOLS[n] for n in sorted(names))
+        )
 
 
 def _tool(name: str, description: str, required: Sequence[str] | None = None, **properties: Any) -> Tool:
@@ -70,9 +72,9 @@ TOOLS: Mapping[str, Tool] = {
     )
 }
 
-ERRANDS: tuple[Errand, ...] = tuple(
-    Errand(said=said, tool=tool, values=values)
-    for said, tool, values in (
+TOOL_TASKS: tuple[ToolTask, ...] = tuple(
+    ToolTask(request=request, tool=tool, values=values)
+    for request, tool, values in (
         ("What is the weather in Paris?", "get_weather", {"city": "Paris"}),
         ("Is it raining in Tokyo right now?", "get_weather", {"city": "Tokyo"}),
         ("Set a timer for 10 minutes.", "set_timer", {"minutes": 10}),
@@ -105,21 +107,21 @@ ERRANDS: tuple[Errand, ...] = tuple(
 )
 
 
-def wrong(errand: Errand, calls: Sequence[ToolCall]) -> str | None:
-    """Why the calls do not answer the errand; None when they do."""
+def mistake(task: ToolTask, calls: Sequence[ToolCall]) -> str | None:
+    """Why the calls do not answer the task; None when they do."""
     if len(calls) != 1:
         return f"{len(calls)} calls"
     [call] = calls
-    if call.name != errand.tool:
+    if call.name != task.tool:
         return f"called {call.name}"
     try:
         arguments = json.loads(call.arguments)
     except json.JSONDecodeError as error:
         return f"arguments that are no JSON: {error}"
-    return misfit(TOOLS[errand.tool].parameters, arguments) or _unlike(errand.values, arguments)
+    return schema_error(TOOLS[task.tool].parameters, arguments) or _wrong_value(task.values, arguments)
 
 
-def misfit(schema: Mapping[str, Any], value: Any, at: str = "arguments") -> str | None:
+def schema_error(schema: Mapping[str, Any], value: Any, at: str = "arguments") -> str | None:
     """Why a value does not fit a JSON schema of types, enums, properties and required; None when it does."""
     kind = str(schema.get("type"))
     if kind in _TYPES and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
@@ -128,25 +130,25 @@ def misfit(schema: Mapping[str, Any], value: Any, at: str = "arguments") -> str 
         return f"{at} is none of {', '.join(map(str, schema['enum']))}"
     if not isinstance(value, dict):
         return None
-    known = schema.get("properties", {})
+    properties = schema.get("properties", {})
     lacking = [name for name in schema.get("required", ()) if name not in value]
     if lacking:
         return f"{at} lacks {', '.join(lacking)}"
     for name, part in value.items():
-        if name not in known:
+        if name not in properties:
             return f"{at} has {name}, which the tool does not take"
-        found = misfit(known[name], part, f"{at}.{name}")
+        found = schema_error(properties[name], part, f"{at}.{name}")
         if found:
             return found
     return None
 
 
-def _unlike(wanted: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
+def _wrong_value(wanted: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
     for name, value in wanted.items():
-        if _folded(arguments[name]) != _folded(value):
+        if _normalized(arguments[name]) != _normalized(value):
             return f"{name} is {arguments[name]!r}, not {value!r}"
     return None
 
 
-def _folded(value: Any) -> Any:
+def _normalized(value: Any) -> Any:
     return value.strip().strip(".").casefold() if isinstance(value, str) else value
