@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+from judges import LIMITS
 
-from openclaw_rl.judge.evidence import decide, findings, may_instruct
-from openclaw_rl.judge.hints import Limits, borrowed, kind_of, sift
+from openclaw_rl.judge import evidence, hints
+from openclaw_rl.judge.evidence import findings, may_instruct
+from openclaw_rl.judge.hints import borrowed, kind_of
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.text import broken
@@ -25,6 +29,8 @@ def scored(case: Case, **more: Any) -> tuple[float | None, str] | None:
     return None if verdict is None else (verdict.score, verdict.source)
 
 
+decide = partial(evidence.decide, limits=LIMITS)
+sift = partial(hints.sift, limits=LIMITS)
 ERROR = (make_message("tool", "Error: no such file"),)
 
 
@@ -164,7 +170,7 @@ def test_rules_take_the_seats_before_facts_and_complaints() -> None:
         hint("It is on Monday.", "fact"),
         hint("Always answer with one sentence only."),
     ]
-    assert [one.kind for one in sift(offered, reply="", limits=Limits(most=2)).kept] == ["fact", "rule"]
+    assert [one.kind for one in sift(offered, reply="", limits=replace(LIMITS, most=2)).kept] == ["fact", "rule"]
 
 
 def test_words_of_a_tool_are_no_hint_unless_the_user_said_them_too() -> None:

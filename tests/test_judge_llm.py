@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
+from judges import LIMITS, auto_judge, llm_judge, settings
 
 from openclaw_rl.errors import BackendDown, ConfigError, ContextOverflow, JudgeUnavailable
 from openclaw_rl.judge.answer import parse, schema
-from openclaw_rl.judge.auto import AutoJudge
 from openclaw_rl.judge.breaker import Breaker
 from openclaw_rl.judge.explain import explain
 from openclaw_rl.judge.llm import LlmJudge
@@ -73,10 +72,7 @@ class Script:
 
 
 def judge(script: Callable[[httpx2.Request], Any], clock: Clock | None = None, **more: Any) -> LlmJudge:
-    clock = clock or Clock()
-    base: dict[str, Any] = {"base_url": "http://judge/v1", "model": "m", "transport": httpx2.MockTransport(script)}
-    base |= {"clock": clock, "wall": clock, "sleep": clock.sleep, "rng": random.Random(1)}
-    return LlmJudge(**{**base, **more})
+    return llm_judge(script, clock or Clock(), **more)
 
 
 @pytest.mark.anyio
@@ -142,11 +138,11 @@ async def test_an_endpoint_without_json_mode_is_asked_more_simply_from_then_on()
     ],
 )
 def test_an_answer_that_is_not_what_was_asked_for_is_no_answer(text: str, note: str) -> None:
-    assert (parse(text, hints=True).vote, parse(text, hints=True).note) == (None, note)
+    assert (parse(text, hints=True).value, parse(text, hints=True).note) == (None, note)
 
 
 def test_what_is_forgiven_thoughts_a_fence_and_a_marked_hint() -> None:
-    assert parse('<think>hm {"score": 1}</think>\n```json\n{"score": -1}\n```', hints=True).vote == -1
+    assert parse('<think>hm {"score": 1}</think>\n```json\n{"score": -1}\n```', hints=True).value == -1
     marked = parse('{"score": -1, "hint": null, "kind": "rule"}\n[HINT_START] Use metric units. [HINT_END]', hints=True)
     assert marked.hint == Hint(text="Use metric units.", kind="rule")
     assert parse(vote(-1, "Use metric units.", "rule"), hints=False).hint is None
@@ -276,10 +272,6 @@ async def test_the_same_content_is_asked_once() -> None:
     assert first.turn != second.turn
     await asked.judge(case("b"))
     assert len(script.requests) == 6
-    careless = judge(script, cache=False)
-    await careless.judge(case("a"))
-    await careless.judge(case("a"))
-    assert len(script.requests) == 12
 
 
 @pytest.mark.anyio
@@ -323,7 +315,7 @@ async def test_nothing_said_after_the_reply_is_not_asked_about() -> None:
 
 def test_a_judge_without_a_model_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="needs a base URL and a model"):
-        LlmJudge()
+        LlmJudge(settings=settings(model=None))
 
 
 class Base:
@@ -348,7 +340,7 @@ class Base:
 @pytest.mark.anyio
 async def test_the_policys_own_base_can_be_the_judge() -> None:
     base = Base()
-    asked = LlmJudge(policy=base)  # type: ignore[arg-type]
+    asked = LlmJudge(settings=settings(), policy=base)  # type: ignore[arg-type]
     verdict = await asked.judge(case())
     assert (verdict.score, verdict.judge) == (1, "llm:tiny@0")
     assert {version for _, _, version in base.asked} == {0}
@@ -360,16 +352,16 @@ async def test_the_policys_own_base_can_be_the_judge() -> None:
 @pytest.mark.parametrize("error", [BackendDown("restarting"), ContextOverflow(limit=1, asked=2)])
 async def test_a_policy_that_cannot_answer_makes_the_case_wait(error: Exception) -> None:
     with pytest.raises(JudgeUnavailable):
-        await LlmJudge(policy=Base(error=error)).judge(case())  # type: ignore[arg-type]
+        await LlmJudge(settings=settings(), policy=Base(error=error)).judge(case())  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
 async def test_auto_asks_the_model_only_where_the_rules_are_silent() -> None:
     script = Script(vote(-1))
-    auto = AutoJudge(llm=judge(script))
+    auto = auto_judge(judge(script))
     assert ((await auto.judge(case("Thanks!"))).judge, script.requests) == ("rules", [])
     assert (await auto.judge(case("hm"))).judge == "llm:m"
-    assert (await AutoJudge().judge(case("hm"))).score is None
+    assert (await auto_judge().judge(case("hm"))).score is None
 
 
 @pytest.mark.anyio
@@ -377,7 +369,7 @@ async def test_an_explanation_shows_evidence_prompt_and_votes() -> None:
     asked = judge(Script(vote(1), vote(1), "garbage"))
     seen = case("hm, one more thing")
     seen = Case(turn=seen.turn, outcome=seen.outcome, feedback=(Feedback(turn=seen.turn.id, score=-1.0),))
-    told = await explain(seen, AutoJudge(llm=asked))
+    told = await explain(seen, auto_judge(asked), limits=LIMITS)
     assert [(one.source, one.score) for one in told.evidence] == [("explicit", -1.0)]
     assert told.prompt is not None
     assert '<next_state role="user">\n| hm, one more thing\n</next_state>' in told.prompt
@@ -390,7 +382,7 @@ async def test_an_explanation_shows_evidence_prompt_and_votes() -> None:
 
 @pytest.mark.anyio
 async def test_an_explanation_without_an_answer_still_shows_the_prompt() -> None:
-    told = await explain(case("hm"), judge(Script(500)))
+    told = await explain(case("hm"), judge(Script(500)), limits=LIMITS)
     assert told.prompt is not None
     assert told.verdict is None
     assert "no vote could be had" in told.note

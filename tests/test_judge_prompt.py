@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.judge.prompt import approximate, cut, escape, load, render, template
+from openclaw_rl.judge import prompt
+from openclaw_rl.judge.prompt import Question, approximate, cut, escape, load, template
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import Message, Prompt, ToolCall
+
+
+def render(case: Case, made: prompt.Template, *, budget: int = 3000, window: int = 6) -> Question:
+    return prompt.render(case, made, budget=budget, window=window)
+
 
 BLOCK = re.compile(r"^<(history|request|steps|reply|next_state)(?: [^\n]*)?>\n(.*?)\n</\1>$", re.DOTALL | re.MULTILINE)
 

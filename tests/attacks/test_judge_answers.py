@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+from judges import settings
 
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.llm import LlmJudge
@@ -73,7 +74,7 @@ async def judging(
     server = Server(send)
     listening = await asyncio.start_server(server.answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    judge = LlmJudge(base_url=f"http://127.0.0.1:{port}/v1", model="m", votes=1, retries=0, deadline=deadline)
+    judge = LlmJudge(settings=settings(base_url=f"http://127.0.0.1:{port}/v1", votes=1, retries=0, deadline=deadline))
     try:
         yield server, judge
     finally:

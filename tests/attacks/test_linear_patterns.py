@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from judges import LIMITS
 
 import openclaw_rl
 from openclaw_rl.errors import MissingExtra
@@ -182,7 +183,7 @@ def test_a_judge_reads_eight_times_as_much_in_about_eight_times_the_time(atom: s
         begun = time.process_time()
         for case in cases:
             look(case)
-            decide(case)
+            decide(case, limits=LIMITS)
         escape(text)
         return time.process_time() - begun
 

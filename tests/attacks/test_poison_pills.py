@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from judges import LIMITS, judge_loop, rules_judge
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.errors import JudgeUnavailable
-from openclaw_rl.judge import JudgeLoop, RulesJudge, evidence
+from openclaw_rl.judge import evidence
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case, Judge
@@ -77,7 +78,7 @@ async def test_a_pill_is_judged_like_any_other_message_and_so_are_those_after_it
     pill, good = told(book, make_message("user", "x"), make_message("user", "y"))
     with Swapped(book, writer="judge") as ledger:
         ledger.said = {pill.id: PILLS[name], good.id: GOOD}
-        await JudgeLoop(ledger, RulesJudge()).tick()
+        await judge_loop(ledger, rules_judge()).tick()
         verdict = ledger.verdict(pill.id)
         assert verdict is not None
         assert len(verdict.note) < 200
@@ -95,14 +96,14 @@ async def test_a_case_that_no_reader_can_read_is_an_abstention_and_a_drop_for_go
 
     monkeypatch.setattr(evidence.tools, "failure", failing)
     with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, RulesJudge())
+        loop = judge_loop(ledger, rules_judge())
         assert await loop.tick() == 2
         assert (await loop.status())["failed"] == 1
         assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
         assert ledger.verdict(bad.id).score is None  # type: ignore[union-attr]
         assert ledger.drop_counts() == {"judge failed": 1}
     with Ledger(book, writer="judge") as ledger:
-        assert await JudgeLoop(ledger, RulesJudge()).tick() == 0
+        assert await judge_loop(ledger, rules_judge()).tick() == 0
         assert ledger.dropped(bad.id).stage == "judge"  # type: ignore[union-attr]
 
 
@@ -122,7 +123,7 @@ async def test_a_damaged_row_is_given_up_by_the_judge_and_the_others_go_on(
     bad, good = told(book, GOOD, GOOD)
     damage(book, table, column, bad, blob)
     with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, RulesJudge())
+        loop = judge_loop(ledger, rules_judge())
         assert await loop.tick() == 2
         assert await loop.tick() == 0
         assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
@@ -140,7 +141,7 @@ async def test_a_row_damaged_after_it_was_judged_is_dropped_by_the_trainer_and_t
 ) -> None:
     bad, good = told(book, GOOD, GOOD)
     with Ledger(book, writer="judge") as ledger:
-        await JudgeLoop(ledger, RulesJudge()).tick()
+        await judge_loop(ledger, rules_judge()).tick()
     damage(book, table, column, bad, b"\x00rubbish")
     with Ledger(book, writer="train") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="b", state="live"))
@@ -180,7 +181,7 @@ async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_n
     assert isinstance(judge, Judge)
     judge.down = True
     with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, judge, batch=4, clock=Clock())
+        loop = judge_loop(ledger, judge, batch=4, clock=Clock())
         for _ in range(40):
             await loop.tick()
         assert ledger.counts()["verdicts"] == 0, "however long it is down, it costs nothing"
@@ -192,7 +193,7 @@ async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_n
         assert ledger.verdict(turns[0].id) is None, "and nobody was answered since, so it may still be an outage"
     told_later = told_more(book, 12)
     with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, judge, batch=1, clock=Clock())
+        loop = judge_loop(ledger, judge, batch=1, clock=Clock())
         for _ in range(60):
             await loop.tick()
         assert all(ledger.verdict(turn.id) for turn in told_later)
@@ -312,5 +313,5 @@ def test_the_default_judge_reads_any_text_whatsoever(before: str, reply: str, sa
     turn = make_turn(before, completion=make_completion(reply))
     case = Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, said),)))
     assert look(case).score in (None, -1, 0, 1)
-    verdict = decide(case)
+    verdict = decide(case, limits=LIMITS)
     assert verdict is None or verdict.turn == turn.id

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.app.application import ledger_path
-from openclaw_rl.app.factories import build_judge, running_policy
+from openclaw_rl.app.factories import running_policy
+from openclaw_rl.app.judges import build_judge, hint_limits
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.store import Ledger, ask
@@ -50,7 +51,8 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
     async with contextlib.AsyncExitStack() as stack:
         asks_policy = config.judge.llm.model == "policy"
         policy = await stack.enter_async_context(running_policy(config)) if asks_policy else None
-        return asdict(await explain(case, build_judge(config, policy), trusted=config.judge.trusted_envs))
+        judge, limits = build_judge(config, policy), hint_limits(config)
+        return asdict(await explain(case, judge, limits=limits, trusted=config.judge.trusted_envs))
 
 
 async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float | None = None) -> Version:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Final
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app.factories import (
-    build_judge,
     build_limits,
     build_people,
     build_policy,
@@ -29,9 +28,9 @@ from openclaw_rl.app.factories import (
     build_trainer,
     default_sampling,
     gate_limits,
-    hint_limits,
     sharing_note,
 )
+from openclaw_rl.app.judges import build_judge, judge_loop_settings
 from openclaw_rl.app.runner import Keeper, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
@@ -50,8 +49,6 @@ log = logging.getLogger(__name__)
 LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
 _CAPACITY: Final = 50_000
 """turns that collecting keeps in memory, about 100 MiB; the oldest leave first and are read again if needed"""
-_HEALTH_WINDOW: Final = 50
-"""verdicts looked at for collapse, starvation and drift: enough to tell a collapse from chance"""
 
 
 def ledger_path(config: Config) -> Path:
@@ -124,16 +121,7 @@ class App:
     def _judge_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop
 
-        judge = self.config.judge
-        return JudgeLoop(
-            ledger,
-            build_judge(self.config, self.policy),
-            workers=judge.workers,
-            trusted=judge.trusted_envs,
-            limits=hint_limits(self.config),
-            window=_HEALTH_WINDOW,
-            longest_pause=min(30.0, judge.llm.breaker_seconds),
-        )
+        return JudgeLoop(ledger, build_judge(self.config, self.policy), judge_loop_settings(self.config))
 
     def _train_loop(self, ledger: Ledger) -> Loop:
         from openclaw_rl.train.loop import TrainLoop

@@ -1,4 +1,4 @@
-"""From settings to the parts that they name: a policy, a trainer, a judge, and the rules each loop works by."""
+"""From settings to the parts that they name: a policy, a trainer, and the rules each loop works by."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
-from openclaw_rl.ports import Judge, Policy, Trainer
+from openclaw_rl.ports import Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
 
 _LEARNS_FROM: Final = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
@@ -104,45 +104,6 @@ def build_limits(config: Config) -> Any:
 def default_sampling(config: Config) -> Sampling:
     """How replies are sampled where a request does not say."""
     return Sampling(**config.policy.sampling.model_dump())
-
-
-def build_judge(config: Config, policy: Policy | None) -> Judge:
-    """The judge that ``judge.custom`` or ``judge.kind`` names."""
-    from openclaw_rl.judge.auto import AutoJudge
-    from openclaw_rl.judge.custom import as_judge
-
-    judge = config.judge
-    if judge.custom:
-        mine = plugins.resolve("judge", judge.custom)
-        return (
-            _named_judge(config, judge.custom, policy) if isinstance(mine, type) else as_judge(mine, name=judge.custom)
-        )
-    if judge.kind == "auto":
-        asks_model = judge.llm.model == "policy" or (judge.llm.base_url and judge.llm.model)
-        return AutoJudge(llm=_named_judge(config, "llm", policy) if asks_model else None)
-    return _named_judge(config, judge.kind, policy)
-
-
-def _named_judge(config: Config, name: str, policy: Policy | None) -> Judge:
-    judge, llm = config.judge, config.judge.llm
-    offered = {
-        **judge.model_dump(exclude={"kind", "custom", "llm", "options"}),
-        **llm.model_dump(),
-        "model": llm.model or "",
-        "policy": policy if llm.model == "policy" else None,
-        "api_key": settings.environment(llm.api_key_env) if llm.api_key_env else None,
-        "limits": hint_limits(config),
-    }
-    built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
-    return built
-
-
-def hint_limits(config: Config) -> Any:
-    """What makes a hint worth keeping."""
-    from openclaw_rl.judge.hints import Limits
-
-    judge = config.judge
-    return Limits(shortest=judge.hint_min, longest=judge.hint_max, most=judge.max_hints)
 
 
 def gate_limits(config: Config) -> Any:

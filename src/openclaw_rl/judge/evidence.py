@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.hints import KEEP, Limits, borrowed, kind_of, sift
+from openclaw_rl.judge.hints import HintLimits, borrowed, kind_of, sift
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reading import Reading, read
 from openclaw_rl.judge.text import others_words, own_words, said_by_user
@@ -38,7 +38,7 @@ def findings(case: Case) -> tuple[Finding, ...]:
     return (*_explicit(case), *_environment(case), *_deterministic(case))
 
 
-def decide(case: Case, *, trusted: Collection[str] = (), limits: Limits = KEEP) -> Verdict | None:
+def decide(case: Case, *, trusted: Collection[str] = (), limits: HintLimits) -> Verdict | None:
     """The verdict of the strongest evidence that decides; None where only a judge can say.
 
     ``trusted`` names the environments whose hints count.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from openclaw_rl.judge.evidence import Finding, decide, findings
+from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Verdict
 
@@ -31,9 +32,9 @@ class Explains(Protocol):
     async def explain(self, case: Case) -> Explanation: ...
 
 
-async def explain(case: Case, judge: Judge, *, trusted: Collection[str] = ()) -> Explanation:
+async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Collection[str] = ()) -> Explanation:
     """The whole story of one case. The evidence's verdict stands where it decides; the judge is shown all the same."""
-    decided = decide(case, trusted=trusted)
+    decided = decide(case, trusted=trusted, limits=limits)
     if case.outcome.kind == "side":
         return Explanation(judge="evidence", evidence=findings(case), verdict=decided, note="side turns are not judged")
     if isinstance(judge, Explains):

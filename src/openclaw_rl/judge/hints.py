@@ -12,6 +12,7 @@ from openclaw_rl.judge.wishes_en import COMPARATIVE
 from openclaw_rl.text import words
 from openclaw_rl.types import Hint, HintKind
 
+_READ = 600  # characters of a hint that are looked at for its kind
 _RUN = 5  # words in a row that a hint may not borrow from text that is not the user's
 _STATES = re.compile(
     r"(?i)(?:the|my|our|his|her|their|its|it|this|that|these|there) (?:[\w'.-]+ ){0,6}?"
@@ -26,15 +27,12 @@ _HOW_FAR = re.compile(r"(?i)\d|\b(?:one|two|three|four|five|six|ten|twenty|thirt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class HintLimits:
     """How long a hint may be, in characters, and how many of one turn are kept."""
 
-    shortest: int = 11
-    longest: int = 600
-    most: int = 3
-
-
-KEEP = Limits()
+    shortest: int
+    longest: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +44,7 @@ class Sifted:
 
 
 def sift(
-    hints: Iterable[Hint], *, reply: str, answer: str = "", user: str = "", others: str = "", limits: Limits = KEEP
+    hints: Iterable[Hint], *, reply: str, limits: HintLimits, answer: str = "", user: str = "", others: str = ""
 ) -> Sifted:
     """Keep what may be kept: of the right length, not the reply or answer itself, no duplicate, not too many.
 
@@ -80,7 +78,7 @@ def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limits: Limits) -> str | None:
+def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limits: HintLimits) -> str | None:
     if len(text) < limits.shortest:
         return f"shorter than {limits.shortest} characters"
     if len(text) > limits.longest:
@@ -113,7 +111,7 @@ def is_vague(rule: str) -> bool:
 
 def kind_of(text: str) -> HintKind:
     """The kind of a hint that came without one: an order is a rule, a statement a fact, displeasure a complaint."""
-    text = text[: KEEP.longest]
+    text = text[:_READ]
     found = read(text, request="", reply="").hints
     if found:
         return min((hint.kind for hint in found), key=lambda kind: _SEAT[kind])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,17 +17,19 @@ import anyio.to_thread
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import health
 from openclaw_rl.judge.auto import AutoJudge
-from openclaw_rl.judge.breaker import Breaker
 from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
-from openclaw_rl.judge.hints import KEEP, Limits, sift
+from openclaw_rl.judge.hints import HintLimits, sift
 from openclaw_rl.judge.llm import LlmJudge
+from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Drop, Json, UnreadableTurn, Verdict
 
 log = logging.getLogger(__name__)
 
-TRIES = 8
-"""how often the judge may fail a case, answering others in between, before the case is given up"""
+BATCH = 32
+"""cases a tick settles: enough to keep the workers busy, few enough that `status` moves"""
+SCAN = 1024
+"""cases a tick reads at most to see past those that wait"""
 
 Job: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -44,14 +46,30 @@ class Ledger(Protocol):
     def scores(self, window: int) -> Sequence[tuple[str, float | None, str]]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeLoopSettings:
+    """``trusted`` environments may give hints; ``step_votes``: the judge's mean vote is added to a step's reward.
+
+    ``calibrate``: the judge is also asked about turns that users scored, to see whether they agree. ``window`` verdicts
+    are looked at for alarms.
+    """
+
+    workers: int
+    trusted: frozenset[str]
+    hints: HintLimits
+    step_votes: bool
+    calibrate: bool
+    window: int
+    longest_pause: float
+
+
 class JudgeLoop:
     """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when done.
 
-    A case whose judge is unavailable stays on the ledger's list; it is asked again through a breaker whose pause
-    doubles up to ``longest_pause`` seconds, one case first, then all, the one that was asked longest ago before others.
-    A case that fails by itself is an abstention and a drop with the reason: at once where reading it raises (that is
-    a pure function and would raise again), and after `TRIES` tries between which the judge answered others. An outage
-    is neither: it costs no turn, however long it is.
+    A case whose judge is unavailable stays on the ledger's list and is asked again as the `WaitingList` says.
+    A case that alone fails is an abstention and a drop with the reason: at once where reading it raises (that is a pure
+    function and would raise again), and after several tries between which the judge answered others. An outage is
+    neither: it costs no turn, however long it is.
     """
 
     name = "judge"
@@ -60,31 +78,18 @@ class JudgeLoop:
         self,
         ledger: Ledger,
         judge: Judge,
+        settings: JudgeLoopSettings,
         *,
-        workers: int = 4,
-        batch: int = 32,
-        scan: int = 1024,
-        trusted: Collection[str] = (),
-        limits: Limits = KEEP,
-        step_votes: bool = False,
-        calibrate: bool = True,
-        window: int = 256,
-        longest_pause: float = 30.0,
+        batch: int = BATCH,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        self._ledger = ledger
-        self._judge = judge
-        self._slots = anyio.Semaphore(workers)
-        self._batch, self._scan = batch, scan
-        self._trusted, self._limits = frozenset(trusted), limits
-        self._step_votes, self._calibrate = step_votes, calibrate
-        self._window = window
+        self._ledger, self._judge, self._settings = ledger, judge, settings
+        self._slots = anyio.Semaphore(settings.workers)
+        self._batch = batch
         self._clock, self._wall, self._sleep = clock, wall, sleep
-        self._breaker = Breaker(failures=1, pause=min(1.0, longest_pause), longest=longest_pause, clock=clock)
-        self._waiting: dict[str, _Wait] = {}
-        self._answers = 0
+        self._waiting = WaitingList(longest_pause=settings.longest_pause, clock=clock)
         self._failed = 0
         self._given_up = 0
         self._rest_until = float("-inf")
@@ -100,8 +105,10 @@ class JudgeLoop:
         read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
         cases = await self._read()
         found, rest = await self._by_evidence(cases, read_at)
-        jobs: list[Job] = [partial(self._settle, case, read_at) for case in self._choose(rest)]
-        if self._calibrate:
+        jobs: list[Job] = [
+            partial(self._settle, case, read_at) for case in self._waiting.choose(rest, most=self._batch)
+        ]
+        if self._settings.calibrate:
             jobs += [
                 partial(self._compare, case, verdict.score or 0.0)
                 for case, verdict in found
@@ -123,7 +130,7 @@ class JudgeLoop:
 
     async def _give_up(self, turn: str, *, reason: str, why: str) -> None:
         """A turn that cannot be judged: no opinion, and not trained on; what is said of it later still counts."""
-        self._waiting.pop(turn, None)
+        self._waiting.remove(turn)
         note = f"{reason}: {why}"
         verdict = Verdict(turn=turn, score=None, source="judge", judge=self._judge.name, note=note, at=self._wall())
         await self._write([verdict], [Drop(turn=turn, stage="judge", reason=reason, detail=why)])
@@ -131,17 +138,17 @@ class JudgeLoop:
 
     async def _fresh(self) -> Sequence[Case | UnreadableTurn]:
         """The oldest cases without a verdict, seeing past those that wait; not too often while many wait."""
-        limit = min(self._batch + len(self._waiting) + self._in_hand, max(self._scan, self._batch))
+        limit = min(self._batch + len(self._waiting) + self._in_hand, max(SCAN, self._batch))
         cases = await anyio.to_thread.run_sync(self._ledger.unjudged, limit)
         listed = {case.turn.id if isinstance(case, Case) else case.turn for case in cases}
-        self._waiting = {turn: wait for turn, wait in self._waiting.items() if turn in listed}
-        idle = bool(self._waiting) and listed <= self._waiting.keys()
+        self._waiting.keep(listed)
+        idle = 0 < len(self._waiting) == len(listed)
         self._rest_until = self._clock() + min(5.0, 0.005 * len(self._waiting)) if idle else float("-inf")
         return cases
 
     def _decided(self, case: Case) -> Verdict | None:
-        verdict = decide(case, trusted=self._trusted, limits=self._limits)
-        if verdict is not None and verdict.source == "environment" and self._step_votes:
+        verdict = decide(case, trusted=self._settings.trusted, limits=self._settings.hints)
+        if verdict is not None and verdict.source == "environment" and self._settings.step_votes:
             return None
         return verdict
 
@@ -173,17 +180,8 @@ class JudgeLoop:
         if done.found:
             await self._write([_dated(case, verdict, read_at) for case, verdict in done.found])
             for case, _ in done.found:
-                self._waiting.pop(case.turn.id, None)
+                self._waiting.remove(case.turn.id)
         return done.found, done.rest
-
-    def _choose(self, open_cases: Sequence[Case]) -> list[Case]:
-        """Cases for the judge: the new ones, and those that wait as far as the breaker lets them."""
-        new = [case for case in open_cases if case.turn.id not in self._waiting][: self._batch]
-        waited = [case for case in open_cases if case.turn.id in self._waiting]
-        waited.sort(key=lambda case: self._waiting[case.turn.id].asked)
-        if not waited or not self._breaker.allow():
-            return new
-        return [*waited[: self._batch if self._breaker.state == "closed" else 1], *new]
 
     async def _by_judge(self, jobs: Sequence[Job]) -> int:
         """Run the jobs, ``workers`` at a time, while evidence that comes in meanwhile is settled beside them."""
@@ -224,9 +222,7 @@ class JudgeLoop:
         except JudgeUnavailable as error:
             await self._wait(turn, error.what)
             return
-        self._answers += 1
-        if self._waiting.pop(turn, None) is not None:
-            self._breaker.success()
+        self._waiting.answered(turn)
         if turn not in self._overtaken:
             case = self._newest.get(turn, case)  # a hint may have come while the judge was thinking
             await self._finish(case, verdict, read_at)
@@ -234,12 +230,7 @@ class JudgeLoop:
     async def _wait(self, turn: str, why: str) -> None:
         """The case stays on the list; one that alone fails while others are answered is given up."""
         log.info("judge.waits turn=%s reason=%s", turn, why)
-        self._breaker.failure(why)
-        wait = self._waiting.setdefault(turn, _Wait(answers=self._answers))
-        if self._answers > wait.answers:
-            wait.alone += 1
-        wait.answers, wait.asked = self._answers, self._clock()
-        if wait.alone >= TRIES and turn not in self._overtaken:
+        if self._waiting.failed(turn, why) and turn not in self._overtaken:
             await self._give_up(turn, reason="judge failed", why=why)
 
     async def _finish(self, case: Case, verdict: Verdict, read_at: float) -> None:
@@ -266,11 +257,11 @@ class JudgeLoop:
 
     def _sealed(self, case: Case, verdict: Verdict) -> Verdict:
         """The judge's verdict under the house's rules: no hint from what may not instruct, a step's reward added."""
-        offered = verdict.hints if may_instruct(case, self._trusted) else ()
-        given = given_hints(case, self._trusted)
-        sifted = sift((*given, *offered), reply=case.turn.completion.reply.content, limits=self._limits)
+        trusted, limits = self._settings.trusted, self._settings.hints
+        offered = verdict.hints if may_instruct(case, trusted) else ()
+        sifted = sift((*given_hints(case, trusted), *offered), reply=case.turn.completion.reply.content, limits=limits)
         verdict = replace(verdict, turn=case.turn.id, hints=sifted.kept)
-        paid = decide(case, trusted=self._trusted)
+        paid = decide(case, trusted=trusted, limits=limits)
         if paid is None or paid.score is None or paid.source != "environment":
             return verdict
         votes = [vote for vote in verdict.votes if vote is not None]
@@ -294,10 +285,10 @@ class JudgeLoop:
 
     async def status(self) -> dict[str, Json]:
         """What `status` shows: how many wait and why, tokens of today, agreement with users, alarms."""
-        scores = await anyio.to_thread.run_sync(self._ledger.scores, self._window)
+        scores = await anyio.to_thread.run_sync(self._ledger.scores, self._settings.window)
         llm = self._judge.llm if isinstance(self._judge, AutoJudge) else self._judge
-        breaker = llm.breaker if isinstance(llm, LlmJudge) else self._breaker
-        reason = breaker.reason or self._breaker.reason
+        breaker = llm.breaker if isinstance(llm, LlmJudge) else self._waiting.breaker
+        reason = breaker.reason or self._waiting.breaker.reason
         return {
             "judge": self._judge.name,
             "waiting": len(self._waiting),
@@ -311,15 +302,6 @@ class JudgeLoop:
                 asdict(a) for a in health.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
             ],
         }
-
-
-@dataclass(slots=True)
-class _Wait:
-    """A case that waits: the answers given to others when it was last asked, when that was, how often it failed."""
-
-    answers: int
-    asked: float = 0.0
-    alone: int = 0
 
 
 class _Sorted(NamedTuple):

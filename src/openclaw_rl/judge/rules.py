@@ -7,7 +7,7 @@ import time
 from openclaw_rl.judge import tools
 from openclaw_rl.judge.evidence import heard
 from openclaw_rl.judge.explain import Explanation
-from openclaw_rl.judge.hints import KEEP, Limits, sift
+from openclaw_rl.judge.hints import HintLimits, sift
 from openclaw_rl.judge.reading import Reading
 from openclaw_rl.judge.text import said_by_user
 from openclaw_rl.ports import Case
@@ -21,7 +21,7 @@ class RulesJudge:
 
     name = "rules"
 
-    def __init__(self, *, limits: Limits = KEEP) -> None:
+    def __init__(self, *, limits: HintLimits) -> None:
         self._limits = limits
 
     async def judge(self, case: Case) -> Verdict:
