@@ -18,12 +18,14 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
 from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import load
 from openclaw_rl.experiments.sessions import ChatReply, complete, run_sessions
@@ -64,6 +66,11 @@ class Corrupting(LocalTrainer):
         return done
 
 
+@wraps(TrainerArgs, assigned=(), updated=())
+def corrupting(**settings: Any) -> Corrupting:
+    return Corrupting(TrainerArgs(**settings))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
     """What is planted, as settings."""
@@ -78,7 +85,7 @@ TOO_HIGH = f"train.optim.lr={100 * load(environ={}, preset=PRESET).config.train.
 FAULTS = (
     Fault(name="flipped", sets=(f"judge.custom={HERE}:Flipped", "train.method=topk")),
     Fault(name="rate", sets=(TOO_HIGH,)),
-    Fault(name="corrupt", sets=(f"train.backend={HERE}:Corrupting",)),
+    Fault(name="corrupt", sets=(f"train.backend={HERE}:corrupting",)),
     Fault(name="praise", sets=(f"judge.custom={HERE}:Praising", "train.method=topk")),
 )
 

@@ -28,9 +28,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.app.factories import build_policy, build_trainer
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
-from openclaw_rl.config import cache_dir
+from openclaw_rl.config import Config, cache_dir
 from openclaw_rl.store import Ledger
 from openclaw_rl.types import Sample, Turn, Version
 
@@ -200,7 +201,8 @@ def cpu_seconds(process: int | None) -> float:
 @contextlib.asynccontextmanager
 async def training(batch: Sequence[Sample], folder: Path) -> AsyncIterator[Effort]:
     """The local trainer at work in its own process for the length of the block, and what it got done."""
-    trainer = LocalTrainer(model="embedded", cache_dir=CACHE, method="opd")
+    trainer = build_trainer(Config.model_validate({"train": {"method": "opd"}}))
+    assert isinstance(trainer, LocalTrainer)
     base = Version(number=0, parent=None, base="embedded")
     effort = Effort()
 
@@ -321,7 +323,8 @@ def publish(ledger: Ledger, number: int, adapter: str | None) -> None:
 
 async def rescored(folder: Path, seen: Sequence[Seen], count: int) -> dict[str, float]:
     """How far recorded log-probs are from those of the version named, and of the version before it."""
-    policy = LocalPolicy(model="embedded", cache_dir=CACHE, progress=lambda _: None)
+    policy = build_policy(Config())
+    assert isinstance(policy, LocalPolicy)
     await policy.start()
     chosen = [each for each in seen if each.well and each.head != "0"]
     chosen = chosen[:: max(1, len(chosen) // count)][:count]

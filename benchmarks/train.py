@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,14 @@ import torch
 from torch import Tensor
 
 from openclaw_rl import losses
+from openclaw_rl.app.factories import build_trainer
 from openclaw_rl.backends.local.training.batch import Batch, Count, Net, Student, ask_others, collate, gradient
 from openclaw_rl.backends.local.training.forward import ATTENTION, compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head
 from openclaw_rl.backends.local.training.model import adapter_layers, add_adapter, switched_off
-from openclaw_rl.backends.local.training.settings import LoraSettings
+from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
+from openclaw_rl.config import Config
 from openclaw_rl.losses.tree import pack
 from openclaw_rl.types import Message, Prompt, Sample, Tokens
 
@@ -66,6 +70,14 @@ class Bench:
         return torch.autocast("cuda", dtype=torch.bfloat16) if mixed else nullcontext()
 
 
+@cache
+def settings() -> TrainerArgs:
+    """What the trainer works by when nothing is set."""
+    trainer = build_trainer(Config())
+    assert isinstance(trainer, LocalTrainer)
+    return trainer.args
+
+
 def build(shape: str, device: torch.device, recompute: bool) -> Bench:
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -78,7 +90,7 @@ def build(shape: str, device: torch.device, recompute: bool) -> Bench:
     why = enable_tree(model)
     if why is not None:
         raise SystemExit(f"this model cannot see a tree: {why}")
-    wrapped = add_adapter(model, LoraSettings(), shape, mixed=device.type == "cuda")
+    wrapped = add_adapter(model, replace(settings(), model=shape), mixed=device.type == "cuda")
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return Bench(model, wrapped, adapter_layers(model), device, plain)
@@ -162,7 +174,8 @@ def tree_step(bench: Bench, batch: Batch, budget: int | None) -> Count:
     with switched_off(bench.adapter):
         others = ask_others(batch, base, base, k=4, budget=budget, count=count)
     student = Student(net=base, training=bench.cast)
-    _, why = gradient(batch, student, others, losses.loss, lambda _: None, k=4, budget=budget, count=count)
+    loss = partial(losses.loss, settings=settings())
+    _, why = gradient(batch, student, others, loss, lambda _: None, k=4, budget=budget, count=count)
     if why is not None:
         raise SystemExit(f"the step in trees was left out: {why}")
     return count
@@ -197,7 +210,7 @@ def turn_by_turn(bench: Bench, samples: Sequence[Sample], views: Sequence[Sequen
             advantage=torch.tensor([sample.advantage or 0.0], device=bench.device),
             has_teacher=torch.full((max(1, len(shown)), len(reply)), bool(shown), device=bench.device),
         )
-        torch.autograd.backward(losses.loss(inputs)[0])
+        torch.autograd.backward(losses.loss(inputs, settings())[0])
 
 
 # --- a third road, where it is installed

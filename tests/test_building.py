@@ -5,17 +5,18 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
+from defaults import loss_settings
 
 from openclaw_rl.app.factories import build_rules, build_trainer
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import Config
-from openclaw_rl.losses import METHODS, LossSettings, needs
+from openclaw_rl.losses import METHODS, needs
 
 
 @pytest.mark.parametrize(("method", "w_rl", "w_opd"), [*product(METHODS, (0.0, 0.5), (0.0, 0.5))])
 def test_a_turn_is_kept_for_just_what_its_method_looks_at(method: str, w_rl: float, w_opd: float) -> None:
     settings = {"method": method, "w_rl": w_rl, "w_opd": w_opd}
-    hints, scores = needs(LossSettings(**settings))
+    hints, scores = needs(loss_settings(**settings))
     train = {"method": method, "loss": {"w_rl": w_rl, "w_opd": w_opd}}
     rules = build_rules(Config.model_validate({"train": train}))
     assert (rules.scalar, rules.distil) == (scores, hints != 0)
@@ -31,4 +32,4 @@ def test_what_is_remembered_and_averaged_reaches_who_remembers_and_averages() ->
     assert build_rules(config).remember == 7
     trainer = build_trainer(config)
     assert isinstance(trainer, LocalTrainer)
-    assert trainer.settings.average == 3
+    assert trainer.args.average == 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from defaults import loss_settings
 from test_local_trainer import by_tree, lesson, one_by_one, order, save_tiny, some_batch, version, worker
 from tiny import tiny
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 from openclaw_rl import losses
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training.batch import collate
-from openclaw_rl.losses import LossSettings
 from openclaw_rl.types import Version
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -47,9 +47,9 @@ def test_a_tree_on_the_gpu_equals_its_turns_in_double_precision(
     student, base = on_gpu(shape, dtype), on_gpu(shape, dtype, seed=1)
     plain, plain_base = wide(shape).double(), wide(shape, seed=1).double()
     batch = collate(samples, views, version=9, device=GPU, wide=torch.float32)
-    got, metrics, _ = by_tree(student, base, batch, LossSettings(), k=4, budget=None)
+    got, metrics, _ = by_tree(student, base, batch, loss_settings(), k=4, budget=None)
     wanted = one_by_one(plain, plain_base, samples, views, 4)
-    total, _ = losses.loss(wanted, LossSettings())
+    total, _ = losses.loss(wanted, loss_settings())
     total.backward()
     for name in ("current", "kl", "reference"):
         torch.testing.assert_close(getattr(got, name).double().cpu(), getattr(wanted, name), rtol=0, atol=near)

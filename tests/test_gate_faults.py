@@ -13,6 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 from click.testing import CliRunner
+from defaults import engine_args
 
 from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
@@ -478,7 +479,9 @@ async def test_a_guest_is_kept_beside_the_live_version_and_damaged_weights_are_r
     tensors[next(iter(tensors))][0, 0] = torch.nan
     save_file(tensors, endless / "adapter_model.safetensors")
 
-    policy = LocalPolicy(model=str(folder), cache_dir=tmp_path, device="cpu", dtype="float32", progress=lambda _: None)
+    policy = LocalPolicy(
+        engine_args(model=str(folder), cache_dir=tmp_path, device="cpu", dtype="float32"), progress=lambda _: None
+    )
     await policy.start()
     try:
         for number, (damaged, word) in enumerate(((cut, "is damaged"), (endless, "is not finite")), start=1):

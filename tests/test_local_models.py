@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from defaults import engine_args
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
@@ -18,7 +19,6 @@ from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pi
 from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.engine import worker
-from openclaw_rl.backends.local.engine.messages import Settings
 from openclaw_rl.backends.local.engine.model_runner import model_runner_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.engine.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError
@@ -150,7 +150,7 @@ def test_a_cache_that_does_not_fit_beside_the_weights_is_refused_with_the_number
     runner = model_runner_of(loaded.model)
     each = row_bytes(loaded.model)
     assert each == 2 * 2 * 2 * 8 * 4, "two layers, keys and values, two heads of 8, four bytes"
-    asked = Settings(model="m", cache_dir="c", max_batch=4)
+    asked = engine_args(model="m", cache_dir="c", max_batch=4)
     spare = version_bytes(loaded.model, runner)
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 2048 * each)
     assert cache_rows(loaded, runner, asked) == 2048, "a quarter of what the next version leaves"

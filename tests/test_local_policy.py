@@ -17,6 +17,7 @@ from typing import Any
 import httpx2
 import pytest
 import torch
+from defaults import engine_args
 from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.hf.models import load
@@ -74,7 +75,9 @@ def policy(folder: Path, loop: asyncio.Runner, tmp_path_factory: pytest.TempPath
 
 
 def local(folder: Path, cache: Path, **rest: Any) -> LocalPolicy:
-    return LocalPolicy(model=str(folder), cache_dir=cache, device="cpu", dtype="float32", progress=quiet, **rest)
+    return LocalPolicy(
+        engine_args(model=str(folder), cache_dir=cache, device="cpu", dtype="float32", **rest), progress=quiet
+    )
 
 
 def version(number: int, adapter: str | None) -> Version:
@@ -367,10 +370,13 @@ def test_a_model_that_cannot_be_served_is_refused_at_start(tmp_path: Path, loop:
 
 ORPHAN = """
 import asyncio, sys, time
-from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.app.factories import policy_arguments
+from openclaw_rl import plugins
+from openclaw_rl.config import Config
 
 async def main():
-    policy = LocalPolicy(model=sys.argv[1], cache_dir=sys.argv[2], device="cpu", dtype="float32")
+    options = {"model": sys.argv[1], "cache_dir": sys.argv[2], "device": "cpu", "dtype": "float32"}
+    policy = plugins.build("policy", "local", offered=policy_arguments(Config()), options=options)
     await policy.start()
     print(policy.health["pid"], flush=True)
     time.sleep(600)
@@ -407,7 +413,9 @@ def test_the_embedded_model_answers_and_scores_what_it_said(
     tmp_path: Path,
     loop: asyncio.Runner,
 ) -> None:
-    made = LocalPolicy(model="embedded", cache_dir=embedded, dtype="float32", context=1024, max_batch=4, progress=quiet)
+    made = LocalPolicy(
+        engine_args(model="embedded", cache_dir=embedded, dtype="float32", context=1024, max_batch=4), progress=quiet
+    )
 
     async def story() -> None:
         await made.start()

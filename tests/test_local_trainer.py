@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from defaults import loss_settings, trainer_args
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
@@ -248,7 +249,7 @@ def test_a_tree_gives_the_log_probs_sets_and_gradients_of_its_turns(
     make = random.Random(seed)
     samples, views = some_batch(make)
     student, plain, base = pair(shape)
-    loss = LossSettings(
+    loss = loss_settings(
         hint_selection=make.choice(list(losses.HINTS)),
         subset=make.choice(list(losses.SUBSETS)),
         kl=make.choice(["full", "k3"]),
@@ -276,8 +277,8 @@ def test_recomputed_layers_and_many_query_blocks_change_nothing(monkeypatch: pyt
     student.gradient_checkpointing_enable({"use_reentrant": False})
     student.train()
     batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float64)
-    by_tree(student, base, batch, LossSettings(), k=4, budget=None)
-    losses.loss(one_by_one(plain, plain_base("qwen3"), samples, views, 4), LossSettings())[0].backward()
+    by_tree(student, base, batch, loss_settings(), k=4, budget=None)
+    losses.loss(one_by_one(plain, plain_base("qwen3"), samples, views, 4), loss_settings())[0].backward()
     for mine, theirs in zip(student.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-9)
 
@@ -328,7 +329,7 @@ def test_a_model_that_cannot_see_a_tree_says_so_and_runs_turn_by_turn() -> None:
     assert "sliding_attention" in str(train_forward.enable_tree(windowed))
     samples, views = some_batch(random.Random(8))
     batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float64)
-    got, _, count = by_tree(windowed, windowed, batch, LossSettings(), k=4, budget=None, tree=False)
+    got, _, count = by_tree(windowed, windowed, batch, loss_settings(), k=4, budget=None, tree=False)
     assert count.packed == count.sequential
     compare(got, one_by_one(windowed, windowed, samples, views, 4))
 
@@ -355,13 +356,14 @@ def worker(folder: str, **change: Any) -> Worker:
     given = {
         "model": folder,
         "cache_dir": folder,
-        "loader": f"{__name__}:load",
+        "loader": load,
         "seed": 7,
+        "lr": 5e-4 if change.get("lora", True) else 5e-5,
         "threads": 1,
         "gap_alarm": 99.0,
         "ess_alarm": 0.0,
     }
-    return Worker(LocalTrainer(**(given | change)).settings)
+    return Worker(trainer_args(**(given | change)))
 
 
 HINT = ASK.hinted("w9 w9 w8")
@@ -814,23 +816,23 @@ def test_the_plan_counts_what_a_token_leaves_behind() -> None:
     assert (found.per_token, found.training, found.head, found.tokens) == (1_664, 1_200, 200, 1000)
     # recomputed: 2 layers * 8 * 4 kept, and two layers' worth alive
     assert plan(SMALL, 10**7, recompute=True, chunk=10).per_token == 64 + 2 * 832
-    assert plan(SMALL, None).recompute is False
+    assert plan(SMALL, None, recompute=None).recompute is False
     # room for 1,000 tokens as they are is little: larger batches are recomputed, smaller ones are spared
-    short = plan(SMALL, 1_200 + 200 + 1_664 * 1000, chunk=10)
+    short = plan(SMALL, 1_200 + 200 + 1_664 * 1000, recompute=None, chunk=10)
     assert (short.recompute, short.spared, short.per_token) == (True, 1000, 64 + 2 * 832)
     assert "recompute on beyond 1000" in str(short)
 
 
 def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
     with pytest.raises(ModelRefused, match=r"does not fit: weights .* tokens at once.*use LoRA"):
-        plan(SMALL, 10_000, chunk=10)
+        plan(SMALL, 10_000, recompute=None, chunk=10)
 
 
 def test_a_setting_that_leads_nowhere_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="no teacher called 'oracle'; known: base, live, ema"):
-        LocalTrainer(model="x", cache_dir="x", teacher="oracle")
+        trainer_args(model="x", cache_dir="x", teacher="oracle")
     with pytest.raises(ConfigError, match="no subset called 'both'"):
-        LocalTrainer(model="x", cache_dir="x", subset="both")
+        trainer_args(model="x", cache_dir="x", subset="both")
 
 
 # --- the process
@@ -843,7 +845,7 @@ async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts
 ) -> None:
     settings: dict[str, Any] = {"loss": f"{__name__}:dies_of_thirteen", "gap_alarm": 99.0}
     trainer = LocalTrainer(
-        model=folder, cache_dir=folder, loader=f"{__name__}:load", seed=7, threads=1, ess_alarm=0.0, **settings
+        trainer_args(model=folder, cache_dir=folder, loader=load, seed=7, threads=1, ess_alarm=0.0, **settings)
     )
     assert isinstance(trainer, Trainer)
     base = Version(number=0, parent=None, base="tiny")
@@ -865,7 +867,7 @@ async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts
 @pytest.mark.anyio
 @pytest.mark.slow
 async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -> None:
-    trainer = LocalTrainer(model=folder, cache_dir=folder, loader=f"{__name__}:load_nothing")
+    trainer = LocalTrainer(trainer_args(model=folder, cache_dir=folder, loader=load_nothing))
     with pytest.raises(BackendError, match="the disk is on fire"):
         await trainer.start()
     assert trainer.process_id is None
@@ -873,7 +875,9 @@ async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -
 
 ORPHAN = """
 import os, pathlib, time
-from openclaw_rl.backends.local.training.trainer import LocalTrainer
+from openclaw_rl import plugins
+from openclaw_rl.app.factories import trainer_arguments
+from openclaw_rl.config import Config
 
 here = pathlib.Path(__file__).parent
 
@@ -883,7 +887,8 @@ def load(*_, **__):
 
 if __name__ == "__main__":
     import asyncio
-    asyncio.run(LocalTrainer(model="any", cache_dir=here, loader="orphan:load").start())
+    trainer = plugins.build("trainer", "local", offered=trainer_arguments(Config()), options={"loader": load})
+    asyncio.run(trainer.start())
 """
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from defaults import loss_settings
 from test_local_models import embedded, quiet  # noqa: F401 (a fixture)
 from test_local_trainer import SHAPES, by_tree, lesson, order, same_files, some_batch, version, worker
 from tiny import save_tiny, tiny
@@ -24,7 +25,6 @@ from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import publish as train_publish
 from openclaw_rl.backends.local.training.batch import collate
 from openclaw_rl.backends.local.training.worker import Order
-from openclaw_rl.losses import LossSettings
 from openclaw_rl.ports import StepResult
 from openclaw_rl.store import Ledger
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
@@ -55,7 +55,7 @@ def ran(shape: str, dtype: torch.dtype, *, tree: bool) -> tuple[Tensor, Tensor]:
         assert train_forward.enable_tree(student) is None
         assert train_forward.enable_tree(base) is None
     batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float32)
-    settings = LossSettings(hint_selection="shortest")  # one that rounding cannot tip over
+    settings = loss_settings(hint_selection="shortest")  # one that rounding cannot tip over
     found, _, _ = by_tree(student, base, batch, settings, k=4, budget=None, tree=tree)
     return found.current.detach().double(), gradients(student)
 
@@ -251,8 +251,7 @@ def test_on_policy_replies_of_the_embedded_model_are_as_likely_to_the_trainer_as
         )
         for at, prompt in enumerate(asked)
     ]
-    loader = "openclaw_rl.backends.hf.models:load"
-    trainer = worker("embedded", cache_dir=embedded, loader=loader, dtype="float32", lora_rank=1, kl_coef=0.0)
+    trainer = worker("embedded", cache_dir=embedded, loader=models.load, dtype="float32", lora_rank=1, kl_coef=0.0)
     step = trainer.step(order(samples, tmp_path / "v1", base="embedded"))
     assert step.skipped is None
     assert step.metrics["kept"] == sum(len(one.reply_tokens) for one in samples)

@@ -38,11 +38,11 @@ PORTS: Mapping[Kind, type] = {
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "policy": {
-        "local": "openclaw_rl.backends.local.engine.policy:LocalPolicy",
+        "local": "openclaw_rl.backends.local.engine.policy:local_policy",
         "fake": "openclaw_rl.backends.fake:FakePolicy",
     },
     "trainer": {
-        "local": "openclaw_rl.backends.local.training.trainer:LocalTrainer",
+        "local": "openclaw_rl.backends.local.training.trainer:local_trainer",
         "fake": "openclaw_rl.backends.fake:FakeTrainer",
     },
     "judge": {

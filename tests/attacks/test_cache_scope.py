@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from defaults import engine_args
 from test_local_models import make_folder, quiet
 
 from openclaw_rl.backends.hf.models import load
@@ -94,7 +95,7 @@ def test_each_of_several_users_has_a_scope_and_a_single_one_needs_none(generate:
 
 
 def test_the_local_policy_keeps_scopes_apart(tmp_path: Path) -> None:
-    policy = LocalPolicy(model="m", cache_dir=tmp_path)
+    policy = LocalPolicy(engine_args(model="m", cache_dir=tmp_path))
     assert isinstance(policy, SupportsScopes)
     assert isinstance(policy.scoped("alice"), Policy)
     assert policy.scoped("") is policy

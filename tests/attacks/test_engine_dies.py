@@ -11,11 +11,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from defaults import engine_args
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.local.engine import policy as local
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
-from openclaw_rl.backends.local.engine.messages import Answer, Fault, Load, News, Ready, Score, Settings, Write
+from openclaw_rl.backends.local.engine.messages import Answer, EngineArgs, Fault, Load, News, Ready, Score, Write
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
@@ -44,7 +45,7 @@ class Toy:
     """A `Link` to such a process. It works on what it has been sent when the event loop comes round."""
 
     def __init__(
-        self, machine: Machine, settings: Settings, *, heard: Callable[..., None], ended: Callable[..., None]
+        self, machine: Machine, args: EngineArgs, *, heard: Callable[..., None], ended: Callable[..., None]
     ) -> None:
         self.machine, self._heard, self._ended = machine, heard, ended
         self.pid = machine.starts = machine.starts + 1
@@ -102,13 +103,13 @@ def _text(request: Any) -> str:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(local, "Link", lambda settings, **rest: Toy(made, settings, **rest))
+    monkeypatch.setattr(local, "Link", lambda args, **rest: Toy(made, args, **rest))
     monkeypatch.setattr(local, "BACKOFF", 0.0)
     return made
 
 
 def toy() -> LocalPolicy:
-    return LocalPolicy(model="toy", cache_dir=".", progress=lambda _: None)
+    return LocalPolicy(engine_args(model="toy", cache_dir="."), progress=lambda _: None)
 
 
 def said(text: str) -> Prompt:

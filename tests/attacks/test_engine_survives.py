@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from defaults import engine_args
 from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, quiet
 
 from openclaw_rl.backends.hf.models import load
@@ -50,7 +51,7 @@ def loop() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def policy(folder: Path, loop: asyncio.Runner) -> Iterator[LocalPolicy]:
-    made = LocalPolicy(model=str(folder), cache_dir=folder, device="cpu", dtype="float32", progress=quiet)
+    made = LocalPolicy(engine_args(model=str(folder), cache_dir=folder, device="cpu", dtype="float32"), progress=quiet)
     loop.run(made.start())
     yield made
     loop.run(made.stop())

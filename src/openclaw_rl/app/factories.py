@@ -22,10 +22,10 @@ _KEEPALIVE_SECONDS: Final = 10.0
 """between comments on a silent stream: proxies close one after 30 to 60"""
 
 
-def build_policy(config: Config) -> Policy:
-    """The policy that ``policy.backend`` names."""
+def policy_arguments(config: Config) -> dict[str, Any]:
+    """What a policy is offered; it takes what it names."""
     policy = config.policy
-    offered = {
+    return {
         "model": policy.model,
         "cache_dir": settings.cache_dir(),
         "device": policy.device,
@@ -33,11 +33,21 @@ def build_policy(config: Config) -> Policy:
         "context": policy.context,
         "max_batch": policy.max_batch,
         "cache_tokens": policy.cache_tokens,
-        "chat_template": str(policy.chat_template) if policy.chat_template else None,
+        "chat_template": _template(config),
         "tool_format": None if policy.tool_format == "auto" else policy.tool_format,
     }
+
+
+def build_policy(config: Config) -> Policy:
+    """The policy that ``policy.backend`` names."""
+    policy = config.policy
+    offered = policy_arguments(config)
     built: Policy = plugins.build("policy", policy.backend, offered=offered, options=policy.options)
     return built
+
+
+def _template(config: Config) -> str | None:
+    return str(config.policy.chat_template) if config.policy.chat_template else None
 
 
 @contextlib.asynccontextmanager
@@ -51,10 +61,10 @@ async def running_policy(config: Config) -> AsyncIterator[Policy]:
         await policy.stop()
 
 
-def build_trainer(config: Config) -> Trainer:
-    """The trainer that ``train.backend`` names."""
+def trainer_arguments(config: Config) -> dict[str, Any]:
+    """What a trainer is offered; it takes what it names."""
     train, policy = config.train, config.policy
-    offered: dict[str, Any] = {
+    return {
         **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "options", "backend"}),
         **train.loss.model_dump(exclude={"custom"}),
         **train.optim.model_dump(),
@@ -62,7 +72,7 @@ def build_trainer(config: Config) -> Trainer:
         "model": policy.model,
         "cache_dir": settings.cache_dir(),
         "dtype": policy.dtype,
-        "chat_template": policy.chat_template,
+        "chat_template": _template(config),
         "max_hints": config.judge.max_hints,
         "seed": config.run.seed,
         "loss": train.loss.custom,
@@ -77,6 +87,12 @@ def build_trainer(config: Config) -> Trainer:
         "lora_dropout": train.lora.dropout,
         "lora_targets": train.lora.targets,
     }
+
+
+def build_trainer(config: Config) -> Trainer:
+    """The trainer that ``train.backend`` names."""
+    train = config.train
+    offered = trainer_arguments(config)
     built: Trainer = plugins.build("trainer", train.backend, offered=offered, options=train.options)
     return built
 

@@ -16,7 +16,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
 
     >>> import torch
     >>> from openclaw_rl import losses
-    >>> round(float(losses.pg(torch.tensor([0.5]).log(), torch.tensor([-1.0]))), 3)
+    >>> round(float(losses.pg(torch.tensor([0.5]).log(), torch.tensor([-1.0]), eps_low=0.2, eps_high=0.28)), 3)
     0.8
 
 A whole loss by hand: one token of one sample, V = 2, l_old = log 1/4, one hint under which the teacher gives it 1/2.
@@ -26,7 +26,10 @@ OPD's advantage is log(1/2) - log(1/4) = 0.693, the ratio is 0.3 / 0.25 = 1.2, s
     >>> x = losses.from_vocabulary(
     ...     tokens=torch.tensor([0]), sample=torch.tensor([0]), advantage=torch.zeros(1, dtype=torch.float64),
     ...     current=log([0.3, 0.7]), old=log([0.25, 0.75]), teacher=log([0.5, 0.5])[None], k=1)
-    >>> total, metrics = losses.loss(x, losses.LossSettings(method="opd", kl_coef=0.0))
+    >>> settings = losses.LossSettings(
+    ...     method="opd", w_rl=1.0, w_opd=1.0, clip=1.0, eps_low=0.2, eps_high=0.28, hint_selection="shortest",
+    ...     subset="student", kl="full", kl_coef=0.0, max_mismatch=2.0, aggregate="token")
+    >>> total, metrics = losses.loss(x, settings)
     >>> round(float(total), 4), metrics["tokens_opd"]
     (-0.8318, 1.0)
 

@@ -13,13 +13,13 @@ def ratio(current: Tensor, old: Tensor) -> Tensor:
     return (current - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
-def pg(log_ratio: Tensor, advantage: Tensor, *, eps_low: float = 0.2, eps_high: float = 0.28) -> Tensor:
+def pg(log_ratio: Tensor, advantage: Tensor, *, eps_low: float, eps_high: float) -> Tensor:
     """PG(rho, A) = max(-A rho, -A clip(rho, 1-eps_low, 1+eps_high)), elementwise over any shape."""
     rho = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return torch.maximum(-advantage * rho, -advantage * rho.clamp(1 - eps_low, 1 + eps_high))
 
 
-def is_clipped(log_ratio: Tensor, advantage: Tensor, *, eps_low: float = 0.2, eps_high: float = 0.28) -> Tensor:
+def is_clipped(log_ratio: Tensor, advantage: Tensor, *, eps_low: float, eps_high: float) -> Tensor:
     """Where `pg` is flat because the ratio has gone far enough: a bool of the same shape."""
     rho = log_ratio.detach().clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
     return ((advantage > 0) & (rho > 1 + eps_high)) | ((advantage < 0) & (rho < 1 - eps_low))

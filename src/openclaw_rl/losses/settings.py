@@ -16,29 +16,29 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossSettings:
-    """The settings of the built-in losses; defaults are METHODS's."""
+    """The settings of the built-in losses, as `config` declares them."""
 
-    method: str = "topk"
+    method: str
     """binary, opd, distill, combine or topk"""
-    w_rl: float = 1.0
+    w_rl: float
     """weight of the policy-gradient term in combine and topk; 0 is OPD only"""
-    w_opd: float = 1.0
+    w_opd: float
     """weight of the distillation term in combine and topk; 0 is GRPO only"""
-    clip: float = 1.0
+    clip: float
     """C, the bound of l_T - l_old; 0 or less: no bound"""
-    eps_low: float = 0.2
-    eps_high: float = 0.28
-    hint_selection: str = "sequence_optimal"
+    eps_low: float
+    eps_high: float
+    hint_selection: str
     """sequence_optimal, token_optimal or shortest"""
-    subset: str = "student"
+    subset: str
     """student, teacher or overlap"""
-    kl: str = "full"
+    kl: str
     """full (exact, over the vocabulary) or k3 (from the sampled token alone)"""
-    kl_coef: float = 0.05
+    kl_coef: float
     """weight of the KL penalty to the base model; 0 switches it off"""
-    max_mismatch: float = 2.0
+    max_mismatch: float
     """mask a token whose ratio of trainer to engine at equal weights is outside [1/this, this]; at least 1"""
-    aggregate: str = "token"
+    aggregate: str
     """token (one count per part) or sample (mean within a sample, then over samples)"""
 
     def __post_init__(self) -> None:

@@ -12,12 +12,12 @@ from openclaw_rl.losses.settings import LossSettings
 from openclaw_rl.losses.vitals import fit, health
 
 
-def loss(x: LossInputs, settings: LossSettings | None = None) -> tuple[Tensor, dict[str, float]]:
+def loss(x: LossInputs, settings: LossSettings) -> tuple[Tensor, dict[str, float]]:
     """The built-in loss: the method's parts and the KL penalty to the base model, each averaged over its own tokens.
 
     Metrics: ``loss``, and for each part ``loss_NAME`` (before its weight) and ``tokens_NAME``; ``clipped``; `health`.
     """
-    s = settings or LossSettings()
+    s = settings
     kept, metrics = fit(x, s.max_mismatch)["kept"], health(x, s.max_mismatch)
     parts = METHODS[s.method].parts(x, kept, s)
     if s.kl_coef:

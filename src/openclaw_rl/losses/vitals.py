@@ -11,7 +11,7 @@ from openclaw_rl.losses.choosing import teacher_present
 from openclaw_rl.losses.inputs import LossInputs
 
 
-def fit(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, Tensor]:
+def fit(x: LossInputs, max_mismatch: float) -> dict[str, Tensor]:
     """Why tokens are kept out, each reason [N] bool and disjoint from those before it; ``kept`` is the rest."""
     finite = x.current.detach().isfinite() & x.old.isfinite()
     near = ((x.comparable - x.old).abs() <= math.log(max_mismatch)) | ~x.same_weights
@@ -23,7 +23,7 @@ def fit(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, Tensor]:
     }
 
 
-def health(x: LossInputs, max_mismatch: float = 2.0) -> dict[str, float]:
+def health(x: LossInputs, max_mismatch: float) -> dict[str, float]:
     """What tells a sound batch from a broken one: the gap to the engine, effective sample size, tokens by reason.
 
     The gap is |trainer - engine| at equal weights, before the off-policy mask; NaN where no token is comparable.

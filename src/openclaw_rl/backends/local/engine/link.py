@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from openclaw_rl.backends.local.engine.messages import Fault, Reply, Request, Settings, Stop
+from openclaw_rl.backends.local.engine.messages import EngineArgs, Fault, Reply, Request, Stop
 from openclaw_rl.errors import RequestError
 from openclaw_rl.processes import show_name
 
@@ -17,12 +17,12 @@ GRACE = 5.0
 """seconds a process is given to end by itself"""
 
 
-def _begin(conn: Connection, settings: Settings) -> None:
+def _begin(conn: Connection, args: EngineArgs) -> None:
     """The first thing in the new process. Heavy packages are imported there, never here."""
     from openclaw_rl.backends.local.engine.worker import main
 
     show_name()
-    main(conn, settings)
+    main(conn, args)
 
 
 def _refused(error: Exception) -> RequestError:
@@ -33,13 +33,13 @@ class Link:
     """One engine process. ``heard`` and ``ended`` are called on the event loop; ``ended`` once, with the exit code."""
 
     def __init__(
-        self, settings: Settings, *, heard: Callable[[Link, Reply], None], ended: Callable[[Link, int | None], None]
+        self, args: EngineArgs, *, heard: Callable[[Link, Reply], None], ended: Callable[[Link, int | None], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._heard, self._ended = heard, ended
         context = multiprocessing.get_context("spawn")
         self._conn, theirs = context.Pipe()
-        self._process = context.Process(target=_begin, args=(theirs, settings), daemon=True, name="openclaw-engine")
+        self._process = context.Process(target=_begin, args=(theirs, args), daemon=True, name="openclaw-engine")
         self._process.start()
         theirs.close()
         self._outbox: SimpleQueue[Request | None] = SimpleQueue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from openclaw_rl.backends.local.engine.events import Finished, Scored, TokenDelta
@@ -12,18 +13,23 @@ from openclaw_rl.types import Prompt, Sampling, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """All that an engine process needs to start."""
+class EngineArgs:
+    """All that an engine process needs to start: settings of `policy` under their own names.
+
+    ``context`` None is the model's own, cut to what the cache holds; ``cache_tokens`` None is chosen from free memory;
+    ``chat_template``, ``tool_format`` and ``name`` None are the model's own.
+    """
 
     model: str
-    cache_dir: str
-    device: str = "auto"
-    dtype: str = "auto"
-    context: int | None = None
-    max_batch: int = 16
-    cache_tokens: int | None = None
-    chat_template: str | None = None
-    tool_format: str | None = None
+    cache_dir: str | Path
+    device: str
+    dtype: str
+    context: int | None
+    max_batch: int
+    cache_tokens: int | None
+    chat_template: str | None
+    tool_format: str | None
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

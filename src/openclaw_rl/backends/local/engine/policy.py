@@ -14,8 +14,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from functools import partial, wraps
 from typing import Any, TypeAlias, cast
 
 from openclaw_rl.backends.local.engine.asking import Asking, Lost, completion, fatal, settle, within
@@ -28,6 +27,7 @@ from openclaw_rl.backends.local.engine.messages import (
     Decode,
     Dismiss,
     Encode,
+    EngineArgs,
     Fault,
     Host,
     Know,
@@ -38,7 +38,6 @@ from openclaw_rl.backends.local.engine.messages import (
     Reply,
     Request,
     Score,
-    Settings,
     Tokenize,
     Write,
 )
@@ -64,43 +63,17 @@ _Bits: TypeAlias = AsyncGenerator[Delta | Completion, None]
 class LocalPolicy:
     """A `Policy` on this machine's CPU or GPU. ``name``, ``base``, ``context`` and ``tool_format`` are set by `start`.
 
-    ``context`` None is the model's own, cut to what the cache holds; ``cache_tokens`` None is chosen from free memory.
     ``Sampling.json_schema`` is not enforced: a prompt that wants JSON must ask for it.
     """
 
     abilities: frozenset[Ability] = frozenset({"opening"})
 
-    def __init__(
-        self,
-        *,
-        model: str = "embedded",
-        cache_dir: str | Path,
-        device: str = "auto",
-        dtype: str = "auto",
-        context: int | None = None,
-        max_batch: int = 16,
-        cache_tokens: int | None = None,
-        chat_template: str | None = None,
-        tool_format: str | None = None,
-        name: str | None = None,
-        progress: Callable[[str], None] | None = None,
-    ) -> None:
-        self._settings = Settings(
-            model=model,
-            cache_dir=str(cache_dir),
-            device=device,
-            dtype=dtype,
-            context=context,
-            max_batch=max_batch,
-            cache_tokens=cache_tokens,
-            chat_template=chat_template,
-            tool_format=tool_format,
-        )
-        self._given_name = name
-        self.name = name or model
+    def __init__(self, args: EngineArgs, *, progress: Callable[[str], None] | None = None) -> None:
+        self._args = args
+        self.name = args.name or args.model
         self.base = ""
-        self.context = context or 0
-        self.tool_format = tool_format or "none"
+        self.context = args.context or 0
+        self.tool_format = args.tool_format or "none"
         self.facts: Ready | None = None
         self._progress = progress or (lambda text: logger.info("engine: %s", text))
         self._versions = Lineage()
@@ -328,10 +301,10 @@ class LocalPolicy:
     async def _open(self) -> None:
         """A new process, its model loaded, the live version in place."""
         self._starting = asyncio.get_running_loop().create_future()
-        self._link = Link(self._settings, heard=self._heard, ended=self._ended)
+        self._link = Link(self._args, heard=self._heard, ended=self._ended)
         facts = await self._starting
         self.facts = facts
-        self.name = self._given_name or facts.name
+        self.name = facts.name
         self.base, self.context, self.tool_format = facts.base, facts.context, facts.tool_format
         self._link.send(Know(dict(self._versions.adapters)))
         await self._load_live()
@@ -433,3 +406,9 @@ class LocalPolicy:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._now.wait(), seconds)
         self._now.clear()
+
+
+@wraps(EngineArgs, assigned=(), updated=())
+def local_policy(**settings: Any) -> LocalPolicy:
+    """The policy of ``policy.backend = "local"``: called with the settings that `EngineArgs` names."""
+    return LocalPolicy(EngineArgs(**settings))

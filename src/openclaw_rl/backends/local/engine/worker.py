@@ -28,6 +28,7 @@ from openclaw_rl.backends.local.engine.messages import (
     Decode,
     Dismiss,
     Encode,
+    EngineArgs,
     Fault,
     Host,
     Know,
@@ -38,7 +39,6 @@ from openclaw_rl.backends.local.engine.messages import (
     Reply,
     Request,
     Score,
-    Settings,
     Stop,
     Tokenize,
     Write,
@@ -67,12 +67,12 @@ class _Want:
     id: None = None
 
 
-def main(conn: Connection, settings: Settings) -> None:
+def main(conn: Connection, args: EngineArgs) -> None:
     """Load the model, then answer requests until told to stop or left alone."""
     # Ctrl-C reaches the whole group of processes; the parent decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        Worker(conn, settings).listen()
+        Worker(conn, args).listen()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(0)
     except OpenClawError as error:
@@ -82,7 +82,7 @@ def main(conn: Connection, settings: Settings) -> None:
 class Worker:
     """What the process holds."""
 
-    def __init__(self, conn: Connection, settings: Settings) -> None:
+    def __init__(self, conn: Connection, args: EngineArgs) -> None:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
@@ -92,20 +92,21 @@ class Worker:
         self._loads: SimpleQueue[Load | Host | _Want | None] = SimpleQueue()
         self._left: deque[ModelRunner] = deque()
         self._adapters: dict[int, str | None] = {0: None}
-        self._loaded = _load(settings, lambda text: self._send(Progress(text)))
+        self._loaded = _load(args, lambda text: self._send(Progress(text)))
+        self._name = args.name or self._loaded.name
         self._base = model_runner_of(self._loaded.model)
-        rows = cache_rows(self._loaded, self._base, settings)
+        rows = cache_rows(self._loaded, self._base, args)
         self._chat = Chat(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._words = self._chat.again()
         self._engine = Engine(
             self._base,
             self._loaded.model,
             cache_tokens=rows,
-            max_batch=settings.max_batch,
+            max_batch=args.max_batch,
             wanted=self._want,
             let_go=self._let_go if self._loaded.device.type == "cpu" else None,
         )
-        self._context = min(settings.context or self._loaded.context, self._loaded.context, self._engine.kv_cache.rows)
+        self._context = min(args.context or self._loaded.context, self._loaded.context, self._engine.kv_cache.rows)
 
     def listen(self) -> None:
         """Answer requests until the pipe breaks."""
@@ -128,7 +129,7 @@ class Worker:
     def _facts(self) -> Ready:
         loaded = self._loaded
         return Ready(
-            name=loaded.name,
+            name=self._name,
             base=loaded.base,
             context=self._context,
             tool_format=loaded.tool_format,
@@ -316,33 +317,33 @@ class Worker:
             os._exit(0)
 
 
-def _load(settings: Settings, progress: Callable[[str], None]) -> Loaded:
+def _load(args: EngineArgs, progress: Callable[[str], None]) -> Loaded:
     return load(
-        settings.model,
-        cache_dir=Path(settings.cache_dir),
-        device=settings.device,
-        dtype=settings.dtype,
+        args.model,
+        cache_dir=Path(args.cache_dir),
+        device=args.device,
+        dtype=args.dtype,
         progress=progress,
-        chat_template=settings.chat_template,
-        tool_format=settings.tool_format,
+        chat_template=args.chat_template,
+        tool_format=args.tool_format,
     )
 
 
-def cache_rows(loaded: Loaded, runner: ModelRunner, settings: Settings) -> int:
+def cache_rows(loaded: Loaded, runner: ModelRunner, args: EngineArgs) -> int:
     """How many tokens the cache holds: as asked, or as many as a full batch can use within a share of free memory.
 
     What the next version needs is left free; in main memory, which others use too, a moderate cache is enough.
     """
-    context = min(settings.context or loaded.context, loaded.context)
+    context = min(args.context or loaded.context, loaded.context)
     each, left = row_bytes(loaded.model), available(loaded.device)
-    if settings.cache_tokens is not None:
-        rows = settings.cache_tokens
+    if args.cache_tokens is not None:
+        rows = args.cache_tokens
         share = left
     else:
         on_cpu = loaded.device.type == "cpu"
         share = int(max(left - version_bytes(loaded.model, runner), 0) * (0.25 if on_cpu else 0.5))
-        most = max(MODERATE // each, 4 * context) if on_cpu else settings.max_batch * context
-        rows = min(settings.max_batch * context, most, share // each)
+        most = max(MODERATE // each, 4 * context) if on_cpu else args.max_batch * context
+        rows = min(args.max_batch * context, most, share // each)
     if rows * each > share or rows < min(LEAST, context):
         raise ModelRefused(
             f"{loaded.name}: the cache has {share / GIB:.2f} GiB, and {rows:,} tokens at {each:,} bytes each "

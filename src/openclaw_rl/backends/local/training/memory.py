@@ -57,7 +57,7 @@ class MemoryPlan:
         )
 
 
-def plan(shape: Shape, available: int | None, *, recompute: bool | None = None, chunk: int = 1 << 24) -> MemoryPlan:
+def plan(shape: Shape, available: int | None, *, recompute: bool | None, chunk: int = 1 << 24) -> MemoryPlan:
     """Fit a step into ``available`` bytes (None: not known); ``recompute`` None decides by the room there is.
 
     Raises ModelRefused with the numbers when not even a short turn fits.

@@ -13,13 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from openclaw_rl import plugins
 from openclaw_rl.backends.hf.models import pick_device
 from openclaw_rl.backends.local.training.batch import Net, Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head, can_compile
 from openclaw_rl.backends.local.training.publish import ADAPTER, MODEL
-from openclaw_rl.backends.local.training.settings import LoraSettings, TrainSettings
+from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.errors import BackendError, ModelRefused
 
 log = logging.getLogger(__name__)
@@ -32,7 +31,7 @@ _LARGE = 1_000_000_000  # weights from which compiling the layers pays for itsel
 class Policy:
     """The model in training. ``tokenizer`` is the base's; ``note`` says why the token tree is not used, or is None."""
 
-    def __init__(self, settings: TrainSettings) -> None:
+    def __init__(self, settings: TrainerArgs) -> None:
         self.settings = settings
         self.device = pick_device(settings.device)
         self.model, self.tokenizer = self._load(settings.model)
@@ -41,14 +40,14 @@ class Policy:
         self.tree = self.note is None
         self._wrapped: Any = None
         torch.manual_seed(settings.seed)
-        if settings.lora is None:
-            self._train_everything()
+        if settings.lora:
+            self._wrapped = add_adapter(self.model, settings, mixed=self._mixed())
         else:
-            self._wrapped = add_adapter(self.model, settings.lora, settings.model, mixed=self._mixed())
+            self._train_everything()
         self._switches = adapter_layers(self.model)
         self.model.eval()  # the adapter's layers came in training mode
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self._initial = None if settings.lora is None else {n: p.detach().clone() for n, p in self.parameters.items()}
+        self._initial = {n: p.detach().clone() for n, p in self.parameters.items()} if settings.lora else None
         if self._compiles():
             compile_layers(self.model)
         self._base = self._separate_base()
@@ -56,7 +55,7 @@ class Policy:
 
     def _load(self, model: str) -> tuple[Any, Any]:
         s = self.settings
-        loaded = plugins.load("loader", s.loader)(
+        loaded = s.loader(
             model,
             cache_dir=Path(s.cache_dir),
             device=str(self.device),
@@ -86,8 +85,8 @@ class Policy:
     def _separate_base(self) -> Net | None:
         """With an adapter, the base is the model without it; a full tune must hold a second one."""
         s = self.settings
-        needed = s.losses.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None)
-        return self._net(self._frozen(s.model)) if s.lora is None and needed else None
+        needed = s.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None)
+        return self._net(self._frozen(s.model)) if needed and not s.lora else None
 
     # --- who is asked
 
@@ -101,7 +100,7 @@ class Policy:
 
     def student(self) -> Student:
         """The policy as it stands."""
-        dropout = self.settings.lora is not None and self.settings.lora.dropout > 0
+        dropout = self.settings.lora and self.settings.lora_dropout > 0
         return Student(net=self._net(self.model, self._asked), training=self._training, two_passes=dropout)
 
     def base(self) -> Net:
@@ -144,9 +143,7 @@ class Policy:
     @contextmanager
     def _training(self) -> Iterator[None]:
         """Training mode only for what listens to it, as walking through all modules takes a while."""
-        listens = self.model.is_gradient_checkpointing or (
-            self.settings.lora is not None and self.settings.lora.dropout > 0
-        )
+        listens = self.model.is_gradient_checkpointing or (self.settings.lora and self.settings.lora_dropout > 0)
         if self.model.training != listens:
             self.model.train(listens)
         try:
@@ -222,7 +219,7 @@ class Policy:
         self.tokenizer.save_pretrained(directory)
 
 
-def add_adapter(model: Any, lora: LoraSettings, base: str, *, mixed: bool = False) -> Any:
+def add_adapter(model: Any, args: TrainerArgs, *, mixed: bool = False) -> Any:
     """Put LoRA layers into ``model``; everything else is frozen. Returns peft's wrapper, which can switch them off.
 
     ``mixed`` says that passes run under autocast, which casts inputs already.
@@ -230,14 +227,14 @@ def add_adapter(model: Any, lora: LoraSettings, base: str, *, mixed: bool = Fals
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(
-        r=lora.rank,
-        lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=list(lora.targets) or linear_layers(model),
+        r=args.lora_rank,
+        lora_alpha=int(args.lora_alpha) if args.lora_alpha == int(args.lora_alpha) else args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules=list(args.lora_targets) or linear_layers(model),
         task_type="CAUSAL_LM",
     )
     wrapped = get_peft_model(model, config)
-    config.base_model_name_or_path = base  # peft has put there what the model says of itself
+    config.base_model_name_or_path = args.model  # peft has put there what the model says of itself
     for module in model.modules():
         if mixed and hasattr(module, "cast_input_dtype_enabled"):
             module.cast_input_dtype_enabled = False

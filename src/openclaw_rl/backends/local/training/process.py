@@ -8,7 +8,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-from openclaw_rl.backends.local.training.settings import TrainSettings
+from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.worker import Worker
 from openclaw_rl.errors import ModelRefused, OpenClawError
 from openclaw_rl.processes import end_with_parent, show_name
@@ -35,15 +35,15 @@ def _failure(error: BaseException) -> Failure:
     return Failure(what=what, outside=isinstance(error, OSError))
 
 
-def serve(pipe: Connection, settings: TrainSettings, niceness: int) -> None:
+def serve(pipe: Connection, args: TrainerArgs) -> None:
     """Build a worker, say how it stands, then answer orders until the pipe closes. A failure ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
     end_with_parent()
     show_name()
-    if niceness and hasattr(os, "nice"):
-        os.nice(niceness)
+    if args.niceness and hasattr(os, "nice"):
+        os.nice(args.niceness)
     try:
-        worker = Worker(settings)
+        worker = Worker(args)
         pipe.send((str(worker.plan), worker.policy.note))
         while True:
             pipe.send(worker.step(pipe.recv()))

@@ -1,41 +1,34 @@
-"""The trainer's settings as one value that travels to the worker process."""
+"""What a trainer is built from, as one value that travels to the worker process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from openclaw_rl.backends.hf.models import load
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.losses import LossSettings
 
 TEACHERS = ("base", "live", "ema")
+_NO_RECORD = ("cache_dir", "chat_template", "threads", "loader", "compile", "niceness")
+_LORA = ("rank", "alpha", "dropout", "targets")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoraSettings:
-    """An adapter of ``rank`` that acts with alpha / rank on ``targets`` (empty: all linear layers but the head)."""
-
-    rank: int = 16
-    alpha: float = 32.0
-    dropout: float = 0.0
-    targets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSettings:
-    """All that a worker must know. ``lora`` None is full fine-tuning."""
+class TrainerArgs(LossSettings):
+    """All that a training worker must know: the settings of `train` under their own names, those of the losses too."""
 
     model: str
-    loader: str
-    cache_dir: str
+    cache_dir: str | Path
     chat_template: str | None
     device: str
     dtype: str
     threads: int | None
     seed: int
-    losses: LossSettings
     loss: str | None
+    """``module:function`` or ``file.py:function`` in place of ``method``"""
     k: int
     max_hints: int
     lr: float
@@ -44,11 +37,15 @@ class TrainSettings:
     weight_decay: float
     adam_beta1: float
     adam_beta2: float
-    adam_eps: float
     grad_clip: float
     teacher: str
     teacher_model: str | None
     ema_decay: float
+    lora: bool
+    lora_rank: int
+    lora_alpha: float
+    lora_dropout: float
+    lora_targets: tuple[str, ...]
     tree: bool
     micro_tokens: int | None
     recompute: bool | None
@@ -57,9 +54,12 @@ class TrainSettings:
     gap_alarm: float
     ess_alarm: float
     norm_alarm: float
-    lora: LoraSettings | None = field(default_factory=LoraSettings)
+    niceness: int = 10
+    loader: Callable[..., Any] = load
+    """with the signature of `models.load`, called in the worker; gives ``model`` and ``tokenizer``"""
 
     def __post_init__(self) -> None:
+        LossSettings.__post_init__(self)
         if self.teacher not in TEACHERS:
             raise ConfigError(f"no teacher called {self.teacher!r}", remedy=f"known: {', '.join(TEACHERS)}")
         if self.k < 1 or self.max_hints < 1:
@@ -67,5 +67,7 @@ class TrainSettings:
 
     def record(self) -> Mapping[str, Any]:
         """What decides the numbers, for a manifest; where things lie is left out."""
-        left_out = ("cache_dir", "chat_template", "threads", "loader", "compile")
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        found = {name: value for name, value in asdict(self).items() if name not in _NO_RECORD}
+        losses = {each.name: found.pop(each.name) for each in fields(LossSettings)}
+        lora = {name: found.pop(f"lora_{name}") for name in _LORA}
+        return {**found, "losses": losses, "lora": lora if self.lora else None}

@@ -26,10 +26,10 @@ from openclaw_rl.backends.local.training.batch import Batch, Count, Loss, ask_ot
 from openclaw_rl.backends.local.training.memory import MemoryPlan, Shape, free_memory, plan
 from openclaw_rl.backends.local.training.model import Policy, Weights
 from openclaw_rl.backends.local.training.publish import STATE, read_manifest, write_manifest
-from openclaw_rl.backends.local.training.settings import TrainSettings
+from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.views import Lessons, lessons
 from openclaw_rl.errors import BackendError
-from openclaw_rl.losses import LossInputs, LossSettings, health, loss, needs, weight_of
+from openclaw_rl.losses import LossInputs, health, loss, needs, weight_of
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Tokens, Version
 
@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 _SHARE = {"cuda": 0.85}  # of what is free; main memory is shared with whoever serves, so half of it
 _HISTORY = 32  # gradient norms that the running median looks back on
 _ENOUGH = 3  # of them before it may raise an alarm
+_ADAM_EPS = 1e-8  # AdamW's own
 _LEAST = 0.05  # gradients are compared for what their batches have to say, and for this at least
 
 
@@ -74,7 +75,7 @@ class Skip(Exception):
 class Worker:
     """The trainer proper: synchronous, in one process, one step at a time."""
 
-    def __init__(self, settings: TrainSettings) -> None:
+    def __init__(self, settings: TrainerArgs) -> None:
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         self.settings = settings
@@ -135,14 +136,14 @@ class Worker:
         self.policy.recompute(self.plan.recompute and _tokens(batch) > self.plan.spared)
         base = self.policy.base()
         teacher = self.policy.teacher(base, self._state.ema)
-        reference = base if s.losses.kl_coef > 0 else None
+        reference = base if s.kl_coef > 0 else None
         apart = self._state.average if self._state.averaged > 1 and bool(batch.same_weights.any()) else None
         served = self.policy.served(apart) if apart is not None else None
         others = ask_others(batch, teacher, reference, served, k=s.k, budget=self.budget, count=count)
         vitals: dict[str, float] = {}
 
         def stop(inputs: LossInputs) -> str | None:
-            vitals.update(health(inputs, s.losses.max_mismatch))
+            vitals.update(health(inputs, s.max_mismatch))
             return alarm(vitals, gap=s.gap_alarm, ess=s.ess_alarm)
 
         found, why = gradient(
@@ -203,7 +204,7 @@ class Worker:
             torch.nn.utils.clip_grads_with_norm_(
                 parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device)
             )
-        lr = s.lr * signal if s.lr_by_signal else s.lr
+        lr = s.lr * (signal if s.lr_by_signal else 1.0)
         optimizer = self._optimizer(lr)
         optimizer.step()
         self._forget_gradients()
@@ -221,7 +222,7 @@ class Worker:
 
     def _optimizer(self, lr: float) -> torch.optim.AdamW:
         s = self.settings
-        group = {"lr": lr, "betas": (s.adam_beta1, s.adam_beta2), "eps": s.adam_eps, "weight_decay": s.weight_decay}
+        group = {"lr": lr, "betas": (s.adam_beta1, s.adam_beta2), "eps": _ADAM_EPS, "weight_decay": s.weight_decay}
         optimizer = torch.optim.AdamW(self.policy.parameters.values(), **group)  # type: ignore[arg-type]
         if self._state.optimizer is not None:
             optimizer.load_state_dict(self._state.optimizer)
@@ -270,8 +271,8 @@ class Worker:
     def _plan(self) -> MemoryPlan:
         model, s, device = self.policy.model, self.settings, self.policy.device
         trained = list(self.policy.parameters.values())
-        held = (s.lora is None and s.losses.kl_coef > 0) + (s.teacher_model is not None)
-        held += s.lora is None and s.average > 1
+        held = (not s.lora and s.kl_coef > 0) + (s.teacher_model is not None)
+        held += not s.lora and s.average > 1
         shape = Shape(
             parameters=sum(p.numel() for p in model.parameters()),
             trainable=sum(p.numel() for p in trained),
@@ -328,9 +329,7 @@ class Worker:
         return state
 
     def _publish(self, order: Order, metrics: dict[str, float], dropped: Mapping[str, str]) -> None:
-        rounded = (
-            self.settings.lora is None and self.policy.compute != next(iter(self.policy.parameters.values())).dtype
-        )
+        rounded = not self.settings.lora and self.policy.compute != next(iter(self.policy.parameters.values())).dtype
         average = self._state.average
         state = {name: getattr(self._state, name) for name in ("optimizer", "random", "norms", "ema", "averaged")}
         state["master"] = self.policy.weights() if rounded or average is not None else None
@@ -344,7 +343,7 @@ class Worker:
 
     def _identity(self, order: Order) -> dict[str, Any]:
         return {
-            "kind": "full" if self.settings.lora is None else "lora",
+            "kind": "lora" if self.settings.lora else "full",
             "base": order.parent.base,
             "parent": order.parent.number,
             "parent_adapter": order.parent.adapter,
@@ -372,15 +371,15 @@ class Worker:
 # --- decisions
 
 
-def _loss(settings: TrainSettings) -> tuple[Loss, Callable[..., float], int | None]:
+def _loss(settings: TrainerArgs) -> tuple[Loss, Callable[..., float], int | None]:
     """The loss to train with, how much a sample has to say to it, and how many hints it looks at (None: all).
 
     A custom one is given everything, and may make something of all of it.
     """
     if settings.loss is not None:
-        return plugins.load("loss", settings.loss), partial(weight_of, LossSettings()), None
-    terms = settings.losses
-    return partial(loss, settings=terms), partial(weight_of, terms), needs(terms)[0]
+        everything = replace(settings, method="combine", w_rl=1.0, w_opd=1.0)
+        return plugins.resolve("loss", settings.loss), partial(weight_of, everything), None
+    return partial(loss, settings=settings), partial(weight_of, settings), needs(settings)[0]
 
 
 def alarm(vitals: Mapping[str, float], *, gap: float, ess: float) -> str | None:
