@@ -32,7 +32,7 @@ from openclaw_rl.experiments.sessions import ChatReply, complete, run_sessions
 from openclaw_rl.experiments.users import SimulatedUser
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, StepResult
-from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store import LedgerReader, ask
 from openclaw_rl.tasks.everyday import Task, is_relevant, training
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import degenerate, word_count
@@ -103,7 +103,7 @@ class Run:
 
     def told(self) -> dict[str, Any]:
         """What the ledger says: the table, the story of version 1, the alarms."""
-        with Ledger(ledger_path(self.app.config)) as ledger:
+        with LedgerReader(ledger_path(self.app.config)) as ledger:
             rows = why.versions(ledger)
             story = why.version(ledger, 1) if len(rows) > 1 else None
             return {"versions": rows, "story": story, "paused": ledger.paused()}
@@ -201,7 +201,7 @@ async def _relevant(run: Run, task: Task) -> bool:
 
 
 def _paused(path: Path) -> str | None:
-    with Ledger(path) as ledger:
+    with LedgerReader(path) as ledger:
         return ledger.paused()
 
 

@@ -32,7 +32,7 @@ from openclaw_rl.app.factories import build_policy, build_trainer
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.config import Config, cache_dir
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader, TrainLedger
 from openclaw_rl.types import Sample, Turn, Version
 
 KEY = "swaps"
@@ -253,8 +253,8 @@ async def with_and_without(port: int, folder: Path, args: argparse.Namespace) ->
     """The time between tokens alone, while the trainer runs, and alone again."""
     await timed(port, range(args.streams), args)  # starting is not measured
     before = await timed(port, range(args.timed), args)
-    with Ledger(folder / "run" / "ledger.db") as ledger:
-        turns = [turn for _, turn in ledger.new_turns(args.batch) if isinstance(turn, Turn)]
+    with LedgerReader(folder / "run" / "ledger.db") as ledger:
+        turns = [turn for _, turn in ledger.turns_after(0, args.batch) if isinstance(turn, Turn)]
     async with training(samples(turns), folder) as effort:
         during = await timed(port, range(args.timed, 2 * args.timed), args)
     after = await timed(port, range(2 * args.timed, 3 * args.timed), args)
@@ -291,7 +291,7 @@ def make_adapters(folder: Path, count: int) -> list[str]:
 async def swaps(port: int, folder: Path, args: argparse.Namespace) -> tuple[dict[str, Any], list[Seen]]:
     """All requests, and a new version after each equal share of them."""
     adapters = make_adapters(folder, args.versions)
-    with Ledger(folder / "run" / "ledger.db", writer="train") as ledger:
+    with TrainLedger(folder / "run" / "ledger.db", sync="full") as ledger:
         publish(ledger, 0, None)
 
         def ended(count: int) -> None:
@@ -314,7 +314,7 @@ async def swaps(port: int, folder: Path, args: argparse.Namespace) -> tuple[dict
     return told, seen
 
 
-def publish(ledger: Ledger, number: int, adapter: str | None) -> None:
+def publish(ledger: TrainLedger, number: int, adapter: str | None) -> None:
     """Write a version as the trainer does; the server takes it up by itself."""
     parent = number - 1 if number else None
     ledger.add_version(Version(number=number, parent=parent, base="embedded", adapter=adapter))
@@ -331,7 +331,7 @@ async def rescored(folder: Path, seen: Sequence[Seen], count: int) -> dict[str, 
     own: list[float] = []
     other: list[float] = []
     try:
-        with Ledger(folder / "run" / "ledger.db") as ledger:
+        with LedgerReader(folder / "run" / "ledger.db") as ledger:
             for version in ledger.versions():
                 policy.know(version)
             for each in chosen:

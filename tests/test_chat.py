@@ -17,7 +17,7 @@ from openclaw_rl.backends.fake import write_adapter
 from openclaw_rl.cli.chat import _looker
 from openclaw_rl.clients.chat import Line, Talk, told
 from openclaw_rl.errors import BackendDown, NotAllowed, RequestError
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import ScriptedPolicy, serving
 from openclaw_rl.types import Version
 
@@ -186,7 +186,7 @@ def test_no_server_is_said_with_the_command_that_starts_one() -> None:
 
 @pytest.mark.anyio
 async def test_after_a_restart_every_version_of_the_ledger_answers_by_its_number(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "ledger.db", writer="train", sync="normal") as ledger:
+    with TrainLedger(tmp_path / "ledger.db", sync="normal") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="fake", state="live"))
         for number in (1, 2, 3):
             adapter = str(tmp_path / f"v{number}")

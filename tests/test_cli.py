@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from openclaw_rl.cli import GROUPS, cli
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
 
@@ -57,7 +57,10 @@ def told(tmp_path: Path) -> tuple[Path, str]:
     """A run with one trained turn and one dropped; its directory and the trained turn."""
     path = tmp_path / "ledger.db"
     serve, collect, judge, train = (
-        Ledger(path, writer=w, sync="normal") for w in ("serve", "collect", "judge", "train")
+        ServeLedger(path, sync="normal"),
+        CollectLedger(path),
+        JudgeLedger(path),
+        TrainLedger(path, sync="normal"),
     )
     turn, other = make_turn("Tell me"), make_turn("Title?")
     for one in (turn, other):
@@ -348,7 +351,7 @@ def test_a_stream_under_way_finishes_when_the_system_is_told_to_end(
     assert raw.rstrip().endswith("data: [DONE]")
     server.process.communicate(timeout=60)
     assert server.process.returncode == 0
-    with Ledger(tmp_path / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
         assert ledger.turn(events[0]["id"]).completion.finish == "stop"
 
 

@@ -12,7 +12,7 @@ import pytest
 from test_threads import CHANGES, bot, play, turn, user
 
 from openclaw_rl.collect import CollectLoop
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, ServeLedger
 from openclaw_rl.types import Drop, ImportRecord, Message, Outcome, SessionEnd, Turn
 from openclaw_rl.views.alarms import starving
 
@@ -242,8 +242,8 @@ async def test_without_a_memory_in_the_ledger_a_restart_still_finds_what_was_sai
 
 
 async def test_the_real_ledger_is_read_and_settled(ledger_path: Path) -> None:
-    serve = Ledger(ledger_path, writer="serve")
-    collect_ledger = Ledger(ledger_path, writer="collect")
+    serve = ServeLedger(ledger_path, sync="full")
+    collect_ledger = CollectLedger(ledger_path)
     with serve, collect_ledger:
         serve.add_turn(turn("t1", [user("hi")], "hello", session="s", at=1.0))
         serve.add_turn(turn("t2", [user("hi"), bot("hello"), user("so?")], "ok", session="s", at=2.0))

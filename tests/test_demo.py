@@ -35,7 +35,7 @@ from openclaw_rl.experiments.metrics import (
     teachable,
 )
 from openclaw_rl.experiments.sessions import SimulatedTurn
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.tasks.preferences import PREFERENCES
 
@@ -178,11 +178,11 @@ async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path)
     assert [answer["after"].endswith("Hope that helps!") for answer in plain["answers"]] == [True] * 5
     assert view.progresses[-1].live == plain["promotions"][-1][1]
     assert "held-out after: 100%" in report.chart()
-    with Ledger(tmp_path / "run" / "ledger.db") as reader:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
         steps = [reader.step(number).turns for number in reader.steps_after(0, 100)]
         assert {len(turns) for turns in steps} == {2}, "no turn slips in beside a batch"
         trained = {turn for turns in steps for turn in turns}
-        turns = [reader.turn(name) for (name,) in reader.rows("SELECT id FROM turns")]
+        turns = [reader.turn(row["id"]) for row in reader.rows("SELECT id FROM turns")]
         assert {turn.completion.sampling.temperature for turn in turns} == {0.9}, "asked for, also where it is measured"
         held = {answer["prompt"] for answer in plain["answers"]}
         assert trained
@@ -195,7 +195,7 @@ async def test_the_user_slows_down_while_the_trainer_is_behind(tmp_path: Path) -
     await run(config(tmp_path, "train.options.seconds=0.3"), plan(turns=14, probes=1, concurrency=4), view)
     most = max(progress.waiting for progress in view.progresses)
     assert most <= 2 * 2, "a batch of two, or its version twice while it moves on"
-    with Ledger(tmp_path / "run" / "ledger.db") as reader:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
         parts = [part for number in reader.steps_after(0, 100) for part in reader.step(number).parts.values()]
     assert {part["lag"] for part in parts} == {0.0}, "each turn was answered by what the batches before it made"
 

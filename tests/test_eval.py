@@ -18,7 +18,7 @@ from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, NotInLedger
 from openclaw_rl.evals import models, pairwise, suites
 from openclaw_rl.evals.suites import ModelReply, TaskResult
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import TrainLedger
 from openclaw_rl.tasks import coding, tool_use
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
@@ -172,7 +172,7 @@ def test_side_by_side_with_rates() -> None:
 def ledger_of(root: Path) -> None:
     (root / "one").mkdir()
     (root / "one" / ADAPTER).write_text(json.dumps({"rules": ["Answer in one sentence."], "turns": []}))
-    with Ledger(root / "ledger.db", writer="train", sync="normal") as ledger:
+    with TrainLedger(root / "ledger.db", sync="normal") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="fake", state="live"))
         ledger.add_version(Version(number=1, parent=0, base="fake", adapter=str(root / "one"), state="live"))
 

@@ -25,7 +25,7 @@ from openclaw_rl.gate import examination as gating
 from openclaw_rl.gate.probes import answer, everyday_probes
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Scores, StepResult
-from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store import LedgerReader, ask
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
 from openclaw_rl.views import lineage as why
 
@@ -126,7 +126,7 @@ class Drifting(FakePolicy):
 class Walk:
     """The app on fakes and a client that talks to it."""
 
-    def __init__(self, app: App, client: httpx2.AsyncClient, reader: Ledger) -> None:
+    def __init__(self, app: App, client: httpx2.AsyncClient, reader: LedgerReader) -> None:
         self.app, self.client, self.reader = app, client, reader
 
     async def talk(self, *, sentence: str = WISH, count: int = 2) -> list[int]:
@@ -164,7 +164,7 @@ async def walking(root: Path, *sets: str, policy: FakePolicy | None = None) -> A
         app = _with(app, policy, [*settings, *sets])
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        with Ledger(ledger_path(app.config)) as reader:
+        with LedgerReader(ledger_path(app.config)) as reader:
             yield Walk(app, client, reader)
 
 
@@ -256,7 +256,7 @@ async def test_a_corrupted_adapter_is_refused_and_the_next_step_begins_from_the_
         await walk.talk()
         assert walk.reader.version(2).parent == 0
         turn = walk.reader.step(1).turns[0]
-        assert walk.reader.fallen(turn) == (1, "refused")
+        assert walk.reader.failed_version(turn) == (1, "refused")
         assert walk.reader.trained_in(turn) == 1, "a turn trains once, whatever became of it"
 
 

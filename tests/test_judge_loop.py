@@ -16,7 +16,7 @@ from judges import auto_judge, custom_judge, judge_loop, llm_judge, rules_judge
 from openclaw_rl.errors import JudgeUnavailable, LedgerError
 from openclaw_rl.judge import JudgeLoop, LlmJudge
 from openclaw_rl.ports import Case, Judge, Loop
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import Drop, Feedback, Hint, Verdict
 
@@ -404,11 +404,11 @@ async def test_a_hint_that_comes_while_the_judge_thinks_is_not_lost() -> None:
 @pytest.mark.anyio
 async def test_on_the_real_ledger_a_late_thumb_replaces_the_judges_word(ledger_path: Path) -> None:
     seen, side = case("Too long, please keep it under 30 words."), case("Thanks!", kind="side")
-    with Ledger(ledger_path, writer="serve") as serve, Ledger(ledger_path, writer="collect") as collect:
+    with ServeLedger(ledger_path, sync="full") as serve, CollectLedger(ledger_path) as collect:
         for one in (seen, side):
             serve.add_turn(one.turn)
         collect.settle([seen.outcome, side.outcome], [])
-        with Ledger(ledger_path, writer="judge") as ledger:
+        with JudgeLedger(ledger_path) as ledger:
             judge = judge_loop(ledger, auto_judge())
             assert (await judge.tick(), await judge.tick()) == (2, 0)
             assert ledger.scores(9) == [("u1", -1.0, "judge")]

@@ -15,7 +15,7 @@ import pytest
 
 from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.config import load
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.views import status as views
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -48,7 +48,7 @@ class Endpoint:
 
 
 @asynccontextmanager
-async def running(root: Path, port: int) -> AsyncIterator[tuple[httpx2.AsyncClient, Ledger]]:
+async def running(root: Path, port: int) -> AsyncIterator[tuple[httpx2.AsyncClient, LedgerReader]]:
     sets = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
     sets += [
         "judge.kind=llm",
@@ -65,7 +65,7 @@ async def running(root: Path, port: int) -> AsyncIterator[tuple[httpx2.AsyncClie
     task = asyncio.create_task(app.run(stop, listening=ready.set_result))
     url = await ready
     async with httpx2.AsyncClient(base_url=url, timeout=30) as client:
-        with Ledger(ledger_path(app.config)) as reader:
+        with LedgerReader(ledger_path(app.config)) as reader:
             yield client, reader
         stop.set()
         await task
@@ -111,9 +111,9 @@ async def test_serving_goes_on_and_every_outcome_is_judged_once_the_endpoint_is_
         async with asyncio.timeout(60):
             while reader.counts()["verdicts"] < 31:
                 await asyncio.sleep(0.05)
-        scores = reader.rows("SELECT turn, score, votes FROM verdicts")
-        assert len(scores) == len({turn for turn, _, _ in scores}) == 31, "each outcome is judged once"
-        assert {score for _, score, _ in scores} == {1.0}, "no trouble was mistaken for a score"
+        scores = reader.rows("SELECT turn, score FROM verdicts")
+        assert len(scores) == len({row["turn"] for row in scores}) == 31, "each outcome is judged once"
+        assert {row["score"] for row in scores} == {1.0}, "no trouble was mistaken for a score"
         [judge] = [loop for loop in views.status(reader)["loops"] if loop["loop"] == "judge"]
         assert judge["detail"]["judge"] == "llm"
     server.close()

@@ -10,7 +10,7 @@ import pytest
 from system import Commander, System, Talker
 
 from openclaw_rl.backends.fake import read_turns
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Version
 
 KILLS = 50
@@ -49,9 +49,9 @@ def test_fifty_kills_under_load_lose_no_answered_turn_and_train_none_twice(tmp_p
     assert settled(tmp_path), "the loops behind the API go on"
     assert system.end() == 0
 
-    with Ledger(tmp_path / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
         assert ledger.check() == []
-        kept = [row[0] for row in ledger.rows("SELECT id FROM turns")]
+        kept = [row["id"] for row in ledger.rows("SELECT id FROM turns")]
         assert len(kept) == len(set(kept))
         assert answered <= set(kept), f"{len(answered - set(kept))} answered turns are lost"
         assert before >= KILLS, "the load was too thin to prove anything"
@@ -63,7 +63,7 @@ def test_fifty_kills_under_load_lose_no_answered_turn_and_train_none_twice(tmp_p
         assert sorted(inside) == sorted(trained(ledger, live)), "what the ledger says is what the weights saw"
 
 
-def trained(ledger: Ledger, version: Version) -> set[str]:
+def trained(ledger: LedgerReader, version: Version) -> set[str]:
     """The turns of every step that a version descends from."""
     turns = set(ledger.step(version.step).turns) if version.step is not None else set()
     return turns | (trained(ledger, ledger.version(version.parent)) if version.parent is not None else set())
@@ -72,14 +72,14 @@ def trained(ledger: Ledger, version: Version) -> set[str]:
 def settled(root: Path) -> bool:
     """Wait until everything that has a next state is judged, and everything judged is trained or dropped."""
     deadline = time.monotonic() + 60
-    with Ledger(root / "ledger.db") as ledger:
+    with LedgerReader(root / "ledger.db") as ledger:
         while time.monotonic() < deadline:
-            (unread,) = ledger.row(
-                "SELECT count(*) FROM turns t WHERE t.seq > coalesce((SELECT seq FROM cursors WHERE name = 'turns'), 0)"
+            unread = ledger.rows(
+                "SELECT seq FROM turns t WHERE t.seq > coalesce((SELECT seq FROM cursors WHERE name = 'turns'), 0)"
             )
-            (unjudged,) = ledger.row("SELECT count(*) FROM outcomes WHERE turn NOT IN (SELECT turn FROM verdicts)")
-            (unused,) = ledger.row(
-                "SELECT count(*) FROM verdicts WHERE turn NOT IN (SELECT turn FROM trained) AND turn NOT IN (SELECT turn FROM drops)"
+            unjudged = ledger.rows("SELECT turn FROM outcomes WHERE turn NOT IN (SELECT turn FROM verdicts)")
+            unused = ledger.rows(
+                "SELECT turn FROM verdicts WHERE turn NOT IN (SELECT turn FROM trained) AND turn NOT IN (SELECT turn FROM drops)"
             )
             if not unread and not unjudged and not unused:
                 return True

@@ -15,7 +15,7 @@ import pytest
 
 from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.config import load
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.views import status as views
 
 pytestmark = pytest.mark.anyio
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 class Walk:
     """The app on fakes, a client that talks to it over ASGI, and the ledger to look into. Nothing sleeps."""
 
-    def __init__(self, app: App, client: httpx2.AsyncClient, reader: Ledger) -> None:
+    def __init__(self, app: App, client: httpx2.AsyncClient, reader: LedgerReader) -> None:
         self.app, self.client, self.reader = app, client, reader
 
     async def ask(self, *contents: str, **more: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ async def walking(root: Path, *sets: str) -> AsyncIterator[Walk]:
     app = App(load(environ={}, sets=[*settings, *sets]).config)
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        with Ledger(ledger_path(app.config)) as reader:
+        with LedgerReader(ledger_path(app.config)) as reader:
             yield Walk(app, client, reader)
 
 
@@ -175,7 +175,7 @@ async def test_a_custom_judge_and_a_custom_generate_take_part(tmp_path: Path) ->
 
 
 @asynccontextmanager
-async def up(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
+async def up(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, LedgerReader]]:
     """The whole app on a real port, as `openclaw-rl up` runs it; told to end at the end."""
     settings = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
     settings += ["judge.kind=rules", "run.poll=0.01", "train.batch_size=1"]
@@ -183,7 +183,7 @@ async def up(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncCli
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
     async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1")) as client:
-        with Ledger(ledger_path(app.config)) as reader:
+        with LedgerReader(ledger_path(app.config)) as reader:
             yield app, client, reader
             stop.set()
             async with asyncio.timeout(10):
@@ -196,8 +196,8 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def loops(reader: Ledger) -> dict[str, str]:
-    return {row["loop"]: row["state"] for row in reader.health()}
+def loops(reader: LedgerReader) -> dict[str, str]:
+    return {health.loop: health.state for health in reader.health()}
 
 
 WORLD = """
@@ -232,7 +232,7 @@ async def test_a_world_of_ones_own_plays_through_the_public_api_and_its_rewards_
     sets += ["train.batch_size=4", "train.advantage=raw", "serve.api_key=a-key-of-the-users"]
     async with up(tmp_path / "run", *sets) as (_, _, reader):
         await until(lambda: reader.counts()["steps"] >= 2)
-    with Ledger(tmp_path / "run" / "ledger.db") as reader:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
         first = reader.turn(reader.step(1).turns[0])
         assert first.user.startswith("env:")
         shown = views.turn(reader, first.id)
@@ -267,7 +267,7 @@ async def test_the_end_does_not_wait_for_a_long_step_and_the_step_is_taken_again
         await walk.ask("Tell me about tea", text(first), wish)
         await until(lambda: walk.show(first["id"])["verdict"] is not None)
         await asyncio.sleep(0.2)  # the step begins within a few ticks of 10 ms and then takes an hour
-    with Ledger(tmp_path / "ledger.db") as reader:
+    with LedgerReader(tmp_path / "ledger.db") as reader:
         assert reader.trained_in(first["id"]) is None
         assert set(loops(reader).values()) == {"stopped"}
     async with up(tmp_path) as (app, client, reader):

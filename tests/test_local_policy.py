@@ -26,7 +26,7 @@ from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Delta, Policy
 from openclaw_rl.serve import ServeLoop, build_app
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import MemoryLedger
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool, Version
 
@@ -192,7 +192,7 @@ def test_closing_a_stream_stops_the_engine(policy: LocalPolicy, loop: asyncio.Ru
 def test_after_a_restart_every_version_of_the_ledger_answers_by_its_number(
     policy: LocalPolicy, folder: Path, adapters: list[str], loop: asyncio.Runner, tmp_path: Path
 ) -> None:
-    with Ledger(tmp_path / "ledger.db", writer="train", sync="normal") as ledger:
+    with TrainLedger(tmp_path / "ledger.db", sync="normal") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="tiny", state="live"))
         for number in (1, 2, 3):
             ledger.add_version(version(number, adapters[number % 4]))

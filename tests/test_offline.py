@@ -14,7 +14,7 @@ from openclaw_rl.backends.fake import read_rules, read_turns
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, LedgerHeld
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger
 from openclaw_rl.train import records
 from openclaw_rl.views import transcripts
 
@@ -56,7 +56,7 @@ async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path
     assert (first.startswith("step 1: 2 samples"), first.endswith("version 1")) == (True, True)
     assert (second.startswith("step 2: 2 samples"), second.endswith("version 2")) == (True, True)
     assert last.endswith("a.jsonl: 4 turns taken, 0 known already, 0 refused")
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         live = ledger.live_version()
         known = " ".join(read_rules(live.adapter))
         assert "under 30 words" in known
@@ -74,7 +74,7 @@ async def test_the_same_file_again_trains_nothing_and_a_longer_one_only_what_is_
     copy = written(tmp_path / "copy.jsonl", talk("one", WISH), talk("two", LISTS, LISTS), talk("three", WISH))
     more = await train(tmp_path / "run", copy)
     assert (more.reports[copy].turns, more.reports[copy].known) == (2, 2)
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         inside = read_turns(ledger.live_version().adapter)
         assert len(inside) == len(set(inside)) == 4
 
@@ -99,7 +99,7 @@ async def test_a_long_file_does_not_grow_stale_while_it_is_trained(tmp_path: Pat
     file = written(tmp_path / "a.jsonl", *(talk(f"s{n}", WISH) for n in range(24)))
     done = await train(tmp_path / "run", file, sets=("train.max_lag=1",))
     assert (done.trained, done.steps, done.dropped) == (24, 12, {})
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert max(part["lag"] for n in range(1, 13) for part in ledger.step(n).parts.values()) <= 1.0
 
 
@@ -118,7 +118,7 @@ async def test_what_was_interrupted_is_gone_on_with(tmp_path: Path) -> None:
         await train_from(config, [file], said=dies)
     done = await train(tmp_path / "run", file)
     assert done.trained == 1
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         inside = read_turns(ledger.live_version().adapter)
         assert len(inside) == len(set(inside)) == 3
 
@@ -130,7 +130,7 @@ async def test_several_files_and_a_checkpoint_to_begin_with(tmp_path: Path) -> N
     resume = f"train.resume={tmp_path}/old/versions/000001"
     done = await train(tmp_path / "new", second, third, sets=(resume, "run.record=false"))
     assert (done.live, done.trained) == (2, 2)
-    with Ledger(tmp_path / "new" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "new" / "ledger.db") as ledger:
         assert len(read_rules(ledger.live_version().adapter)) == 2
         trained = ledger.turn(ledger.last_step().turns[0])
         assert trained.completion.version == 1, "read with the checkpoint's own weights"
@@ -150,7 +150,7 @@ async def test_what_cannot_be_read_is_named_and_the_rest_is_trained(tmp_path: Pa
 
 async def test_a_reply_too_long_for_the_model_is_refused_and_stops_no_other(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", talk("long" * 100, WISH), talk("one", WISH))
-    ledger = Ledger(tmp_path / "ledger.db", writer="import")
+    ledger = ImportLedger(tmp_path / "ledger.db", sync="full")
 
     from openclaw_rl.backends.fake import FakePolicy
     from openclaw_rl.errors import ContextOverflow
@@ -172,7 +172,7 @@ async def test_a_run_that_is_up_is_not_trained_beside_itself(tmp_path: Path) -> 
     file = written(tmp_path / "a.jsonl", talk("one", WISH))
     (tmp_path / "run").mkdir()
     with (
-        Ledger(tmp_path / "run" / "ledger.db", writer="train"),
+        TrainLedger(tmp_path / "run" / "ledger.db", sync="full"),
         pytest.raises(LedgerHeld, match="already writes as 'train'"),
     ):
         await train(tmp_path / "run", file)
@@ -193,8 +193,8 @@ def test_a_person_trains_from_files_by_flag_or_by_the_known_name_and_pins_what_c
     again = typed(tmp_path / "run", "train", DATA_PATH=f"{one},{two}")
     assert "0 turns trained in 0 steps; version 1 is live" in again
     assert "written down" in typed(tmp_path / "run", "pin", "1")
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert ledger.pinned() == {1}
     typed(tmp_path / "run", "unpin", "1")
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert ledger.pinned() == set()

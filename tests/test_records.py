@@ -16,7 +16,7 @@ from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.errors import MissingExtra
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.train import records, sinks
 from openclaw_rl.train.loop import TrainLoop
@@ -33,8 +33,10 @@ class Story:
     def __init__(self, root: Path) -> None:
         self.root, self.file = root, root / "record.jsonl"
         self.serve, self.collect, self.judge, self.train = (
-            Ledger(root / "ledger.db", writer=writer, sync="normal")
-            for writer in ("serve", "collect", "judge", "train")
+            ServeLedger(root / "ledger.db", sync="normal"),
+            CollectLedger(root / "ledger.db"),
+            JudgeLedger(root / "ledger.db"),
+            TrainLedger(root / "ledger.db", sync="normal"),
         )
 
     def say(self, score: float | None, *hints: str, **completion: Any) -> str:

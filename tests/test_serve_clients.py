@@ -22,7 +22,7 @@ import pytest
 from test_local_models import embedded  # noqa: F401 (a fixture)
 
 from openclaw_rl.collect.classify import rule
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Turn
 
@@ -160,10 +160,10 @@ def test_the_sdk_talks_with_the_embedded_model_and_every_turn_is_kept_with_its_t
     url, path = served
     monkeypatch.setenv(f"{prefix}_BASE_URL", url + suffix)
     monkeypatch.setenv(f"{prefix}_API_KEY", "key-of-u1")
-    with Ledger(path) as ledger:
+    with LedgerReader(path) as ledger:
         before = ledger.newest("turns")
         runpy.run_path(str(EXAMPLES / f"client_{example}.py"), run_name="__main__")
-        kept = [turn for seq, turn in ledger.new_turns(100) if seq > before]
+        kept = [turn for _, turn in ledger.turns_after(before, 100)]
     said = capsys.readouterr().out
     assert len(kept) == turns
     for turn in kept:

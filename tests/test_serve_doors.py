@@ -14,7 +14,7 @@ import pytest
 
 from openclaw_rl.errors import LedgerError
 from openclaw_rl.serve import RequestLimits
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving
 from openclaw_rl.types import Prompt
 
@@ -108,13 +108,13 @@ def test_a_caller_can_keep_a_turn_a_session_and_a_key_out_of_training() -> None:
 def test_a_session_that_was_taken_out_of_training_stays_out_after_a_restart(ledger_path: Path, stored: bool) -> None:
     for headers in ({"x-openclaw-rl-train": "off-session"}, {}):
         with (
-            Ledger(ledger_path, writer="serve") as ledger,
+            ServeLedger(ledger_path, sync="full") as ledger,
             serving(ledger=ledger, keys=KEYS, store_optouts=stored) as w,
         ):
             assert w.chat(headers={**U1, "x-session-id": "s", **headers}).status_code == 200
             assert w.chat(headers={**U2, "x-session-id": "s"}).status_code == 200
-    with Ledger(ledger_path) as ledger:
-        kept = [(turn.user, turn.trainable) for _, turn in ledger.new_turns(9)]
+    with LedgerReader(ledger_path) as ledger:
+        kept = [(turn.user, turn.trainable) for _, turn in ledger.turns_after(0, 9)]
         assert kept == ([("u1", False), ("u2", True)] * 2 if stored else [("u2", True)] * 2)
 
 

@@ -25,7 +25,7 @@ from openclaw_rl.serve.redact import patterns
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.serve.wire.responses import ResponsesWire
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import ServeLedger
 from openclaw_rl.testing import RunningServer, serving
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
@@ -209,9 +209,9 @@ def asks_with_document(path: str, given: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, Ledger]]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, ServeLedger]]:
     path: Path = tmp_path_factory.mktemp("fuzz") / "ledger.db"
-    with Ledger(path, writer="serve", sync="normal") as ledger, serving(ledger=ledger, redact=patterns) as server:
+    with ServeLedger(path, sync="normal") as ledger, serving(ledger=ledger, redact=patterns) as server:
         yield server, ledger
 
 
@@ -226,7 +226,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServ
     ids=["tool arguments", "template variables", "documents"],
 )
 def test_whatever_is_inside_it_a_request_is_answered_and_kept_or_refused(
-    kept: tuple[RunningServer, Ledger],
+    kept: tuple[RunningServer, ServeLedger],
     path: str,
     asks: Callable[[str, Any], dict[str, Any]],
     values: st.SearchStrategy[Any],
@@ -249,7 +249,7 @@ def test_whatever_is_inside_it_a_request_is_answered_and_kept_or_refused(
     fuzz()
 
 
-def test_whatever_is_said_of_a_turn_is_taken_whole_or_refused(kept: tuple[RunningServer, Ledger]) -> None:
+def test_whatever_is_said_of_a_turn_is_taken_whole_or_refused(kept: tuple[RunningServer, ServeLedger]) -> None:
     server, ledger = kept
     turn = server.chat().json()["id"]
     fields = st.sampled_from(["score", "thumb", "comment", "hint", "edit", "edited_reply", "source", "turn", "id"])

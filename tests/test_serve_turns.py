@@ -13,7 +13,7 @@ import pytest
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.errors import LedgerError
 from openclaw_rl.serve import RequestLimits, ServeLoop, patterns
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, ServeLedger
 from openclaw_rl.testing import MemoryLedger, RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Version
 
@@ -233,9 +233,9 @@ def test_what_agents_write_into_every_prompt_is_no_reason_to_keep_a_turn_from_tr
 
 
 async def test_a_turn_without_tokens_says_in_its_drop_that_it_was_redacted(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger, redact=patterns) as server:
+    with ServeLedger(ledger_path, sync="full") as ledger, serving(ledger=ledger, redact=patterns) as server:
         turn = server.chat("I am u1@x.example").json()["id"]
-    with Ledger(ledger_path, writer="collect") as ledger:
+    with CollectLedger(ledger_path) as ledger:
         await CollectLoop(ledger, session_idle=60.0).tick()
         dropped = ledger.dropped(turn)
     assert dropped is not None
@@ -348,7 +348,7 @@ def test_a_redactor_that_fails_keeps_nothing_and_the_reply_still_comes() -> None
 
 
 def test_the_real_ledger_keeps_what_is_served(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger) as server:
+    with ServeLedger(ledger_path, sync="full") as ledger, serving(ledger=ledger) as server:
         told = server.chat(headers={"x-session-id": "s"}).json()
         server.post("/v1/feedback", {"turn": told["id"], "thumb": "down", "comment": "shorter, please"})
         server.post("/v1/sessions/s/end", {})

@@ -19,7 +19,7 @@ from openclaw_rl.errors import BackendError
 from openclaw_rl.experiments.sessions import run_session, run_sessions, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.judge.reading import read
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, is_relevant, is_right
 from openclaw_rl.tasks.preferences import PREFERENCES, Preference
@@ -265,7 +265,7 @@ def test_the_users_run_on_a_bare_machine() -> None:
 
 
 @asynccontextmanager
-async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
+async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, LedgerReader]]:
     settings = [f"run.dir={root}/run", f"policy.backend={BACKEND}", "policy.model=fake"]
     settings += [
         "train.backend=fake",
@@ -277,7 +277,7 @@ async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.As
     app = App(load(environ={}, sets=[*settings, *sets]).config)
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        with Ledger(ledger_path(app.config)) as reader:
+        with LedgerReader(ledger_path(app.config)) as reader:
             yield app, client, reader
 
 

@@ -7,13 +7,25 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
-from openclaw_rl.store import WRITERS, Ledger, ask, codec
+from openclaw_rl.errors import LedgerDamaged, LedgerDown, LedgerHeld, LedgerNewer, NotInLedger
+from openclaw_rl.store import (
+    WRITERS,
+    CollectLedger,
+    ImportLedger,
+    JudgeLedger,
+    LedgerReader,
+    LedgerWriter,
+    ServeLedger,
+    TrainLedger,
+    ask,
+    codec,
+)
 from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn, make_verdict
 from openclaw_rl.types import (
@@ -41,8 +53,18 @@ def test_a_baseline_written_before_it_had_a_share_is_all_scores() -> None:
     assert (Baseline(-0.1, 0.1).content, Baseline().content) == (-1.0, -1.0)
 
 
-def one_of_each(path: Path, role: str) -> Ledger:
-    return Ledger(path, writer=role)  # type: ignore[arg-type]
+OPENED = {
+    "serve": lambda path: ServeLedger(path, sync="full"),
+    "import": lambda path: ImportLedger(path, sync="full"),
+    "collect": CollectLedger,
+    "judge": JudgeLedger,
+    "train": lambda path: TrainLedger(path, sync="full"),
+    None: LedgerReader,
+}
+
+
+def one_of_each(path: Path, role: str | None) -> Any:
+    return OPENED[role](path)
 
 
 @given(tokens=ids, values=st.lists(logprobs, max_size=50).map(tuple))
@@ -96,7 +118,7 @@ def test_any_turn_comes_back_as_it_was(
         session=session,
         done=done,
     )
-    with Ledger(tmp_path_factory.mktemp("l") / "ledger.db", writer="serve", sync="normal") as ledger:
+    with ServeLedger(tmp_path_factory.mktemp("l") / "ledger.db", sync="normal") as ledger:
         ledger.add_turn(turn)
         assert ledger.turn(turn.id) == turn
 
@@ -193,7 +215,7 @@ def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(ledg
     assert [case.turn.id for case in judge.unjudged(10)] == [turn.id]
 
 
-def walked(path: Path) -> tuple[Ledger, Ledger, Ledger, str]:
+def walked(path: Path) -> tuple[ServeLedger, JudgeLedger, TrainLedger, str]:
     serve, collect, judge, train = (one_of_each(path, r) for r in ("serve", "collect", "judge", "train"))
     turn = make_turn()
     serve.add_turn(turn)
@@ -245,7 +267,7 @@ def test_feedback_for_a_turn_that_is_not_there_is_refused(ledger_path: Path) -> 
 
 def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path: Path) -> None:
     code = (
-        "import sys; from openclaw_rl.store import Ledger; l = Ledger(sys.argv[1], writer='serve');"
+        "import sys; from openclaw_rl.store import CollectLedger, ImportLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger; l = ServeLedger(sys.argv[1], sync='full');"
         "print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -253,19 +275,34 @@ def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path:
     ) as other:
         assert other.stdout.readline().strip() == "held"
         with pytest.raises(LedgerHeld, match=f"writes as 'serve'.*process {other.pid} on .* since 20"):
-            Ledger(ledger_path, writer="serve")
-        Ledger(ledger_path, writer="judge").close()
+            ServeLedger(ledger_path, sync="full")
+        JudgeLedger(ledger_path).close()
         other.kill()
         other.wait()
-    Ledger(ledger_path, writer="serve").close()
+    ServeLedger(ledger_path, sync="full").close()
 
 
-def test_a_connection_cannot_write_another_writers_table(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "judge") as judge:
-        with pytest.raises(LedgerError, match="writes as 'judge'; that needs serve"):
-            judge.add_turn(make_turn())
-    with Ledger(ledger_path) as reader, pytest.raises(LedgerError, match="None"):
-        reader.add_turn(make_turn())
+WRITES = {
+    ServeLedger: {"add_turn", "add_feedback", "add_ending", "add_optout"},
+    ImportLedger: {"add_recorded"},
+    CollectLedger: {"new_turns", "open_turns", "settled_turns", "new_endings", "settle"},
+    JudgeLedger: {"unjudged", "late_feedback", "add_verdicts", "scores"},
+    TrainLedger: {"untrained", "add_drops", "add_step", "add_version", "set_state", "add_ruling"}
+    | {"new_requests", "done_requests", "pause"},
+}
+
+
+def test_each_writer_has_its_own_methods_and_no_others() -> None:
+    common = set(dir(LedgerReader)) | set(dir(LedgerWriter))
+    for ledger, methods in WRITES.items():
+        assert {name for name in set(dir(ledger)) - common if not name.startswith("_")} == methods
+    assert {ledger.writer for ledger in WRITES} == set(WRITERS)
+
+
+def test_a_reader_cannot_write_not_even_by_sql(ledger_path: Path) -> None:
+    one_of_each(ledger_path, "serve").close()
+    with LedgerReader(ledger_path) as reader, pytest.raises(LedgerDown, match="may only be read"):
+        reader.rows("INSERT INTO endings (session, user, at) VALUES ('s', 'u', 1.0)")
 
 
 @pytest.mark.parametrize(
@@ -280,7 +317,7 @@ def test_a_connection_cannot_write_another_writers_table(ledger_path: Path) -> N
 )
 @pytest.mark.parametrize("writer", ["serve", None])
 def test_a_damaged_file_is_refused_and_left_as_it_is(
-    ledger_path: Path, damage: object, words: str, writer: object
+    ledger_path: Path, damage: object, words: str, writer: str | None
 ) -> None:
     with one_of_each(ledger_path, "serve") as ledger:
         for i in range(20):
@@ -288,7 +325,7 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(
     damaged = damage(ledger_path.read_bytes())  # type: ignore[operator]
     ledger_path.write_bytes(damaged)
     with pytest.raises(LedgerDamaged, match=words):
-        Ledger(ledger_path, writer=writer)  # type: ignore[arg-type]
+        one_of_each(ledger_path, writer)
     assert ledger_path.read_bytes() == damaged
 
 
@@ -313,12 +350,12 @@ LATER = rf"has layout {len(MIGRATIONS) + 1}; this release knows layouts up to {l
 
 
 def test_a_file_of_a_later_release_is_refused_and_left_as_it_is(ledger_path: Path) -> None:
-    Ledger(ledger_path, writer="serve", migrations=(*MIGRATIONS, "CREATE TABLE later (x);")).close()
+    ServeLedger(ledger_path, migrations=(*MIGRATIONS, "CREATE TABLE later (x);"), sync="full").close()
     before = ledger_path.read_bytes()
     with pytest.raises(LedgerNewer, match=LATER):
-        Ledger(ledger_path, writer="serve")
+        ServeLedger(ledger_path, sync="full")
     with pytest.raises(LedgerNewer):
-        Ledger(ledger_path)
+        LedgerReader(ledger_path)
     assert ledger_path.read_bytes() == before
 
 
@@ -327,9 +364,9 @@ def test_an_older_file_is_brought_forward_with_all_its_rows(ledger_path: Path) -
     with one_of_each(ledger_path, "serve") as ledger:
         ledger.add_turn(turn)
     later = (*MIGRATIONS, "ALTER TABLE turns ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm';")
-    with Ledger(ledger_path, writer="serve", migrations=later) as ledger:
+    with ServeLedger(ledger_path, migrations=later, sync="full") as ledger:
         assert ledger.turn(turn.id) == turn
-        assert ledger.row("SELECT mood FROM turns") == ("calm",)
+        assert ledger.row("SELECT mood FROM turns")["mood"] == "calm"
 
 
 def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> None:
@@ -337,9 +374,9 @@ def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> N
         ledger.add_turn(make_turn())
     broken = (*MIGRATIONS, "CREATE TABLE extra (x);\nCREATE TABLE turns (y);")
     with pytest.raises(LedgerDamaged, match="already exists"):
-        Ledger(ledger_path, writer="serve", migrations=broken)
+        ServeLedger(ledger_path, migrations=broken, sync="full")
     with one_of_each(ledger_path, "serve") as ledger:
-        assert ledger.row("SELECT count(*) FROM sqlite_master WHERE name = 'extra'") == (0,)
+        assert ledger.rows("SELECT name FROM sqlite_master WHERE name = 'extra'") == []
 
 
 def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Path) -> None:
@@ -372,18 +409,18 @@ def test_a_run_that_was_moved_still_finds_its_adapters(tmp_path: Path) -> None:
         train.add_version(Version(number=1, parent=0, base="b", adapter=str(old / "versions" / "1")))
         train.add_version(Version(number=2, parent=1, base="b", adapter="/elsewhere/2"))
     old.rename(new)
-    with Ledger(new / "ledger.db") as reader:
+    with LedgerReader(new / "ledger.db") as reader:
         assert reader.version(1).adapter == str(new / "versions" / "1")
         assert reader.version(2).adapter == "/elsewhere/2"
 
 
 def test_many_processes_may_begin_a_ledger_at_once(ledger_path: Path) -> None:
     code = (
-        "import sys, time; from openclaw_rl.store import Ledger; print('ready', flush=True); sys.stdin.readline();"
-        "Ledger(sys.argv[1], writer=sys.argv[2]).close(); print('done')"
+        "import sys; from test_store import one_of_each; print('ready', flush=True); sys.stdin.readline();"
+        "one_of_each(sys.argv[1], sys.argv[2]).close(); print('done')"
     )
     command = [sys.executable, "-c", code, str(ledger_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parent}
     others = [subprocess.Popen([*command, writer], **pipes) for writer in WRITERS]
     for other in others:
         assert other.stdout.readline() == "ready\n"
@@ -406,24 +443,22 @@ def test_a_version_that_was_refused_stays_so_when_its_weights_are_deleted(ledger
 
 
 def test_readers_see_what_is_committed_while_a_writer_writes(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "serve") as serve, Ledger(ledger_path) as reader:
+    with one_of_each(ledger_path, "serve") as serve, LedgerReader(ledger_path) as reader:
         turn = make_turn()
         serve.add_turn(turn)
         assert reader.turn(turn.id) == turn
         assert reader.counts()["turns"] == 1
 
 
-def plan(ledger: Ledger, sql: str, *values: object) -> str:
-    return json.dumps(ledger.rows(f"EXPLAIN QUERY PLAN {sql}", *values))
-
-
 def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "judge") as ledger:
+    collect, judge, train = (one_of_each(ledger_path, role) for role in ("collect", "judge", "train"))
+    with one_of_each(ledger_path, "serve") as ledger:
         seen: list[str] = []
-        ledger.db.set_trace_callback(seen.append)
-        ledger.new_turns(1), ledger.open_turns(), ledger.new_endings(1), ledger.unjudged(1), ledger.late_feedback(1)
+        for each in (ledger, collect, judge, train):
+            each.db.set_trace_callback(seen.append)
+        collect.new_turns(1), collect.open_turns(), collect.new_endings(1), judge.unjudged(1), judge.late_feedback(1)
         (
-            ledger.untrained(1),
+            train.untrained(1),
             ledger.live_version(),
             ledger.session("s", "u"),
             ledger.has_session("s", "u"),
@@ -431,11 +466,12 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
         )
         ledger.session_users("s"), ledger.opted_out("s", "u")
         ledger.recall("t", within=4)
-        ledger.db.set_trace_callback(None)
+        for each in (ledger, collect, judge, train):
+            each.db.set_trace_callback(None)
         reads = [sql for sql in seen if sql.startswith("SELECT")]
         assert len(reads) > 10
         for sql in reads:
-            steps = [row[3] for row in ledger.rows(f"EXPLAIN QUERY PLAN {sql}")]
+            steps = [row["detail"] for row in ledger.rows(f"EXPLAIN QUERY PLAN {sql}")]
             scans = [
                 s
                 for s in steps

@@ -26,7 +26,7 @@ from openclaw_rl.backends.local.training import publish as train_publish
 from openclaw_rl.backends.local.training.batch import collate
 from openclaw_rl.backends.local.training.worker import Order
 from openclaw_rl.ports import StepResult
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.samples import Rules
@@ -111,7 +111,9 @@ class Run:
     def __init__(self, root: Path, folder: str) -> None:
         self.root, self.folder = root, folder
         serve, collect, judge = (
-            Ledger(root / "ledger.db", writer=w, sync="normal") for w in ("serve", "collect", "judge")
+            ServeLedger(root / "ledger.db", sync="normal"),
+            CollectLedger(root / "ledger.db"),
+            JudgeLedger(root / "ledger.db"),
         )
         for at, one in enumerate(lesson() * 2):
             done = Completion(
@@ -128,7 +130,7 @@ class Run:
             collect.settle([make_outcome(turn)], [], turns_read=serve.newest("turns"))
             hints = (Hint(text="w9 w9 w8 w7"),) if at % 2 else ()
             judge.add_verdicts([make_verdict(turn, 1.0 if at % 3 else -1.0, hints=hints)])
-        self.train = Ledger(root / "ledger.db", writer="train", sync="normal")
+        self.train = TrainLedger(root / "ledger.db", sync="normal")
 
     def begin(self, dies: str | None = None) -> TrainLoop:
         return TrainLoop(
@@ -166,7 +168,7 @@ class Run:
 class Mortal:
     """A ledger whose writer may die before it writes a step, or right after."""
 
-    def __init__(self, ledger: Ledger, dies: str | None) -> None:
+    def __init__(self, ledger: TrainLedger, dies: str | None) -> None:
         self._ledger, self._dies = ledger, dies
 
     def __getattr__(self, name: str) -> Any:

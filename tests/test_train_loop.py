@@ -14,7 +14,7 @@ from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, GateDecision, StepResult
-from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
@@ -30,8 +30,10 @@ class Story:
         self.root = root
         self.now = 1000.0
         self.serve, self.collect, self.judge, self.train = (
-            Ledger(root / "ledger.db", writer=writer, sync="normal")
-            for writer in ("serve", "collect", "judge", "train")
+            ServeLedger(root / "ledger.db", sync="normal"),
+            CollectLedger(root / "ledger.db"),
+            JudgeLedger(root / "ledger.db"),
+            TrainLedger(root / "ledger.db", sync="normal"),
         )
         self.loop = self.begin(trainer or FakeTrainer())
 

@@ -14,7 +14,7 @@ from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, NotInLedger
-from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop, roll_back
 from openclaw_rl.train.samples import Rules
@@ -43,7 +43,7 @@ def gone(
     return expired(
         versions,
         live=versions[-1] if live is None else versions[live],
-        reigns=[(v.number, float(v.number)) for v in versions if v.state == "live"],
+        live_history=[(v.number, float(v.number)) for v in versions if v.state == "live"],
         pinned=pinned or set(),
         now=1000.0,
         policy=Policy(**{"keep": 2, "interval": 10, "grace": 0.0, **policy}),
@@ -96,8 +96,10 @@ class Story:
     def __init__(self, root: Path, resume: Path | None = None, base: str = "fake", **policy: Any) -> None:
         self.root, self.now = root, 4e9  # long after all that happens here
         self.serve, self.collect, self.judge, self.train = (
-            Ledger(root / "ledger.db", writer=writer, sync="normal")
-            for writer in ("serve", "collect", "judge", "train")
+            ServeLedger(root / "ledger.db", sync="normal"),
+            CollectLedger(root / "ledger.db"),
+            JudgeLedger(root / "ledger.db"),
+            TrainLedger(root / "ledger.db", sync="normal"),
         )
         self.loop = self.begin(resume=resume, base=base, **policy)
 
@@ -197,7 +199,7 @@ def test_a_ledger_without_a_live_version_keeps_everything(tmp_path: Path) -> Non
         def live_version(self) -> None:
             return None
 
-        def reigns(self) -> list[tuple[int, float]]:
+        def live_history(self) -> list[tuple[int, float]]:
             return []
 
         def pinned(self) -> set[int]:
@@ -222,7 +224,7 @@ async def trained(root: Path, count: int = 3) -> Path:
 
 async def test_a_fresh_run_goes_on_from_anothers_version_with_its_count_and_its_baselines(tmp_path: Path) -> None:
     source = await trained(tmp_path / "first")
-    with Ledger(tmp_path / "first" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "first" / "ledger.db") as ledger:
         before = ledger.last_step().baselines["u1"].mean
     story = Story(tmp_path / "second", resume=source)
     await story.loop.tick()
@@ -271,7 +273,7 @@ async def test_what_cannot_be_gone_on_from_is_refused_before_anything_is_written
     (source / "manifest.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"manifest.json is damaged: it holds no object"):
         Story(tmp_path / "d", resume=source)
-    with Ledger(tmp_path / "a" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "a" / "ledger.db") as ledger:
         assert ledger.versions() == []
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.errors import ImportRefused
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, ImportLedger, JudgeLedger, LedgerReader, ServeLedger
 from openclaw_rl.testing import make_message, make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Hint
 from openclaw_rl.views import transcripts
@@ -33,12 +33,12 @@ TALK: dict[str, Any] = {
 
 
 async def taken(path: Path, ledger_path: Path, **more: Any) -> transcripts.Report:
-    with Ledger(ledger_path, writer="import", sync="normal") as ledger:
+    with ImportLedger(ledger_path, sync="normal") as ledger:
         return await transcripts.import_file(ledger, path, FakePolicy(), user="u1", **more)
 
 
 def exported(ledger_path: Path) -> list[Any]:
-    with Ledger(ledger_path) as ledger:
+    with LedgerReader(ledger_path) as ledger:
         return list(transcripts.export(ledger))
 
 
@@ -66,7 +66,7 @@ async def test_a_conversation_goes_on_where_its_prompt_is_the_next_state_before(
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(TALK))
     await taken(file, ledger_path)
-    with Ledger(ledger_path) as ledger:
+    with LedgerReader(ledger_path) as ledger:
         turns = [ledger.turn(one) for one in ledger.session("user_session_abc123", "u1")]
         assert [m.content for m in turns[1].prompt.messages] == ["Hi", "Hello there!", "Too long."]
         assert [m.content for m in turns[2].prompt.messages] == ["Title?"]
@@ -171,12 +171,16 @@ def test_a_large_file_needs_little_memory_even_with_a_broken_line_early() -> Non
 async def test_a_served_turn_comes_out_with_all_that_is_known_and_goes_in_again(
     tmp_path: Path, ledger_path: Path
 ) -> None:
-    serve, collect, judge = (Ledger(ledger_path, writer=w, sync="normal") for w in ("serve", "collect", "judge"))
+    serve, collect, judge = (
+        ServeLedger(ledger_path, sync="normal"),
+        CollectLedger(ledger_path),
+        JudgeLedger(ledger_path),
+    )
     turn = make_turn("Tell me")
     serve.add_turn(turn)
     collect.settle([make_outcome(turn, session="found")], [], turns_read=1)
     judge.add_verdicts([make_verdict(turn, -1.0, hints=(Hint(text="Be brief, please."),))])
-    with Ledger(ledger_path) as ledger:
+    with LedgerReader(ledger_path) as ledger:
         [row] = transcripts.export(ledger)
         [line] = transcripts.training_set(ledger)
     [said] = row["turns"]

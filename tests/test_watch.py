@@ -11,7 +11,7 @@ import pytest
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.gate.examination import VersionWatch
 from openclaw_rl.gate.monitor import Rules, evidence, is_new, lineage, relapse
-from openclaw_rl.store import Ledger, Scored, ask
+from openclaw_rl.store import CollectLedger, JudgeLedger, ScoredTurn, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.samples import Rules as TrainRules
@@ -22,10 +22,10 @@ RULES = Rules()
 BRIEF = "Please keep it under 30 words."
 
 
-def seen(version: int, bad: int, good: int = 0, *, user: str = "u1", rule: str | None = None) -> list[Scored]:
+def seen(version: int, bad: int, good: int = 0, *, user: str = "u1", rule: str | None = None) -> list[ScoredTurn]:
     rules = (rule,) if rule else ()
     rows = [(-1.0, rules)] * bad + [(1.0, ())] * good
-    return [Scored(turn=f"{version}", version=version, user=user, score=s, rules=r) for s, r in rows]
+    return [ScoredTurn(turn=f"{version}", version=version, user=user, score=s, rules=r) for s, r in rows]
 
 
 def chain(*states: str) -> list[Version]:
@@ -137,9 +137,10 @@ def _alarms(old: float, new: float, *, trials: int, rules: Rules, seed: int) -> 
     return found / trials, turns / max(found, 1)
 
 
-def _drawn(draw: random.Random, version: int, count: int, rate: float) -> list[Scored]:
+def _drawn(draw: random.Random, version: int, count: int, rate: float) -> list[ScoredTurn]:
     return [
-        Scored(turn="t", version=version, user="u1", score=-1.0 if draw.random() < rate else 1.0) for _ in range(count)
+        ScoredTurn(turn="t", version=version, user="u1", score=-1.0 if draw.random() < rate else 1.0)
+        for _ in range(count)
     ]
 
 
@@ -164,7 +165,10 @@ class Served:
     def __init__(self, root: Path) -> None:
         path = root / "ledger.db"
         self.serve, self.collect, self.judge, self.train = (
-            Ledger(path, writer=writer, sync="normal") for writer in ("serve", "collect", "judge", "train")
+            ServeLedger(path, sync="normal"),
+            CollectLedger(path),
+            JudgeLedger(path),
+            TrainLedger(path, sync="normal"),
         )
         self.path = path
         self.loop = TrainLoop(
@@ -220,7 +224,7 @@ async def test_a_drop_rolls_back_by_itself_pauses_training_and_says_so(tmp_path:
     assert again.adapter == before.adapter
     assert again.note.startswith(f"rollback from {worse.number} to {before.number}: by itself:")
     assert story.train.version(worse.number).state == "rolled back"
-    assert story.train.fallen(culprits[0]) == (worse.number, "rolled back")
+    assert story.train.failed_version(culprits[0]) == (worse.number, "rolled back")
     [alarm] = (await story.loop.status())["alarms"]
     assert "went back to" in alarm["what"]
     assert "turns since version" in alarm["what"]

@@ -14,7 +14,7 @@ from openclaw_rl.backends.fake import ADAPTER, FakePolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import GateDecision, Stream
-from openclaw_rl.store import PIN, UNPIN, Ledger, ask
+from openclaw_rl.store import PIN, UNPIN, CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Hint, Prompt, Sampling, Step, Version
 from openclaw_rl.views import lineage as why
@@ -30,10 +30,10 @@ def run(tmp_path: Path) -> Path:
     corrected = make_turn("What is tea?", id="t1", completion=make_completion("Tea is a very long story."))
     praised = make_turn("What is rain?", id="t2", user="u2")
     later = make_turn("What is snow?", id="t3", completion=make_completion("Cold.", version=1))
-    with Ledger(path, writer="serve", sync="normal") as serve:
+    with ServeLedger(path, sync="normal") as serve:
         for turn in (corrected, praised, later):
             serve.add_turn(turn)
-    with Ledger(path, writer="collect") as collect:
+    with CollectLedger(path) as collect:
         collect.settle(
             [
                 make_outcome(corrected, next_state=(make_message("user", SENTENCE),)),
@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Path:
             ],
             [],
         )
-    with Ledger(path, writer="judge") as judge:
+    with JudgeLedger(path) as judge:
         bad = make_verdict(
             corrected, -1.0, hints=(Hint(text=RULE), Hint(text="It is warm.", kind="fact")), note="a complaint"
         )
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Path:
     one = tmp_path / "one"
     one.mkdir()
     (one / ADAPTER).write_text(json.dumps({"rules": [RULE], "turns": []}))
-    with Ledger(path, writer="train", sync="normal") as train:
+    with TrainLedger(path, sync="normal") as train:
         train.add_version(Version(number=0, parent=None, base="fake", state="live", note="the base model"))
         first = Version(number=1, parent=0, base="fake", adapter=str(one), step=1, note="step 1")
         train.add_step(Step(number=1, turns=("t1", "t2"), metrics={"loss": 0.5}, seconds=1.0), first)
@@ -85,7 +85,7 @@ def _ruling(number: int, decision: str, reason: str) -> GateDecision:
 
 
 def test_the_table_has_a_line_per_version_with_ruling_and_reception(run: Path) -> None:
-    with Ledger(run / "ledger.db") as ledger:
+    with LedgerReader(run / "ledger.db") as ledger:
         rows = why.versions(ledger, now=ledger.version(3).at + 90)
     assert [(row["number"], row["state"], row["live"]) for row in rows] == [
         (0, "live", False),
@@ -101,7 +101,7 @@ def test_the_table_has_a_line_per_version_with_ruling_and_reception(run: Path) -
 
 
 def test_a_version_leads_back_to_the_sentence_and_the_hint(run: Path) -> None:
-    with Ledger(run / "ledger.db") as ledger:
+    with LedgerReader(run / "ledger.db") as ledger:
         view = why.version(ledger, 3)
         assert view["line"] == [3, 0], "a rollback stands for the weights it went back to"
         [step] = view["steps"]
@@ -115,7 +115,7 @@ def test_a_version_leads_back_to_the_sentence_and_the_hint(run: Path) -> None:
 
 
 def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after(run: Path) -> None:
-    with Ledger(run / "ledger.db") as ledger:
+    with LedgerReader(run / "ledger.db") as ledger:
         view = why.turn(ledger, "t1")
         assert (view["step"], view["made"]["number"], view["fallen"]) == (1, 1, None)
         assert view["before"] == "Tea is a very long story."
@@ -131,7 +131,7 @@ def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after
 
 def test_a_turn_that_a_remembered_rule_taught_names_the_turn_it_came_from(run: Path) -> None:
     parts: dict[str, dict[str, float | str]] = {"t2": {"hints": 1.0, "lag": 0.0, "recalled": "t1"}}
-    with Ledger(run / "ledger.db", writer="train", sync="normal") as train:
+    with TrainLedger(run / "ledger.db", sync="normal") as train:
         train.db.execute("UPDATE trained SET part = ? WHERE turn = 't2'", (json.dumps(parts["t2"]),))
         view = why.turn(train, "t2")
         assert view["recalled"] == {"turn": "t1", "rules": [RULE]}
@@ -143,7 +143,7 @@ def test_pins_are_what_a_person_last_said(run: Path) -> None:
     path = run / "ledger.db"
     for verb, turn in ((PIN, "t1"), (PIN, "t2"), (UNPIN, "t1"), (PIN, "t3")):
         ask(path, verb, {"turn": turn})
-    with Ledger(path) as ledger:
+    with LedgerReader(path) as ledger:
         assert ledger.examples() == ["t2", "t3"]
         assert why.turn(ledger, "t2")["pinned"]
 
@@ -181,7 +181,7 @@ def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_th
 
     monkeypatch.setattr(FakePolicy, "generate", watched)
     asked = Sampling(temperature=0.7, presence_penalty=0.25, min_p=0.1, stop=("END",), max_tokens=40, seed=11)
-    with Ledger(run / "ledger.db", writer="serve", sync="normal") as serve:
+    with ServeLedger(run / "ledger.db", sync="normal") as serve:
         serve.add_turn(make_turn("What is ice?", id="t4", completion=make_completion("Cold.", sampling=asked)))
     where = ["--rl-buffer-dir", str(run), "--set", "policy.backend=fake", "--set", "policy.model=fake"]
     done = CliRunner().invoke(cli, ["why", "t4", "--answer", *where])

@@ -21,7 +21,7 @@ from openclaw_rl.errors import LedgerDamaged, LedgerDown
 from openclaw_rl.serve import recorder
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.recorder import TurnRecorder
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import MemoryLedger, RunningServer, make_turn, serving
 from openclaw_rl.views import status as views
 
@@ -39,19 +39,19 @@ def asks(server: RunningServer, path: str, *, stream: bool) -> Any:
     return server.post(path, {**body, "stream": stream})
 
 
-def full(ledger: Ledger, *, pages: int = 1) -> None:
+def full(ledger: ServeLedger, *, pages: int = 1) -> None:
     """sqlite itself finds no room from now on; it takes the present size where less is asked for."""
     ledger.row(f"PRAGMA max_page_count = {pages}")
 
 
 @pytest.fixture
-def book(ledger_path: Path) -> Iterator[Ledger]:
-    with Ledger(ledger_path, writer="serve", sync="normal") as ledger:
+def book(ledger_path: Path) -> Iterator[ServeLedger]:
+    with ServeLedger(ledger_path, sync="normal") as ledger:
         yield ledger
 
 
 def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
-    book: Ledger, monkeypatch: pytest.MonkeyPatch
+    book: ServeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "_EVERY", 0.01)
     with serving(ledger=book) as server:
@@ -81,7 +81,7 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
 
         full(book, pages=10**6)
         readiness(f"{server.url}/readyz", 200)
-        assert [turn for (turn,) in book.rows("SELECT id FROM turns ORDER BY seq")] == [known, *turns]
+        assert [row["id"] for row in book.rows("SELECT id FROM turns ORDER BY seq")] == [known, *turns]
         assert server.post("/v1/feedback", {"turn": turns[0], "thumb": "up"}).status_code == 200
         assert "openclaw_rl_turns_waiting 0.0" in server.get("/metrics").text
 
@@ -140,7 +140,7 @@ def test_a_turn_that_no_ledger_would_take_does_not_hold_up_those_behind_it() -> 
 
 
 def test_status_raises_an_alarm_for_a_loop_that_can_no_longer_say_how_it_is(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as ledger:
+    with ServeLedger(ledger_path, sync="full") as ledger:
         ledger.report("serve", state="running", moved=0, failures=0)
         assert views.status(ledger)["alarms"] == []
         alarms = views.status(ledger, now=time.time() + 60)["alarms"]
@@ -203,7 +203,7 @@ def test_a_real_disk_that_fills_up_and_is_freed(small_disk: Path) -> None:
         assert system.process.poll() is None
         fill.unlink()
         readiness(ready, 200)
-        with Ledger(small_disk / "run" / "ledger.db") as ledger:
+        with LedgerReader(small_disk / "run" / "ledger.db") as ledger:
             assert all(ledger.has_turn(turn) for turn in answered)
             assert ledger.check() == []
         assert system.end() == 0

@@ -17,7 +17,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import RequestLimits, endpoints
 from openclaw_rl.serve.fields import At, parse_json, whole_json
 from openclaw_rl.serve.redact import patterns
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.views import status as views
 
@@ -86,13 +86,13 @@ def spoken(path: str) -> bytes:
 @pytest.mark.parametrize("stream", [False, True])
 def test_half_a_character_anywhere_loses_no_turn(ledger_path: Path, path: str, stream: bool) -> None:
     body = spoken(path)[:-1] + (b', "stream": true}' if stream else b"}")
-    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger, redact=patterns) as server:
+    with ServeLedger(ledger_path, sync="full") as ledger, serving(ledger=ledger, redact=patterns) as server:
         answer = server.post(path, body)
         assert answer.status_code == 200, answer.text
         if stream:
             assert "error" not in [name for name, _ in sse_events(answer.text)]
         assert "openclaw_rl_turns_lost_total 0.0" in server.get("/metrics").text
-    with Ledger(ledger_path) as reader:
+    with LedgerReader(ledger_path) as reader:
         assert reader.counts()["turns"] == 1
         (name,) = reader.sessions()
         (turn,) = (reader.turn(turn) for turn in reader.session(*name))

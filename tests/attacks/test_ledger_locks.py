@@ -16,14 +16,14 @@ from system import System
 from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
-from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_turn
 from openclaw_rl.types import Version
 from openclaw_rl.versions.rollback import roll_back
 
 SHELL = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT count(*) FROM turns').fetchall(); db.close()"
-ASK = "import sys; from openclaw_rl.store import ask; ask(sys.argv[1], 'pause', {})"
-FIND = "import sys; from openclaw_rl.store import Ledger; Ledger(sys.argv[1]).turn(sys.argv[2])"
+ASK = "import sys; from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask; ask(sys.argv[1], 'pause', {})"
+FIND = "import sys; from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger; LedgerReader(sys.argv[1]).turn(sys.argv[2])"
 
 
 def elsewhere(code: str, *words: object) -> None:
@@ -40,9 +40,9 @@ def deleted(pid: int | str) -> list[str]:
 @pytest.mark.parametrize("other", [SHELL, ASK])
 def test_another_connection_of_this_process_costs_a_ledger_none_of_its_locks(ledger_path: Path, other: str) -> None:
     turn = make_turn()
-    with Ledger(ledger_path, writer="serve") as serve:
-        Ledger(ledger_path, writer="judge").close()
-        Ledger(ledger_path).close()
+    with ServeLedger(ledger_path, sync="full") as serve:
+        JudgeLedger(ledger_path).close()
+        LedgerReader(ledger_path).close()
         ask(ledger_path, "resume", {})
         elsewhere(other, ledger_path)
         assert deleted("self") == []
@@ -52,7 +52,7 @@ def test_another_connection_of_this_process_costs_a_ledger_none_of_its_locks(led
 
 def test_a_command_leaves_the_log_even_under_a_server_that_lost_its_locks(ledger_path: Path) -> None:
     turn = make_turn()
-    with Ledger(ledger_path, writer="serve") as serve:
+    with ServeLedger(ledger_path, sync="full") as serve:
         ledger_path.read_bytes()  # what a plug-in in the server's process might do: all its locks are gone
         elsewhere(ASK, ledger_path)
         assert deleted("self") == []
@@ -71,21 +71,21 @@ def test_a_turn_that_is_answered_after_pause_is_found(tmp_path: Path, system: Sy
     request = urllib.request.Request(f"{url}/chat/completions", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=20) as answer:
         turn = json.load(answer)["id"]
-    with Ledger(tmp_path / "ledger.db") as reader:
+    with LedgerReader(tmp_path / "ledger.db") as reader:
         assert (reader.turn(turn).id, reader.paused()) == (turn, "asked for")
     system.kill()
-    with Ledger(tmp_path / "ledger.db") as reader:
+    with LedgerReader(tmp_path / "ledger.db") as reader:
         assert reader.has_turn(turn), "it was answered, so it is on disk"
 
 
-def two_versions(train: Ledger) -> None:
+def two_versions(train: TrainLedger) -> None:
     train.add_version(Version(number=0, parent=None, base="b", state="live"))
     train.add_version(Version(number=1, parent=0, base="b", adapter="v1", state="live"))
 
 
 async def test_a_rollback_is_reported_done_though_a_newer_version_is_live_by_then(tmp_path: Path) -> None:
     config = load(sets=[f"run.dir={tmp_path}"]).config
-    with Ledger(tmp_path / "ledger.db", writer="train") as train:
+    with TrainLedger(tmp_path / "ledger.db", sync="full") as train:
         two_versions(train)
         asked = asyncio.ensure_future(roll_back_now(config, to=0, why="worse"))
         while not (requests := train.new_requests(1)) and not asked.done():
@@ -99,7 +99,7 @@ async def test_a_rollback_is_reported_done_though_a_newer_version_is_live_by_the
 
 async def test_a_rollback_that_waits_for_the_trainer_is_not_called_a_failure(tmp_path: Path) -> None:
     config = load(sets=[f"run.dir={tmp_path}"]).config
-    with Ledger(tmp_path / "ledger.db", writer="train") as train:
+    with TrainLedger(tmp_path / "ledger.db", sync="full") as train:
         two_versions(train)
         with pytest.raises(LedgerError, match=r"is written down \(request 1\).*follows by itself, so do not ask again"):
             await roll_back_now(config, to=0, why="worse", patience=0.0)
@@ -109,7 +109,7 @@ async def test_a_rollback_that_waits_for_the_trainer_is_not_called_a_failure(tmp
 
 
 def test_what_could_not_be_written_moves_no_mark(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as serve, Ledger(ledger_path, writer="collect") as collect:
+    with ServeLedger(ledger_path, sync="full") as serve, CollectLedger(ledger_path) as collect:
         serve.add_turn(make_turn())
         [(seq, _)] = collect.new_turns(9)
         collect.db.execute("PRAGMA query_only = on")
@@ -122,20 +122,20 @@ def test_what_could_not_be_written_moves_no_mark(ledger_path: Path) -> None:
         assert collect.new_turns(9) == []
 
 
-def fill(serve: Ledger) -> None:
+def fill(serve: ServeLedger) -> None:
     for number in range(500):
         serve.add_turn(make_turn(str(number) * 200))
 
 
 def test_a_write_that_fails_at_its_end_does_not_spoil_the_next_one(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as serve:
+    with ServeLedger(ledger_path, sync="full") as serve:
         serve.db.execute("PRAGMA max_page_count = 1")  # sqlite raises it to the present size: full from now on
         with pytest.raises(LedgerError, match=r"there is no room left for it \(database or disk is full\); free some"):
             fill(serve)
-        kept = serve.row("SELECT count(*) FROM turns")[0]
+        kept = serve.counts()["turns"]
         serve.db.execute("PRAGMA max_page_count = 100000")
         serve.add_turn(make_turn("again"))
-        assert serve.row("SELECT count(*) FROM turns")[0] == kept + 1
+        assert serve.counts()["turns"] == kept + 1
         assert serve.check() == []
         with pytest.raises(sqlite3.IntegrityError):
-            serve.add_turn(serve.turn(serve.row("SELECT id FROM turns")[0]))
+            serve.add_turn(serve.turn(serve.row("SELECT id FROM turns")["id"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,11 @@ from openclaw_rl.judge import evidence
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.rules import look
 from openclaw_rl.ports import Case, Judge
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn
 from openclaw_rl.train.queue import Work
 from openclaw_rl.train.samples import Rules
-from openclaw_rl.types import Hint, Message, Outcome, Turn, Verdict, Version
+from openclaw_rl.types import Hint, Message, Outcome, Turn, UnreadableTurn, Verdict, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -54,29 +55,31 @@ def book(tmp_path: Path) -> Path:
 def told(path: Path, *said: Message) -> list[Turn]:
     """Turns with these next messages, in the ledger. Half characters are put in by the hands of `cases`."""
     turns = [make_turn(f"question {at}", session=f"s{at}") for at, _ in enumerate(said)]
-    with Ledger(path, writer="serve") as serve:
+    with ServeLedger(path, sync="full") as serve:
         for turn in turns:
             serve.add_turn(turn)
-    with Ledger(path, writer="collect") as collect:
+    with CollectLedger(path) as collect:
         for turn, message in zip(turns, said, strict=True):
             collect.settle([make_outcome(turn, next_state=(message,))], [], turns_read=None)
     return turns
 
 
-class Swapped(Ledger):
+class Swapped(JudgeLedger):
     """A ledger whose cases end in other words than were written: in some that no file can hold."""
 
     said: dict[str, Message]
 
-    def _case(self, turn: Turn, outcome: Outcome) -> Case:
-        case = super()._case(turn, outcome)
-        return Case(turn=turn, outcome=make_outcome(turn, next_state=(self.said[turn.id],)), feedback=case.feedback)
+    def unjudged(self, limit: int) -> list[Case | UnreadableTurn]:
+        return [self._swapped(case) for case in super().unjudged(limit) if isinstance(case, Case)]
+
+    def _swapped(self, case: Case) -> Case:
+        return replace(case, outcome=make_outcome(case.turn, next_state=(self.said[case.turn.id],)))
 
 
 @pytest.mark.parametrize("name", PILLS)
 async def test_a_pill_is_judged_like_any_other_message_and_so_are_those_after_it(name: str, book: Path) -> None:
     pill, good = told(book, make_message("user", "x"), make_message("user", "y"))
-    with Swapped(book, writer="judge") as ledger:
+    with Swapped(book) as ledger:
         ledger.said = {pill.id: PILLS[name], good.id: GOOD}
         await judge_loop(ledger, rules_judge()).tick()
         verdict = ledger.verdict(pill.id)
@@ -95,21 +98,21 @@ async def test_a_case_that_no_reader_can_read_is_an_abstention_and_a_drop_for_go
         raise RecursionError(text)
 
     monkeypatch.setattr(evidence.tools, "failure", failing)
-    with Ledger(book, writer="judge") as ledger:
+    with JudgeLedger(book) as ledger:
         loop = judge_loop(ledger, rules_judge())
         assert await loop.tick() == 2
         assert (await loop.status())["failed"] == 1
         assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
         assert ledger.verdict(bad.id).score is None  # type: ignore[union-attr]
         assert ledger.drop_counts() == {"judge failed": 1}
-    with Ledger(book, writer="judge") as ledger:
+    with JudgeLedger(book) as ledger:
         assert await judge_loop(ledger, rules_judge()).tick() == 0
         assert ledger.dropped(bad.id).stage == "judge"  # type: ignore[union-attr]
 
 
 def damage(path: Path, table: str, column: str, turn: Turn, blob: bytes) -> None:
     key = "id" if table == "turns" else "turn"
-    with Ledger(path, writer="serve") as ledger:
+    with ServeLedger(path, sync="full") as ledger:
         ledger.db.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (blob, turn.id))
 
 
@@ -122,14 +125,14 @@ async def test_a_damaged_row_is_given_up_by_the_judge_and_the_others_go_on(
 ) -> None:
     bad, good = told(book, GOOD, GOOD)
     damage(book, table, column, bad, blob)
-    with Ledger(book, writer="judge") as ledger:
+    with JudgeLedger(book) as ledger:
         loop = judge_loop(ledger, rules_judge())
         assert await loop.tick() == 2
         assert await loop.tick() == 0
         assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
         assert ledger.verdict(bad.id).score is None  # type: ignore[union-attr]
         assert ledger.drop_counts() == {"unreadable": 1}
-    with Ledger(book, writer="train") as ledger:
+    with TrainLedger(book, sync="full") as ledger:
         assert [found.turn.id for found in ledger.untrained(9)] == [good.id]
 
 
@@ -140,10 +143,10 @@ async def test_a_row_damaged_after_it_was_judged_is_dropped_by_the_trainer_and_t
     book: Path, table: str, column: str
 ) -> None:
     bad, good = told(book, GOOD, GOOD)
-    with Ledger(book, writer="judge") as ledger:
+    with JudgeLedger(book) as ledger:
         await judge_loop(ledger, rules_judge()).tick()
     damage(book, table, column, bad, b"\x00rubbish")
-    with Ledger(book, writer="train") as ledger:
+    with TrainLedger(book, sync="full") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="b", state="live"))
         work = Work(ledger, Rules(), batch_size=1, max_wait=0.0, idle=0.0)
         assert work.read() == 1
@@ -180,7 +183,7 @@ async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_n
     judge = Picky(turns[0].id)
     assert isinstance(judge, Judge)
     judge.down = True
-    with Ledger(book, writer="judge") as ledger:
+    with JudgeLedger(book) as ledger:
         loop = judge_loop(ledger, judge, batch=4, clock=Clock())
         for _ in range(40):
             await loop.tick()
@@ -192,7 +195,7 @@ async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_n
         assert scores == [1.0] * 11, "the one that fails does not stand before the others"
         assert ledger.verdict(turns[0].id) is None, "and nobody was answered since, so it may still be an outage"
     told_later = told_more(book, 12)
-    with Ledger(book, writer="judge") as ledger:
+    with JudgeLedger(book) as ledger:
         loop = judge_loop(ledger, judge, batch=1, clock=Clock())
         for _ in range(60):
             await loop.tick()
@@ -210,7 +213,7 @@ def told_more(path: Path, count: int) -> list[Turn]:
 def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
     """A question and a follow-up in each of these sessions."""
     pairs = []
-    with Ledger(path, writer="serve") as serve:
+    with ServeLedger(path, sync="full") as serve:
         for name in names:
             first = make_turn(f"ask {name}", session=name, completion=make_completion(f"reply {name}"))
             history = make_prompt(f"ask {name}", f"reply {name}", "No, that's wrong.")
@@ -222,11 +225,11 @@ def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
 
 
 async def collected(path: Path) -> tuple[list[Outcome | None], dict[str, int]]:
-    with Ledger(path, writer="collect") as ledger:
+    with CollectLedger(path) as ledger:
         loop = CollectLoop(ledger)
         for _ in range(6):
             await loop.tick()
-        ids = [row[0] for row in ledger.rows("SELECT id FROM turns ORDER BY seq")]
+        ids = [row["id"] for row in ledger.rows("SELECT id FROM turns ORDER BY seq")]
         assert ledger.new_turns(9) == []
         return [ledger.outcome(turn) for turn in ids], ledger.drop_counts()
 
@@ -235,7 +238,7 @@ async def collected(path: Path) -> tuple[list[Outcome | None], dict[str, int]]:
 async def test_a_damaged_turn_is_dropped_by_collect_and_the_others_are_settled(book: Path, when: str) -> None:
     (bad, _), (good, _) = talk(book, "a", "b")
     if when == "while it is open":
-        with Ledger(book, writer="collect") as ledger:
+        with CollectLedger(book) as ledger:
             ledger.settle([], [], turns_read=1)
     damage(book, "turns", "prompt", bad, b"rubbish")
     outcomes, drops = await collected(book)

@@ -14,7 +14,7 @@ from openclaw_rl.app.factories import build_people, build_rules, sharing_note
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.ports import Case
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import (
     RunningServer,
     make_completion,
@@ -97,7 +97,7 @@ def test_nobody_joins_the_group_of_another_by_its_name() -> None:
 
 
 def test_the_plays_of_another_do_not_make_a_group_whole(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as ledger:
+    with ServeLedger(ledger_path, sync="full") as ledger:
         for user, session in (("ann", "s1"), ("bob", "s2"), ("bob", "s3")):
             ledger.add_turn(make_turn(user=user, session=session, group="g"))
         assert (ledger.group("ann", "g"), ledger.group("bob", "g")) == ((1, 1), (2, 2))
@@ -150,10 +150,10 @@ def test_a_rule_with_other_words_slipped_in_is_another_rule() -> None:
 
 def test_what_is_not_shared_is_a_row_with_its_reason_and_is_counted(ledger_path: Path) -> None:
     with (
-        Ledger(ledger_path, writer="serve") as serve,
-        Ledger(ledger_path, writer="collect") as collect,
-        Ledger(ledger_path, writer="judge") as judge,
-        Ledger(ledger_path, writer="train") as train,
+        ServeLedger(ledger_path, sync="full") as serve,
+        CollectLedger(ledger_path) as collect,
+        JudgeLedger(ledger_path) as judge,
+        TrainLedger(ledger_path, sync="full") as train,
     ):
         train.add_version(Version(number=0, parent=None, base="b", state="live"))
         turns = [
@@ -176,7 +176,7 @@ def test_what_is_not_shared_is_a_row_with_its_reason_and_is_counted(ledger_path:
 
 
 def test_who_has_a_key_counts_before_a_word_is_said(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="train") as train:
+    with TrainLedger(ledger_path, sync="full") as train:
         work = Work(train, Rules(share="none"), batch_size=1, max_wait=1, idle=1, people=("ann", "bob"))
         assert not work._consent().allows(RULE.text, "ann")
 

@@ -14,7 +14,7 @@ from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.judges import build_judge, hint_limits
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
-from openclaw_rl.store import Ledger, ask
+from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, ask
 from openclaw_rl.train.loop import roll_back
 from openclaw_rl.types import Version
 from openclaw_rl.versions.rollback import chosen, rolled_back
@@ -26,7 +26,7 @@ async def import_files(
 ) -> dict[Path, transcripts.Report]:
     """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
     async with running_policy(config) as policy:
-        with Ledger(ledger_path(config), writer="import", sync=config.store.sync) as ledger:
+        with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
             live = ledger.live_version()
             if live is not None:
                 await policy.load(live)
@@ -46,7 +46,7 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
     """How the judge comes to its verdict on a turn: it is asked anew and nothing is written."""
     from openclaw_rl.judge.explain import explain
 
-    with Ledger(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_path(config)) as ledger:
         case = ledger.case(turn)
     async with contextlib.AsyncExitStack() as stack:
         asks_policy = config.judge.llm.model == "policy"
@@ -62,11 +62,11 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
     """
     path = ledger_path(config)
     patience = config.run.backoff + 30.0 if patience is None else patience
-    with Ledger(path) as reader:
+    with LedgerReader(path) as reader:
         newest = max((version.number for version in reader.versions()), default=-1)
         chosen(reader, to)  # raises when it cannot be done
         try:
-            with Ledger(path, writer="train", sync=config.store.sync) as ledger:
+            with TrainLedger(path, sync=config.store.sync) as ledger:
                 return roll_back(ledger, to=to, why=why)
         except LedgerHeld:
             request = ask(path, "rollback", {"to": to, "why": why})
@@ -80,7 +80,7 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
     )
 
 
-def _made(reader: Ledger, newest: int, why: str) -> Version:
+def _made(reader: LedgerReader, newest: int, why: str) -> Version:
     """The version that a rollback made; by now another one may be live already."""
     for version in reader.versions():
         if version.number > newest and rolled_back(version) and version.note.endswith(f": {why}"):

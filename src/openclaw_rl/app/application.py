@@ -16,7 +16,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
@@ -36,7 +36,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.ports import Gate, Generate, LiveMonitor, Loop, Policy, ReportsOutage, Stream
 from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
-from openclaw_rl.store import Ledger, Writer
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, LedgerWriter, ServeLedger, TrainLedger, Writer
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 from openclaw_rl.versions import retention
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from openclaw_rl.gate.examination import OwnPolicy
 
 log = logging.getLogger(__name__)
+L = TypeVar("L", bound=LedgerWriter)
 
 LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
 _CAPACITY: Final = 50_000
@@ -72,14 +73,12 @@ class App:
         self.policy = build_policy(config) if policy or self._needs_policy() else None
         self.trainer = build_trainer(config) if "train" in loops else None
         self.ready = asyncio.Event()
-        self._ledgers: dict[str, Ledger] = {}
+        self._ledgers: dict[str, LedgerWriter] = {}
         self._env_key: str | None = None
         self._recorder: Recorder | None = None
         self._own: OwnPolicy | None = None
         self.api: Any = None
         try:
-            for name in self.names:
-                self._ledgers[name] = Ledger(ledger_path(config), writer=name, sync=config.store.sync)
             self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
             if "serve" in loops:
                 self.api = self._build_api()
@@ -96,36 +95,44 @@ class App:
         return "serve" in self.names or ("judge" in self.names and self.config.judge.llm.model == "policy")
 
     def _build_loop(self, name: str) -> Loop:
-        builders: Mapping[str, Callable[[Ledger], Loop]] = {
+        builders: Mapping[str, Callable[[], Loop]] = {
             "serve": self._serve_loop,
             "collect": self._collect_loop,
             "judge": self._judge_loop,
             "train": self._train_loop,
         }
-        return builders[name](self._ledgers[name])
+        return builders[name]()
 
-    def _serve_loop(self, ledger: Ledger) -> Loop:
+    def _opened(self, ledger: L) -> L:
+        self._ledgers[str(ledger.writer)] = ledger
+        return ledger
+
+    def _serve_loop(self) -> Loop:
         from openclaw_rl.serve.loop import ServeLoop
 
         assert self.policy is not None
-        return ServeLoop(self.policy, ledger, alarms=self._unkept)
+        self._turns = self._opened(ServeLedger(ledger_path(self.config), sync=self.config.store.sync))
+        return ServeLoop(self.policy, self._turns, alarms=self._unkept)
 
     def _unkept(self) -> list[dict[str, Any]]:
         return self.api.state.server.answerer.recorder.alarms() if self.api is not None else []
 
-    def _collect_loop(self, ledger: Ledger) -> Loop:
+    def _collect_loop(self) -> Loop:
         from openclaw_rl.collect.loop import CollectLoop
 
+        ledger = self._opened(CollectLedger(ledger_path(self.config)))
         return CollectLoop(ledger, session_idle=self.config.collect.session_idle, capacity=_CAPACITY)
 
-    def _judge_loop(self, ledger: Ledger) -> Loop:
+    def _judge_loop(self) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop
 
+        ledger = self._opened(JudgeLedger(ledger_path(self.config)))
         return JudgeLoop(ledger, build_judge(self.config, self.policy), judge_loop_settings(self.config))
 
-    def _train_loop(self, ledger: Ledger) -> Loop:
+    def _train_loop(self) -> Loop:
         from openclaw_rl.train.loop import TrainLoop
 
+        ledger = self._opened(TrainLedger(ledger_path(self.config), sync=self.config.store.sync))
         assert self.trainer is not None
         train = self.config.train
         return TrainLoop(
@@ -148,7 +155,7 @@ class App:
             gate_retry=self.config.gate.retry,
         )
 
-    def _gate(self, ledger: Ledger) -> Gate | None:
+    def _gate(self, ledger: LedgerReader) -> Gate | None:
         """The gate, with the policy of this process, or one of its own where the process has none."""
         from openclaw_rl.gate import examination as gating
         from openclaw_rl.judge.rules import look
@@ -173,7 +180,7 @@ class App:
         assert self.policy is not None
         return self.policy
 
-    def _watch(self, ledger: Ledger) -> LiveMonitor | None:
+    def _watch(self, ledger: LedgerReader) -> LiveMonitor | None:
         from openclaw_rl.gate.examination import VersionWatch
         from openclaw_rl.gate.monitor import Rules
 
@@ -181,7 +188,7 @@ class App:
         rules = Rules(**settings.model_dump(exclude={"mode"}))
         return VersionWatch(ledger, rules=rules) if settings.mode == "on" else None
 
-    def _keep_records(self, ledger: Ledger) -> Recorder:
+    def _keep_records(self, ledger: LedgerReader) -> Recorder:
         from openclaw_rl.train.sinks import ready
 
         run = self.config.run
@@ -203,7 +210,7 @@ class App:
             own = {self._env_key: f"{ENVIRONMENT}{self.config.env.type}"}
         return build_app(
             policy=self.policy,
-            ledger=self._ledgers["serve"],
+            ledger=self._turns,
             keys=keys,
             own_keys=own,
             model_name=serve.model_name,
@@ -221,7 +228,7 @@ class App:
     def _health(self) -> dict[str, Any]:
         """Whether the model is loaded, and what else makes this server unfit for requests."""
         outage = self.policy.outage if isinstance(self.policy, ReportsOutage) else None
-        down = self._ledgers["serve"].trouble
+        down = self._turns.trouble
         reasons = [outage] if outage else []
         if down:
             reasons.append(f"the ledger cannot be written: {down.why}; {down.remedy}")
@@ -290,7 +297,7 @@ class App:
                 await server.end()
 
     def _keeper(self, name: str, loop: Loop) -> Keeper:
-        health = self._ledgers.get(name) or self._ledgers["serve"]
+        health = self._ledgers.get(name) or self._turns
         return Keeper(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
 
     @contextlib.asynccontextmanager
@@ -300,7 +307,7 @@ class App:
             return
         from openclaw_rl.app.episodes import episodes
 
-        async with episodes(self.config, self._ledgers["serve"], url=server.url, key=self._env_key) as plays:
+        async with episodes(self.config, self._turns, url=server.url, key=self._env_key) as plays:
             yield {"episodes": plays}
 
     async def _listen(self, listening: Callable[[str], None]) -> HttpServer:

@@ -20,7 +20,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
 from openclaw_rl.serve.listener import is_loopback
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 
 GIB = 2**30
 
@@ -163,7 +163,7 @@ def _ledger(config: Config) -> Finding:
     if not path.exists():
         return Finding("ledger", "ok", f"none yet at {path}; it will be made")
     try:
-        with Ledger(path) as ledger:
+        with LedgerReader(path) as ledger:
             faults = ledger.check()
             turns = ledger.counts()["turns"]
     except OpenClawError as error:

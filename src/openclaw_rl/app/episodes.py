@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Env, Rollout
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
     from openclaw_rl.envs.episodes import Episodes
 
 
 @asynccontextmanager
-async def episodes(config: Config, ledger: Ledger, *, url: str, key: str | None) -> AsyncIterator[Episodes]:
+async def episodes(config: Config, ledger: LedgerReader, *, url: str, key: str | None) -> AsyncIterator[Episodes]:
     """The plays of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
     import httpx2
 

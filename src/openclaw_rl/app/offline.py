@@ -14,7 +14,7 @@ from openclaw_rl.app.application import App, ledger_path, patient
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import ImportLedger
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.views.transcripts import Report, import_file
 
@@ -55,7 +55,7 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
             raise ConfigError(f"train.data: there is no file {file}", remedy="give the path of a JSON or JSONL file")
     app = App(patient(config), loops=("collect", "judge", "train"), policy=True)
     async with app.started():
-        with Ledger(ledger_path(config), writer="import", sync=config.store.sync) as ledger:
+        with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
             assert app.policy is not None
             return await _Line(app, app.policy, ledger, user, said).take(files)
 
@@ -63,7 +63,7 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
 class _Line:
     """The line from a file to a version, a batch at a time."""
 
-    def __init__(self, app: App, policy: Policy, ledger: Ledger, user: str, said: Said) -> None:
+    def __init__(self, app: App, policy: Policy, ledger: ImportLedger, user: str, said: Said) -> None:
         self._app, self._policy, self._ledger = app, policy, ledger
         self._user, self._say = user, said
         last = ledger.last_step()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from openclaw_rl.ports import Loop
+from openclaw_rl.store import LoopState
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ class Health(Protocol):
         self,
         loop: str,
         *,
-        state: str,
+        state: LoopState,
         moved: int,
         failures: int,
         error: str = "",
@@ -85,7 +86,7 @@ class Keeper:
         await self._say("failing")
         return float(min(self._backoff, 0.5 * 2 ** min(self._failures, 16)))
 
-    async def _say(self, state: str) -> None:
+    async def _say(self, state: LoopState) -> None:
         self._state, self._said = state, self._clock()
         try:
             detail = await self.loop.status() if isinstance(self.loop, Telling) else {}

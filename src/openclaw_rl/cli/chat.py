@@ -102,12 +102,12 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
     def look(turn: str) -> Sequence[str]:
         from openclaw_rl.app.application import ledger_path
         from openclaw_rl.clients.chat import told
-        from openclaw_rl.store import Ledger
+        from openclaw_rl.store import LedgerReader
         from openclaw_rl.views import status as views
 
         path = ledger_path(config)
         try:
-            with Ledger(path) as ledger:
+            with LedgerReader(path) as ledger:
                 shown = views.turn(ledger, turn)
                 made = [version.number for version in ledger.versions() if version.step is not None]
                 return told(shown, [views.version(ledger, number) for number in made])

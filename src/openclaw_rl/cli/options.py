@@ -14,7 +14,7 @@ from openclaw_rl.config.names import FLAGS
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
-    from openclaw_rl.store import Ledger
+    from openclaw_rl.store import LedgerReader
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -68,8 +68,8 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def reader(resolved: Resolved) -> Ledger:
+def reader(resolved: Resolved) -> LedgerReader:
     from openclaw_rl.app.application import ledger_path
-    from openclaw_rl.store import Ledger
+    from openclaw_rl.store import LedgerReader
 
-    return Ledger(ledger_path(resolved.config))
+    return LedgerReader(ledger_path(resolved.config))

@@ -31,7 +31,7 @@ class Ledger(Protocol):
         """Turns read before and not settled yet, oldest first."""
         ...
 
-    def new_endings(self, limit: int) -> list[tuple[int, SessionEnd]]:
+    def new_endings(self, limit: int) -> Sequence[tuple[int, SessionEnd]]:
         """Sessions declared over, after the cursor, oldest first."""
         ...
 
@@ -54,7 +54,7 @@ class Remembers(Protocol):
     the name, the parent and the position of threads under way are then found from their open turns alone.
     """
 
-    def settled_turns(self, since: float) -> list[tuple[int, Turn, Outcome]]:
+    def settled_turns(self, since: float) -> Sequence[tuple[int, Turn, Outcome]]:
         """Settled turns with ``turn.at >= since``, oldest first."""
         ...
 

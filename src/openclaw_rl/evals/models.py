@@ -23,7 +23,7 @@ from openclaw_rl.formats.parts import Assembly
 from openclaw_rl.formats.tools import tool_call_reader
 from openclaw_rl.gate.probes import answer
 from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _version(config: Config, name: str) -> Version | None:
     """The version that a number or "live" names; None for a name of weights."""
     if name != "live" and not name.isdecimal():
         return None
-    with Ledger(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_path(config)) as ledger:
         found = ledger.live_version() if name == "live" else ledger.version(int(name))
     if found is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
@@ -229,7 +229,7 @@ async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str,
     """The prompt of a turn, answered by the live version now; nothing of it is kept."""
     version = _version(config, "live")
     assert version is not None
-    with Ledger(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_path(config)) as ledger:
         found = ledger.turn(turn)
     sampling = found.completion.sampling
     async with running_policy(config) as policy:

@@ -27,7 +27,7 @@ from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.gate.ability import Quiz, margin, quizzes
 from openclaw_rl.ports import Policy
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks.preferences import PREFERENCES, About
 from openclaw_rl.types import Message, Prompt
 
@@ -161,7 +161,7 @@ async def _held_out(
 
 def _versions(app: App) -> dict[str, Any]:
     """What became of the versions of a run, and why its training was paused, if it was."""
-    with Ledger(ledger_path(app.config)) as reader:
+    with LedgerReader(ledger_path(app.config)) as reader:
         every = sum(version.number > 0 for version in reader.versions())
         refused, back = len(reader.ever("refused")), len(reader.ever("rolled back"))
         counts, paused = reader.counts(), reader.paused()

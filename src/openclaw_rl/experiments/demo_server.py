@@ -12,7 +12,7 @@ from openclaw_rl.app.application import App, ledger_path, patient
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Policy
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,7 +37,7 @@ class DemoServer:
     config: Config
     policy: Policy
     client: httpx2.AsyncClient
-    reader: Ledger
+    reader: LedgerReader
 
     def progress(self, read: int) -> Progress:
         """How far the loops are with the ``read`` turns. A version waits until it is decided on and taken up.
@@ -64,8 +64,8 @@ class DemoServer:
     def trouble(self) -> str | None:
         """Why nobody trains, so that there is nothing to wait for; None while somebody does."""
         rows = self.reader.health()
-        failing = next((row for row in rows if row["loop"] == "train" and row["state"] == "failing"), None)
-        return self.reader.paused() or (f"the trainer fails: {failing['error']}" if failing else None)
+        failing = next((row for row in rows if row.loop == "train" and row.state == "failing"), None)
+        return self.reader.paused() or (f"the trainer fails: {failing.error}" if failing else None)
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
         key = next(iter(api_keys(config)), None)
         headers = {"user-agent": "simulated-user"} | ({"authorization": f"Bearer {key}"} if key else {})
         async with httpx2.AsyncClient(base_url=url.removesuffix("/v1"), headers=headers, timeout=None) as client:
-            with Ledger(ledger_path(config)) as reader:
+            with LedgerReader(ledger_path(config)) as reader:
                 yield DemoServer(config=config, policy=app.policy, client=client, reader=reader)
     finally:
         stop.set()

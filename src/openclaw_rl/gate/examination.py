@@ -35,7 +35,7 @@ from openclaw_rl.gate.checks import (
 from openclaw_rl.gate.monitor import Rules, relapse
 from openclaw_rl.gate.probes import Called, Examiner, Probe, Probes, choose, everyday_probes
 from openclaw_rl.ports import Case, GateDecision, Policy, Regression, SupportsCandidates, SupportsVersions
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Sampling, Version
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class VersionGate:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: LedgerReader,
         borrow: Borrow,
         *,
         limits: Limits,
@@ -341,7 +341,7 @@ def _plain(check: Check) -> dict[str, Any]:
 class VersionWatch:
     """Looks at the newest evidence whenever there is any."""
 
-    def __init__(self, ledger: Ledger, *, rules: Rules) -> None:
+    def __init__(self, ledger: LedgerReader, *, rules: Rules) -> None:
         self._ledger = ledger
         self._rules = rules
         self._seen = -1

@@ -27,16 +27,16 @@ T = TypeVar("T")
 ATTEND = 0.25
 """seconds between two looks at what people ask while a step or an examination is under way"""
 
-__all__ = ["TrainLedger", "TrainLoop", "roll_back"]
+__all__ = ["StepLedger", "TrainLoop", "roll_back"]
 
 
-class TrainLedger(WorkLedger, VersionLedger, Protocol):
+class StepLedger(WorkLedger, VersionLedger, Protocol):
     """What this loop needs of the ledger."""
 
     def add_ruling(self, ruling: GateDecision) -> None: ...
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None: ...
     def last_step(self) -> Step | None: ...
-    def reigns(self) -> list[tuple[int, float]]: ...
+    def live_history(self) -> Sequence[tuple[int, float]]: ...
     def pinned(self) -> set[int]: ...
     def new_requests(self, limit: int) -> Sequence[ControlRequest]: ...
     def done_requests(self, seq: int) -> None: ...
@@ -51,7 +51,7 @@ class TrainLoop:
 
     def __init__(
         self,
-        ledger: TrainLedger,
+        ledger: StepLedger,
         trainer: Trainer,
         *,
         base: str,

@@ -31,7 +31,7 @@ class RetentionLedger(Protocol):
 
     def versions(self) -> list[Version]: ...
     def live_version(self) -> Version | None: ...
-    def reigns(self) -> list[tuple[int, float]]: ...
+    def live_history(self) -> Sequence[tuple[int, float]]: ...
     def pinned(self) -> set[int]: ...
     def set_state(self, version: int, state: VersionState, reason: str) -> None: ...
 
@@ -40,21 +40,21 @@ def expired(
     versions: Sequence[Version],
     *,
     live: Version,
-    reigns: Sequence[tuple[int, float]],
+    live_history: Sequence[tuple[int, float]],
     pinned: Collection[int],
     now: float,
     policy: Policy,
 ) -> list[str]:
     """The adapters that no rule keeps, oldest first. Several versions may share one: it goes only if all may go.
 
-    ``reigns`` are the versions that were made live, with the time of each, oldest first.
+    ``live_history`` are the versions that were made live, with the time of each, oldest first.
     """
     by_number = {version.number: version for version in versions}
     adapters = list(dict.fromkeys(v.adapter for v in versions if v.adapter and v.state != "deleted"))
     kept = {live.adapter, *_newest(versions, policy.keep), *_ancestors(live, by_number, policy.keep)}
     kept |= {v.adapter for v in versions if v.state == "candidate" or v.number in pinned}
     kept |= {v.adapter for v in versions if v.step is not None and v.step % policy.interval == 0}
-    kept |= {by_number[number].adapter for number in _reigned_lately(reigns, now - policy.grace)}
+    kept |= {by_number[number].adapter for number in _live_after(live_history, now - policy.grace)}
     return [adapter for adapter in adapters if adapter not in kept]
 
 
@@ -74,10 +74,10 @@ def _ancestors(version: Version, by_number: Mapping[int, Version], count: int) -
     return list(found)
 
 
-def _reigned_lately(reigns: Sequence[tuple[int, float]], since: float) -> set[int]:
+def _live_after(live_history: Sequence[tuple[int, float]], since: float) -> set[int]:
     """Versions that were live at ``since`` or after it."""
-    ended = [at for _, at in reigns[1:]] + [float("inf")]
-    return {number for (number, _), end in zip(reigns, ended, strict=True) if end >= since}
+    ended = [at for _, at in live_history[1:]] + [float("inf")]
+    return {number for (number, _), end in zip(live_history, ended, strict=True) if end >= since}
 
 
 def tidy(ledger: RetentionLedger, directory: Path, *, policy: Policy, now: float) -> int:
@@ -89,7 +89,9 @@ def tidy(ledger: RetentionLedger, directory: Path, *, policy: Policy, now: float
     versions, live = ledger.versions(), ledger.live_version()
     if live is None:
         return 0
-    going = expired(versions, live=live, reigns=ledger.reigns(), pinned=ledger.pinned(), now=now, policy=policy)
+    going = expired(
+        versions, live=live, live_history=ledger.live_history(), pinned=ledger.pinned(), now=now, policy=policy
+    )
     for adapter in going:
         for version in versions:
             if version.adapter == adapter and version.state != "deleted" and _inside(adapter, directory):

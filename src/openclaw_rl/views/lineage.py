@@ -13,20 +13,21 @@ from typing import Any
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.stats import wilson
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.store.results import BadRate
 from openclaw_rl.types import Step, Turn, Version, texts
 
 View = dict[str, Any]
 
 
-def versions(ledger: Ledger, *, now: float | None = None) -> list[View]:
+def versions(ledger: LedgerReader, *, now: float | None = None) -> list[View]:
     """Every version in a line: where it comes from, what the gate said, how its replies were received."""
     rates, live = ledger.bad_rates(), ledger.live_version()
     at = time.time() if now is None else now
     return [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
 
 
-def _row(ledger: Ledger, version: Version, rate: tuple[int, int] | None, live: Version | None, now: float) -> View:
+def _row(ledger: LedgerReader, version: Version, rate: BadRate | None, live: Version | None, now: float) -> View:
     rulings = ledger.rulings(version.number)
     return {
         "number": version.number,
@@ -35,8 +36,8 @@ def _row(ledger: Ledger, version: Version, rate: tuple[int, int] | None, live: V
         "live": live is not None and live.number == version.number,
         "step": version.step,
         "turns": len(ledger.step(version.step).turns) if version.step is not None else 0,
-        "bad": rate[0] if rate else 0,
-        "scored": rate[1] if rate else 0,
+        "bad": rate.bad if rate else 0,
+        "scored": rate.scored if rate else 0,
         "bad_high": round(wilson(*rate)[1], 3) if rate else None,
         "ruling": _ruling(rulings[-1]) if rulings else None,
         "note": version.note,
@@ -45,7 +46,7 @@ def _row(ledger: Ledger, version: Version, rate: tuple[int, int] | None, live: V
     }
 
 
-def version(ledger: Ledger, number: int) -> View:
+def version(ledger: LedgerReader, number: int) -> View:
     """A version back to its beginnings: each step of its line with the turns, verdicts, hints and sentences."""
     found = ledger.version(number)
     line = list(_line(ledger, found))
@@ -56,14 +57,14 @@ def version(ledger: Ledger, number: int) -> View:
         "state": found.state,
         "note": found.note,
         "at": found.at,
-        "history": [{"state": state, "reason": reason, "at": at} for state, reason, at in ledger.history(number)],
+        "history": [change._asdict() for change in ledger.history(number)],
         "rulings": [{**_ruling(ruling), **ruling.evidence} for ruling in ledger.rulings(number)],
         "line": [one.number for one in line],
         "steps": steps,
     }
 
 
-def _line(ledger: Ledger, found: Version) -> Iterator[Version]:
+def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
     """The version and all it was built on, newest first; a rollback stands for the weights it went back to."""
     at: Version | None = found
     weights = None
@@ -74,7 +75,7 @@ def _line(ledger: Ledger, found: Version) -> Iterator[Version]:
         at = ledger.version(at.parent) if at.parent is not None else None
 
 
-def _step(ledger: Ledger, made: Version) -> View:
+def _step(ledger: LedgerReader, made: Version) -> View:
     assert made.step is not None
     step = ledger.step(made.step)
     return {
@@ -87,7 +88,7 @@ def _step(ledger: Ledger, made: Version) -> View:
     }
 
 
-def _cause(ledger: Ledger, name: str, step: Step | None) -> View:
+def _cause(ledger: LedgerReader, name: str, step: Step | None) -> View:
     """One turn as a cause: what was asked, answered and said to it, and what was made of that."""
     found, verdict = ledger.turn(name), ledger.verdict(name)
     source = step.parts.get(name, {}).get("recalled") if step is not None else None
@@ -107,26 +108,26 @@ def _cause(ledger: Ledger, name: str, step: Step | None) -> View:
     }
 
 
-def turn(ledger: Ledger, name: str) -> View:
+def turn(ledger: LedgerReader, name: str) -> View:
     """A correction forward: the step that used it, the version that made, and the answers before and after."""
     used = ledger.trained_in(name)
     step = ledger.step(used) if used is not None else None
     made = ledger.made_by(used) if used is not None else None
-    drop, fallen = ledger.dropped(name), ledger.fallen(name)
+    drop, failed = ledger.dropped(name), ledger.failed_version(name)
     return {
         **_cause(ledger, name, step),
         "pinned": name in ledger.examples(),
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "step": used,
         "made": {"number": made.number, "state": made.state, "at": made.at} if made else None,
-        "fallen": {"version": fallen[0], "state": fallen[1]} if fallen else None,
+        "fallen": failed._asdict() if failed else None,
         "ruling": _ruling(ledger.rulings(made.number)[-1]) if made and ledger.rulings(made.number) else None,
         "before": ledger.turn(name).completion.reply.content,
         "after": [*_after(ledger, name)],
     }
 
 
-def _after(ledger: Ledger, name: str) -> Iterator[View]:
+def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
     """How versions that the gate examined answered the same prompt again."""
     for ruling in ledger.replayed(name):
         for example in ruling.evidence.get("examples", ()):
@@ -134,7 +135,7 @@ def _after(ledger: Ledger, name: str) -> Iterator[View]:
                 yield {"version": ruling.version, "reply": example["candidate"], "from": "the gate's replay"}
 
 
-def either(ledger: Ledger, name: str) -> View:
+def either(ledger: LedgerReader, name: str) -> View:
     """`version` for a number, `turn` for anything else; the view has a key that tells which."""
     if name.isdecimal():
         return version(ledger, int(name))
@@ -147,7 +148,7 @@ def _asked(found: Turn) -> str:
     return (texts(found.prompt.messages, "user") or (found.prompt.messages[-1].content,))[-1]
 
 
-def _sentence(ledger: Ledger, name: str) -> str | None:
+def _sentence(ledger: LedgerReader, name: str) -> str | None:
     """What the user said next."""
     outcome = ledger.outcome(name)
     said = texts(outcome.next_state, "user") if outcome else ()

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from typing import Any
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.store import Ledger, codec
+from openclaw_rl.store import LedgerReader, codec
+from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.types import Turn, Verdict
 from openclaw_rl.views.alarms import AFTER, starving
 
@@ -21,12 +22,12 @@ LITTLE = 64 * 2**20
 """bytes of room on the ledger's disk under which there is an alarm"""
 
 
-def status(ledger: Ledger, *, now: float | None = None, starve_after: int = AFTER) -> View:
+def status(ledger: LedgerReader, *, now: float | None = None, starve_after: int = AFTER) -> View:
     """How the run stands: loops, rows, drops by reason, the live version, alarms."""
     counts = ledger.counts()
     live = ledger.live_version()
     last = ledger.last_step()
-    loops = [_loop(row, time.time() if now is None else now) for row in ledger.health()]
+    loops = [_loop(health, time.time() if now is None else now) for health in ledger.health()]
     return {
         "ledger": str(ledger.path),
         "bytes": ledger.path.stat().st_size,
@@ -48,10 +49,10 @@ def status(ledger: Ledger, *, now: float | None = None, starve_after: int = AFTE
     }
 
 
-def _loop(row: Mapping[str, Any], now: float) -> View:
-    age = now - row["at"]
-    state = "silent" if row["state"] == "running" and age > STALE else row["state"]
-    return {**row, "state": state, "seconds_ago": round(age, 1)}
+def _loop(health: LoopHealth, now: float) -> View:
+    age = now - health.at
+    state = "silent" if health.state == "running" and age > STALE else health.state
+    return {**asdict(health), "state": state, "seconds_ago": round(age, 1)}
 
 
 def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View], *, after: int) -> list[str]:
@@ -75,14 +76,14 @@ def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View
     return [*found, starved] if starved else found
 
 
-def _room(ledger: Ledger) -> list[str]:
+def _room(ledger: LedgerReader) -> list[str]:
     free = shutil.disk_usage(ledger.root).free
     if free >= LITTLE:
         return []
     return [f"{free / 2**20:.1f} MiB are left on the disk of {ledger.root}; free some, or turns are lost"]
 
 
-def turn(ledger: Ledger, name: str) -> View:
+def turn(ledger: LedgerReader, name: str) -> View:
     """One turn: what was said, what came after, what was thought of it and what became of it."""
     found = ledger.turn(turn_id(name))
     outcome, verdict = ledger.outcome(found.id), ledger.verdict(found.id)
@@ -141,7 +142,7 @@ def turn_id(name: str) -> str:
     return name
 
 
-def session(ledger: Ledger, name: str, user: str | None = None) -> View:
+def session(ledger: LedgerReader, name: str, user: str | None = None) -> View:
     """One session: its turns in order, each in a line. ``user`` says whose, where several have one of this name."""
     users = [one for one in ledger.session_users(name) if user in (None, one)]
     if not users:
@@ -152,7 +153,7 @@ def session(ledger: Ledger, name: str, user: str | None = None) -> View:
     return {"session": name, "user": users[0], "turns": turns}
 
 
-def _line(ledger: Ledger, found: Turn) -> View:
+def _line(ledger: LedgerReader, found: Turn) -> View:
     outcome, verdict, drop = ledger.outcome(found.id), ledger.verdict(found.id), ledger.dropped(found.id)
     return {
         "id": found.id,
@@ -170,17 +171,17 @@ def _line(ledger: Ledger, found: Turn) -> View:
     }
 
 
-def step(ledger: Ledger, number: int) -> View:
+def step(ledger: LedgerReader, number: int) -> View:
     """One step: the turns it used, its metrics, the version it made."""
     found = ledger.step(number)
     made = [version.number for version in ledger.versions() if version.step == number]
     return {**asdict(found), "version": made[0] if made else None}
 
 
-def version(ledger: Ledger, number: int) -> View:
+def version(ledger: LedgerReader, number: int) -> View:
     """One version: where it comes from, and what happened to it since."""
     found = ledger.version(number)
-    history = [{"state": state, "reason": reason, "at": at} for state, reason, at in ledger.history(number)]
+    history = [change._asdict() for change in ledger.history(number)]
     trained = list(ledger.step(found.step).turns) if found.step is not None else []
     return {
         "number": found.number,

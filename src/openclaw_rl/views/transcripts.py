@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeAlias
 
 from openclaw_rl.errors import ImportRefused, InvalidValue, RequestError
-from openclaw_rl.store import Ledger, codec
+from openclaw_rl.store import ImportLedger, LedgerReader, codec
 from openclaw_rl.types import Completion, ImportRecord, Json, Message, Prompt, Sampling, Tokens, Turn, canonical
 
 CHUNK = 1 << 16
@@ -104,7 +104,13 @@ def _unfinished(error: json.JSONDecodeError, text: str) -> bool:
 
 
 async def import_file(
-    ledger: Ledger, path: Path, policy: Scorer, *, user: str, strict: bool = False, progress: Progress | None = None
+    ledger: ImportLedger,
+    path: Path,
+    policy: Scorer,
+    *,
+    user: str,
+    strict: bool = False,
+    progress: Progress | None = None,
 ) -> Report:
     """Read conversations into the ledger, each whole or not at all; with ``strict`` one bad record refuses the file.
 
@@ -293,7 +299,7 @@ def _written(reply: Message) -> str:
 # --- out ---
 
 
-def export(ledger: Ledger, *, tokens: bool = False) -> Iterator[Json]:
+def export(ledger: LedgerReader, *, tokens: bool = False) -> Iterator[Json]:
     """Every session in the manual format; imported ones exactly as they came, served ones with all that is known."""
     for session, user in ledger.sessions():
         turns = [ledger.turn(found) for found in ledger.session(session, user) or [session]]
@@ -308,7 +314,7 @@ def export(ledger: Ledger, *, tokens: bool = False) -> Iterator[Json]:
         yield out
 
 
-def _exported(ledger: Ledger, turn: Turn, *, tokens: bool) -> dict[str, Json]:
+def _exported(ledger: LedgerReader, turn: Turn, *, tokens: bool) -> dict[str, Json]:
     outcome, verdict = ledger.outcome(turn.id), ledger.verdict(turn.id)
     kind = outcome.kind if outcome else turn.declared or "main"
     done = turn.completion
@@ -341,7 +347,7 @@ def _bare(reply: Message) -> Message:
     return Message(role="assistant", content=reply.content)
 
 
-def training_set(ledger: Ledger) -> Iterator[Json]:
+def training_set(ledger: LedgerReader) -> Iterator[Json]:
     """One line per main turn that has a verdict: its messages with the reply, the score, the hints."""
     for session, user in ledger.sessions():
         for found in ledger.session(session, user):
