@@ -92,7 +92,7 @@ def resolve(kind: Kind, name: str) -> Any:
         raise PluginError(_unknown(kind, name))
     thing = load(kind, target)
     if kind not in BUILT:
-        _refuse_wrong_function(kind, name, thing)
+        refuse_wrong_shape(kind, name, thing)
     elif not callable(thing):
         raise PluginError(f"{kind} {name!r} is {type(thing).__name__}, not a class or a function that builds one")
     return thing
@@ -119,13 +119,16 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
 
 
 def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
-    """Raise PluginError naming every part that the port asks for and this thing lacks."""
+    """Raise PluginError naming every part that the port asks for and this thing, or function, lacks."""
     faults = []
     for member, expected in _members(PORTS[kind]).items():
-        if not hasattr(thing, member):
-            faults.append(f"it has no {member!r}")
+        called = member == "__call__"
+        label = "it" if called else f"{member}()"
+        if not (callable(thing) if called else hasattr(thing, member)):
+            faults.append("it is not callable" if called else f"it has no {member!r}")
         elif expected is not None:
-            faults += [f"{member}() {fault}" for fault in _signature_faults(getattr(thing, member), expected)]
+            found = thing if called else getattr(thing, member)
+            faults += [f"{label} {fault}" for fault in _signature_faults(found, expected)]
     if faults:
         raise PluginError(
             f"{kind} {name!r} has the wrong shape: {'; '.join(faults)}",
@@ -133,23 +136,11 @@ def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
         )
 
 
-def _refuse_wrong_function(kind: Kind, name: str, thing: Any) -> None:
-    expected = _members(PORTS[kind], calls=True)["__call__"]
-    faults = ["it is not callable"] if not callable(thing) else []
-    if not faults and expected is not None:
-        faults = [f"it {fault}" for fault in _signature_faults(thing, expected)]
-    if faults:
-        raise PluginError(
-            f"{kind} {name!r} has the wrong shape: {'; '.join(faults)}",
-            remedy=f"see openclaw_rl.ports.{PORTS[kind].__name__}",
-        )
-
-
-def _members(port: type, *, calls: bool = False) -> dict[str, Callable[..., Any] | None]:
+def _members(port: type) -> dict[str, Callable[..., Any] | None]:
     """What a port asks for: plain attributes map to None, methods to themselves."""
     wanted: dict[str, Callable[..., Any] | None] = dict.fromkeys(port.__annotations__)
     for name, value in vars(port).items():
-        if inspect.isfunction(value) and (not name.startswith("_") or (calls and name == "__call__")):
+        if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
             wanted[name] = value
         elif isinstance(value, property):
             wanted[name] = None

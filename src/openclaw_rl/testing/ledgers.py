@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.types import Feedback, Turn, Version
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
+from openclaw_rl.testing.rows import make_outcome, make_turn, make_verdict
+from openclaw_rl.types import Feedback, Hint, Turn, Version
 
 
 class MemoryLedger:
@@ -68,3 +74,48 @@ class MemoryLedger:
         """Return when there are so many turns: a server writes a turn after its answer."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.turns) >= count, timeout=20)
+
+
+class TemporaryLedger:
+    """A real ledger with every writer at hand: ``serve``, ``collect``, ``judge`` and ``train``.
+
+    It lies in ``folder``, or in a folder of its own that goes with it.
+
+    >>> with TemporaryLedger() as ledger:
+    ...     turn = ledger.add(-1.0, "Be brief, please.", user="ann")
+    ...     ledger.train.turn(turn.id).user, ledger.train.counts()["verdicts"]
+    ('ann', 1)
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._own = tempfile.TemporaryDirectory() if folder is None else None
+        self.folder = folder or Path(self._own.name if self._own else "")
+        self.path = self.folder / "ledger.db"
+        self.serve = ServeLedger(self.path, sync="normal")
+        self.collect = CollectLedger(self.path)
+        self.judge = JudgeLedger(self.path)
+        self.train = TrainLedger(self.path, sync="normal")
+
+    def add(
+        self, score: float | None, *hints: str | Hint, outcome: Mapping[str, Any] | None = None, **turn: Any
+    ) -> Turn:
+        """A turn with its outcome and its verdict, ready to train; ``turn`` and ``outcome`` are fields of theirs."""
+        made = make_turn(**turn)
+        self.serve.add_turn(made)
+        settled = make_outcome(made, **{"at": made.at, **(outcome or {})})
+        self.collect.settle([settled], [], turns_read=self.serve.newest("turns"))
+        given = tuple(hint if isinstance(hint, Hint) else Hint(text=hint) for hint in hints)
+        self.judge.add_verdicts([make_verdict(made, score, hints=given, at=made.at)])
+        return made
+
+    def close(self) -> None:
+        for ledger in (self.serve, self.collect, self.judge, self.train):
+            ledger.close()
+        if self._own is not None:
+            self._own.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

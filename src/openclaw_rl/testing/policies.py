@@ -134,7 +134,11 @@ class ScriptedPolicy:
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        return Scores(logprobs=tuple(-1.0 for _ in reply))
+        return Scores(
+            logprobs=tuple(-1.0 for _ in reply),
+            top_tokens=tuple(tuple(range(97, 97 + top_k)) for _ in reply),
+            top_logprobs=tuple((-2.0,) * top_k for _ in reply),
+        )
 
     async def load(self, version: Version) -> None:
         self.loaded.append(version.number)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sampling, Turn, Verdict
+from openclaw_rl.ports import Case
+from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sample, Sampling, Turn, Verdict
 
 
 def make_message(role: Any, content: str, **fields: Any) -> Message:
@@ -78,3 +79,38 @@ def make_verdict(turn: Turn, score: float | None = 1.0, **fields: Any) -> Verdic
     'judge'
     """
     return Verdict(**{"turn": turn.id, "score": score, "source": "judge", **fields})
+
+
+def make_case(*next_state: Message | str, reply: str = "ok", **outcome: Any) -> Case:
+    """What a judge is given: a turn, and what came after it (a string is what the user says; default "thanks").
+
+    >>> make_case("Too long!").outcome.next_state[0].role
+    'user'
+    """
+    turn = make_turn("list files", completion=make_completion(reply))
+    messages = tuple(make_message("user", part) if isinstance(part, str) else part for part in next_state)
+    return Case(turn=turn, outcome=make_outcome(turn, **{"next_state": messages, **outcome}))
+
+
+def make_sample(advantage: float | None = 1.0, *hints: str, **fields: Any) -> Sample:
+    """A turn ready to train: with an advantage, with hints, or with both.
+
+    >>> make_sample(None, "Be brief, please.").teachers[0].messages[-1].content
+    'hello\\n\\nBe brief, please.'
+    """
+    turn = make_turn()
+    done = turn.completion
+    plain: dict[str, Any] = {
+        "turn": turn.id,
+        "user": turn.user,
+        "prompt": turn.prompt,
+        "prompt_tokens": done.prompt_tokens,
+        "reply_tokens": done.reply_tokens,
+        "logprobs": done.logprobs,
+        "mask": (True,) * len(done.reply_tokens),
+        "advantage": advantage,
+        "teachers": tuple(turn.prompt.hinted(hint) for hint in hints),
+        "temperature": done.sampling.temperature,
+        "version": done.version,
+    }
+    return Sample(**{**plain, **fields})
