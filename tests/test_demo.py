@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from openclaw_rl.experiments.sessions import SimulatedTurn
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.tasks.preferences import PREFERENCES
+from openclaw_rl.testing import wait_until
 
 SETTINGS = [
     f"policy.backend={BACKEND}",
@@ -413,9 +413,7 @@ def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path
     with subprocess.Popen(
         whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parent
     ) as running:
-        until = time.monotonic() + 60
-        while len(list(cells.glob("*"))) < 2 and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until(lambda: len(list(cells.glob("*"))) == 2 or running.poll() is not None)
         running.kill()
         said, _ = running.communicate(timeout=30)  # ends when nobody is left who could write to it
     assert len(list(cells.glob("*"))) == 2, said.decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -170,12 +171,10 @@ def test_a_tools_result_is_an_error_only_if_it_says_so_plainly(said: str, failed
 @pytest.mark.parametrize(
     "text", ["a " * 50_000, "no, " * 5_000, "I asked you to " * 2_000, "please " * 10_000 + "x", "。" * 10_000]
 )
-def test_a_monstrous_message_is_read_in_a_moment(text: str) -> None:
-    import time
-
-    begun = time.perf_counter()
+def test_a_monstrous_message_is_little_work(text: str) -> None:
+    begun = time.thread_time()
     read(text, request="Plan my week.", reply=REPLY)
-    assert time.perf_counter() - begun < 2.0
+    assert time.thread_time() - begun < 2.0
 
 
 def test_a_call_is_no_empty_reply() -> None:

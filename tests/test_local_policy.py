@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import statistics
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.hf.template import Chat
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
-from openclaw_rl.ports import Delta, Policy
+from openclaw_rl.ports import Delta, Policy, Stream
 from openclaw_rl.serve import ServeLoop, build_app
 from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import MemoryLedger
@@ -286,10 +286,22 @@ def test_weights_whose_folder_was_deleted_are_a_404_and_the_engine_goes_on(
     assert loop.run(whole(policy, prompt("hello"), GREEDY))[1].reply_tokens
 
 
-def test_health_answers_within_fifty_milliseconds_while_the_engine_is_saturated(
-    policy: LocalPolicy, loop: asyncio.Runner
-) -> None:
-    async def story() -> list[float]:
+@contextmanager
+def halted(pid: int) -> Iterator[None]:
+    """The engine's process stands still; who waits for it here is let go after a while, and has failed."""
+    os.kill(pid, signal.SIGSTOP)
+    waited_for = threading.Timer(60, os.kill, (pid, signal.SIGCONT))
+    waited_for.start()
+    try:
+        yield
+        assert waited_for.is_alive(), "the event loop waited for the engine"
+    finally:
+        waited_for.cancel()
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_health_answers_while_the_engine_has_more_to_do_than_it_can(policy: LocalPolicy, loop: asyncio.Runner) -> None:
+    async def story() -> None:
         api = build_app(policy=policy, ledger=MemoryLedger())
         transport = httpx2.ASGITransport(app=api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
@@ -298,36 +310,34 @@ def test_health_answers_within_fifty_milliseconds_while_the_engine_is_saturated(
                 body = {"model": "tiny", "max_tokens": 20, "messages": [{"role": "user", "content": f"busy {index}"}]}
                 return (await client.post("/v1/chat/completions", json=body)).status_code
 
-            tasks = [asyncio.create_task(ask(index)) for index in range(32)]
-            took = []
-            while not all(task.done() for task in tasks):
-                begin = time.perf_counter()
-                assert (await client.get("/healthz")).status_code == 200
-                took.append(time.perf_counter() - begin)
-                await asyncio.sleep(0)
+            with halted(policy.health["pid"]):
+                tasks = [asyncio.create_task(ask(index)) for index in range(32)]
+                for _ in range(5):
+                    assert (await client.get("/healthz")).status_code == 200
+                assert not any(task.done() for task in tasks)
             assert await asyncio.gather(*tasks) == [200] * 32
-        return took
 
-    took = loop.run(story())
-    assert len(took) >= 5
-    assert statistics.median(took) < 0.05
+    loop.run(story())
 
 
 def test_the_event_loop_stays_free_while_the_engine_is_busy(policy: LocalPolicy, loop: asyncio.Runner) -> None:
-    async def story() -> float:
-        tasks = [
-            asyncio.create_task(whole(policy, prompt(f"busy {index}"), Sampling(max_tokens=60))) for index in range(16)
-        ]
-        worst = 0.0
-        while not all(task.done() for task in tasks):
-            begin = time.perf_counter()
-            await asyncio.sleep(0)
-            assert policy.health["state"] == "ready"
-            worst = max(worst, time.perf_counter() - begin)
-        await asyncio.gather(*tasks)
-        return worst
+    async def story() -> None:
+        ask = Sampling(max_tokens=60)
+        streams = [policy.generate(prompt(f"busy {index}"), ask) for index in range(16)]
+        for stream in streams:
+            await anext(stream)
+        with halted(policy.health["pid"]):
+            tasks = [asyncio.create_task(rest(stream)) for stream in streams]
+            for _ in range(1000):
+                await asyncio.sleep(0)
+                assert policy.health["state"] == "ready"
+            assert not all(task.done() for task in tasks)
+        assert all(isinstance(last, Completion) for last in await asyncio.gather(*tasks))
 
-    assert loop.run(story()) < 0.25
+    async def rest(stream: Stream) -> Delta | Completion:
+        return [item async for item in stream][-1]
+
+    loop.run(story())
 
 
 def test_a_crash_is_seen_shown_and_mended(

@@ -8,8 +8,7 @@ import os
 import random
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +46,7 @@ from openclaw_rl.losses import LossInputs, LossSettings
 from openclaw_rl.losses.tree import Path as TokenPath
 from openclaw_rl.losses.tree import pack
 from openclaw_rl.ports import StepResult, Trainer
+from openclaw_rl.testing import wait_until
 from openclaw_rl.types import Message, Prompt, Sample, Version
 
 SHAPES = ("llama", "qwen2", "qwen3")
@@ -855,7 +855,8 @@ async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts
         assert not (tmp_path / "v1").exists()
         done = await trainer.step(lesson(), number=1, parent=base, target=str(tmp_path / "v1"))
         assert trainer.process_id is not None
-        assert os.getpriority(os.PRIO_PROCESS, trainer.process_id) == os.getpriority(os.PRIO_PROCESS, 0) + 10
+        wanted = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)  # 19 is the lowest priority there is
+        assert os.getpriority(os.PRIO_PROCESS, trainer.process_id) == wanted
     finally:
         await trainer.stop()
         await trainer.stop()
@@ -896,18 +897,11 @@ def test_a_worker_does_not_outlive_its_parent(tmp_path: Path) -> None:
     (tmp_path / "orphan.py").write_text(ORPHAN)
     with subprocess.Popen([sys.executable, "orphan.py"], cwd=tmp_path) as parent:
         told = tmp_path / "pid"
-        wait_for(lambda: told.exists() and told.read_text() != "")
+        wait_until(lambda: told.exists() and told.read_text() != "")
         child = int(told.read_text())
         assert alive(child)
         parent.kill()
-    wait_for(lambda: not alive(child))
-
-
-def wait_for(true: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_until(lambda: not alive(child))
 
 
 def alive(pid: int) -> bool:

@@ -110,9 +110,9 @@ def test_building_grows_with_the_tokens_and_not_with_their_square() -> None:
         paths = [Path(tokens=tuple(range(400 * (t + 1))), reply=100) for t in range(turns)]
         best = 9.0
         for _ in range(3):
-            begin = time.perf_counter()
+            begin = time.thread_time()
             pack(paths)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best / sum(len(p.tokens) for p in paths)
 
     # eight times the turns are 60 times the tokens; the cost of each token must stay about the same

@@ -22,7 +22,7 @@ from openclaw_rl.serve import recorder
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.recorder import TurnRecorder
 from openclaw_rl.store import LedgerReader, ServeLedger
-from openclaw_rl.testing import MemoryLedger, RunningServer, make_turn, serving
+from openclaw_rl.testing import MemoryLedger, RunningServer, make_turn, serving, wait_until
 from openclaw_rl.views import status as views
 
 WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
@@ -170,13 +170,14 @@ def call(url: str, body: Any = None) -> tuple[int, Any]:
 
 def readiness(url: str, wanted: int) -> Any:
     """What /readyz says once it answers so."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        status, told = call(url)
-        if status == wanted:
-            return told
-        time.sleep(0.05)
-    raise AssertionError(f"/readyz never answered {wanted}")
+    answers: list[tuple[int, Any]] = []
+
+    def answered() -> bool:
+        answers.append(call(url))
+        return answers[-1][0] == wanted
+
+    wait_until(answered)
+    return answers[-1][1]
 
 
 @pytest.mark.slow
