@@ -27,8 +27,9 @@ import httpx2
 from openclaw_rl.app.application import App, ledger_path
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
+from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.config import load
-from openclaw_rl.experiments.sessions import ChatReply, complete, run_sessions
+from openclaw_rl.experiments.sessions import run_sessions
 from openclaw_rl.experiments.users import SimulatedUser
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, StepResult
@@ -36,7 +37,7 @@ from openclaw_rl.store import LedgerReader, ask
 from openclaw_rl.tasks.everyday import Task, is_relevant, training
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import degenerate, word_count
-from openclaw_rl.types import Sample, Verdict, Version
+from openclaw_rl.types import Message, Prompt, Sample, Verdict, Version
 from openclaw_rl.views import lineage as why
 
 
@@ -95,7 +96,7 @@ class Run:
     """One app on the embedded model, and a client of it."""
 
     app: App
-    client: httpx2.AsyncClient
+    client: ApiClient
 
     async def settle(self) -> None:
         """Work until nothing moves."""
@@ -119,7 +120,7 @@ async def with_run(sets: Sequence[str], act: Callable[[Run], Any]) -> dict[str, 
         transport = httpx2.ASGITransport(app=app.api)
         async with (
             app.started(),
-            httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as client,
+            ApiClient("http://localhost/v1", timeout=300, transport=transport) as client,
         ):
             found: dict[str, Any] = await act(Run(app, client))
     return {**found, "seconds": round(time.monotonic() - began, 1)}
@@ -189,14 +190,14 @@ async def watched() -> dict[str, Any]:
 
 async def _relevant(run: Run, task: Task) -> bool:
     """One session of a user who only wants relevant replies; whether they got one."""
-    first = [{"role": "user", "content": f"{task.prompt} Answer in one short sentence."}]
-    session = {"X-Session-Id": task.prompt, "X-Turn-Type": "main"}
-    reply: ChatReply = await complete(run.client, first, max_tokens=96, headers=session, seed=7)
+    first = (Message(role="user", content=f"{task.prompt} Answer in one short sentence."),)
+    options = {"max_tokens": 96, "seed": 7}
+    reply = await run.client.complete(Prompt(messages=first), session=task.prompt, options=options)
     fine = degenerate(reply.text) is None and is_relevant(task, reply.text)
     said = "Thanks, that helped a lot!" if fine else "That makes no sense at all."
-    more = [*first, {"role": "assistant", "content": reply.text}, {"role": "user", "content": said}]
-    last = {**session, "X-Session-Done": "true", "x-openclaw-rl-train": "off"}
-    await complete(run.client, more, max_tokens=4, headers=last, seed=7)
+    last = Prompt(messages=(*first, reply.message, Message(role="user", content=said)))
+    options = {"max_tokens": 4, "seed": 7}
+    await run.client.complete(last, session=task.prompt, done=True, train=False, options=options)
     return fine
 
 

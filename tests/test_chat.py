@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import subprocess
 import sys
@@ -15,7 +14,8 @@ from test_line import until, up, walking
 
 from openclaw_rl.backends.fake import write_adapter
 from openclaw_rl.cli.chat import _looker
-from openclaw_rl.clients.chat import Line, Talk, told
+from openclaw_rl.clients.api import ApiClient
+from openclaw_rl.clients.chat import TerminalChat, describe_turn
 from openclaw_rl.errors import BackendDown, NotAllowed, RequestError
 from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import ScriptedPolicy, serving
@@ -28,111 +28,116 @@ UNSEEN = ("gate.mode=off", "monitor.mode=off")
 class Screen:
     """What a person sees."""
 
-    def __init__(self, url: str, *, look: Callable[[str], Any] = lambda _: (), **line: Any) -> None:
+    def __init__(self, client: ApiClient, *, look: Callable[[str], Any] = lambda _: ()) -> None:
         self.said: list[str] = []
         self.noted: list[str] = []
-        self.line = Line(url, **line)
-        self.talk = Talk(self.line, say=self.said.append, note=self.noted.append, look=look)
+        self.talk = TerminalChat(client, say=self.said.append, note=self.noted.append, look=look)
 
-    def types(self, *lines: str) -> str:
+    async def types(self, *lines: str) -> str:
         """What is said in answer to these lines."""
         self.said.clear()
         self.noted.clear()
         for line in lines:
-            assert self.talk.hear(line)
+            assert await self.talk.handle(line)
         return "".join(self.said)
 
 
 @pytest.mark.anyio
 async def test_a_correction_is_followed_from_the_words_to_the_version_that_knows_it(tmp_path: Path) -> None:
-    async with up(tmp_path, *UNSEEN) as (app, client, reader):
-        screen = Screen(f"{client.base_url}/v1/", look=_looker(app.config))
-        types = lambda *lines: asyncio.to_thread(screen.types, *lines)  # noqa: E731 (a short name for a long one)
-        await asyncio.to_thread(screen.talk.greet)
+    async with up(tmp_path, *UNSEEN) as (app, client, reader), ApiClient(f"{client.base_url}/v1/") as api:
+        screen = Screen(api, look=_looker(app.config))
+        await screen.talk.greet()
         assert screen.noted == [f"fake at {client.base_url}/v1, version 0; /help lists the commands"]
 
-        assert await types("What is tea?") == "You said: What is tea?\n"
-        assert await types("/why") == ""
+        assert await screen.types("What is tea?") == "You said: What is tea?\n"
+        assert await screen.types("/why") == ""
         assert screen.noted == ["nothing has been corrected yet: answer a reply, or say /good, /bad or /fix TEXT"]
-        await types(f"/fix {WISH}")
+        await screen.types(f"/fix {WISH}")
         assert screen.noted == ["noted as a correction; /why says what becomes of it"]
-        assert "not judged yet: it waits for what comes after it\n" in await types("/why")
+        assert "not judged yet: it waits for what comes after it\n" in await screen.types("/why")
 
-        await types("And rain?")
+        await screen.types("And rain?")
         await until(lambda: app.policy is not None and app.policy.live == 1)
-        assert await types("And snow?") == f"You said: And snow? [learned: {WISH}]\n"
+        assert await screen.types("And snow?") == f"You said: And snow? [learned: {WISH}]\n"
         assert screen.noted == ["version 1 has taken over (before: 0)"]
         turn = reader.session(reader.turn(screen.talk._turns[-1]).session or "", "local")[0]
-        assert (await types("/why")).splitlines() == [
+        assert (await screen.types("/why")).splitlines() == [
             f"turn {turn}, answered by version 0: What is tea?",
             "judged -1 (explicit): a score of -1 was given",
             f"hint (rule): {WISH}",
             "used by step 1, which made version 1 (live)",
         ]
-        assert await types("/version") == "fake, version 1, the last reply came from version 1\n"
-        await asyncio.to_thread(screen.line.__exit__, None, None, None)
+        assert await screen.types("/version") == "fake, version 1, the last reply came from version 1\n"
 
 
 @pytest.mark.anyio
 async def test_words_alone_are_a_correction_of_the_reply_before(tmp_path: Path) -> None:
-    async with up(tmp_path, *UNSEEN) as (app, client, reader):
-        screen = Screen(f"{client.base_url}/v1", look=_looker(app.config))
-        await asyncio.to_thread(screen.types, "Tell me about tea", WISH)
+    async with up(tmp_path, *UNSEEN) as (app, client, reader), ApiClient(f"{client.base_url}/v1") as api:
+        screen = Screen(api, look=_looker(app.config))
+        await screen.types("Tell me about tea", WISH)
         first = screen.talk._turns[0]
         await until(lambda: reader.trained_in(first) is not None)
-        why = await asyncio.to_thread(screen.types, "/why")
+        why = await screen.types("/why")
         assert why.startswith(f"turn {first}, answered by version 0: Tell me about tea\njudged ")
         assert f"hint (rule): {WISH}\nused by step 1" in why
-        screen.line.__exit__(None, None, None)
 
 
-def test_a_new_conversation_ends_the_old_one_and_forgets_it() -> None:
+@pytest.mark.anyio
+async def test_a_new_conversation_ends_the_old_one_and_forgets_it() -> None:
     with serving(ScriptedPolicy("Yes.")) as server:
-        screen = Screen(f"{server.url}/v1")
-        assert screen.types("one", "two", "/new", "three", " /good is a word") == "Yes.\n" * 4
-        prompts = [turn.prompt.messages for turn in server.ledger.turns.values()]
-        assert [len(messages) for messages in prompts] == [1, 3, 1, 3]
-        assert prompts[3][-1].content == "/good is a word"
-        sessions = [turn.session for turn in server.ledger.turns.values()]
-        assert (sessions[0] == sessions[1], sessions[2] == sessions[3], sessions[0] == sessions[2]) == (
-            True,
-            True,
-            False,
-        )
-        assert server.ledger.endings == [(sessions[0], "local")]
-        assert {turn.declared for turn in server.ledger.turns.values()} == {"main"}
+        async with ApiClient(f"{server.url}/v1") as api:
+            screen = Screen(api)
+            assert await screen.types("one", "two", "/new", "three", " /good is a word") == "Yes.\n" * 4
+            prompts = [turn.prompt.messages for turn in server.ledger.turns.values()]
+            assert [len(messages) for messages in prompts] == [1, 3, 1, 3]
+            assert prompts[3][-1].content == "/good is a word"
+            sessions = [turn.session for turn in server.ledger.turns.values()]
+            assert (sessions[0] == sessions[1], sessions[2] == sessions[3], sessions[0] == sessions[2]) == (
+                True,
+                True,
+                False,
+            )
+            assert server.ledger.endings == [(sessions[0], "local")]
+            assert {turn.declared for turn in server.ledger.turns.values()} == {"main"}
 
 
-def test_thumbs_go_to_the_last_reply_and_need_one() -> None:
+@pytest.mark.anyio
+async def test_thumbs_go_to_the_last_reply_and_need_one() -> None:
     with serving(ScriptedPolicy("Yes.")) as server:
-        screen = Screen(f"{server.url}/v1")
-        screen.types("/good", "/fix ", "/frown")
-        assert screen.noted[0] == "there is no reply yet in this conversation"
-        assert screen.noted[1].startswith("say what would have made it better")
-        assert screen.noted[2].startswith("there is no /frown; known: /good, /bad, /fix, /why")
-        screen.types("one", "/good", "two", "/bad")
-        given = [(said.turn, said.score) for said in server.ledger.feedback]
-        assert given == list(zip(server.ledger.turns, (1.0, -1.0), strict=True))
-        assert "/version " in screen.types("/help")
-        assert not screen.talk.hear("/quit")
+        async with ApiClient(f"{server.url}/v1") as api:
+            screen = Screen(api)
+            await screen.types("/good", "/fix ", "/frown")
+            assert screen.noted[0] == "there is no reply yet in this conversation"
+            assert screen.noted[1].startswith("say what would have made it better")
+            assert screen.noted[2].startswith("there is no /frown; known: /good, /bad, /fix, /why")
+            await screen.types("one", "/good", "two", "/bad")
+            given = [(said.turn, said.score) for said in server.ledger.feedback]
+            assert given == list(zip(server.ledger.turns, (1.0, -1.0), strict=True))
+            assert "/version " in await screen.types("/help")
+            assert not await screen.talk.handle("/quit")
 
 
-def test_what_goes_wrong_is_said_with_its_remedy() -> None:
+@pytest.mark.anyio
+async def test_what_goes_wrong_is_said_with_its_remedy() -> None:
     with serving(ScriptedPolicy("Yes."), keys={"sk-1": "u1"}) as server:
-        with pytest.raises(NotAllowed, match="--key or OPENCLAW_API_KEY"):
-            Screen(f"{server.url}/v1").talk.greet()
-        good = Screen(f"{server.url}/v1", key="sk-1", model="toy@x")
-        good.talk.greet()
-        with pytest.raises(RequestError, match="no model is called 'toy@x'"):
-            good.types("hi")
-        server.policy.break_after = 2
-        broken = Screen(f"{server.url}/v1", key="sk-1")
-        with pytest.raises(BackendDown, match="the reply broke off: the engine died"):
-            broken.types("hi")
-        assert "".join(broken.said) == "Ye\n"
-        server.policy.break_after = None
-        assert broken.types("hi") == "Yes.\n"
-        assert len(server.ledger.last.prompt.messages) == 1, "what broke off is not part of the conversation"
+        url = f"{server.url}/v1"
+        async with ApiClient(url, key_remedy="give it with --key") as api:
+            with pytest.raises(NotAllowed, match="give it with --key"):
+                await Screen(api).talk.greet()
+        async with ApiClient(url, key="sk-1", model="toy@x") as api:
+            good = Screen(api)
+            await good.talk.greet()
+            with pytest.raises(RequestError, match="no model is called 'toy@x'"):
+                await good.types("hi")
+        async with ApiClient(url, key="sk-1") as api:
+            server.policy.break_after = 2
+            broken = Screen(api)
+            with pytest.raises(BackendDown, match="the reply broke off: the engine died"):
+                await broken.types("hi")
+            assert "".join(broken.said) == "Ye\n"
+            server.policy.break_after = None
+            assert await broken.types("hi") == "Yes.\n"
+            assert len(server.ledger.last.prompt.messages) == 1, "what broke off is not part of the conversation"
 
 
 def test_a_turn_that_was_dropped_or_made_no_version_says_so() -> None:
@@ -144,14 +149,14 @@ def test_a_turn_that_was_dropped_or_made_no_version_says_so() -> None:
     }
     verdict = {"score": None, "source": "judge", "note": "", "hints": []}
     dropped = {**turn, "verdict": verdict, "step": None, "dropped": {"reason": "no signal", "detail": ""}}
-    assert told(dropped, []) == [
+    assert describe_turn(dropped, []) == [
         f"turn t, answered by version 3: {'word ' * 11}word…",
         "judged no opinion (judge)",
         "not trained: no signal",
     ]
-    assert told({**turn, "verdict": None}, [])[1] == "not judged yet: it waits for the judge"
-    assert told({**dropped, "dropped": None}, [])[-1] == "not trained yet: it waits for a batch"
-    assert told({**dropped, "step": 4}, [])[-1] == "used by step 4, which made no version"
+    assert describe_turn({**turn, "verdict": None}, [])[1] == "not judged yet: it waits for the judge"
+    assert describe_turn({**dropped, "dropped": None}, [])[-1] == "not trained yet: it waits for a batch"
+    assert describe_turn({**dropped, "step": 4}, [])[-1] == "used by step 4, which made no version"
 
 
 def chat(*words: str, typed: str, **environ: str) -> subprocess.CompletedProcess[str]:

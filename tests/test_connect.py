@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import tomllib
 from collections.abc import Iterator
@@ -25,10 +26,11 @@ class Listing(BaseHTTPRequestHandler):
     """A server as far as `look` sees it; with a key if one is set."""
 
     key: str | None = None
+    listing = json.dumps(LISTING)
 
     def do_GET(self) -> None:
         allowed = self.key is None or self.headers["authorization"] == f"Bearer {self.key}"
-        body = json.dumps(LISTING).encode()
+        body = self.listing.encode()
         self.send_response(200 if allowed and self.path == "/v1/models" else 401)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -61,31 +63,37 @@ def run(*words: str, code: int = 0) -> str:
 # --- the server ---
 
 
+def look(url: str, key: str | None = None) -> Served:
+    return asyncio.run(connecting.look(url, key))
+
+
 def test_what_is_served_is_read_from_the_server(url: str) -> None:
-    assert connecting.look(url + "/") == Served(url=url, model="tiny", context=8192)
+    assert look(url + "/") == Served(url=url, model="tiny", context=8192)
 
 
 def test_no_server_is_said_with_the_remedy() -> None:
     with pytest.raises(BackendDown, match="no server answers at .*openclaw-rl up.*--url"):
-        connecting.look("http://127.0.0.1:1/v1")
+        look("http://127.0.0.1:1/v1")
 
 
 def test_a_wrong_key_is_said_with_the_remedy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Listing, "key", "right")
-    assert connecting.look(url, "right").model == "tiny"
+    assert look(url, "right").model == "tiny"
     with pytest.raises(NotAllowed, match="--key-env"):
-        connecting.look(url, "wrong")
+        look(url, "wrong")
 
 
 @pytest.mark.parametrize("listing", ["<html>", "{}", '{"data": []}', '{"data": [{"id": "x"}]}', "[1]"])
-def test_another_server_is_told_apart(listing: str) -> None:
+def test_another_server_is_told_apart(url: str, listing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Listing, "listing", listing)
     with pytest.raises(BackendError, match="no OpenClaw-RL server"):
-        connecting.served("http://127.0.0.1:1/v1", listing)
+        look(url)
 
 
-def test_a_model_that_is_still_loading_has_no_context_to_tell() -> None:
+def test_a_model_that_is_still_loading_has_no_context_to_tell(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Listing, "listing", '{"data": [{"id": "x", "context_length": 0}]}')
     with pytest.raises(BackendDown, match="still being loaded"):
-        connecting.served("http://127.0.0.1:1/v1", '{"data": [{"id": "x", "context_length": 0}]}')
+        look(url)
 
 
 @pytest.mark.parametrize(("context", "output"), [(8192, 2048), (2048, 512), (131_072, 8192)])

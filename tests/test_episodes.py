@@ -1,20 +1,16 @@
-"""Worlds as clients: the default rollout, many at once, back-pressure, failures that stay alone, and the wire."""
+"""Worlds as clients: the default rollout, many at once, back-pressure, failures that stay alone."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import httpx2
 import pytest
 
-from openclaw_rl.clients.api import ApiChat, to_wire
 from openclaw_rl.envs.episodes import Episode, Episodes, play
-from openclaw_rl.errors import BackendDown, BackendError, OpenClawError, RequestError, TooMany
+from openclaw_rl.errors import OpenClawError
 from openclaw_rl.ports import ChatClient, ChatReply, Env, Observation, Rollout
-from openclaw_rl.types import Message, Prompt, Tool, ToolCall
+from openclaw_rl.types import Message, Prompt, Tool
 
 pytestmark = pytest.mark.anyio
 
@@ -188,112 +184,3 @@ async def test_a_rollout_of_ones_own_plays_instead() -> None:
 async def test_a_world_without_tasks_is_refused() -> None:
     with pytest.raises(OpenClawError, match="no tasks"):
         Episodes(Countdown, Table(), tasks=())
-
-
-# --- the wire --------------------------------------------------------------------------------------------------------
-
-Answer = Callable[[httpx2.Request], httpx2.Response]
-
-
-def api(answer: Answer) -> ApiChat:
-    client = httpx2.AsyncClient(transport=httpx2.MockTransport(answer), base_url="http://server")
-    return ApiChat(client, model="m", options={"temperature": 0.5})
-
-
-def completion(request: httpx2.Request) -> httpx2.Response:
-    function = {"name": "ls", "arguments": "{}"}
-    message = {
-        "role": "assistant",
-        "content": None,
-        "reasoning_content": "hm",
-        "tool_calls": [{"id": "c", "type": "function", "function": function}],
-    }
-    return httpx2.Response(
-        200, json={"id": "turn9", "choices": [{"message": message}]}, headers={"x-openclaw-rl-version": "4"}
-    )
-
-
-async def test_what_is_known_goes_over_the_wire() -> None:
-    seen: list[httpx2.Request] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append(request)
-        return completion(request)
-
-    prompt = Prompt(messages=(Message(role="user", content="look", images=("data:x",)),), tools=(Tool(name="ls"),))
-    reply = await api(answer).ask(prompt, session="s 1", group="g", done=True)
-    assert reply == ChatReply(
-        turn="turn9",
-        message=Message(role="assistant", reasoning="hm", tool_calls=(ToolCall(id="c", name="ls", arguments="{}"),)),
-        version=4,
-    )
-    names = ("x-session-id", "x-turn-type", "x-session-done", "x-openclaw-rl-group")
-    assert [seen[0].headers[name] for name in names] == ["s 1", "main", "true", "g"]
-    body = json.loads(seen[0].content)
-    assert (seen[0].url.path, body["model"], body["temperature"]) == ("/v1/chat/completions", "m", 0.5)
-    assert body["messages"][0]["content"][0] == {"type": "image_url", "image_url": {"url": "data:x"}}
-    assert body["tools"][0]["function"]["name"] == "ls"
-
-
-async def test_a_session_that_goes_on_says_so_by_silence() -> None:
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        assert "x-session-done" not in request.headers
-        assert "x-openclaw-rl-group" not in request.headers
-        return completion(request)
-
-    await api(answer).ask(Prompt(messages=(Message(role="user", content="hi"),)), session="s")
-
-
-async def test_rewards_and_endings_have_their_endpoints() -> None:
-    seen: list[tuple[str, Any]] = []
-
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        seen.append((request.url.raw_path.decode(), json.loads(request.content)))
-        return httpx2.Response(200, json={})
-
-    await api(answer).feedback("t1", score=0.0)
-    await api(answer).feedback("t1", hint="look first")
-    await api(answer).end("a/b c")
-    assert seen == [
-        ("/v1/feedback", {"turn": "t1", "source": "environment", "score": 0.0}),
-        ("/v1/feedback", {"turn": "t1", "source": "environment", "hint": "look first"}),
-        ("/v1/sessions/a%2Fb%20c/end", {}),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("status", "kind", "retry_after"),
-    [(503, BackendDown, 2.0), (500, BackendDown, 2.0), (429, TooMany, 2.0), (400, RequestError, None)],
-)
-async def test_a_refusal_says_what_where_and_when_to_come_back(
-    status: int, kind: Any, retry_after: float | None
-) -> None:
-    def answer(request: httpx2.Request) -> httpx2.Response:
-        return httpx2.Response(status, json={"error": {"message": "no room"}}, headers={"retry-after": "2"})
-
-    with pytest.raises(kind, match=rf"/v1/feedback: status {status}: no room") as caught:
-        await api(answer).feedback("t", score=1.0)
-    assert getattr(caught.value, "retry_after", None) == retry_after
-
-
-async def test_a_server_out_of_reach_and_a_foreign_server_are_told_apart() -> None:
-    def gone(request: httpx2.Request) -> httpx2.Response:
-        raise httpx2.ConnectError("refused", request=request)
-
-    prompt = Prompt(messages=(Message(role="user", content="hi"),))
-    with pytest.raises(BackendDown, match="is the server running"):
-        await api(gone).ask(prompt, session="s")
-    with pytest.raises(BackendError, match="not the engine behind it"):
-        await api(lambda _: httpx2.Response(200, json={"choices": []})).ask(prompt, session="s")
-
-
-def test_a_history_with_calls_is_written_whole() -> None:
-    messages = (
-        Message(role="assistant", tool_calls=(ToolCall(id="c", name="ls", arguments='{"a":1}'),)),
-        Message(role="tool", content="f", tool_call_id="c"),
-    )
-    wire = to_wire(Prompt(messages=messages, tools=(Tool(name="ls"),), tool_choice="name:ls", template={"x": 1}))
-    assert wire["messages"][0]["tool_calls"][0]["function"] == {"name": "ls", "arguments": '{"a":1}'}
-    assert wire["messages"][1] == {"role": "tool", "content": "f", "tool_call_id": "c"}
-    assert wire["tool_choice"] == {"type": "function", "function": {"name": "ls"}}
-    assert wire["chat_template_kwargs"] == {"x": 1}

@@ -203,7 +203,9 @@ async def test_any_server_answers_and_its_tools_are_used(monkeypatch: pytest.Mon
         return httpx2.Response(200, json={"choices": [{"message": {"content": None, "tool_calls": [call]}}]})
 
     plain = httpx2.AsyncClient
-    monkeypatch.setattr(httpx2, "AsyncClient", lambda **more: plain(transport=httpx2.MockTransport(reply), **more))
+    monkeypatch.setattr(
+        httpx2, "AsyncClient", lambda **more: plain(**{**more, "transport": httpx2.MockTransport(reply)})
+    )
     monkeypatch.setenv("MY_KEY", "secret")
     settings = load(environ={}, sets=FAKE).config
     async with models.open_model(settings, "http://127.0.0.1:9/v1", key_env="MY_KEY") as model:

@@ -14,8 +14,9 @@ import pytest
 from learner import BACKEND
 
 from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.config import load
-from openclaw_rl.errors import BackendError
+from openclaw_rl.errors import RequestError
 from openclaw_rl.experiments.sessions import run_session, run_sessions, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.judge.reading import read
@@ -265,7 +266,7 @@ def test_the_users_run_on_a_bare_machine() -> None:
 
 
 @asynccontextmanager
-async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, LedgerReader]]:
+async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, ApiClient, LedgerReader]]:
     settings = [f"run.dir={root}/run", f"policy.backend={BACKEND}", "policy.model=fake"]
     settings += [
         "train.backend=fake",
@@ -276,7 +277,7 @@ async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.As
     ]
     app = App(load(environ={}, sets=[*settings, *sets]).config)
     transport = httpx2.ASGITransport(app=app.api)
-    async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with app.started(), ApiClient("http://localhost/v1", transport=transport) as client:
         with LedgerReader(ledger_path(app.config)) as reader:
             yield app, client, reader
 
@@ -362,4 +363,4 @@ async def test_a_refusal_is_told_in_the_servers_words(tmp_path: Path) -> None:
     async with learning(tmp_path) as (_, client, _reader):
         with pytest.raises(ExceptionGroup) as caught:
             await sample_replies(client, ["x"], max_tokens=0)
-        assert caught.group_contains(BackendError, match="max_tokens")
+        assert caught.group_contains(RequestError, match="max_tokens")

@@ -18,20 +18,16 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def episodes(config: Config, ledger: LedgerReader, *, url: str, key: str | None) -> AsyncIterator[Episodes]:
     """The plays of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
-    import httpx2
-
-    from openclaw_rl.clients.api import ApiChat
+    from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.envs.episodes import Episodes
 
     env, train = config.env, config.train
     assert env.type is not None
     rollout: Rollout = plugins.resolve("rollout", train.rollout or "play")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    headers["user-agent"] = f"env:{env.type}"
-    async with httpx2.AsyncClient(base_url=url.removesuffix("/v1"), headers=headers, timeout=None) as client:
+    async with ApiClient(url, key=key, agent=f"env:{env.type}") as client:
         plays = Episodes(
             lambda: build_env(config),
-            ApiChat(client),
+            client,
             rollout=rollout,
             parallel=env.parallel,
             group_size=train.num_rollouts_per_prompt,

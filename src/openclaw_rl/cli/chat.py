@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from openclaw_rl.cli.options import sources
 from openclaw_rl.errors import LedgerError, OpenClawError
 
 if TYPE_CHECKING:
-    from openclaw_rl.clients.chat import Talk
+    from openclaw_rl.clients.chat import TerminalChat
     from openclaw_rl.config import Config, Resolved
 
 
@@ -27,24 +28,32 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
 
     /good, /bad and /fix TEXT give feedback, /why says what became of it, /help lists the rest.
     """
-    from openclaw_rl.clients.chat import Line, Talk
+    from openclaw_rl.clients.api import ApiClient
+    from openclaw_rl.clients.chat import PATIENCE, TerminalChat
 
     config = resolved.config
     given = config.serve.api_key.get_secret_value() if config.serve.api_key else None
-    with Line(url or _address(config), key=key or given, model=model) as line:
-        talk = Talk(line, say=_say, note=_note, look=_looker(config))
-        talk.greet()
-        well = _converse(talk, _typed())
+    remedy = "give the server's key with --key or OPENCLAW_API_KEY"
+    client = ApiClient(
+        url or _address(config), key=key or given, key_remedy=remedy, model=model or "", timeout=PATIENCE
+    )
+    talk = TerminalChat(client, say=_say, note=_note, look=_looker(config))
+    with asyncio.Runner() as runner:  # one loop for all lines, not running while a person types
+        try:
+            runner.run(talk.greet())
+            well = _converse(talk, _typed(), runner)
+        finally:
+            runner.run(client.close())
     if not (well or sys.stdin.isatty()):
         raise click.exceptions.Exit(1)
 
 
-def _converse(talk: Talk, typed: Iterator[str]) -> bool:
+def _converse(talk: TerminalChat, typed: Iterator[str], runner: asyncio.Runner) -> bool:
     """Go through what is typed; whether all went well."""
     failures = 0
     for line in typed:
         try:
-            if not talk.hear(line):
+            if not runner.run(talk.handle(line)):
                 break
         except KeyboardInterrupt:
             _note("stopped")
@@ -52,7 +61,7 @@ def _converse(talk: Talk, typed: Iterator[str]) -> bool:
             failures += 1
             click.secho(f"error: {error}", fg="red", err=True)
     if not failures:
-        talk.end()
+        runner.run(talk.end())
     return not failures
 
 
@@ -101,7 +110,7 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
 
     def look(turn: str) -> Sequence[str]:
         from openclaw_rl.app.application import ledger_path
-        from openclaw_rl.clients.chat import told
+        from openclaw_rl.clients.chat import describe_turn
         from openclaw_rl.store import LedgerReader
         from openclaw_rl.views import status as views
 
@@ -110,7 +119,7 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
             with LedgerReader(path) as ledger:
                 shown = views.turn(ledger, turn)
                 made = [version.number for version in ledger.versions() if version.step is not None]
-                return told(shown, [views.version(ledger, number) for number in made])
+                return describe_turn(shown, [views.version(ledger, number) for number in made])
         except LedgerError as error:
             return [f"what became of it cannot be seen from here: {error.what}", "name the run with --rl-buffer-dir"]
 

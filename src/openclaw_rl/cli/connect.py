@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ def _look(url: str | None, key_env: str | None) -> tuple[Served, str | None]:
     key = environment(key_env or KEY)
     if key_env and key is None:
         raise ConfigError(f"the environment variable {key_env} is not set", remedy="export it, or name another")
-    found = connecting.look(url or _default_url(), key)
+    found = asyncio.run(connecting.look(url or _default_url(), key))
     return found, (key_env or KEY) if key else None
 
 

@@ -1,133 +1,279 @@
-"""The public API as a client sees it: `ports.ChatClient` over HTTP."""
+"""The one HTTP client of the public API: chat completions, whole or streamed, feedback, sessions, models.
+
+    async with ApiClient("http://127.0.0.1:30000/v1", key=key) as api:
+        reply = await api.complete(prompt, session="s1", options={"max_tokens": 100})
+        async with api.stream(prompt, session="s1") as reply:
+            async for text in reply.deltas: ...
+
+It is a `ports.ChatClient`, so rollouts run on it; any other OpenAI-compatible server answers `complete` and `models`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx2
 
-from openclaw_rl.errors import BackendDown, BackendError, RequestError, TooMany
+from openclaw_rl.clients.wire import read_message, to_wire
+from openclaw_rl.errors import BackendDown, BackendError, NotAllowed, OpenClawError, RequestError, TooMany
 from openclaw_rl.ports import ChatReply
-from openclaw_rl.types import Json, Message, Prompt, Tool, ToolCall
+from openclaw_rl.types import Json, Message, Prompt
 
+CONNECT_SECONDS = 10.0
+"""a server that is there accepts a connection at once; how long a reply may take is the caller's choice"""
 VERSION = "x-openclaw-rl-version"
-GROUP = "x-openclaw-rl-group"
+TURN = "x-openclaw-rl-turn"
+_OTHER_SERVER = "give the address that 'openclaw-rl up' prints, with /v1 at its end"
 
 
-class ApiChat:
-    """Asks a server like any other client, and says what it knows: the session, the group, that turns are main.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiReply:
+    """A whole reply: the turn behind it, the version that answered, None where a server names none, and its seconds."""
 
-    Raises BackendDown when the server cannot be reached or is busy starting, TooMany at a limit, RequestError for any
-    other refusal.
+    turn: str
+    message: Message
+    version: int | None
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.message.content
+
+    @property
+    def own_version(self) -> int:
+        """The version that answered; raises BackendError for a reply of another kind of server."""
+        if self.version is None:
+            raise BackendError(
+                "the reply names no version: what answers is no OpenClaw-RL server",
+                remedy="this needs an OpenClaw-RL server, not the engine behind it",
+            )
+        return self.version
+
+
+@dataclass(slots=True)
+class StreamedReply:
+    """A reply as it comes: its turn and version are known before its first words."""
+
+    turn: str
+    version: int | None
+    deltas: AsyncIterator[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model that a server lists; ``context`` and ``version`` are None where it does not say."""
+
+    name: str
+    context: int | None
+    version: int | None
+
+
+class ApiClient:
+    """The server at ``url``, up to /v1.
+
+    Raises BackendDown when it cannot be reached or is starting, NotAllowed without the right key, TooMany at a limit,
+    RequestError for any other refusal, BackendError for an answer that is none of this API.
     """
 
-    def __init__(self, client: httpx2.AsyncClient, *, model: str = "policy", options: Mapping[str, Json] | None = None):
-        """``client`` knows the server's address, the key and the timeouts; ``options`` are added to each request."""
-        self._client = client
-        self._model = model
-        self._options = dict(options or {})
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        key_remedy: str = "give the server's key",
+        model: str = "",
+        agent: str | None = None,
+        timeout: float | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``model`` empty is the one that is served; ``timeout`` None waits for a reply without end."""
+        self.url = url.rstrip("/").removesuffix("/chat/completions")
+        self._key_remedy, self._model = key_remedy, model
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        if agent:
+            headers["user-agent"] = agent
+        waits = httpx2.Timeout(timeout, connect=CONNECT_SECONDS)
+        self._client = httpx2.AsyncClient(headers=headers, timeout=waits, transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give the connections back. Safe to call twice."""
+        await self._client.aclose()
+
+    async def models(self) -> tuple[ServedModel, ...]:
+        """What the server lists, the model that it serves first."""
+        body = await self._call("GET", "/models")
+        try:
+            found = tuple(
+                ServedModel(name=str(one["id"]), context=one.get("context_length"), version=one.get("version"))
+                for one in body["data"]
+            )
+        except (KeyError, TypeError, AttributeError):
+            found = ()
+        if not found:
+            raise BackendError(
+                f"what answers at {self.url} is no OpenClaw-RL server: it lists no models", remedy=_OTHER_SERVER
+            )
+        return found
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        session: str | None = None,
+        group: str | None = None,
+        done: bool = False,
+        train: bool = True,
+        options: Mapping[str, Json] | None = None,
+    ) -> ApiReply:
+        """One whole reply. A ``session`` makes it a main turn of that session, ``done`` its last; ``options`` are
+        further fields of the request."""
+        began = time.monotonic()
+        headers = _headers(session=session, group=group, done=done, train=train)
+        with _reaching(self.url):
+            response = await self._client.post(
+                f"{self.url}/chat/completions", json=self._body(prompt, options), headers=headers
+            )
+        body = self._read(response)
+        try:
+            message = read_message(body["choices"][0]["message"])
+            turn = str(body.get("id", ""))
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise BackendError(
+                f"the answer of {response.url} is no chat completion: {type(error).__name__}: {error}",
+                remedy=_OTHER_SERVER,
+            ) from error
+        return ApiReply(turn=turn, message=message, version=_version(response), seconds=time.monotonic() - began)
+
+    @asynccontextmanager
+    async def stream(
+        self, prompt: Prompt, *, session: str | None = None, options: Mapping[str, Json] | None = None
+    ) -> AsyncIterator[StreamedReply]:
+        """The reply, once it has begun; leaving early stops it."""
+        body = {**self._body(prompt, options), "stream": True}
+        request = self._client.stream(
+            "POST", f"{self.url}/chat/completions", json=body, headers=_headers(session=session)
+        )
+        with _reaching(self.url):
+            async with request as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                    raise self._refusal(response)
+                turn = response.headers.get(TURN, "")
+                yield StreamedReply(turn, _version(response), _deltas(response.aiter_lines()))
 
     async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
-        headers = {"X-Session-Id": session, "X-Turn-Type": "main"}
-        if done:
-            headers["X-Session-Done"] = "true"
-        if group is not None:
-            headers[GROUP] = group
-        body = {"model": self._model, **to_wire(prompt), **self._options}
-        response = await self._post("/v1/chat/completions", body, headers)
-        return _reply(response)
+        """One reply for a rollout."""
+        reply = await self.complete(prompt, session=session, group=group, done=done)
+        return ChatReply(turn=reply.turn, message=reply.message, version=reply.own_version)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
-        said = {"score": score, "hint": hint}
-        body = {"turn": turn, "source": "environment", **{k: v for k, v in said.items() if v is not None}}
-        await self._post("/v1/feedback", body)
+        """What an environment pays for a turn, and its hint."""
+        await self.send_feedback(turn, source="environment", score=score, hint=hint)
+
+    async def send_feedback(self, turn: str, **fields: Json) -> None:
+        """Feedback on a turn by the API's own fields, such as ``thumb`` and ``comment``; None is left out."""
+        await self._call(
+            "POST", "/feedback", {"turn": turn, **{name: value for name, value in fields.items() if value is not None}}
+        )
 
     async def end(self, session: str) -> None:
-        """Say that nothing more will come of a session."""
-        await self._post(f"/v1/sessions/{quote(session, safe='')}/end", {})
+        """Nothing more comes of a session, so that its last turn need not wait."""
+        await self._call("POST", f"/sessions/{quote(session, safe='')}/end", {})
 
-    async def _post(self, path: str, body: Json, headers: Mapping[str, str] | None = None) -> httpx2.Response:
-        try:
-            response = await self._client.post(path, json=body, headers=dict(headers or {}))
-        except httpx2.TransportError as error:
-            raise BackendDown(
-                f"{path}: {type(error).__name__}: {error}", remedy="is the server running at this address?"
-            ) from error
+    def _body(self, prompt: Prompt, options: Mapping[str, Json] | None) -> dict[str, Json]:
+        return {"model": self._model, **to_wire(prompt), **(options or {})}
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> Any:
+        with _reaching(self.url):
+            response = await self._client.request(method, f"{self.url}{path}", json=body)
+        return self._read(response)
+
+    def _read(self, response: httpx2.Response) -> Any:
         if response.status_code >= 400:
-            raise _refusal(path, response)
-        return response
+            raise self._refusal(response)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise BackendError(f"what answers at {self.url} is no OpenClaw-RL server", remedy=_OTHER_SERVER) from error
+
+    def _refusal(self, response: httpx2.Response) -> OpenClawError:
+        status, path = response.status_code, response.url.path
+        what = f"{_error_message(response)} ({response.request.method} {path}: status {status})"
+        wait = response.headers.get("retry-after", "")
+        retry_after = float(wait) if wait.replace(".", "", 1).isdigit() else 5.0
+        if status in (401, 403):
+            return NotAllowed(what, remedy=self._key_remedy)
+        if status == 429:
+            return TooMany(what, retry_after=retry_after)
+        if status >= 500:
+            return BackendDown(what, retry_after=retry_after)
+        return RequestError(what, status=status)
 
 
-def to_wire(prompt: Prompt) -> dict[str, Json]:
-    """A prompt as the body of a chat completion."""
-    body: dict[str, Json] = {"messages": [_message(message) for message in prompt.messages]}
-    if prompt.tools:
-        body["tools"] = [_tool(tool) for tool in prompt.tools]
-        kind, _, name = prompt.tool_choice.partition(":")
-        named = {"type": "function", "function": {"name": name}}
-        body["tool_choice"] = named if kind == "name" else prompt.tool_choice
-    if prompt.template:
-        body["chat_template_kwargs"] = dict(prompt.template)
-    return body
+def _headers(
+    *, session: str | None = None, group: str | None = None, done: bool = False, train: bool = True
+) -> dict[str, str]:
+    headers = {} if session is None else {"x-session-id": session, "x-turn-type": "main"}
+    if done:
+        headers["x-session-done"] = "true"
+    if group is not None:
+        headers["x-openclaw-rl-group"] = group
+    if not train:
+        headers["x-openclaw-rl-train"] = "off"
+    return headers
 
 
-def _message(message: Message) -> dict[str, Json]:
-    wire: dict[str, Json] = {"role": message.role, "content": message.content}
-    if message.images:
-        shown = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
-        wire["content"] = [*shown, *([{"type": "text", "text": message.content}] if message.content else [])]
-    if message.tool_calls:
-        wire["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in message.tool_calls
-        ]
-    extra = {"reasoning_content": message.reasoning, "tool_call_id": message.tool_call_id, "name": message.name}
-    return wire | {key: value for key, value in extra.items() if value is not None}
-
-
-def _tool(tool: Tool) -> dict[str, Json]:
-    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-    return {"type": "function", "function": function}
-
-
-def _reply(response: httpx2.Response) -> ChatReply:
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    """Errors of the connection with what to do about them."""
     try:
-        body: Any = response.json()
-        wire = body["choices"][0]["message"]
-        calls = tuple(
-            ToolCall(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
-            for call in wire.get("tool_calls") or ()
-        )
-        message = Message(
-            role="assistant",
-            content=wire.get("content") or "",
-            reasoning=wire.get("reasoning_content"),
-            tool_calls=calls,
-        )
-        return ChatReply(turn=body["id"], message=message, version=int(response.headers[VERSION]))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise BackendError(
-            f"the answer of {response.url} is no chat completion of this server: {type(error).__name__}: {error}",
-            remedy="rollouts need an OpenClaw-RL server, not the engine behind it",
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+        raise BackendDown(
+            f"no server answers at {url}",
+            remedy="start one with 'openclaw-rl up', or give another address (--url http://HOST:PORT/v1)",
+        ) from error
+    except httpx2.TransportError as error:
+        raise BackendDown(
+            f"the connection to {url} broke: {type(error).__name__}: {error}", remedy="send the request again"
         ) from error
 
 
-def _refusal(path: str, response: httpx2.Response) -> RequestError | BackendDown:
-    wait = response.headers.get("retry-after", "")
-    retry_after = float(wait) if wait.replace(".", "", 1).isdigit() else 5.0
-    what = f"{path}: status {response.status_code}: {_said(response)}"
-    if response.status_code == 429:
-        return TooMany(what, retry_after=retry_after)
-    if response.status_code >= 500:
-        return BackendDown(what, retry_after=retry_after)
-    return RequestError(what, status=response.status_code)
+def _version(response: httpx2.Response) -> int | None:
+    version = response.headers.get(VERSION, "")
+    return int(version) if version.isdecimal() else None
 
 
-def _said(response: httpx2.Response) -> str:
+def _error_message(response: httpx2.Response) -> str:
     try:
         return str(json.loads(response.text)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return response.text[:200]
+        return response.text[:300]
+
+
+async def _deltas(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The text in a stream of chunks; raises BackendDown when the stream reports that it failed."""
+    async for line in lines:
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            continue
+        chunk = json.loads(line.removeprefix("data: "))
+        if "error" in chunk:
+            raise BackendDown(f"the reply broke off: {chunk['error'].get('message')}")
+        for choice in chunk.get("choices", ()):
+            if content := choice.get("delta", {}).get("content"):
+                yield content

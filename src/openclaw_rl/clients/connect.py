@@ -13,10 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from openclaw_rl import files
-from openclaw_rl.errors import BackendDown, BackendError, ConfigError, NotAllowed
+from openclaw_rl.errors import BackendDown, BackendError, ConfigError
+
+if TYPE_CHECKING:
+    from openclaw_rl.clients.api import ServedModel
 
 Settings: TypeAlias = dict[str, Any]
 
@@ -64,39 +67,25 @@ class Recipe:
 # --- the server ---
 
 
-def look(url: str, key: str | None = None) -> Served:
+async def look(url: str, key: str | None = None) -> Served:
     """What the server at ``url`` serves. Raises BackendDown when none answers, NotAllowed when the key is wrong."""
-    import httpx2
+    from openclaw_rl.clients.api import ApiClient
 
-    url = url.rstrip("/")
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    try:
-        answer = httpx2.get(f"{url}/models", headers=headers, timeout=10.0)
-    except httpx2.TransportError as error:
-        raise BackendDown(
-            f"no server answers at {url} ({type(error).__name__})",
-            remedy="start one with 'openclaw-rl up', or say where it is with --url http://HOST:PORT/v1",
-        ) from error
-    if answer.status_code in (401, 403):
-        raise NotAllowed(
-            f"the server at {url} does not take this key", remedy="name the variable that holds it with --key-env NAME"
-        )
-    return served(url, answer.text)
+    remedy = "name the variable that holds the server's key with --key-env NAME"
+    async with ApiClient(url, key=key, key_remedy=remedy, timeout=10.0) as client:
+        return served(client.url, (await client.models())[0])
 
 
-def served(url: str, listing: str) -> Served:
-    """What a listing of models says. BackendError for one that is not this server's, BackendDown while it loads."""
-    try:
-        first = json.loads(listing)["data"][0]
-        found = Served(url=url, model=str(first["id"]), context=int(first["context_length"]))
-    except (ValueError, KeyError, IndexError, TypeError) as error:
+def served(url: str, model: ServedModel) -> Served:
+    """What a listed model says. BackendError for one that is not this server's, BackendDown while it loads."""
+    if model.context is None:
         raise BackendError(
             f"what answers at {url} is no OpenClaw-RL server: its list of models names no context_length",
             remedy="give the address that 'openclaw-rl up' prints, with /v1 at its end",
-        ) from error
-    if found.context < 1:
+        )
+    if model.context < 1:
         raise BackendDown(f"the model at {url} is still being loaded", remedy="try again in a moment")
-    return found
+    return Served(url=url, model=model.name, context=model.context)
 
 
 # --- OpenClaw ---

@@ -10,13 +10,13 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from openclaw_rl.app.application import ledger_path
 from openclaw_rl.app.factories import default_sampling, running_policy
 from openclaw_rl.config import Config, environment
 from openclaw_rl.envs import sandbox
-from openclaw_rl.errors import BackendDown, BackendError, NoSandbox, NotInLedger
+from openclaw_rl.errors import NoSandbox, NotInLedger
 from openclaw_rl.evals import pairwise, suites
 from openclaw_rl.evals.suites import Model, ModelReply
 from openclaw_rl.formats.parts import Assembly
@@ -24,10 +24,7 @@ from openclaw_rl.formats.tools import tool_call_reader
 from openclaw_rl.gate.probes import answer
 from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import LedgerReader
-from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
-
-if TYPE_CHECKING:
-    import httpx2
+from openclaw_rl.types import Prompt, Sampling, Version
 
 PATIENCE = 600.0
 """seconds a server may take for one reply"""
@@ -93,77 +90,17 @@ def read_calls(raw: str, tool_format: str, *, cut: bool) -> ModelReply:
 
 @contextlib.asynccontextmanager
 async def _server(address: str, key: str | None) -> AsyncIterator[Model]:
-    import httpx2
+    from openclaw_rl.clients.api import ApiClient
 
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    base = address.rstrip("/").removesuffix("/chat/completions")
-    async with httpx2.AsyncClient(base_url=f"{base}/", headers=headers, timeout=PATIENCE) as client:
-        name = await _first_model(client)
+    async with ApiClient(address, key=key, key_remedy="see --api-key-env", timeout=PATIENCE) as client:
+        name = (await client.models())[0].name
 
         async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
-            return _read(await _post(client, _body(name, prompt, sampling)))
+            options = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "seed": sampling.seed}
+            reply = await client.complete(prompt, train=False, options={"model": name, **options})
+            return ModelReply(text=reply.text, calls=reply.message.tool_calls)
 
         yield model
-
-
-async def _first_model(client: httpx2.AsyncClient) -> str:
-    import httpx2
-
-    try:
-        found = await client.get("models")
-    except httpx2.TransportError as error:
-        raise BackendDown(
-            f"no server answers at {client.base_url} ({type(error).__name__})",
-            remedy="give the address up to /v1, such as http://127.0.0.1:30000/v1",
-        ) from error
-    if found.status_code != 200:
-        raise BackendError(
-            f"GET {found.url}: status {found.status_code}: {found.text[:300]}", remedy="see --api-key-env"
-        )
-    return str(found.json()["data"][0]["id"])
-
-
-def _body(model: str, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": message.role, "content": message.content} for message in prompt.messages],
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "seed": sampling.seed,
-    }
-    if prompt.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-            }
-            for tool in prompt.tools
-        ]
-    return body
-
-
-async def _post(client: httpx2.AsyncClient, body: dict[str, Any]) -> dict[str, Any]:
-    import httpx2
-
-    try:  # the header keeps these turns out of training where the server is one of ours
-        done = await client.post("chat/completions", json=body, headers={"x-openclaw-rl-train": "off"})
-    except httpx2.TransportError as error:
-        raise BackendDown(f"{client.base_url} stopped answering ({type(error).__name__}: {error})") from error
-    if done.status_code != 200:
-        raise BackendError(f"POST {done.url}: status {done.status_code}: {done.text[:300]}")
-    found: dict[str, Any] = done.json()
-    return found
-
-
-def _read(found: dict[str, Any]) -> ModelReply:
-    message = found["choices"][0]["message"]
-    calls = tuple(
-        ToolCall(
-            id=call.get("id") or "", name=call["function"]["name"], arguments=call["function"]["arguments"] or "{}"
-        )
-        for call in message.get("tool_calls") or ()
-    )
-    return ModelReply(text=message.get("content") or "", calls=calls)
 
 
 # --- what the commands do ---

@@ -32,7 +32,7 @@ from openclaw_rl.tasks.preferences import PREFERENCES, About
 from openclaw_rl.types import Message, Prompt
 
 if TYPE_CHECKING:
-    import httpx2
+    from openclaw_rl.clients.api import ApiClient
 
 MEMORY = 3
 """corrections that the memory arm pastes into a prompt, the latest ones"""
@@ -56,7 +56,7 @@ class CellUser:
 
     user: SimulatedUser
     about: About | None
-    client: httpx2.AsyncClient
+    client: ApiClient
     met: list[bool] = field(default_factory=list)
     corrections: list[str] = field(default_factory=list)
     turns: int = 0
@@ -174,6 +174,8 @@ async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App
     """The app of a fresh run and a client for each of its users; the run's folder is removed at the end."""
     import httpx2
 
+    from openclaw_rl.clients.api import ApiClient
+
     folder = setup.directory / re.sub(r"\W+", "-", cell.key)
     shutil.rmtree(folder, ignore_errors=True)
     config = cell_config(setup.config, cell, folder)
@@ -184,14 +186,13 @@ async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App
         transport = httpx2.ASGITransport(app=app.api)
         users = []
         for number, name in enumerate(cell.users, 1):
-            headers = {"authorization": f"Bearer {keys[f'u{number}']}"}
-            client = httpx2.AsyncClient(transport=transport, base_url="http://localhost", headers=headers, timeout=None)
+            client = ApiClient("http://localhost/v1", key=keys[f"u{number}"], transport=transport)
             users.append(_cell_user(setup, cell, number, name, await stack.enter_async_context(client)))
         yield app, users
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cell_user(setup: BenchmarkSetup, cell: Cell, number: int, name: str, client: httpx2.AsyncClient) -> CellUser:
+def _cell_user(setup: BenchmarkSetup, cell: Cell, number: int, name: str, client: ApiClient) -> CellUser:
     preference, about = parse_user(name)
     user = SimulatedUser(PREFERENCES[preference], seed=cell.seed, name=f"u{number}", rounds=setup.rounds, about=about)
     return CellUser(user=user, about=about, client=client)

@@ -12,14 +12,17 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from openclaw_rl.config import Config
 from openclaw_rl.experiments.demo_report import DemoPlan, DemoReport
 from openclaw_rl.experiments.demo_server import DemoServer, Progress, serving
 from openclaw_rl.experiments.metrics import measure
-from openclaw_rl.experiments.sessions import ChatReply, SimulatedTurn, run_sessions, sample_replies
+from openclaw_rl.experiments.sessions import SimulatedTurn, run_sessions, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
+
+if TYPE_CHECKING:
+    from openclaw_rl.clients.api import ApiReply
 
 PATIENCE = 120.0
 """most seconds that a session, or the end, waits for the trainer"""
@@ -85,7 +88,7 @@ async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
 async def _sample(server: DemoServer, plan: DemoPlan, prompts: Sequence[str], view: DemoView) -> list[str]:
     done = 0
 
-    def count(_number: int, _reply: ChatReply) -> None:
+    def count(_number: int, _reply: ApiReply) -> None:
         nonlocal done
         done += 1
         view.answered(done, len(prompts))

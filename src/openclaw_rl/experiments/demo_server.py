@@ -15,7 +15,7 @@ from openclaw_rl.ports import Policy
 from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
-    import httpx2
+    from openclaw_rl.clients.api import ApiClient
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class DemoServer:
 
     config: Config
     policy: Policy
-    client: httpx2.AsyncClient
+    client: ApiClient
     reader: LedgerReader
 
     def progress(self, read: int) -> Progress:
@@ -71,7 +71,7 @@ class DemoServer:
 @asynccontextmanager
 async def serving(config: Config) -> AsyncIterator[DemoServer]:
     """The whole app on its port, as `up` runs it but for a step that waits for a full batch; ended properly."""
-    import httpx2
+    from openclaw_rl.clients.api import ApiClient
 
     shared = config.train.model_copy(update={"share": "all"})  # its users are simulated and have one preference
     app, stop = App(patient(config.model_copy(update={"train": shared}))), asyncio.Event()
@@ -82,8 +82,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
         url = await _unless_ended(running, address)
         await _unless_ended(running, asyncio.ensure_future(app.ready.wait()))
         key = next(iter(api_keys(config)), None)
-        headers = {"user-agent": "simulated-user"} | ({"authorization": f"Bearer {key}"} if key else {})
-        async with httpx2.AsyncClient(base_url=url.removesuffix("/v1"), headers=headers, timeout=None) as client:
+        async with ApiClient(url, key=key, agent="simulated-user") as client:
             with LedgerReader(ledger_path(config)) as reader:
                 yield DemoServer(config=config, policy=app.policy, client=client, reader=reader)
     finally:

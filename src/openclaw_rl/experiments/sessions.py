@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from openclaw_rl.errors import BackendError
 from openclaw_rl.experiments.users import SimulatedSession, SimulatedUser
 from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.text import word_count
+from openclaw_rl.types import Message, Prompt
 
 if TYPE_CHECKING:
-    import httpx2
+    from openclaw_rl.clients.api import ApiClient, ApiReply
 
 LAST_TOKENS = 2
 """the reply to a user's last message, which nobody reads, need not be long"""
-
-ChatMessage = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +46,6 @@ class SimulatedTurn:
     task: Task = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatReply:
-    """What one chat completion brought."""
-
-    text: str
-    version: int
-    turn: str
-    seconds: float
-
-
 OnTurn = Callable[[SimulatedTurn], None]
 Rewrite = Callable[[str], str]
 Ready = Callable[[], Awaitable[bool]]
@@ -70,7 +57,7 @@ async def at_once() -> bool:
 
 
 async def run_sessions(
-    client: httpx2.AsyncClient,
+    client: ApiClient,
     user: SimulatedUser,
     numbers: Iterable[int],
     *,
@@ -105,7 +92,7 @@ async def run_sessions(
 
 
 async def run_session(
-    client: httpx2.AsyncClient,
+    client: ApiClient,
     user: SimulatedUser,
     number: int,
     *,
@@ -116,32 +103,26 @@ async def run_session(
     """Run one session from its opening to the user's last message."""
     session, turns = user.session(number), list[SimulatedTurn]()
     name = f"{user.name}-{user.preference.name}-{user.seed}-{number}"
-    history: list[ChatMessage] = []
+    history: list[Message] = []
     message: str | None = rewrite(session.opening)
     while message is not None:
-        history.append({"role": "user", "content": message})
+        history.append(Message(role="user", content=message))
         last = session.over
-        reply = await complete(
-            client,
-            history,
-            max_tokens=LAST_TOKENS if last else user.preference.max_tokens,
-            sampling=user.preference.sampling,
-            headers=_headers(name, last=last) if named else {},
-            seed=_seed(name, len(turns)),
+        max_tokens = LAST_TOKENS if last else user.preference.max_tokens
+        reply = await client.complete(
+            Prompt(messages=tuple(history)),
+            session=name if named else None,
+            done=named and last,
+            train=not (named and last),  # nothing is learned from the reply to the last message
+            options={"max_tokens": max_tokens, "seed": _seed(name, len(turns)), **user.preference.sampling},
         )
         if last:
             break
-        history.append({"role": "assistant", "content": reply.text})
+        history.append(Message(role="assistant", content=reply.text))
         before, message = message, session.respond(reply.text)
         turns.append(_turn(user, session, name, len(turns), before, reply, message or ""))
         on_turn(turns[-1])
     return turns
-
-
-def _headers(name: str, *, last: bool) -> dict[str, str]:
-    """What a client declares that knows its sessions; nothing is learned from the reply to the last message."""
-    marks = {"X-Session-Id": name, "X-Turn-Type": "main"}
-    return marks | ({"X-Session-Done": "true", "x-openclaw-rl-train": "off"} if last else {})
 
 
 def _turn(
@@ -150,7 +131,7 @@ def _turn(
     name: str,
     number: int,
     message: str,
-    reply: ChatReply,
+    reply: ApiReply,
     response: str,
 ) -> SimulatedTurn:
     return SimulatedTurn(
@@ -161,7 +142,7 @@ def _turn(
         message=message,
         reply=reply.text,
         response=response,
-        version=reply.version,
+        version=reply.own_version,
         met=session.met,
         words=word_count(reply.text),
         seconds=reply.seconds,
@@ -171,29 +152,26 @@ def _turn(
 
 
 async def sample_replies(
-    client: httpx2.AsyncClient,
+    client: ApiClient,
     prompts: Sequence[str],
     *,
     max_tokens: int,
     sampling: Mapping[str, float] | None = None,
     concurrency: int = 8,
     seed: int = 0,
-    model: str = "policy",
-    on_reply: Callable[[int, ChatReply], None] = lambda _number, _reply: None,
-) -> list[ChatReply]:
+    model: str | None = None,
+    on_reply: Callable[[int, ApiReply], None] = lambda _number, _reply: None,
+) -> list[ApiReply]:
     """One reply to each prompt, ``concurrency`` at once, none of them learned from; in the order of the prompts."""
     room = asyncio.Semaphore(concurrency)
+    named = {} if model is None else {"model": model}
 
-    async def one(number: int, prompt: str) -> ChatReply:
+    async def one(number: int, prompt: str) -> ApiReply:
         async with room:
-            reply = await complete(
-                client,
-                [{"role": "user", "content": prompt}],
-                max_tokens=max_tokens,
-                sampling=sampling,
-                headers={"x-openclaw-rl-train": "off"},
-                seed=_seed(prompt, seed),
-                model=model,
+            reply = await client.complete(
+                Prompt(messages=(Message(role="user", content=prompt),)),
+                train=False,
+                options={"max_tokens": max_tokens, "seed": _seed(prompt, seed), **(sampling or {}), **named},
             )
         on_reply(number, reply)
         return reply
@@ -206,28 +184,3 @@ async def sample_replies(
 def _seed(*what: object) -> int:
     """A seed that depends on all of ``what``, so that a request samples alike in every run."""
     return int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:6], "big")
-
-
-async def complete(
-    client: httpx2.AsyncClient,
-    messages: Sequence[ChatMessage],
-    *,
-    max_tokens: int,
-    headers: dict[str, str],
-    seed: int,
-    sampling: Mapping[str, float] | None = None,
-    model: str = "policy",
-) -> ChatReply:
-    """One chat completion; raises BackendError with the server's words for any refusal."""
-    began = time.monotonic()
-    body = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "seed": seed, **(sampling or {})}
-    done = await client.post("/v1/chat/completions", json=body, headers=headers)
-    if done.status_code != 200:
-        raise BackendError(f"POST {done.url}: status {done.status_code}: {done.text[:500]}")
-    answer = done.json()
-    return ChatReply(
-        text=answer["choices"][0]["message"]["content"] or "",
-        version=int(done.headers["x-openclaw-rl-version"]),
-        turn=answer["id"],
-        seconds=time.monotonic() - began,
-    )
