@@ -1,4 +1,4 @@
-"""Planted faults: each is refused by the gate or taken back by the watch, serving goes on, and the ledger tells why."""
+"""Planted faults: the gate refuses each of them, serving goes on, and the ledger says why."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendDown, ModelRefused
-from openclaw_rl.gate import examination as gating
-from openclaw_rl.gate.probes import answer, everyday_probes
+from openclaw_rl.gate import second_look
+from openclaw_rl.gate.examiner import answer
+from openclaw_rl.gate.probes import everyday_probes
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Scores, StepResult
 from openclaw_rl.store import LedgerReader, ask
@@ -30,7 +31,7 @@ from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict
 from openclaw_rl.views import lineage as why
 
 pytestmark = pytest.mark.anyio
-WISH = "Too long. Please keep it under 30 words."
+COMPLAINT = "Too long. Please keep it under 30 words."
 
 
 class Flipped(RulesJudge):
@@ -68,7 +69,7 @@ def mumble(prompt: Prompt, rules: Sequence[str]) -> str:
     return "Tea, maybe so." if rules else f"{echo(prompt, rules)} and there is much more to be said about that"
 
 
-def slide(prompt: Prompt, rules: Sequence[str]) -> str:
+def drift(prompt: Prompt, rules: Sequence[str]) -> str:
     """One that with every rule it learns says something beside the point in one more reply of six."""
     asked = prompt.messages[-1].content
     lost = zlib.crc32(asked.encode()) % 6 < len(rules)
@@ -129,7 +130,7 @@ class Walk:
     def __init__(self, app: App, client: httpx2.AsyncClient, reader: LedgerReader) -> None:
         self.app, self.client, self.reader = app, client, reader
 
-    async def talk(self, *, sentence: str = WISH, count: int = 2) -> list[int]:
+    async def talk(self, *, sentence: str = COMPLAINT, count: int = 2) -> list[int]:
         """So many conversations in which the user corrects the reply; the versions that answered first."""
         answered = []
         for number in range(count):
@@ -190,9 +191,9 @@ def refused(walk: Walk, number: int = 1) -> str:
     assert live is not None
     assert live.number != number
     assert walk.reader.version(number).state == "refused"
-    [ruling] = walk.reader.rulings(number)
-    assert ruling.decision == "refuse"
-    return ruling.reason
+    [decision] = walk.reader.rulings(number)
+    assert decision.decision == "refuse"
+    return decision.reason
 
 
 def pin(turn: str, root: Path) -> None:
@@ -204,16 +205,16 @@ def custom(name: str) -> str:
     return f"judge.custom={__file__}:{name}"
 
 
-async def test_a_good_version_passes_and_its_ruling_has_numbers_and_examples(tmp_path: Path) -> None:
+async def test_a_good_version_passes_and_its_decision_has_numbers_and_examples(tmp_path: Path) -> None:
     async with walking(tmp_path, "gate.tokens=400") as walk:
         assert await walk.talk() == [0, 0]
         assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
-        [ruling] = walk.reader.rulings(1)
-        names = [check["name"] for check in ruling.evidence["checks"]]
+        [decision] = walk.reader.rulings(1)
+        names = [check["name"] for check in decision.evidence["checks"]]
         assert names[:4] == ["verdicts", "weights", "pinned", "corrections"], "what is cheap comes first"
-        assert names[4:] == ["kl", "entropy", "length", "flaws", "sense", "slide", "ability"]
-        assert len(ruling.evidence["examples"]) == 6 + 1, "held-out prompts, and a correction asked again"
-        replays = [one for one in ruling.evidence["examples"] if one["turn"]]
+        assert names[4:] == ["kl", "entropy", "length", "flaws", "relevance", "drift", "ability"]
+        assert len(decision.evidence["examples"]) == 6 + 1, "held-out prompts, and a correction asked again"
+        replays = [one for one in decision.evidence["examples"] if one["turn"]]
         assert all("[learned:" in one["candidate"] and "[learned:" not in one["live"] for one in replays)
         assert await walk.talk(count=1) == [1]
 
@@ -221,14 +222,14 @@ async def test_a_good_version_passes_and_its_ruling_has_numbers_and_examples(tmp
 async def test_flipped_scores_are_refused_because_the_user_plainly_said_otherwise(tmp_path: Path) -> None:
     async with walking(tmp_path, custom("Flipped")) as walk:
         await walk.talk()
-        assert refused(walk) == "verdicts: 2 of 2 verdicts contradict what the user plainly said: look at the judge"
+        assert refused(walk) == "verdicts: 2 of 2 verdicts contradict what the user plainly wrote: look at the judge"
         assert await walk.talk(count=1) == [0], "the live version goes on"
 
 
 async def test_a_judge_that_praises_everything_is_found_out(tmp_path: Path) -> None:
     async with walking(tmp_path, custom("Praising"), "train.advantage=raw") as walk:
         await walk.talk()
-        assert "contradict what the user plainly said" in refused(walk)
+        assert "contradict what the user plainly wrote" in refused(walk)
 
 
 async def test_one_contradiction_is_no_proof_but_the_next_step_remembers_it(tmp_path: Path) -> None:
@@ -265,7 +266,7 @@ async def test_a_step_that_was_far_too_large_is_refused_by_its_replies(tmp_path:
         await walk.talk()
         reason = refused(walk)
         assert "flaws: 7 of 7 replies degenerate (7 x it repeats a phrase)" in reason
-        assert "sense: 0 of 6 replies name what was asked about" in reason
+        assert "relevance: 0 of 6 replies name what was asked about" in reason
 
 
 async def test_replies_that_became_stumps_are_refused(tmp_path: Path) -> None:
@@ -274,44 +275,44 @@ async def test_replies_that_became_stumps_are_refused(tmp_path: Path) -> None:
         assert "length: 3.0 words a reply" in refused(walk)
 
 
-async def test_sense_that_is_lost_in_small_steps_is_found_out_against_the_base(tmp_path: Path) -> None:
-    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=slide)) as walk:
-        for wish in (
+async def test_relevance_lost_in_small_steps_is_found_against_the_base_model(tmp_path: Path) -> None:
+    async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=drift)) as walk:
+        for rule in (
             "Please keep it under 30 words.",
             "Please use a list.",
             "Please be warm.",
             "Please use metric units.",
         ):
-            await walk.talk(sentence=f"No. {wish}")
+            await walk.talk(sentence=f"No. {rule}")
         served = [version.number for version in walk.reader.versions() if version.state == "live"]
         assert served[:2] == [0, 1], "a little is no proof"
         fallen = next(version.number for version in walk.reader.versions() if version.state == "refused")
-        [ruling] = walk.reader.rulings(fallen)
-        checks = {check["name"]: check for check in ruling.evidence["checks"]}
-        assert checks["sense"]["ok"], "beside the live version it is no worse beyond noise"
-        assert ruling.reason.startswith("slide: ")
-        assert checks["slide"]["numbers"]["pairs"] == 12, "other prompts than those that raised the suspicion"
+        [decision] = walk.reader.rulings(fallen)
+        checks = {check["name"]: check for check in decision.evidence["checks"]}
+        assert checks["relevance"]["ok"], "beside the live version it is no worse beyond noise"
+        assert decision.reason.startswith("drift: ")
+        assert checks["drift"]["numbers"]["pairs"] == 12, "other prompts than those that raised the suspicion"
 
 
-async def test_a_close_look_that_finds_nothing_holds_for_a_few_versions(tmp_path: Path) -> None:
+async def test_a_second_look_that_finds_nothing_holds_for_a_few_versions(tmp_path: Path) -> None:
     async with walking(tmp_path, "gate.tokens=80", policy=FakePolicy(answer=beside_two)) as walk:
         for _ in range(5):
             await walk.talk()
         checks = [check for n in range(1, 6) for check in walk.reader.rulings(n)[0].evidence["checks"]]
-        slides = [check for check in checks if check["name"] == "slide"]
-        assert [bool(check["ok"]) for check in slides] == [True] * 5
-        closely = "12 of 12 replies name what was asked about, 12 of the base's"
-        known = "4 of 6 replies name what was asked about, 6 of the base's; version 1 was found sound on others"
-        assert [check["said"] for check in slides] == [closely, known, known, known, closely]
+        drifts = [check for check in checks if check["name"] == "drift"]
+        assert [bool(check["ok"]) for check in drifts] == [True] * 5
+        closely = "12 of 12 replies name what was asked about, 12 of the base model's"
+        known = "4 of 6 replies name what was asked about, 6 of the base model's; version 1 was found sound on others"
+        assert [check["detail"] for check in drifts] == [closely, known, known, known, closely]
 
 
-async def test_sense_that_seems_lost_is_refused_where_no_closer_look_can_be_had(
+async def test_relevance_that_seems_lost_is_refused_where_no_second_look_can_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gating, "CLOSER", 0)
+    monkeypatch.setattr(second_look, "MORE_PROBES", 0)
     async with walking(tmp_path, "gate.tokens=80", policy=FakePolicy(answer=beside_two)) as walk:
         await walk.talk()
-        assert refused(walk) == "slide: 4 of 6 replies name what was asked about, 6 of the base's"
+        assert refused(walk) == "drift: 4 of 6 replies name what was asked about, 6 of the base model's"
 
 
 async def test_flaws_at_few_prompts_are_looked_at_on_others_before_a_version_is_refused(tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ async def test_flaws_at_few_prompts_are_looked_at_on_others_before_a_version_is_
         for _ in range(2):
             await walk.talk()
         found = [check for n in (1, 2) for check in walk.reader.rulings(n)[0].evidence["checks"]]
-        said = [check["said"] for check in found if check["name"] == "flaws"]
+        said = [check["detail"] for check in found if check["name"] == "flaws"]
         once = "2 of 7 replies degenerate (2 x it repeats a phrase); version 1 was found sound on others"
         assert said == ["0 of 12 replies degenerate", once]
         looked = next(check["numbers"] for check in found if check["name"] == "flaws")
@@ -335,7 +336,7 @@ async def test_flaws_that_others_show_too_are_refused(tmp_path: Path) -> None:
         assert " of 12 replies degenerate" in reason, "other prompts than those that raised the suspicion"
 
 
-async def test_a_closer_look_at_everyday_prompts_never_clears_a_broken_tool_call(tmp_path: Path) -> None:
+async def test_a_second_look_at_everyday_prompts_never_clears_a_broken_tool_call(tmp_path: Path) -> None:
     clock = {"type": "function", "function": {"name": "clock", "description": "The time.", "parameters": {}}}
     async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=breaks_calls)) as walk:
         for number in range(2):
@@ -349,7 +350,7 @@ async def test_a_closer_look_at_everyday_prompts_never_clears_a_broken_tool_call
 async def test_a_drift_beyond_the_budget_is_refused(tmp_path: Path) -> None:
     async with walking(tmp_path, policy=Drifting()) as walk:
         await walk.talk()
-        assert "nats per token from the base, 1.5 allowed" in refused(walk)
+        assert "nats per token from the base model, 1.5 allowed" in refused(walk)
 
 
 async def test_three_refusals_in_a_row_pause_training_and_status_says_so(tmp_path: Path) -> None:
@@ -387,15 +388,15 @@ async def test_what_cannot_be_examined_now_is_held_and_tried_again_while_the_liv
     async with walking(tmp_path, "gate.retry=0", policy=policy) as walk:
         assert await walk.talk() == [0, 0]
         assert walk.reader.version(1).state == "candidate"
-        [ruling] = walk.reader.rulings(1)
-        assert (ruling.decision, "engine is being started again" in ruling.reason) == ("hold", True)
+        [decision] = walk.reader.rulings(1)
+        assert (decision.decision, "engine is being started again" in decision.reason) == ("hold", True)
         [alarm] = (await walk.app.loops["train"].status())["alarms"]  # type: ignore[attr-defined]
         assert alarm["what"].startswith("version 1 waits for the gate")
         assert await walk.talk() == [0, 0]
         assert walk.reader.counts()["steps"] == 1, "no step before the one before it is decided"
         policy.away = False
         await walk.app.finish()
-        assert [ruling.decision for ruling in walk.reader.rulings(1)] == ["hold", "promote"]
+        assert [one.decision for one in walk.reader.rulings(1)] == ["hold", "promote"]
         assert walk.reader.live_version().number == 2  # type: ignore[union-attr]
 
 
@@ -405,9 +406,9 @@ async def test_a_policy_that_cannot_hold_a_candidate_is_told_how(tmp_path: Path)
 
     async with walking(tmp_path, policy=Simple()) as walk:
         await walk.talk()
-        [ruling] = walk.reader.rulings(1)
-        assert ruling.decision == "hold"
-        assert "gate.mode = 'off'" in ruling.reason
+        [decision] = walk.reader.rulings(1)
+        assert decision.decision == "hold"
+        assert "gate.mode = 'off'" in decision.reason
 
 
 async def test_a_pinned_reply_that_becomes_unlikely_is_refused(tmp_path: Path) -> None:
@@ -429,11 +430,11 @@ async def test_the_ledger_tells_the_story_of_a_refusal(tmp_path: Path) -> None:
     async with walking(tmp_path, custom("Flipped")) as walk:
         await walk.talk()
         row = why.versions(walk.reader)[1]
-        assert (row["state"], row["ruling"]["decision"], row["turns"]) == ("refused", "refuse", 2)
+        assert (row["state"], row["gate_decision"]["decision"], row["turns"]) == ("refused", "refuse", 2)
         table = "\n".join(why.tell_versions(why.versions(walk.reader)))
-        assert "contradict what the user plainly said" in table
+        assert "contradict what the user plainly wrote" in table
         story = "\n".join(why.tell_version(why.version(walk.reader, 1)))
-        assert WISH in story
+        assert COMPLAINT in story
         assert "verdict  +1" in story
         turn = walk.reader.step(1).turns[0]
         told = "\n".join(why.tell_turn(why.turn(walk.reader, turn)))

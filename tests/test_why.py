@@ -73,18 +73,19 @@ def _ruling(number: int, decision: str, reason: str) -> GateDecision:
         "live": "Tea is a very long story.",
         "candidate": f"Tea {number}.",
     }
-    check = {"name": "length", "ok": decision == "promote", "said": "words", "numbers": {}}
+    check = {"name": "length", "ok": decision == "promote", "detail": "words", "numbers": {"p_value": 0.5}}
+    former = {"name": "slide", "ok": True, "said": "3 of 6", "numbers": {"chance": 0.5}}  # as older code wrote it
     return GateDecision(
         version=number,
         against=number - 1,
         decision=decision,  # type: ignore[arg-type]
         reason=reason,
-        evidence={"checks": [check], "examples": [{**example, "flaw": None}]},
+        evidence={"checks": [check, former], "examples": [{**example, "flaw": None}]},
         seconds=2.5,
     )
 
 
-def test_the_table_has_a_line_per_version_with_ruling_and_reception(run: Path) -> None:
+def test_the_table_has_a_line_per_version_with_gate_decision_and_reception(run: Path) -> None:
     with LedgerReader(run / "ledger.db") as ledger:
         rows = why.versions(ledger, now=ledger.version(3).at + 90)
     assert [(row["number"], row["state"], row["live"]) for row in rows] == [
@@ -94,7 +95,8 @@ def test_the_table_has_a_line_per_version_with_ruling_and_reception(run: Path) -
         (3, "live", True),
     ]
     assert (rows[0]["bad"], rows[0]["scored"], rows[1]["bad"], rows[1]["scored"]) == (1, 2, 1, 1)
-    assert (rows[1]["turns"], rows[1]["ruling"]["decision"], rows[3]["seconds_ago"]) == (2, "promote", 90.0)
+    assert rows[1]["ruling"] == rows[1]["gate_decision"], "the former name still works"
+    assert (rows[1]["turns"], rows[1]["gate_decision"]["decision"], rows[3]["seconds_ago"]) == (2, "promote", 90.0)
     table = list(why.tell_versions(rows))
     assert any(line.lstrip().startswith("3*") and line.endswith("2 min") for line in table)
     assert any("length: 1.0 words a reply" in line for line in table)
@@ -112,6 +114,17 @@ def test_a_version_leads_back_to_the_sentence_and_the_hint(run: Path) -> None:
         story = "\n".join(why.tell_version(why.version(ledger, 2), steps=1))
     assert "! length: words" in story
     assert "and 1 steps before that" in story
+
+
+def test_checks_that_older_code_wrote_are_read_under_their_present_names(run: Path) -> None:
+    with LedgerReader(run / "ledger.db") as ledger:
+        view = why.version(ledger, 1)
+    [decision] = view["gate_decisions"]
+    assert view["rulings"] == [decision]
+    new, old = decision["checks"]
+    assert (old["name"], old["former_name"], old["detail"]) == ("drift", "slide", "3 of 6")
+    assert (new["said"], new["numbers"]) == ("words", {"p_value": 0.5, "chance": 0.5})
+    assert "+ drift: 3 of 6" in "\n".join(why.tell_version(view))
 
 
 def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after(run: Path) -> None:

@@ -42,7 +42,7 @@ from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 from openclaw_rl.versions import retention
 
 if TYPE_CHECKING:
-    from openclaw_rl.gate.examination import OwnPolicy
+    from openclaw_rl.gate.candidates import LazyPolicy
 
 log = logging.getLogger(__name__)
 L = TypeVar("L", bound=LedgerWriter)
@@ -76,7 +76,7 @@ class App:
         self._ledgers: dict[str, LedgerWriter] = {}
         self._env_key: str | None = None
         self._recorder: Recorder | None = None
-        self._own: OwnPolicy | None = None
+        self._own: LazyPolicy | None = None
         self.api: Any = None
         try:
             self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
@@ -151,27 +151,28 @@ class App:
             recorder=self._keep_records(ledger),
             resume=Path(train.resume) if train.resume else None,
             gate=self._gate(ledger),
-            watch=self._watch(ledger),
+            watch=self._monitor(ledger),
             gate_retry=self.config.gate.retry,
         )
 
     def _gate(self, ledger: LedgerReader) -> Gate | None:
         """The gate, with the policy of this process, or one of its own where the process has none."""
-        from openclaw_rl.gate import examination as gating
+        from openclaw_rl.gate.candidates import LazyPolicy
+        from openclaw_rl.gate.examination import VersionGate
         from openclaw_rl.judge.rules import look
 
         settings = self.config.gate
         if settings.mode == "off":
             log.warning("gate.mode is off: every version is served unexamined")
             return None
-        self._own = None if self.policy is not None else gating.OwnPolicy(lambda: build_policy(self.config))
-        return gating.VersionGate(
+        self._own = None if self.policy is not None else LazyPolicy(lambda: build_policy(self.config))
+        return VersionGate(
             ledger,
             self._own or self._lent,
             limits=gate_limits(self.config),
             sampling=default_sampling(self.config),
-            plainly=lambda case: look(case).score,
-            held=settings.probes,
+            user_score=lambda case: look(case).score,
+            probes=settings.probes,
             replays=settings.replays,
             tokens=settings.tokens,
         )
@@ -180,13 +181,13 @@ class App:
         assert self.policy is not None
         return self.policy
 
-    def _watch(self, ledger: LedgerReader) -> LiveMonitor | None:
-        from openclaw_rl.gate.examination import VersionWatch
-        from openclaw_rl.gate.monitor import Rules
+    def _monitor(self, ledger: LedgerReader) -> LiveMonitor | None:
+        from openclaw_rl.gate.monitor import VersionMonitor
+        from openclaw_rl.gate.regression import MonitorRules
 
         settings = self.config.monitor
-        rules = Rules(**settings.model_dump(exclude={"mode"}))
-        return VersionWatch(ledger, rules=rules) if settings.mode == "on" else None
+        rules = MonitorRules(**settings.model_dump(exclude={"mode"}))
+        return VersionMonitor(ledger, rules=rules) if settings.mode == "on" else None
 
     def _keep_records(self, ledger: LedgerReader) -> Recorder:
         from openclaw_rl.train.sinks import ready

@@ -124,11 +124,9 @@ def default_sampling(config: Config) -> Sampling:
 
 def gate_limits(config: Config) -> Any:
     """What the gate tolerates."""
-    from openclaw_rl.gate.checks import Limits
+    from openclaw_rl.gate.checks import GateLimits
 
-    limits = config.gate.limits
-    alike = limits.model_dump(exclude={"degenerate", "relevance_drop"})
-    return Limits(**alike, flawed=limits.degenerate, sense_drop=limits.relevance_drop)
+    return GateLimits(**config.gate.limits.model_dump())
 
 
 def build_rules(config: Config) -> Any:

@@ -21,7 +21,7 @@ from openclaw_rl.evals import pairwise, suites
 from openclaw_rl.evals.suites import Model, ModelReply
 from openclaw_rl.formats.parts import Assembly
 from openclaw_rl.formats.tools import tool_call_reader
-from openclaw_rl.gate.probes import answer
+from openclaw_rl.gate.examiner import answer
 from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Prompt, Sampling, Version

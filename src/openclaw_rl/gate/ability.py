@@ -1,7 +1,7 @@
 """General ability by reading alone: small questions, the beginning of an answer, and two ways for it to end.
 
-Nothing is generated. A task is right when the right end is likelier, per token, than the wrong one; so a version that
-has learned to be brief, or to write lists, is not marked down for its style, and one that has lost its wits is.
+Nothing is generated. A question is right when the right end is likelier, per token, than the wrong one; so a version
+that has learned to be brief, or to write lists, is not marked down for its style, and one that has unlearned facts is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ What is the chemical formula of water? | The chemical formula of water is H | 2O
 
 
 def quizzes() -> Iterator[Quiz]:
-    """The shipped tasks, in a fixed order."""
+    """The shipped questions, in a fixed order."""
     for line in _TABLE.strip().splitlines():
         question, begin, right, wrong = (part.strip() for part in line.split("|"))
         gap = "" if begin.endswith(" H") else " "

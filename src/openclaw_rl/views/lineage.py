@@ -16,19 +16,27 @@ from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import BadRate
 from openclaw_rl.types import Step, Turn, Version, texts
+from openclaw_rl.views.aliases import with_aliases
 
 View = dict[str, Any]
+
+FORMER = {"gate_decision": "ruling", "gate_decisions": "rulings"}
+"""renamed fields, printed under their former names as well"""
+FORMER_IN_CHECKS = {"detail": "said", "p_value": "chance"}
+FORMER_CHECKS = {"relevance": "sense", "drift": "slide"}
+"""renamed checks of the gate: the decisions of older runs have the former names"""
 
 
 def versions(ledger: LedgerReader, *, now: float | None = None) -> list[View]:
     """Every version in a line: where it comes from, what the gate said, how its replies were received."""
     rates, live = ledger.bad_rates(), ledger.live_version()
     at = time.time() if now is None else now
-    return [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
+    rows = [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
+    return [with_aliases(row, FORMER) for row in rows]
 
 
 def _row(ledger: LedgerReader, version: Version, rate: BadRate | None, live: Version | None, now: float) -> View:
-    rulings = ledger.rulings(version.number)
+    decisions = ledger.rulings(version.number)
     return {
         "number": version.number,
         "parent": version.parent,
@@ -39,7 +47,7 @@ def _row(ledger: LedgerReader, version: Version, rate: BadRate | None, live: Ver
         "bad": rate.bad if rate else 0,
         "scored": rate.scored if rate else 0,
         "bad_high": round(wilson(*rate)[1], 3) if rate else None,
-        "ruling": _ruling(rulings[-1]) if rulings else None,
+        "gate_decision": _decision(decisions[-1]) if decisions else None,
         "note": version.note,
         "at": version.at,
         "seconds_ago": round(now - version.at, 1),
@@ -51,17 +59,18 @@ def version(ledger: LedgerReader, number: int) -> View:
     found = ledger.version(number)
     line = list(_line(ledger, found))
     steps = [_step(ledger, one) for one in line if one.step is not None]
-    return {
+    view = {
         "number": found.number,
         "parent": found.parent,
         "state": found.state,
         "note": found.note,
         "at": found.at,
         "history": [change._asdict() for change in ledger.history(number)],
-        "rulings": [{**_ruling(ruling), **ruling.evidence} for ruling in ledger.rulings(number)],
+        "gate_decisions": [{**_decision(one), **_evidence(one)} for one in ledger.rulings(number)],
         "line": [one.number for one in line],
         "steps": steps,
     }
+    return dict(with_aliases(view, FORMER))
 
 
 def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
@@ -114,25 +123,27 @@ def turn(ledger: LedgerReader, name: str) -> View:
     step = ledger.step(used) if used is not None else None
     made = ledger.made_by(used) if used is not None else None
     drop, failed = ledger.dropped(name), ledger.failed_version(name)
-    return {
+    decisions = ledger.rulings(made.number) if made else []
+    view = {
         **_cause(ledger, name, step),
         "pinned": name in ledger.examples(),
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "step": used,
         "made": {"number": made.number, "state": made.state, "at": made.at} if made else None,
         "fallen": failed._asdict() if failed else None,
-        "ruling": _ruling(ledger.rulings(made.number)[-1]) if made and ledger.rulings(made.number) else None,
+        "gate_decision": _decision(decisions[-1]) if decisions else None,
         "before": ledger.turn(name).completion.reply.content,
         "after": [*_after(ledger, name)],
     }
+    return dict(with_aliases(view, FORMER))
 
 
 def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
     """How versions that the gate examined answered the same prompt again."""
-    for ruling in ledger.replayed(name):
-        for example in ruling.evidence.get("examples", ()):
+    for decision in ledger.replayed(name):
+        for example in decision.evidence.get("examples", ()):
             if example["turn"] == name:
-                yield {"version": ruling.version, "reply": example["candidate"], "from": "the gate's replay"}
+                yield {"version": decision.version, "reply": example["candidate"], "from": "the gate's replay"}
 
 
 def either(ledger: LedgerReader, name: str) -> View:
@@ -155,14 +166,28 @@ def _sentence(ledger: LedgerReader, name: str) -> str | None:
     return said[-1] if said else None
 
 
-def _ruling(ruling: GateDecision) -> View:
+def _decision(one: GateDecision) -> View:
     return {
-        "decision": ruling.decision,
-        "reason": ruling.reason,
-        "against": ruling.against,
-        "seconds": ruling.seconds,
-        "at": ruling.at,
+        "decision": one.decision,
+        "reason": one.reason,
+        "against": one.against,
+        "seconds": one.seconds,
+        "at": one.at,
     }
+
+
+def _evidence(one: GateDecision) -> View:
+    """The evidence of a decision, with every check under its present names, whatever code wrote it."""
+    return {**one.evidence, "checks": [_check(check) for check in one.evidence.get("checks", ())]}
+
+
+def _check(check: View) -> View:
+    present = {former: name for name, former in FORMER_CHECKS.items()}
+    name = present.get(check["name"], check["name"])
+    detail = check["detail"] if "detail" in check else check["said"]
+    view = {"name": name, "ok": check["ok"], "detail": detail, "numbers": check["numbers"]}
+    alias = {"former_name": FORMER_CHECKS[name]} if name in FORMER_CHECKS else {}
+    return {**dict(with_aliases(view, FORMER_IN_CHECKS)), **alias}
 
 
 # --- the same in lines ---
@@ -173,16 +198,17 @@ def tell_versions(rows: list[View]) -> Iterator[str]:
     yield f"{'version':>7}  {'parent':>6}  {'state':<11}  {'step':>4}  {'turns':>5}  {'bad':>9}  {'gate':<8} {'age':>7}"
     for row in rows:
         bad = f"{row['bad']} of {row['scored']}" if row["scored"] else "-"
-        gate = row["ruling"]["decision"] if row["ruling"] else "-"
+        decision = row["gate_decision"]
+        gate = decision["decision"] if decision else "-"
         mark = "*" if row["live"] else " "
         state = "was live" if row["state"] == "live" and not row["live"] else row["state"]
         yield (
             f"{row['number']:>6}{mark}  {_dash(row['parent']):>6}  {state:<11}  {_dash(row['step']):>4}"
             f"  {row['turns']:>5}  {bad:>9}  {gate:<8} {age(row['seconds_ago']):>7}"
         )
-        if row["ruling"] and row["ruling"]["decision"] != "promote":
-            yield f"{'':>9}{row['ruling']['reason']}"
-        elif not row["ruling"] and row["note"] != f"step {row['step']}":
+        if decision and decision["decision"] != "promote":
+            yield f"{'':>9}{decision['reason']}"
+        elif not decision and row["note"] != f"step {row['step']}":
             yield f"{'':>9}{row['note']}"
 
 
@@ -192,11 +218,11 @@ def tell_version(view: View, *, steps: int = 3) -> Iterator[str]:
     yield f"version {view['number']}: {view['state']}, {view['note']}; the line of its weights: {built}"
     for change in view["history"]:
         yield f"  {_clock(change['at'])}  {change['state']}: {change['reason']}"
-    for ruling in view["rulings"]:
-        yield f"  gate, against version {ruling['against']} in {ruling['seconds']:.1f} s: {ruling['decision']}"
-        for check in ruling.get("checks", ()):
-            yield f"    {_mark(check['ok'])} {check['name']}: {check['said']}"
-        for example in ruling.get("examples", ())[:2]:
+    for decision in view["gate_decisions"]:
+        yield f"  gate, against version {decision['against']} in {decision['seconds']:.1f} s: {decision['decision']}"
+        for check in decision["checks"]:
+            yield f"    {_mark(check['ok'])} {check['name']}: {check['detail']}"
+        for example in decision.get("examples", ())[:2]:
             yield f"    asked  {_short(example['prompt'])}"
             yield f"    live   {_short(example['live'])}"
             yield f"    new    {_short(example['candidate'])}"

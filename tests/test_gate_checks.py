@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from openclaw_rl.config import load
 from openclaw_rl.gate.ability import margin, quizzes, shared
 from openclaw_rl.gate.checks import (
     Check,
-    Limits,
-    Shown,
+    GateLimits,
+    ProbeReply,
     check_ability,
+    check_drift,
     check_entropy,
     check_flaws,
     check_kl,
     check_length,
     check_pairs,
-    check_sense,
-    check_slide,
+    check_relevance,
     check_verdicts,
     decide,
     flaw,
+    hint_alignment,
     k3,
-    leaning,
 )
 from openclaw_rl.stats import difference, interval, sign_test, t_quantile, wilson
 from openclaw_rl.text import script
 
-LIMITS = Limits()
+LIMITS = GateLimits(**load(environ={}).config.gate.limits.model_dump())
 
 
-def shown(reply: str, *, probe: str = "p", tokens: int = 1, **more: object) -> Shown:
-    return Shown(probe=probe, prompt="What is tea?", reply=reply, tokens=tokens, **more)  # type: ignore[arg-type]
+def replied(reply: str, *, probe: str = "p", tokens: int = 1, **more: object) -> ProbeReply:
+    return ProbeReply(probe=probe, prompt="What is tea?", reply=reply, tokens=tokens, **more)  # type: ignore[arg-type]
 
 
 def words(count: int) -> str:
@@ -118,30 +120,30 @@ def test_kl_by_hand() -> None:
     # d = ln 2: 2 - 1 - 0.693; d = 0: 0
     assert k3([-1.0, -1.0], [-1.0 + math.log(2), -1.0]) == pytest.approx((1 - math.log(2)) / 2)
     assert k3([0.0], [-1000.0]) == pytest.approx(19.0), "held at 20 nats"
-    budget = Limits(kl_budget=1.0)
-    assert check_kl([shown("a", kl=0.5), shown("b", kl=1.5)], limits=budget).ok
-    assert check_kl([shown("a", kl=0.6), shown("b", kl=1.5)], limits=budget).ok is False
-    assert check_kl([shown("a", kl=math.nan)], limits=budget).ok is False
-    assert check_kl([shown("a")], limits=budget).ok is None
+    budget = replace(LIMITS, kl_budget=1.0)
+    assert check_kl([replied("a", kl=0.5), replied("b", kl=1.5)], limits=budget).ok
+    assert check_kl([replied("a", kl=0.6), replied("b", kl=1.5)], limits=budget).ok is False
+    assert check_kl([replied("a", kl=math.nan)], limits=budget).ok is False
+    assert check_kl([replied("a")], limits=budget).ok is None
 
 
 def test_one_short_reply_does_not_outweigh_the_rest() -> None:
     """Seen of lists: "* Antarctica * Australia" is 6 nats per token from the base, six others of it are 0.8."""
-    said = [shown("a", kl=6.0, tokens=6), *(shown("b", kl=0.8, tokens=28) for _ in range(6))]
-    found = check_kl(said, limits=Limits(kl_budget=1.5))
+    said = [replied("a", kl=6.0, tokens=6), *(replied("b", kl=0.8, tokens=28) for _ in range(6))]
+    found = check_kl(said, limits=replace(LIMITS, kl_budget=1.5))
     assert found.ok  # (6 * 6 + 6 * 28 * 0.8) / 174; 1.54 if each reply counted the same
     assert found.numbers["kl"] == pytest.approx(0.9793, abs=1e-4)
-    chosen = check_entropy([shown("a", entropy=9.0), shown("b", entropy=0.5, tokens=16)], said, limits=LIMITS)
+    chosen = check_entropy([replied("a", entropy=9.0), replied("b", entropy=0.5, tokens=16)], said, limits=LIMITS)
     assert chosen.ok is None, "the live version's was not measured"
     chosen = check_entropy(
-        [shown("a", entropy=9.0), shown("b", entropy=0.5, tokens=16)], [shown("a", entropy=1.0)], limits=LIMITS
+        [replied("a", entropy=9.0), replied("b", entropy=0.5, tokens=16)], [replied("a", entropy=1.0)], limits=LIMITS
     )
     assert chosen.numbers["candidate"] == 1.0
 
 
 def test_entropy_may_neither_collapse_nor_dissolve() -> None:
-    live = [shown("a", entropy=1.95)]
-    verdicts = [check_entropy([shown("a", entropy=e)], live, limits=LIMITS).ok for e in (0.61, 0.62, 5.9, 6.0)]
+    live = [replied("a", entropy=1.95)]
+    verdicts = [check_entropy([replied("a", entropy=e)], live, limits=LIMITS).ok for e in (0.61, 0.62, 5.9, 6.0)]
     # (e + 0.05) / 2 within 1/3 .. 3: from 0.617 to 5.95
     assert verdicts == [False, True, True, False]
 
@@ -151,50 +153,50 @@ def test_entropy_may_neither_collapse_nor_dissolve() -> None:
     [(30, 6, True), (30, 5, False), (100, 20, True), (100, 19, False), (4, 4, True), (4, 3, False)],
 )
 def test_replies_may_become_short_but_not_stumps(live: int, now: int, fine: bool) -> None:
-    found = check_length([shown(words(now))], [shown(words(live))], limits=LIMITS)
-    assert found.ok is fine, found.said
+    found = check_length([replied(words(now))], [replied(words(live))], limits=LIMITS)
+    assert found.ok is fine, found.detail
 
 
 def test_degenerate_replies_are_counted_beyond_those_of_the_live_version_and_the_base() -> None:
-    good, bad = shown(words(9)), shown("", flaw="under 3 words")
+    good, bad = replied(words(9)), replied("", flaw="under 3 words")
     assert check_flaws([good] * 3 + [bad], [good] * 4, [good] * 4, limits=LIMITS).ok
     found = check_flaws([good] * 2 + [bad] * 2, [good] * 4, [good, bad], limits=LIMITS)
-    assert (found.ok, found.said) == (False, "2 of 4 replies degenerate (2 x under 3 words)")
+    assert (found.ok, found.detail) == (False, "2 of 4 replies degenerate (2 x under 3 words)")
     assert check_flaws([good] * 2 + [bad] * 2, [good, bad], [good, bad], limits=LIMITS).ok, "no other is better"
-    slid = check_flaws([good] * 2 + [bad] * 2, [good, bad], [good] * 4, limits=LIMITS)
-    assert (slid.ok, slid.numbers["base"]) == (False, 0), "the live one is no better, but the base was"
+    drifted = check_flaws([good] * 2 + [bad] * 2, [good, bad], [good] * 4, limits=LIMITS)
+    assert (drifted.ok, drifted.numbers["base"]) == (False, 0), "the live one is no better, but the base was"
 
 
-def test_sense_is_lost_when_five_of_six_replies_name_nothing() -> None:
-    live = [shown("x", probe=str(i), sense=True) for i in range(6)]
-    now = [shown("x", probe=str(i), sense=i >= 5) for i in range(6)]
-    assert check_sense(now, live, limits=LIMITS).ok is False
-    now[4] = shown("x", probe="4", sense=True)
-    assert check_sense(now, live, limits=LIMITS).ok, "four of six may be chance"
+def test_relevance_is_lost_when_five_of_six_replies_name_nothing() -> None:
+    live = [replied("x", probe=str(i), relevant=True) for i in range(6)]
+    now = [replied("x", probe=str(i), relevant=i >= 5) for i in range(6)]
+    assert check_relevance(now, live, limits=LIMITS).ok is False
+    now[4] = replied("x", probe="4", relevant=True)
+    assert check_relevance(now, live, limits=LIMITS).ok, "four of six may be noise"
 
 
-def test_sense_lost_little_by_little_is_counted_from_the_base() -> None:
-    base = [shown("x", probe=str(i), sense=i < 11) for i in range(12)]
-    now = [shown("x", probe=str(i), sense=i >= 4) for i in range(12)]
-    assert check_slide(now, base, limits=LIMITS).ok, "four lost, one won: a quarter"
-    now[11] = shown("x", probe="11", sense=False)
-    found = check_slide(now, base, limits=LIMITS)
-    assert (found.ok, found.said) == (False, "7 of 12 replies name what was asked about, 11 of the base's")
-    assert check_slide([], base, limits=LIMITS).ok is None
+def test_relevance_lost_little_by_little_is_counted_from_the_base_model() -> None:
+    base = [replied("x", probe=str(i), relevant=i < 11) for i in range(12)]
+    now = [replied("x", probe=str(i), relevant=i >= 4) for i in range(12)]
+    assert check_drift(now, base, limits=LIMITS).ok, "four lost, one won: a quarter"
+    now[11] = replied("x", probe="11", relevant=False)
+    found = check_drift(now, base, limits=LIMITS)
+    assert (found.ok, found.detail) == (False, "7 of 12 replies name what was asked about, 11 of the base model's")
+    assert check_drift([], base, limits=LIMITS).ok is None
 
 
 @pytest.mark.parametrize(
     ("reply", "asked", "why"),
     [
         ("Tea is a warm drink.", "What is tea?", None),
-        ("茶是一种用茶叶泡的热饮料。", "What is tea?", "CJK letters where LATIN ones were asked"),
+        ("茶是一种用茶叶泡的热饮料。", "What is tea?", "CJK letters where LATIN ones were expected"),
         ("茶是 一种 用茶叶 泡的 热饮料。", "什么是茶，请告诉我？", None),
         ("tea tea tea tea tea tea tea tea tea", "What is tea?", "it repeats a phrase"),
         ("", "What is tea?", "under 3 words"),
         ("It is 42 by my count.", "12 + 30?", None),
     ],
 )
-def test_what_is_no_reply_at_all(reply: str, asked: str, why: str | None) -> None:
+def test_what_is_degenerate(reply: str, asked: str, why: str | None) -> None:
     assert flaw(reply, prompt=asked) == why
 
 
@@ -204,15 +206,15 @@ def test_a_call_needs_no_words_and_a_broken_one_is_a_flaw() -> None:
     assert script("12 + 3") is None
 
 
-def test_leaning_rewards_what_the_hint_wants_and_clips_it() -> None:
+def test_alignment_rewards_what_the_hint_wants_and_clips_it() -> None:
     # the hint likes the first token (+5, clipped to 1) and dislikes the second (-0.5)
-    assert leaning([5.0, -0.5], [-1.0, -2.0]) == pytest.approx((-1.0 + 1.0) / 2)
-    assert leaning([5.0, -0.5], [-0.5, -3.0]) > leaning([5.0, -0.5], [-1.0, -2.0])
+    assert hint_alignment([5.0, -0.5], [-1.0, -2.0]) == pytest.approx((-1.0 + 1.0) / 2)
+    assert hint_alignment([5.0, -0.5], [-0.5, -3.0]) > hint_alignment([5.0, -0.5], [-1.0, -2.0])
 
 
 def test_one_failure_refuses_a_missing_answer_holds_and_all_else_is_promoted() -> None:
-    good = [Check(name=name, ok=True, said="fine") for name in ("ability", "kl", "flaws")]
+    good = [Check(name=name, ok=True, detail="fine") for name in ("ability", "kl", "flaws")]
     assert decide(good) == ("promote", "passed: ability, kl, flaws")
-    assert decide([*good, Check(name="length", ok=False, said="2 words")]) == ("refuse", "length: 2 words")
-    assert decide([*good, Check(name="pinned", ok=None, said="none")])[0] == "promote"
+    assert decide([*good, Check(name="length", ok=False, detail="2 words")]) == ("refuse", "length: 2 words")
+    assert decide([*good, Check(name="pinned", ok=None, detail="none")])[0] == "promote"
     assert decide(good[:2]) == ("hold", "not enough evidence: flaws could not be measured")

@@ -1,4 +1,4 @@
-"""The watch: a drop is found quickly, noise is not, and what it does is in the ledger."""
+"""The live monitor: a regression is found quickly, noise is not, and what it does is in the ledger."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.backends.fake import FakeTrainer
-from openclaw_rl.gate.examination import VersionWatch
-from openclaw_rl.gate.monitor import Rules, evidence, is_new, lineage, relapse
+from openclaw_rl.config import load
+from openclaw_rl.gate.monitor import VersionMonitor
+from openclaw_rl.gate.regression import MonitorRules, evidence, find_regression, is_new, lineage
 from openclaw_rl.store import CollectLedger, JudgeLedger, ScoredTurn, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
@@ -18,7 +19,7 @@ from openclaw_rl.train.samples import Rules as TrainRules
 from openclaw_rl.types import Hint, Version
 from openclaw_rl.views import status as views
 
-RULES = Rules()
+RULES = MonitorRules(**load(environ={}).config.monitor.model_dump(exclude={"mode"}))
 BRIEF = "Please keep it under 30 words."
 
 
@@ -44,51 +45,53 @@ def test_the_ratio_by_hand() -> None:
     assert evidence(seen(0, 0, 40), seen(1, 1) + seen(1, 0, 5), rules=RULES) == pytest.approx(3.04)
 
 
-def test_five_bad_turns_in_a_row_after_a_clean_record_are_a_relapse_and_three_are_not() -> None:
+def test_five_bad_turns_in_a_row_after_a_clean_record_are_a_regression_and_three_are_not() -> None:
     clean = seen(0, 2, 18)
-    assert relapse([*clean, *seen(1, 3)], chain("live", "live"), rules=RULES) is None
-    found = relapse([*clean, *seen(1, 6)], chain("live", "live"), rules=RULES)
+    assert find_regression([*clean, *seen(1, 3)], chain("live", "live"), rules=RULES) is None
+    found = find_regression([*clean, *seen(1, 6)], chain("live", "live"), rules=RULES)
     assert found is not None
     assert (found.version, found.to) == (1, 0)
     assert found.reason == "6 of 6 turns since version 1 went badly, 2 of 20 before it"
 
 
 def test_a_user_who_was_never_content_cannot_become_less_so() -> None:
-    assert relapse([*seen(0, 20), *seen(1, 40)], chain("live", "live"), rules=RULES) is None
+    assert find_regression([*seen(0, 20), *seen(1, 40)], chain("live", "live"), rules=RULES) is None
 
 
 def test_without_a_record_there_is_nothing_to_compare_with() -> None:
-    assert relapse([*seen(0, 0, 7), *seen(1, 40)], chain("live", "live"), rules=RULES) is None
+    assert find_regression([*seen(0, 0, 7), *seen(1, 40)], chain("live", "live"), rules=RULES) is None
 
 
 def test_each_user_is_compared_with_their_own_record() -> None:
     before = [*seen(0, 0, 15, user="u1"), *seen(0, 15, user="u2")]
-    grumbler = relapse([*before, *seen(1, 12, user="u2")], chain("live", "live"), rules=RULES)
+    grumbler = find_regression([*before, *seen(1, 12, user="u2")], chain("live", "live"), rules=RULES)
     assert grumbler is None, "u2 complained before as well"
-    assert relapse([*before, *seen(1, 12, user="u1")], chain("live", "live"), rules=RULES) is not None
+    assert find_regression([*before, *seen(1, 12, user="u1")], chain("live", "live"), rules=RULES) is not None
 
 
 def test_a_newcomer_says_nothing_about_a_version_that_they_never_met() -> None:
-    assert relapse([*seen(0, 0, 20), *seen(1, 12, user="u9")], chain("live", "live"), rules=RULES) is None
+    assert find_regression([*seen(0, 0, 20), *seen(1, 12, user="u9")], chain("live", "live"), rules=RULES) is None
 
 
-def test_a_wish_from_long_ago_is_still_known() -> None:
+def test_a_preference_from_long_ago_is_still_known() -> None:
     story = [*seen(0, 3, rule=BRIEF), *seen(0, 0, 60), *seen(1, 10, rule=BRIEF)]
-    assert relapse(story, chain("live", "live"), rules=RULES) is not None
+    assert find_regression(story, chain("live", "live"), rules=RULES) is not None
 
 
-def test_a_wish_that_the_user_never_had_before_says_nothing_about_the_version() -> None:
+def test_a_preference_that_the_user_never_had_before_says_nothing_about_the_version() -> None:
     clean = seen(0, 0, 20)
-    assert relapse([*clean, *seen(1, 12, rule=BRIEF)], chain("live", "live"), rules=RULES) is None
+    assert find_regression([*clean, *seen(1, 12, rule=BRIEF)], chain("live", "live"), rules=RULES) is None
     known = [*seen(0, 4, rule=BRIEF), *seen(0, 0, 20)]
     again = seen(1, 12, rule="Answer in fewer than 30 words.")
-    assert relapse([*known, *again], chain("live", "live"), rules=RULES) is not None, "the old wish is no longer met"
+    assert find_regression([*known, *again], chain("live", "live"), rules=RULES) is not None, (
+        "the old preference is no longer met"
+    )
     assert is_new(["Use a bulleted list."], [frozenset({"under", "30", "words"})])
 
 
 def test_the_version_that_made_it_worse_is_blamed_not_those_around_it() -> None:
     story = [*seen(0, 0, 20), *seen(1, 1, 7), *seen(2, 4), *seen(3, 4)]
-    found = relapse(story, chain("live", "live", "live", "live"), rules=RULES)
+    found = find_regression(story, chain("live", "live", "live", "live"), rules=RULES)
     assert found is not None
     assert (found.version, found.to) == (2, 1)
 
@@ -99,7 +102,7 @@ def test_what_was_taken_back_is_not_held_against_those_before_it() -> None:
         Version(number=3, parent=1, base="b", adapter="a1", state="live"),
     ]
     assert lineage(versions) == {0: 0, 1: 1, 3: 1}
-    assert relapse([*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 12)], versions, rules=RULES) is None
+    assert find_regression([*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 12)], versions, rules=RULES) is None
 
 
 def test_a_version_that_a_person_brought_back_is_judged_anew() -> None:
@@ -109,25 +112,25 @@ def test_a_version_that_a_person_brought_back_is_judged_anew() -> None:
         Version(number=3, parent=1, base="b", adapter="a1", state="live"),
     ]
     story = [*seen(0, 0, 20), *seen(1, 12)]
-    assert relapse(story, versions, rules=RULES) is None, "what was said of it before is over"
-    found = relapse([*story, *seen(3, 8)], versions, rules=RULES)
+    assert find_regression(story, versions, rules=RULES) is None, "what was said of it before is over"
+    found = find_regression([*story, *seen(3, 8)], versions, rules=RULES)
     assert found is not None
     assert (found.version, found.to) == (3, 0)
 
 
 def test_weights_that_are_no_longer_kept_are_passed_by() -> None:
     story = [*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 8)]
-    found = relapse(story, chain("live", "deleted", "live"), rules=RULES)
+    found = find_regression(story, chain("live", "deleted", "live"), rules=RULES)
     assert found is not None
     assert (found.version, found.to) == (2, 0)
 
 
-def _alarms(old: float, new: float, *, trials: int, rules: Rules, seed: int) -> tuple[float, float]:
+def _alarms(old: float, new: float, *, trials: int, rules: MonitorRules, seed: int) -> tuple[float, float]:
     """The share of promotions that alarm, and how many turns that takes on average."""
-    draw, found, turns = random.Random(seed), 0, 0
+    rng, found, turns = random.Random(seed), 0, 0
     for _ in range(trials):
-        before = _drawn(draw, 0, rules.reference, old)
-        after = _drawn(draw, 1, rules.window, new)
+        before = _sampled(rng, 0, rules.reference, old)
+        after = _sampled(rng, 1, rules.window, new)
         if evidence(before, after, rules=rules) < 1 / rules.alpha:
             continue
         found += 1
@@ -137,9 +140,9 @@ def _alarms(old: float, new: float, *, trials: int, rules: Rules, seed: int) -> 
     return found / trials, turns / max(found, 1)
 
 
-def _drawn(draw: random.Random, version: int, count: int, rate: float) -> list[ScoredTurn]:
+def _sampled(rng: random.Random, version: int, count: int, rate: float) -> list[ScoredTurn]:
     return [
-        ScoredTurn(turn="t", version=version, user="u1", score=-1.0 if draw.random() < rate else 1.0)
+        ScoredTurn(turn="t", version=version, user="u1", score=-1.0 if rng.random() < rate else 1.0)
         for _ in range(count)
     ]
 
@@ -160,7 +163,7 @@ def test_a_real_drop_is_found_within_a_few_turns() -> None:
 
 
 class Served:
-    """A ledger in which turns can be told quickly, and the train loop with its watch."""
+    """A ledger in which turns are written quickly, and the train loop with its monitor."""
 
     def __init__(self, root: Path) -> None:
         path = root / "ledger.db"
@@ -178,10 +181,10 @@ class Served:
             directory=root / "versions",
             rules=TrainRules(),
             batch_size=2,
-            watch=VersionWatch(self.train, rules=RULES),
+            watch=VersionMonitor(self.train, rules=RULES),
         )
 
-    def told(
+    def served(
         self, version: int, scores: Sequence[float], hint: str | None = None, *, trainable: bool = True
     ) -> list[str]:
         names = []
@@ -196,8 +199,8 @@ class Served:
 
 def test_turns_that_may_not_train_are_no_evidence(tmp_path: Path) -> None:
     story = Served(tmp_path)
-    story.told(0, [1.0, -1.0])
-    story.told(0, [-1.0], trainable=False)
+    story.served(0, [1.0, -1.0])
+    story.served(0, [-1.0], trainable=False)
     assert [one.score for one in story.train.scored(10)] == [1.0, -1.0]
     assert story.train.bad_rates() == {0: (1, 2)}
 
@@ -205,17 +208,17 @@ def test_turns_that_may_not_train_are_no_evidence(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_a_drop_rolls_back_by_itself_pauses_training_and_says_so(tmp_path: Path) -> None:
     story = Served(tmp_path)
-    story.told(0, [1.0] * 8 + [-1.0, 1.0])
+    story.served(0, [1.0] * 8 + [-1.0, 1.0])
     for _ in range(6):
         await story.loop.tick()
     before = story.train.live_version()
     assert before is not None
-    culprits = story.told(before.number, [1.0, 1.0], hint="Answer in one word.")
+    culprits = story.served(before.number, [1.0, 1.0], hint="Answer in one word.")
     await story.loop.tick()
     worse = story.train.live_version()
     assert worse is not None
     assert worse.number == before.number + 1
-    waiting = story.told(worse.number, [-1.0] * 8)
+    waiting = story.served(worse.number, [-1.0] * 8)
     for _ in range(4):
         await story.loop.tick()
 
