@@ -32,7 +32,15 @@ from torch import Tensor
 
 from openclaw_rl import losses
 from openclaw_rl.app.factories import build_trainer
-from openclaw_rl.backends.local.training.batch import Batch, Count, Net, Student, ask_others, collate, gradient
+from openclaw_rl.backends.local.training.batch import (
+    Net,
+    Student,
+    TokenCount,
+    TrainBatch,
+    collate,
+    gradient,
+    run_references,
+)
 from openclaw_rl.backends.local.training.forward import ATTENTION, compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head
 from openclaw_rl.backends.local.training.model import adapter_layers, add_adapter, switched_off
@@ -163,16 +171,16 @@ def forget(bench: Bench) -> None:
 # --- two roads
 
 
-def tree_step(bench: Bench, batch: Batch, budget: int | None) -> Count:
+def tree_step(bench: Bench, batch: TrainBatch, budget: int | None) -> TokenCount:
     attend(bench, ATTENTION)
-    layer, count = bench.model.get_output_embeddings(), Count()
+    layer, count = bench.model.get_output_embeddings(), TokenCount()
     head = Head(weight=layer.weight)
 
     if bench.model.training != bench.model.is_gradient_checkpointing:  # as the trainer does: there is no dropout
         bench.model.train(bench.model.is_gradient_checkpointing)
     base = Net(model=bench.model, head=head, tree=True, context=bench.cast)
     with switched_off(bench.adapter):
-        others = ask_others(batch, base, base, k=4, budget=budget, count=count)
+        others = run_references(batch, base, base, k=4, budget=budget, count=count)
     student = Student(net=base, training=bench.cast)
     loss = partial(losses.loss, settings=settings())
     _, why = gradient(batch, student, others, loss, lambda _: None, k=4, budget=budget, count=count)
@@ -363,7 +371,7 @@ def peak_flops(device: torch.device) -> float:
     return 2 * size**3 / best
 
 
-def floor_seconds(bench: Bench, batch: Batch, count: Count, hints: int, flops: float) -> float:
+def floor_seconds(bench: Bench, batch: TrainBatch, count: TokenCount, hints: int, flops: float) -> float:
     """The multiplications that cannot be avoided: each packed token forward, the student's back again, and the head.
 
     What tokens see of each other is counted apart in the line below it.
@@ -375,7 +383,7 @@ def floor_seconds(bench: Bench, batch: Batch, count: Count, hints: int, flops: f
     return (layers + 2 * head * replies * (hints + 4)) / flops
 
 
-def attention_seconds(bench: Bench, batch: Batch, flops: float) -> float:
+def attention_seconds(bench: Bench, batch: TrainBatch, flops: float) -> float:
     """The same for attention: all pairs of which one sees the other, forward, and the student's back again."""
     config = bench.model.config
     pair: int = 4 * config.num_attention_heads * config.head_dim * config.num_hidden_layers

@@ -18,8 +18,8 @@ from openclaw_rl.backends.local.engine import attention
 from openclaw_rl.backends.local.engine import model_runner as runners
 from openclaw_rl.backends.local.engine import packed_linear as matrices
 from openclaw_rl.backends.local.engine.attention import Layout, Singles, Span
-from openclaw_rl.backends.local.engine.detokenizer import Stops, Words
-from openclaw_rl.backends.local.engine.events import Event, Failed, Finished, Scored, TokenDelta
+from openclaw_rl.backends.local.engine.detokenizer import IncrementalDetokenizer, StopStrings
+from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished, TokenDelta
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, common_prefix
 from openclaw_rl.backends.local.engine.model_runner import (
     FusedRunner,
@@ -138,7 +138,7 @@ def test_greedy_in_a_crowd_with_joins_and_cancellations_equals_transformers(mode
     asked = prompts(10, seed=1)
     expected = [plain(models[kind], prompt, 12) for prompt in asked]
     machine = engine(models[kind], batch=6)
-    events: list[Event] = []
+    events: list[JobEvent] = []
     for index, prompt in enumerate(asked):
         machine.submit(writing(index, prompt))
         events += machine.step()
@@ -348,7 +348,7 @@ def test_a_version_that_cannot_be_had_fails_its_requests_only(models: dict[str, 
     assert wanted == [9]
     assert list(run(machine)) == [1]
     events = machine.refuse(9, BackendError("gone"))
-    assert [event.job for event in events if isinstance(event, Failed)] == [0]
+    assert [event.job for event in events if isinstance(event, JobFailed)] == [0]
 
 
 def test_replies_that_outgrow_the_memory_are_put_back_and_still_right(models: dict[str, Any]) -> None:
@@ -383,7 +383,7 @@ def test_scores_equal_a_plain_pass_and_share_their_prompt(models: dict[str, Any]
     machine.submit(scoring(1, prompt, (7,), temperature=1.0, top_k=0))
     found = {}
     while not machine.idle:
-        found.update({event.job: event.scores for event in machine.step() if isinstance(event, Scored)})
+        found.update({event.job: event.scores for event in machine.step() if isinstance(event, ScoreFinished)})
     logits = forward(models["qwen2"], [*prompt, *reply])[len(prompt) - 1 : -1]
     expected = (logits / 0.7).log_softmax(-1)
     best = expected.topk(4)
@@ -669,27 +669,27 @@ def raw_bytes(tokens: Sequence[int]) -> str:
 
 
 def test_half_a_character_waits_for_its_other_half() -> None:
-    words = Words(raw_bytes)
+    words = IncrementalDetokenizer(raw_bytes)
     shown = [words.push(byte) for byte in "a€😀b".encode()]
     assert shown == ["a", "", "", "€", "", "", "", "😀", "b"]
     assert words.flush() == ""
 
 
 def test_bytes_that_are_no_text_are_shown_in_the_end() -> None:
-    words = Words(raw_bytes)
+    words = IncrementalDetokenizer(raw_bytes)
     assert words.push(0xE2) == ""
     assert words.flush() == "\ufffd"
-    endless = Words(raw_bytes)
+    endless = IncrementalDetokenizer(raw_bytes)
     assert "".join(endless.push(0xFF) for _ in range(8)) == "\ufffd" * 8
 
 
 def test_stop_strings_are_found_across_pieces_and_false_beginnings_released() -> None:
-    stops = Stops(("</end>", "END"))
+    stops = StopStrings(("</end>", "END"))
     assert stops.push("hello <") == ("hello ", False)
     assert stops.push("/e") == ("", False)
     assert stops.push("x") == ("</ex", False)
     assert stops.push(" E") == (" ", False)
     assert stops.push("ND more") == ("", True)
-    rest = Stops(("abc",))
+    rest = StopStrings(("abc",))
     assert rest.push("xab") == ("x", False)
     assert rest.flush() == "ab"

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerF
 from openclaw_rl.backends.hf import models as local_models
 from openclaw_rl.backends.hf.memory import GIB, available, fastest_dtype
 from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pick_device, pick_dtype
-from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.engine import worker
 from openclaw_rl.backends.local.engine.model_runner import model_runner_of, row_bytes, version_bytes
@@ -235,7 +235,7 @@ def test_some_memory_is_available() -> None:
 
 
 def test_a_prompt_goes_through_the_template_and_a_reply_ends_its_turn() -> None:
-    chat = Chat(byte_tokenizer(), ends=[0])
+    chat = ChatTemplate(byte_tokenizer(), ends=[0])
     ids = chat.encode(prompt("hé"))
     assert chat.decode(ids) == "<|im_start|>user\nhé<|im_end|>\n<|im_start|>assistant\n"
     assert len(ids) == 1 + 5 + 3 + 2 + 1 + 10
@@ -245,7 +245,7 @@ def test_a_prompt_goes_through_the_template_and_a_reply_ends_its_turn() -> None:
 
 
 def test_tools_and_calls_reach_the_template_as_objects() -> None:
-    chat = Chat(byte_tokenizer())
+    chat = ChatTemplate(byte_tokenizer())
     call = Message(role="assistant", tool_calls=(ToolCall(id="1", name="f", arguments='{"a": 7}'),))
     asked = Prompt(messages=(Message(role="user", content="x"), call), tools=(Tool(name="f"),))
     assert "f:7" in chat.decode(chat.encode(asked))
@@ -255,12 +255,12 @@ def test_tools_and_calls_reach_the_template_as_objects() -> None:
 
 
 def test_what_the_template_or_the_model_cannot_read_is_the_callers_fault() -> None:
-    chat = Chat(byte_tokenizer("{{ raise_exception('roles must alternate') }}"))
+    chat = ChatTemplate(byte_tokenizer("{{ raise_exception('roles must alternate') }}"))
     with pytest.raises(RequestError, match="roles must alternate"):
         chat.encode(prompt("a", "b"))
     seen = Prompt(messages=(Message(role="user", content="look", images=("data:image/png;base64,AA==",)),))
     with pytest.raises(RequestError, match="no images"):
-        Chat(byte_tokenizer()).encode(seen)
+        ChatTemplate(byte_tokenizer()).encode(seen)
 
 
 @pytest.fixture(scope="session")
@@ -278,7 +278,7 @@ def test_the_embedded_model_is_converted_once_and_knows_its_capitals(embedded: P
     assert lines == ["loading SmolLM2-135M-Instruct: 135 million parameters as float32"]
     assert loaded.base.startswith("SmolLM2-135M-Instruct-")
     assert loaded.context == 8192
-    chat = Chat(loaded.tokenizer)
+    chat = ChatTemplate(loaded.tokenizer)
     ids = torch.tensor([chat.encode(prompt("What is the capital of France? Answer in one word."))])
     out = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     assert "Paris" in chat.decode(out[0, ids.shape[1] :].tolist())

@@ -21,7 +21,7 @@ from defaults import engine_args
 from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.hf.models import load
-from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Delta, Policy, Stream
@@ -107,7 +107,7 @@ def reference(folder: Path, asked: Prompt, adapter: str | None = None, count: in
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    chat = Chat(loaded.tokenizer)
+    chat = ChatTemplate(loaded.tokenizer)
     ids = torch.tensor([chat.encode(asked)])
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, eos_token_id=[0, 2]

@@ -27,24 +27,23 @@ from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import publish as train_publish
 from openclaw_rl.backends.local.training.batch import (
-    Batch,
-    Count,
     Net,
     Student,
-    ask_others,
+    TokenCount,
+    TrainBatch,
     collate,
     gradient,
-    look,
-    states,
+    hidden_states,
+    loss_inputs,
+    run_references,
 )
 from openclaw_rl.backends.local.training.head import Head, largest
-from openclaw_rl.backends.local.training.memory import Shape, plan
+from openclaw_rl.backends.local.training.memory import ModelShape, plan
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
-from openclaw_rl.backends.local.training.worker import Order, Worker, norm_alarm
+from openclaw_rl.backends.local.training.worker import StepRequest, TrainWorker, norm_alarm
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.losses import LossInputs, LossSettings
-from openclaw_rl.losses.tree import Path as TokenPath
-from openclaw_rl.losses.tree import pack
+from openclaw_rl.losses.tree import TokenPath, pack
 from openclaw_rl.ports import StepResult, Trainer
 from openclaw_rl.testing import wait_until
 from openclaw_rl.types import Message, Prompt, Sample, Version
@@ -200,19 +199,19 @@ def net(model: Any, tree: bool = True) -> Net:
 
 
 def by_tree(
-    model: Any, base: Any, batch: Batch, loss: LossSettings, *, k: int, budget: int | None, tree: bool = True
-) -> tuple[LossInputs, dict[str, float], Count]:
+    model: Any, base: Any, batch: TrainBatch, loss: LossSettings, *, k: int, budget: int | None, tree: bool = True
+) -> tuple[LossInputs, dict[str, float], TokenCount]:
     """The trainer's road, and its inputs once more for a look at them."""
-    count = Count()
+    count = TokenCount()
     teacher = net(base, tree)
-    others = ask_others(batch, teacher, teacher, k=k, budget=budget, count=count)
+    others = run_references(batch, teacher, teacher, k=k, budget=budget, count=count)
     student = Student(net=net(model, tree))
     metrics, why = gradient(
         batch, student, others, lambda x: losses.loss(x, loss), lambda _: None, k=k, budget=budget, count=count
     )
     assert why is None
-    at_tokens = torch.cat(states(student.net, batch.plain, budget, Count()))
-    return look(batch, at_tokens, student.net.head, others, k=k)[0], metrics, count
+    at_tokens = torch.cat(hidden_states(student.net, batch.plain, budget, TokenCount()))
+    return loss_inputs(batch, at_tokens, student.net.head, others, k=k)[0], metrics, count
 
 
 def compare(got: LossInputs, wanted: LossInputs) -> None:
@@ -286,9 +285,9 @@ def test_recomputed_layers_and_many_query_blocks_change_nothing(monkeypatch: pyt
 def test_a_session_is_computed_once_and_not_once_per_turn() -> None:
     prompts = [list(range(1, 11 + 10 * turn)) for turn in range(4)]  # 10, 20, 30, 40 ids, each extending the last
     samples = [sample(prompt, [50, 51]) for prompt in prompts]
-    count = Count()
+    count = TokenCount()
     student, _, _ = pair("llama")
-    states(
+    hidden_states(
         net(student),
         collate(samples, [[]] * 4, version=0, device=torch.device("cpu"), wide=torch.float64).plain,
         None,
@@ -339,8 +338,8 @@ def test_a_model_that_cannot_see_a_tree_says_so_and_runs_turn_by_turn() -> None:
 
 def order(
     samples: Sequence[Sample], target: Path, *, number: int = 1, parent: Version | None = None, base: str = "tiny"
-) -> Order:
-    return Order(
+) -> StepRequest:
+    return StepRequest(
         samples=tuple(samples),
         number=number,
         parent=parent or Version(number=0, parent=None, base=base),
@@ -352,7 +351,7 @@ def version(number: int, adapter: str | None) -> Version:
     return Version(number=number, parent=number - 1, base="tiny", adapter=adapter)
 
 
-def worker(folder: str, **change: Any) -> Worker:
+def worker(folder: str, **change: Any) -> TrainWorker:
     given = {
         "model": folder,
         "cache_dir": folder,
@@ -363,7 +362,7 @@ def worker(folder: str, **change: Any) -> Worker:
         "gap_alarm": 99.0,
         "ess_alarm": 0.0,
     }
-    return Worker(trainer_args(**(given | change)))
+    return TrainWorker(trainer_args(**(given | change)))
 
 
 HINT = ASK.hinted("w9 w9 w8")
@@ -461,7 +460,7 @@ def test_a_full_tune_is_published_as_a_model_that_loads_by_its_folder(folder: st
 def test_a_run_that_was_interrupted_ends_with_the_same_weights(
     folder: str, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
-    def run(trainers: list[Worker], where: str) -> str | None:
+    def run(trainers: list[TrainWorker], where: str) -> str | None:
         parent = Version(number=0, parent=None, base="tiny")
         for number, trainer in enumerate(trainers, 1):
             done = trainer.step(order(lesson(), tmp_path / where / f"v{number}", number=number, parent=parent))
@@ -515,7 +514,7 @@ def test_the_manifest_tells_where_a_version_comes_from(folder: str, tmp_path: Pa
 # --- skips and alarms
 
 
-def unchanged(trainer: Worker, weights: dict[str, Tensor], state: Any) -> bool:
+def unchanged(trainer: TrainWorker, weights: dict[str, Tensor], state: Any) -> bool:
     return all(torch.equal(weights[n], p) for n, p in trainer.policy.parameters.items()) and trainer._state is state
 
 
@@ -605,7 +604,7 @@ def test_the_gap_of_an_on_policy_batch_is_rounding_alone(folder: str, tmp_path: 
 # --- averages
 
 
-def steps(trainer: Worker, where: Path, count: int) -> list[str]:
+def steps(trainer: TrainWorker, where: Path, count: int) -> list[str]:
     """So many steps on the same lesson, each from the one before; where they lie."""
     made: list[str] = []
     for number in range(1, count + 1):
@@ -798,7 +797,7 @@ def same_loss(a: StepResult, b: StepResult) -> bool:
 # --- the memory plan, the directory, the settings
 
 
-SMALL = Shape(
+SMALL = ModelShape(
     parameters=1000,
     trainable=100,
     layers=2,

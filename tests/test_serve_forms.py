@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from test_local_models import byte_tokenizer
 
-from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, chat_chunks, serving, sse_events
 from openclaw_rl.testing.policies import END
 from openclaw_rl.types import Message, Prompt
@@ -162,7 +162,7 @@ def test_a_backend_that_holds_a_schema_by_itself_is_simply_asked() -> None:
 
 
 def test_the_local_model_and_its_teacher_read_the_opening_at_the_very_end_of_the_prompt() -> None:
-    chat = Chat(byte_tokenizer())
+    chat = ChatTemplate(byte_tokenizer())
     prompt = Prompt(messages=(Message(role="user", content="hi"),), opening='{"name": "')
     assert chat.decode(chat.encode(prompt)).endswith('<|im_start|>assistant\n{"name": "')
     assert chat.decode(chat.encode(prompt.hinted("Look first."))).endswith('<|im_start|>assistant\n{"name": "')

@@ -16,7 +16,7 @@ from tiny import save_tiny, tiny
 from torch import Tensor
 
 from openclaw_rl.backends.hf import models
-from openclaw_rl.backends.hf.template import Chat, ends_of
+from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.events import Finished
 from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.scheduler import Engine
@@ -24,7 +24,7 @@ from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import publish as train_publish
 from openclaw_rl.backends.local.training.batch import collate
-from openclaw_rl.backends.local.training.worker import Order
+from openclaw_rl.backends.local.training.worker import StepRequest
 from openclaw_rl.ports import StepResult
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
@@ -99,7 +99,7 @@ class Here:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             (Path(target).parent / f".{Path(target).name}.1.tmp").mkdir()
             raise Died
-        done = self._worker.step(Order(samples=tuple(samples), number=number, parent=parent, target=target))
+        done = self._worker.step(StepRequest(samples=tuple(samples), number=number, parent=parent, target=target))
         if self._dies == "after it is written":
             raise Died
         return done
@@ -227,7 +227,7 @@ def test_on_policy_replies_of_the_embedded_model_are_as_likely_to_the_trainer_as
     tmp_path: Path,
 ) -> None:
     loaded = models.load("embedded", cache_dir=embedded, device="cpu", dtype="float32", progress=quiet)
-    chat = Chat(loaded.tokenizer, ends_of(loaded.model, loaded.tokenizer))
+    chat = ChatTemplate(loaded.tokenizer, ends_of(loaded.model, loaded.tokenizer))
     asked = [Prompt(messages=(Message(role="user", content=text),)) for text in ("What is tea?", "Why?")]
     engine = Engine(model_runner_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=4)
     sampling = Sampling(temperature=0.8, max_tokens=12, seed=5)

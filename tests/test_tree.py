@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.losses.tree import PackedTree, Path, distinct, pack
+from openclaw_rl.losses.tree import PackedTree, TokenPath, distinct, pack
 
 
-def path(tokens: str | list[int], reply: int) -> Path:
-    return Path(tokens=tuple(ord(c) if isinstance(c, str) else c for c in tokens), reply=reply)
+def path(tokens: str | list[int], reply: int) -> TokenPath:
+    return TokenPath(tokens=tuple(ord(c) if isinstance(c, str) else c for c in tokens), reply=reply)
 
 
-def only(paths: list[Path]) -> PackedTree:
+def only(paths: list[TokenPath]) -> PackedTree:
     (packed,) = pack(paths)
     return packed
 
@@ -78,7 +78,7 @@ def test_no_paths_are_no_forest(share: bool) -> None:
 
 def test_a_path_without_a_prompt_is_refused() -> None:
     with pytest.raises(InvalidValue, match="one must stand before the reply"):
-        Path(tokens=(1, 2), reply=2)
+        TokenPath(tokens=(1, 2), reply=2)
 
 
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=12), min_size=1, max_size=10)
@@ -89,7 +89,7 @@ sequences = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=12), min_s
 def test_every_path_reads_back_from_the_forest_as_it_went_in(
     tokens: list[list[int]], budget: int | None, share: bool
 ) -> None:
-    paths = [Path(tokens=tuple(ids), reply=len(ids) - 1) for ids in tokens]
+    paths = [TokenPath(tokens=tuple(ids), reply=len(ids) - 1) for ids in tokens]
     trees = pack(paths, budget=budget, share=share)
     assert sorted(m for packed in trees for m in packed.members) == list(range(len(paths)))
     for packed in trees:
@@ -107,7 +107,7 @@ def test_every_path_reads_back_from_the_forest_as_it_went_in(
 
 def test_building_grows_with_the_tokens_and_not_with_their_square() -> None:
     def seconds(turns: int) -> float:
-        paths = [Path(tokens=tuple(range(400 * (t + 1))), reply=100) for t in range(turns)]
+        paths = [TokenPath(tokens=tuple(range(400 * (t + 1))), reply=100) for t in range(turns)]
         best = 9.0
         for _ in range(3):
             begin = time.thread_time()

@@ -16,7 +16,16 @@ from defaults import engine_args
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.local.engine import policy as local
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
-from openclaw_rl.backends.local.engine.messages import Answer, EngineArgs, Fault, Load, News, Ready, Score, Write
+from openclaw_rl.backends.local.engine.messages import (
+    CallResult,
+    EngineArgs,
+    EngineFailure,
+    EngineOutput,
+    EngineReady,
+    GenerateRequest,
+    LoadRequest,
+    ScoreRequest,
+)
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
@@ -25,7 +34,9 @@ from openclaw_rl.serve import RequestLimits, ServeLoop, build_app
 from openclaw_rl.testing import MemoryLedger
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
-READY = Ready(name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100)
+READY = EngineReady(
+    name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100
+)
 
 
 @dataclass
@@ -42,7 +53,7 @@ class Machine:
 
 
 class Toy:
-    """A `Link` to such a process. It works on what it has been sent when the event loop comes round."""
+    """An `EngineProcess` to such a process. It works on what it has been sent when the event loop comes round."""
 
     def __init__(
         self, machine: Machine, args: EngineArgs, *, heard: Callable[..., None], ended: Callable[..., None]
@@ -50,7 +61,7 @@ class Toy:
         self.machine, self._heard, self._ended = machine, heard, ended
         self.pid = machine.starts = machine.starts + 1
         self.dead = False
-        self.open: list[Write | Score] = []
+        self.open: list[GenerateRequest | ScoreRequest] = []
         machine.asked.append([])
         machine.links.append(self)
         self._loop = asyncio.get_running_loop()
@@ -63,11 +74,15 @@ class Toy:
             self._heard(self, READY)
 
     def send(self, request: Any) -> None:
-        if isinstance(request, Load):
+        if isinstance(request, LoadRequest):
             bad = request.version in self.machine.broken
-            reply = Fault(request.id, "backend", "damaged weights") if bad else Answer(request.id, request.version)
+            reply = (
+                EngineFailure(request.id, "backend", "damaged weights")
+                if bad
+                else CallResult(request.id, request.version)
+            )
             self._loop.call_soon(self._heard, self, reply)
-        elif isinstance(request, Write | Score):
+        elif isinstance(request, GenerateRequest | ScoreRequest):
             self.machine.asked[-1].append(_text(request))
             self.open.append(request)
             if len(self.open) == 1:
@@ -80,9 +95,9 @@ class Toy:
             self.die()
             return
         for request in self.open:
-            if isinstance(request, Write):
+            if isinstance(request, GenerateRequest):
                 done = Finished(request.id, "ok", (1,), (2,), (-0.5,), "stop", request.version)
-                self._heard(self, News((TokenDelta(request.id, Delta(text="ok")), done), {}))
+                self._heard(self, EngineOutput((TokenDelta(request.id, Delta(text="ok")), done), {}))
         self.open = []
 
     def die(self) -> None:
@@ -97,13 +112,13 @@ class Toy:
 
 
 def _text(request: Any) -> str:
-    return request.prompt.messages[-1].content if isinstance(request, Write) else "poison"
+    return request.prompt.messages[-1].content if isinstance(request, GenerateRequest) else "poison"
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(local, "Link", lambda args, **rest: Toy(made, args, **rest))
+    monkeypatch.setattr(local, "EngineProcess", lambda args, **rest: Toy(made, args, **rest))
     monkeypatch.setattr(local, "BACKOFF", 0.0)
     return made
 
@@ -264,7 +279,7 @@ async def test_a_version_that_kills_the_engine_is_not_loaded_again_and_again(mac
     await policy.load(version(2, 1))
 
     def lethal(link: Toy, request: Any, send: Callable[[Toy, Any], None] = Toy.send) -> None:
-        if isinstance(request, Load) and request.version == 2:
+        if isinstance(request, LoadRequest) and request.version == 2:
             link._loop.call_soon(link.die)
         else:
             send(link, request)

@@ -14,9 +14,9 @@ from defaults import engine_args
 from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, quiet
 
 from openclaw_rl.backends.hf.models import load
-from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.engine import scheduler as engine_module
-from openclaw_rl.backends.local.engine.events import Event, Failed, Finished, Scored
+from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished
 from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.scheduler import Engine
@@ -137,7 +137,7 @@ async def _first(policy: LocalPolicy, asked: Prompt) -> None:
 def test_a_template_that_fails_on_these_messages_is_their_fault(
     wrong: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat = Chat(byte_tokenizer())
+    chat = ChatTemplate(byte_tokenizer())
 
     def fail(*_: Any, **__: Any) -> str:
         raise wrong
@@ -149,7 +149,7 @@ def test_a_template_that_fails_on_these_messages_is_their_fault(
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
 def test_arguments_that_are_no_object_of_moderate_depth_stay_text(arguments: str) -> None:
-    chat = Chat(byte_tokenizer(TEMPLATE.replace("arguments.a", "arguments")))
+    chat = ChatTemplate(byte_tokenizer(TEMPLATE.replace("arguments.a", "arguments")))
     call = Message(role="assistant", tool_calls=(ToolCall(id="1", name="f", arguments=arguments),))
     text = chat.decode(chat.encode(Prompt(messages=(Message(role="user", content="x"), call))))
     assert ("nan" if "NaN" in arguments else arguments) in text
@@ -182,9 +182,9 @@ def test_a_job_that_fails_while_its_token_is_taken_in_is_the_only_one(
         note(job, logits)
 
     monkeypatch.setattr(engine_module, "_note", failing)
-    events: list[Event] = []
+    events: list[JobEvent] = []
     while not engine.idle:
         events += engine.step()
-    assert {event.job for event in events if isinstance(event, Failed)} == {2, 4}
-    assert {event.job for event in events if isinstance(event, Finished | Scored)} == {1, 3, 5}
+    assert {event.job for event in events if isinstance(event, JobFailed)} == {2, 4}
+    assert {event.job for event in events if isinstance(event, Finished | ScoreFinished)} == {1, 3, 5}
     assert engine.kv_cache.held == 0

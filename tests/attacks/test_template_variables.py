@@ -10,7 +10,7 @@ import pytest
 from test_local_models import byte_tokenizer, prompt
 from transformers import PreTrainedTokenizerBase
 
-from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import RequestError
 from openclaw_rl.formats.variables import ALLOWED
 from openclaw_rl.serve.openapi import description
@@ -76,7 +76,7 @@ def test_what_a_template_asks_for_goes_through_in_bounds(server: RunningServer, 
 
 
 def test_a_stored_prompt_with_others_is_refused_by_the_renderer_too() -> None:
-    chat = Chat(byte_tokenizer())
+    chat = ChatTemplate(byte_tokenizer())
     for name in ("chat_template", "continue_final_message", "x"):
         with pytest.raises(RequestError, match=f"'{name}' cannot be set"):
             chat.encode(prompt("hi", template={name: "{{ 'a' * 10**9 }}"}))

@@ -21,7 +21,7 @@ END = 256
 ROLE = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
 ADAPTER = "learned.json"
 
-Answer = Callable[[Prompt, Sequence[str]], str]
+ReplyFunction = Callable[[Prompt, Sequence[str]], str]
 
 
 def echo(prompt: Prompt, rules: Sequence[str]) -> str:
@@ -45,7 +45,7 @@ class FakePolicy:
         *,
         name: str = "fake",
         context: int | None = None,
-        answer: Answer = echo,
+        answer: ReplyFunction = echo,
         reply: str | None = None,
         tokens_per_second: float | None = None,
         chunk: int = 4,
@@ -53,7 +53,7 @@ class FakePolicy:
         self.name = name
         self.base = "fake"
         self.context = context or 65536
-        self._answer: Answer = answer if reply is None else lambda _prompt, _rules: reply
+        self._answer: ReplyFunction = answer if reply is None else lambda _prompt, _rules: reply
         self._pause = chunk / tokens_per_second if tokens_per_second else None
         self._chunk = chunk
         self._adapters: dict[int, str | None] = {0: None}

@@ -6,10 +6,10 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
 
     inputs       what a loss may look at: `LossInputs`, each field with its shape
     arithmetic   the formulas, elementwise: `pg`, `k3`, `full_kl`, `reverse_kl`, `overlap`, `topk_opd`
-    choosing     which hint teaches (h*) and which entries are compared (S_t)
+    selection    which hint teaches (h*) and which entries are compared (S_t)
     methods      binary, opd, distill, combine, topk: inputs to parts; the KL penalty to the base model
-    averaging    over tokens, or over samples first
-    vitals       which tokens are fit, and whether the batch is sound
+    aggregation  over tokens, or over samples first
+    diagnostics  which tokens are fit, and whether the batch is sound
     settings     the settings: `LossSettings`
     total        `loss`: all of it, `LossInputs` to a scalar and metrics
     vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, to try things out
@@ -38,6 +38,7 @@ A custom loss is a function of the same `LossInputs`: ``my_loss(inputs) -> (scal
 
 from __future__ import annotations
 
+from openclaw_rl.losses.aggregation import AGGREGATES, Aggregate, mean_sample, mean_token
 from openclaw_rl.losses.arithmetic import (
     LOG_RATIO_LIMIT,
     bounded,
@@ -51,8 +52,10 @@ from openclaw_rl.losses.arithmetic import (
     topk_opd,
     with_tail,
 )
-from openclaw_rl.losses.averaging import AGGREGATES, Aggregate, mean_sample, mean_token
-from openclaw_rl.losses.choosing import (
+from openclaw_rl.losses.diagnostics import fit, health
+from openclaw_rl.losses.inputs import LossInputs
+from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
+from openclaw_rl.losses.selection import (
     HINTS,
     SUBSETS,
     Quad,
@@ -63,11 +66,8 @@ from openclaw_rl.losses.choosing import (
     teacher_present,
     token_optimal,
 )
-from openclaw_rl.losses.inputs import LossInputs
-from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
 from openclaw_rl.losses.settings import LossSettings, look_up, needs, weight_of
 from openclaw_rl.losses.total import loss
-from openclaw_rl.losses.vitals import fit, health
 from openclaw_rl.losses.vocabulary import from_vocabulary
 
 __all__ = [

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue
 from openclaw_rl.losses.arithmetic import bounded, is_clipped, k3, pg, reverse_kl, topk_opd
-from openclaw_rl.losses.choosing import SUBSETS, at_hint, choose
 from openclaw_rl.losses.inputs import LossInputs
+from openclaw_rl.losses.selection import SUBSETS, at_hint, choose
 
 
-class Settings(Protocol):
+class MethodSettings(Protocol):
     """What the methods read of `LossSettings`."""
 
     @property
@@ -46,7 +46,7 @@ class Part:
     clipped: Tensor | None = None
 
 
-def _eps(s: Settings) -> dict[str, float]:
+def _eps(s: MethodSettings) -> dict[str, float]:
     return {"eps_low": s.eps_low, "eps_high": s.eps_high}
 
 
@@ -54,35 +54,35 @@ def _log_ratio(x: LossInputs, mask: Tensor) -> Tensor:
     return torch.where(mask, x.current - x.old, 0.0)
 
 
-def _surrogate(name: str, x: LossInputs, advantage: Tensor, mask: Tensor, s: Settings, weight: float) -> Part:
+def _surrogate(name: str, x: LossInputs, advantage: Tensor, mask: Tensor, s: MethodSettings, weight: float) -> Part:
     log_ratio, advantage = _log_ratio(x, mask), torch.where(mask, advantage, 0.0)
     values, clipped = pg(log_ratio, advantage, **_eps(s)), is_clipped(log_ratio, advantage, **_eps(s))
     return Part(name=name, values=values, mask=mask, weight=weight, clipped=clipped)
 
 
-def _scalar(x: LossInputs, mask: Tensor, s: Settings, weight: float) -> Part:
+def _scalar(x: LossInputs, mask: Tensor, s: MethodSettings, weight: float) -> Part:
     return _surrogate("rl", x, x.advantage[x.sample], mask & x.has_advantage[x.sample], s, weight)
 
 
-def _token_gap(x: LossInputs, mask: Tensor, s: Settings) -> tuple[Tensor, Tensor]:
+def _token_gap(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Tensor, Tensor]:
     """clamp(l_T - l_old, +-C) of the sampled token under the first hint [N], and where there is one [N]."""
     hint, present = choose(x, mask, "shortest")
     gap = at_hint(x.teacher, hint).detach() - x.old
     return bounded(torch.where(present, gap, 0.0), s.clip), present
 
 
-def binary(x: LossInputs, mask: Tensor, s: Settings) -> tuple[Part, ...]:
+def binary(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
     """L_t = PG(exp(l_cur - l_old), A)."""
     return (_scalar(x, mask, s, 1.0),)
 
 
-def opd(x: LossInputs, mask: Tensor, s: Settings) -> tuple[Part, ...]:
+def opd(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
     """L_t = PG(rho_t, clamp(l_T - l_old, +-C)), under the first hint."""
     advantage, present = _token_gap(x, mask, s)
     return (_surrogate("opd", x, advantage, present, s, 1.0),)
 
 
-def distill(x: LossInputs, mask: Tensor, _s: Settings) -> tuple[Part, ...]:
+def distill(x: LossInputs, mask: Tensor, _s: MethodSettings) -> tuple[Part, ...]:
     """Reverse KL over the first hint's teacher top-k and a tail bin."""
     hint, present = choose(x, mask, "shortest")
     current, top = at_hint(x.teacher_current, hint), at_hint(x.teacher_top, hint)
@@ -91,7 +91,7 @@ def distill(x: LossInputs, mask: Tensor, _s: Settings) -> tuple[Part, ...]:
     return (Part(name="opd", values=values, mask=present),)
 
 
-def combine(x: LossInputs, mask: Tensor, s: Settings) -> tuple[Part, ...]:
+def combine(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
     """One surrogate with A_t = w_opd clamp(l_T - l_old, +-C) + w_rl A; a branch without signal adds nothing."""
     gap, present = _token_gap(x, mask, s)
     scored = x.has_advantage[x.sample] & mask
@@ -99,7 +99,7 @@ def combine(x: LossInputs, mask: Tensor, s: Settings) -> tuple[Part, ...]:
     return (_surrogate("combine", x, advantage, present | scored, s, 1.0),)
 
 
-def topk(x: LossInputs, mask: Tensor, s: Settings) -> tuple[Part, ...]:
+def topk(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
     """w_rl PG(rho_t, A) + w_opd L^OPD_t over the chosen hint and subset."""
     scalar = _scalar(x, mask, s, s.w_rl)
     hint, present = choose(x, mask, s.hint_selection)
@@ -113,7 +113,7 @@ def topk(x: LossInputs, mask: Tensor, s: Settings) -> tuple[Part, ...]:
 class Method:
     """A method and what it looks at: the most hints (None: all), scores, and whether the two weights apply to it."""
 
-    parts: Callable[[LossInputs, Tensor, Settings], tuple[Part, ...]]
+    parts: Callable[[LossInputs, Tensor, MethodSettings], tuple[Part, ...]]
     hints: int | None
     scores: bool
     weighted: bool = False

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.losses.averaging import AGGREGATES
-from openclaw_rl.losses.choosing import HINTS, SUBSETS
+from openclaw_rl.losses.aggregation import AGGREGATES
 from openclaw_rl.losses.methods import KLS, METHODS
+from openclaw_rl.losses.selection import HINTS, SUBSETS
 
-Entry = TypeVar("Entry")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class LossSettings:
             look_up(table, getattr(self, name), name)
 
 
-def look_up(table: Mapping[str, Entry], name: str, setting: str) -> Entry:
+def look_up(table: Mapping[str, T], name: str, setting: str) -> T:
     """The entry called ``name``; raises ConfigError that lists the known ones."""
     if name not in table:
         raise ConfigError(f"no {setting} called {name!r}", remedy=f"known: {', '.join(table)}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from openclaw_rl.losses.averaging import AGGREGATES
+from openclaw_rl.losses.aggregation import AGGREGATES
+from openclaw_rl.losses.diagnostics import fit, health
 from openclaw_rl.losses.inputs import LossInputs
 from openclaw_rl.losses.methods import KLS, METHODS, Part
 from openclaw_rl.losses.settings import LossSettings
-from openclaw_rl.losses.vitals import fit, health
 
 
 def loss(x: LossInputs, settings: LossSettings) -> tuple[Tensor, dict[str, float]]:

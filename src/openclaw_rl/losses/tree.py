@@ -27,7 +27,7 @@ _WIDTH = array("I").itemsize  # any order that keeps equal prefixes together wil
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Path:
+class TokenPath:
     """One sequence: its ids, of which the last ``reply`` are to be predicted by the ones before them."""
 
     tokens: tuple[int, ...]
@@ -69,7 +69,7 @@ class PackedTree:
         return torch.nonzero(self.depth == 0)[:, 0].tolist()
 
 
-def pack(paths: Sequence[Path], *, budget: int | None = None, share: bool = True) -> tuple[PackedTree, ...]:
+def pack(paths: Sequence[TokenPath], *, budget: int | None = None, share: bool = True) -> tuple[PackedTree, ...]:
     """Forests that hold every path once, each of at most ``budget`` tokens (a longer path stands alone).
 
     ``share`` False repeats shared prefixes: one tree for each path, for models that cannot see a tree.
@@ -82,12 +82,12 @@ def pack(paths: Sequence[Path], *, budget: int | None = None, share: bool = True
     return tuple(_lay(paths, part, lengths) for part, lengths in _split(paths, order, shared, budget))
 
 
-def distinct(paths: Sequence[Path]) -> int:
+def distinct(paths: Sequence[TokenPath]) -> int:
     """How many tokens one packed tree of all the paths computes."""
     return sum(tree.size for tree in pack(paths))
 
 
-def _key(path: Path) -> bytes:
+def _key(path: TokenPath) -> bytes:
     return array("I", path.tokens[:-1]).tobytes()
 
 
@@ -106,7 +106,7 @@ def _common(a: bytes, b: bytes) -> int:
 
 
 def _split(
-    paths: Sequence[Path], order: list[int], shared: list[int], budget: int | None
+    paths: Sequence[TokenPath], order: list[int], shared: list[int], budget: int | None
 ) -> Iterator[tuple[list[int], list[int]]]:
     """Cut the sorted paths into runs whose new tokens fit the budget; the first of a run shares nothing."""
     part: list[int] = []
@@ -127,16 +127,16 @@ def _split(
 
 Run = tuple[int, int, int]
 """A stretch of the current branch: the depth it begins at, its first packed index, its length."""
-Mark = tuple[int, int, int]
+EndMark = tuple[int, int, int]
 """Packed tokens first .. stop-1 have their end here."""
 
 
-def _lay(paths: Sequence[Path], part: list[int], shared: list[int]) -> PackedTree:
+def _lay(paths: Sequence[TokenPath], part: list[int], shared: list[int]) -> PackedTree:
     """Pack sorted paths, each from where it leaves the one before it."""
     tokens: list[int] = []
     depth: list[Tensor] = []
     runs: list[Run] = []
-    marks: list[Mark] = []
+    marks: list[EndMark] = []
     rows = []
     for which, common in zip(part, shared, strict=True):
         path, length = paths[which], len(paths[which].tokens) - 1
@@ -156,7 +156,7 @@ def _lay(paths: Sequence[Path], part: list[int], shared: list[int]) -> PackedTre
     )
 
 
-def _prune(runs: list[Run], common: int, now: int) -> list[Mark]:
+def _prune(runs: list[Run], common: int, now: int) -> list[EndMark]:
     """Take from the branch all that lies at depth ``common`` and below: it ends before packed index ``now``."""
     marks = []
     while runs and runs[-1][0] + runs[-1][2] > common:
@@ -168,7 +168,7 @@ def _prune(runs: list[Run], common: int, now: int) -> list[Mark]:
     return marks
 
 
-def _ends(marks: list[Mark], size: int) -> Tensor:
+def _ends(marks: list[EndMark], size: int) -> Tensor:
     end = torch.zeros(size, dtype=torch.int64)
     for first, stop, now in marks:
         end[first:stop] = now

@@ -30,14 +30,14 @@ MARKS = (
 )
 """how a chat template betrays the form of its tool calls; the first that fits"""
 
-Progress = Callable[[str], None]
+ProgressCallback = Callable[[str], None]
 
 SMALL = 1_000_000_000
 """parameters below which `auto` spends twice the memory to be exact"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedModel:
     """A model ready to run. ``base`` is the identity of its weights; ``context`` the most tokens it was made for."""
 
     model: Any
@@ -56,10 +56,10 @@ def load(
     cache_dir: Path,
     device: str,
     dtype: str,
-    progress: Progress,
+    progress: ProgressCallback,
     chat_template: str | None = None,
     tool_format: str | None = None,
-) -> Loaded:
+) -> LoadedModel:
     """Find, check and load ``model``. ``chat_template`` (text or file) and ``tool_format`` override the model's own.
 
     Raises ModelRefused for a model that cannot chat, is incomplete or does not fit.
@@ -77,7 +77,7 @@ def load(
         f"loading {name}: {weights.parameters / 1e6:,.0f} million parameters as {str(kind).removeprefix('torch.')}"
     )
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True, trust_remote_code=False)
-    return Loaded(
+    return LoadedModel(
         model=loaded.to(place).eval().requires_grad_(False),
         tokenizer=tokenizer,
         name=name,
@@ -98,7 +98,7 @@ def _quiet_bars() -> None:
     logging.disable_progress_bar()
 
 
-def find(model: str, *, cache_dir: Path, progress: Progress) -> tuple[Path, str]:
+def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Path, str]:
     """The folder of a model and the name that clients see."""
     if model == EMBEDDED:
         return gguf_folder(_embedded_file(), cache_dir=cache_dir, progress=progress), EMBEDDED_NAME
@@ -128,7 +128,7 @@ def _embedded_file() -> Path:
     return files[0]
 
 
-def _download(model: str, progress: Progress) -> Path:
+def _download(model: str, progress: ProgressCallback) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from openclaw_rl.backends.hf.contents import TAG, Guard, free_mark, within
+from openclaw_rl.backends.hf.special_tokens import TAG, Guard, free_mark, within
 from openclaw_rl.errors import RequestError
 from openclaw_rl.formats.variables import check_variables
 from openclaw_rl.types import Message, Prompt, Tokens, Tool
@@ -20,7 +20,7 @@ DEEPEST = 64
 """how deep the arguments of a call may be nested to be handed to a template as an object"""
 
 
-class Chat:
+class ChatTemplate:
     """One tokenizer and what follows from it. Not for several threads at once: see `again`."""
 
     def __init__(self, tokenizer: Any, ends: Sequence[int] = ()) -> None:
@@ -29,14 +29,14 @@ class Chat:
         self.ends = frozenset((*ends, self.end))
         self._guard = Guard(tokenizer)
 
-    def again(self) -> Chat:
+    def again(self) -> ChatTemplate:
         """The same for another thread: tokenizers must not be used by two at once."""
         twin = copy.copy(self)
         twin.tokenizer = copy.deepcopy(self.tokenizer)
         return twin
 
     def encode(self, prompt: Prompt) -> Tokens:
-        """The ids of a prompt and of its opening, ready for a reply; what its contents spell stays text (`contents`).
+        """The ids of a prompt and its opening, ready for a reply; what contents spell stays text (`special_tokens`).
 
         Raises RequestError for whatever the template, the tokenizer or this model cannot make of it.
         """
@@ -44,7 +44,7 @@ class Chat:
             raise RequestError("this model reads text only, no images", field="messages", remedy="leave images out")
         check_variables(prompt.template)
         try:
-            given = _Given.of(prompt)
+            given = _TemplateInputs.of(prompt)
             mark = free_mark([*given.texts(), prompt.opening])
             text = self._render(given.marked(self._guard, mark)) + self._opening(prompt.opening, mark)
             return self._encode(text, mark)
@@ -59,7 +59,7 @@ class Chat:
         mark = free_mark([text])
         return (*self._encode(self._guard.turns.marked(text, mark), mark), self.end)
 
-    def _render(self, given: _Given) -> str:
+    def _render(self, given: _TemplateInputs) -> str:
         text: str = self.tokenizer.apply_chat_template(
             given.messages, tools=given.tools or None, add_generation_prompt=True, tokenize=False, **given.variables
         )
@@ -109,7 +109,7 @@ def ends_of(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _TemplateInputs:
     """What a template is handed: plain JSON."""
 
     messages: list[dict[str, Any]]
@@ -117,7 +117,7 @@ class _Given:
     variables: dict[str, Any]
 
     @classmethod
-    def of(cls, prompt: Prompt) -> _Given:
+    def of(cls, prompt: Prompt) -> _TemplateInputs:
         tools = [] if prompt.tool_choice == "none" else [_tool(tool) for tool in prompt.tools]
         return cls([_message(message) for message in prompt.messages], tools, dict(prompt.template))
 
@@ -132,8 +132,8 @@ class _Given:
         within([self.messages, self.tools, self.variables], note)
         return found
 
-    def marked(self, guard: Guard, mark: str) -> _Given:
-        """The same with a mark wherever a content spells a special token; see `contents`."""
+    def marked(self, guard: Guard, mark: str) -> _TemplateInputs:
+        """The same with a mark wherever a content spells a special token; see `special_tokens`."""
 
         def text(value: str) -> str:
             return guard.all.marked(value, mark)
@@ -146,7 +146,7 @@ class _Given:
             return {name: within(value, own if name in _SAID else text) for name, value in old.items()}
 
         messages = [message(old) for old in self.messages]
-        return _Given(messages, within(self.tools, text), within(self.variables, text))
+        return _TemplateInputs(messages, within(self.tools, text), within(self.variables, text))
 
 
 _SAID = frozenset({"content", "reasoning_content"})

@@ -17,14 +17,14 @@ EDGE = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weights:
+class WeightFiles:
     """Parameters in all files, and a short hash that tells one set of weights from another."""
 
     parameters: int
     identity: str
 
 
-def inspect(folder: Path) -> Weights:
+def inspect(folder: Path) -> WeightFiles:
     """Read the headers in ``folder``; raises ModelRefused naming what is missing or cut short."""
     if not (folder / "config.json").is_file():
         raise ModelRefused(f"{folder} has no config.json", remedy="is it the folder of a model? download it again")
@@ -35,7 +35,7 @@ def inspect(folder: Path) -> Weights:
         parameters += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
         digest.update(f"{file.name} {file.stat().st_size}".encode())
         digest.update(_edges(file))
-    return Weights(parameters=parameters, identity=digest.hexdigest()[:10])
+    return WeightFiles(parameters=parameters, identity=digest.hexdigest()[:10])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -17,12 +17,12 @@ HOLD = 120.0
 T = TypeVar("T")
 
 
-class Lost(BackendDown):
+class EngineLost(BackendDown):
     """The process ended under a request."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class GenerateCall:
     """A reply that is asked for. ``live``: of whatever version is live, which was ``version``."""
 
     prompt: Prompt
@@ -32,7 +32,7 @@ class Asking:
     scope: str
 
 
-def fatal(lost: Lost) -> FatalRequest:
+def fatal(lost: EngineLost) -> FatalRequest:
     return FatalRequest(
         f"the engine ended twice while it worked on this request, which is not tried again ({lost.what})",
         remedy="change the request, or report what the server's log says",

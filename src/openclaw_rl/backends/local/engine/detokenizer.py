@@ -11,7 +11,7 @@ LONGEST_CHARACTER = 4
 Decode = Callable[[Sequence[int]], str]
 
 
-class Words:
+class IncrementalDetokenizer:
     """Decodes a growing list of tokens piece by piece; half a character waits for its other half."""
 
     def __init__(self, decode: Decode) -> None:
@@ -43,7 +43,7 @@ class Words:
         return whole[len(old) :]
 
 
-class Stops:
+class StopStrings:
     """Finds stop strings across the borders of tokens."""
 
     def __init__(self, stops: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoreFinished:
     """The answer to a score."""
 
     job: int
@@ -39,11 +39,11 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class JobFailed:
     """A job that could not be done."""
 
     job: int
     error: OpenClawError
 
 
-Event = TokenDelta | Finished | Scored | Failed
+JobEvent = TokenDelta | Finished | ScoreFinished | JobFailed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.backends.local.engine.events import Finished, Scored, TokenDelta
+from openclaw_rl.backends.local.engine.events import Finished, ScoreFinished, TokenDelta
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.types import Prompt, Sampling, Tokens
 
@@ -33,25 +33,25 @@ class EngineArgs:
 
 
 @dataclass(frozen=True, slots=True)
-class Encode:
+class EncodeRequest:
     id: int
     prompt: Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenize:
+class TokenizeRequest:
     id: int
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Decode:
+class DecodeRequest:
     id: int
     tokens: Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class GenerateRequest:
     """Ask for a reply of one version."""
 
     id: int
@@ -62,7 +62,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ScoreRequest:
     id: int
     prompt: Tokens
     reply: Tokens
@@ -73,14 +73,14 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Know:
+class RegisterVersions:
     """Versions by number and where they lie; None is the base model."""
 
     adapters: Mapping[int, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadRequest:
     """Load a known version and make it live."""
 
     id: int
@@ -88,7 +88,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class AdmitRequest:
     """Load a known version beside the live one and keep it until it is dismissed."""
 
     id: int
@@ -96,27 +96,39 @@ class Host:
 
 
 @dataclass(frozen=True, slots=True)
-class Dismiss:
+class DismissRequest:
     """Keep a hosted version no longer."""
 
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelRequest:
     id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopRequest:
     """End the process."""
 
 
-Request = Encode | Tokenize | Decode | Write | Score | Know | Load | Host | Dismiss | Cancel | Stop
+EngineRequest = (
+    EncodeRequest
+    | TokenizeRequest
+    | DecodeRequest
+    | GenerateRequest
+    | ScoreRequest
+    | RegisterVersions
+    | LoadRequest
+    | AdmitRequest
+    | DismissRequest
+    | CancelRequest
+    | StopRequest
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class EngineReady:
     """The model is loaded."""
 
     name: str
@@ -129,22 +141,22 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoadProgress:
     """A line for a person who waits."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The value of an `Encode`, `Tokenize`, `Decode` or `Load`."""
+class CallResult:
+    """The value of an `EncodeRequest`, `TokenizeRequest`, `DecodeRequest` or `LoadRequest`."""
 
     id: int
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class EngineFailure:
     """An error that can travel. ``id`` None: the process cannot go on."""
 
     id: int | None
@@ -157,7 +169,7 @@ class Fault:
     asked: int = 0
 
     @classmethod
-    def of(cls, id: int | None, error: BaseException) -> Fault:
+    def of(cls, id: int | None, error: BaseException) -> EngineFailure:
         if isinstance(error, ContextOverflow):
             return cls(id, "overflow", error.what, limit=error.limit, asked=error.asked)
         if isinstance(error, RequestError):
@@ -180,11 +192,11 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class EngineOutput:
     """What the engine did since the last news, and its figures."""
 
-    events: tuple[TokenDelta | Finished | Scored, ...]
+    events: tuple[TokenDelta | Finished | ScoreFinished, ...]
     stats: Mapping[str, int]
 
 
-Reply = Ready | Progress | Answer | Fault | News
+EngineMessage = EngineReady | LoadProgress | CallResult | EngineFailure | EngineOutput

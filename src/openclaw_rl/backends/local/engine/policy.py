@@ -17,32 +17,32 @@ from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, TypeAlias, cast
 
-from openclaw_rl.backends.local.engine.asking import Asking, Lost, completion, fatal, settle, within
-from openclaw_rl.backends.local.engine.events import Finished, Scored, TokenDelta
-from openclaw_rl.backends.local.engine.lineage import Lineage
-from openclaw_rl.backends.local.engine.link import Link
+from openclaw_rl.backends.local.engine.admission import AdmissionQueue
+from openclaw_rl.backends.local.engine.asking import EngineLost, GenerateCall, completion, fatal, settle, within
+from openclaw_rl.backends.local.engine.events import Finished, ScoreFinished, TokenDelta
 from openclaw_rl.backends.local.engine.messages import (
-    Answer,
-    Cancel,
-    Decode,
-    Dismiss,
-    Encode,
+    AdmitRequest,
+    CallResult,
+    CancelRequest,
+    DecodeRequest,
+    DismissRequest,
+    EncodeRequest,
     EngineArgs,
-    Fault,
-    Host,
-    Know,
-    Load,
-    News,
-    Progress,
-    Ready,
-    Reply,
-    Request,
-    Score,
-    Tokenize,
-    Write,
+    EngineFailure,
+    EngineMessage,
+    EngineOutput,
+    EngineReady,
+    EngineRequest,
+    GenerateRequest,
+    LoadProgress,
+    LoadRequest,
+    RegisterVersions,
+    ScoreRequest,
+    TokenizeRequest,
 )
-from openclaw_rl.backends.local.engine.scoped import Scoped
-from openclaw_rl.backends.local.engine.suspects import Turnstile
+from openclaw_rl.backends.local.engine.process import EngineProcess
+from openclaw_rl.backends.local.engine.scoped import ScopedPolicy
+from openclaw_rl.backends.local.engine.version_table import VersionTable
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError, RequestError
 from openclaw_rl.ports import Ability, Delta, Policy, Scores, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
@@ -74,12 +74,12 @@ class LocalPolicy:
         self.base = ""
         self.context = args.context or 0
         self.tool_format = args.tool_format or "none"
-        self.facts: Ready | None = None
+        self.facts: EngineReady | None = None
         self._progress = progress or (lambda text: logger.info("engine: %s", text))
-        self._versions = Lineage()
+        self._versions = VersionTable()
         self._live = 0
         self._ids = itertools.count(1)
-        self._link: Link | None = None
+        self._link: EngineProcess | None = None
         self._state = "stopped"
         self._error: str | None = None
         self._last_error: str | None = None
@@ -87,10 +87,10 @@ class LocalPolicy:
         self._stats: Mapping[str, int] = {}
         self._up = asyncio.Event()
         self._now = asyncio.Event()
-        self._turnstile = Turnstile()
+        self._turnstile = AdmissionQueue()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._streams: dict[int, asyncio.Queue[_Item]] = {}
-        self._starting: asyncio.Future[Ready] | None = None
+        self._starting: asyncio.Future[EngineReady] | None = None
         self._mending: asyncio.Task[None] | None = None
 
     @property
@@ -150,19 +150,19 @@ class LocalPolicy:
 
     def scoped(self, scope: str) -> Policy:
         """The same policy for one scope: what it has read for another is not reused, so nobody can tell what it was."""
-        return cast(Policy, Scoped(self, scope)) if scope else self
+        return cast(Policy, ScopedPolicy(self, scope)) if scope else self
 
     async def encode(self, prompt: Prompt) -> Tokens:
         """The prompt's ids through the chat template, ready for a reply."""
-        return cast(Tokens, await self._ask(lambda id: Encode(id, prompt)))
+        return cast(Tokens, await self._ask(lambda id: EncodeRequest(id, prompt)))
 
     async def tokenize(self, text: str) -> Tokens:
         """The ids of a reply's bare text followed by the end-of-turn token."""
-        return cast(Tokens, await self._ask(lambda id: Tokenize(id, text)))
+        return cast(Tokens, await self._ask(lambda id: TokenizeRequest(id, text)))
 
     async def decode(self, tokens: Tokens) -> str:
         """The text of ids, special tokens kept."""
-        return cast(str, await self._ask(lambda id: Decode(id, tokens)))
+        return cast(str, await self._ask(lambda id: DecodeRequest(id, tokens)))
 
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
@@ -171,7 +171,7 @@ class LocalPolicy:
         if not reply:
             return Scores(logprobs=())
         number = self._number(version)
-        return cast(Scores, await self._ask(lambda id: Score(id, prompt, reply, number, temperature, top_k)))
+        return cast(Scores, await self._ask(lambda id: ScoreRequest(id, prompt, reply, number, temperature, top_k)))
 
     async def load(self, version: Version) -> None:
         """Load ``version`` beside the running one and make it live. Requests in flight keep theirs.
@@ -182,29 +182,29 @@ class LocalPolicy:
         if self._state == "down":
             await self._start_again(version.number)
         else:
-            await self._ask(lambda id: Load(id, version.number))
+            await self._ask(lambda id: LoadRequest(id, version.number))
             self._live = version.number
         self._versions.loaded(version.number)
 
     async def admit(self, version: Version) -> None:
         """Load ``version`` beside the live one and keep it until `dismiss`; its requests give way to users'."""
         self.know(version)
-        await self._ask(lambda id: Host(id, version.number))
+        await self._ask(lambda id: AdmitRequest(id, version.number))
 
     async def dismiss(self, number: int) -> None:
         """Let an admitted version go, unless it is the live one."""
         if self._link is not None:
-            self._link.send(Dismiss(number))
+            self._link.send(DismissRequest(number))
 
     def know(self, version: Version) -> None:
         """Make ``version`` known by its number without making it live; it is loaded when first asked for."""
         self._versions.know(version)
         if self._link is not None:
-            self._link.send(Know({version.number: version.adapter}))
+            self._link.send(RegisterVersions({version.number: version.adapter}))
 
     async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None, scope: str) -> _Bits:
         number = self._number(version)
-        asking = Asking(prompt, sampling, number, number == self._live, scope)
+        asking = GenerateCall(prompt, sampling, number, number == self._live, scope)
         for again in (False, True):
             shown = False
             stream = self._attempt(asking, alone=again)
@@ -213,7 +213,7 @@ class LocalPolicy:
                     shown = True
                     yield item
                 return
-            except Lost as lost:
+            except EngineLost as lost:
                 if shown:
                     raise
                 if again:
@@ -221,7 +221,7 @@ class LocalPolicy:
             finally:
                 await stream.aclose()
 
-    async def _attempt(self, asking: Asking, *, alone: bool) -> _Bits:
+    async def _attempt(self, asking: GenerateCall, *, alone: bool) -> _Bits:
         async with self._turnstile.passing(alone=alone) as shown:
             await self._ready()
             gone = asking.live and asking.version in self._versions.unloadable
@@ -230,7 +230,7 @@ class LocalPolicy:
             id, link = next(self._ids), self._link
             queue: asyncio.Queue[_Item] = asyncio.Queue()
             self._streams[id] = queue
-            link.send(Write(id, asking.prompt, asking.sampling, number, asking.scope))
+            link.send(GenerateRequest(id, asking.prompt, asking.sampling, number, asking.scope))
             over = False
             try:
                 while not over:
@@ -243,7 +243,7 @@ class LocalPolicy:
             finally:
                 self._streams.pop(id, None)
                 if not over:
-                    link.send(Cancel(id))
+                    link.send(CancelRequest(id))
 
     def _number(self, version: int | None) -> int:
         number = self._live if version is None else version
@@ -252,19 +252,19 @@ class LocalPolicy:
             raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
         return number
 
-    async def _ask(self, request: Callable[[int], Request]) -> Any:
+    async def _ask(self, request: Callable[[int], EngineRequest]) -> Any:
         """Send a request and wait for its answer; asked again, once and alone, when the process ends under it."""
         for again in (False, True):
             async with self._turnstile.passing(alone=again):
                 await self._ready()
                 try:
                     return await self._send(request)
-                except Lost as lost:
+                except EngineLost as lost:
                     if again:
                         raise fatal(lost) from lost
         raise AssertionError("the loop above returns or raises")
 
-    async def _send(self, request: Callable[[int], Request]) -> Any:
+    async def _send(self, request: Callable[[int], EngineRequest]) -> Any:
         assert self._link is not None
         id, link = next(self._ids), self._link
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -275,7 +275,7 @@ class LocalPolicy:
         finally:
             self._waiting.pop(id, None)
             if future.cancelled():
-                link.send(Cancel(id))
+                link.send(CancelRequest(id))
 
     async def _ready(self) -> None:
         """Wait while the engine is being started again; raises BackendDown when that takes too long or is given up."""
@@ -301,12 +301,12 @@ class LocalPolicy:
     async def _open(self) -> None:
         """A new process, its model loaded, the live version in place."""
         self._starting = asyncio.get_running_loop().create_future()
-        self._link = Link(self._args, heard=self._heard, ended=self._ended)
+        self._link = EngineProcess(self._args, heard=self._heard, ended=self._ended)
         facts = await self._starting
         self.facts = facts
         self.name = facts.name
         self.base, self.context, self.tool_format = facts.base, facts.context, facts.tool_format
-        self._link.send(Know(dict(self._versions.adapters)))
+        self._link.send(RegisterVersions(dict(self._versions.adapters)))
         await self._load_live()
         self._state = "ready"
         self._up.set()
@@ -316,7 +316,7 @@ class LocalPolicy:
         number = self._live
         while number:
             try:
-                await self._send(partial(Load, version=number))
+                await self._send(partial(LoadRequest, version=number))
                 self._versions.loaded(number)
                 break
             except BackendDown as error:
@@ -334,36 +334,36 @@ class LocalPolicy:
         if link is not None:
             await asyncio.to_thread(link.close)
 
-    def _heard(self, link: Link, reply: Reply) -> None:
+    def _heard(self, link: EngineProcess, reply: EngineMessage) -> None:
         if link is not self._link:
             return
         match reply:
-            case Ready():
+            case EngineReady():
                 settle(self._starting, reply)
-            case Progress(text):
+            case LoadProgress(text):
                 self._progress(text)
-            case Answer(id, value):
+            case CallResult(id, value):
                 settle(self._waiting.get(id), value)
-            case Fault(None):
+            case EngineFailure(None):
                 self._error = reply.error().what
                 settle(self._starting, reply.error())
-            case Fault(id):
+            case EngineFailure(id):
                 self._hand(cast(int, id), reply.error())
-            case News(events, stats):
+            case EngineOutput(events, stats):
                 self._stats = stats
                 for event in events:
                     self._hand(event.job, event)
 
-    def _hand(self, id: int, item: TokenDelta | Finished | Scored | OpenClawError) -> None:
+    def _hand(self, id: int, item: TokenDelta | Finished | ScoreFinished | OpenClawError) -> None:
         """Give an event to whoever waits for it; nobody does after a cancellation."""
-        if isinstance(item, Scored):
+        if isinstance(item, ScoreFinished):
             settle(self._waiting.get(id), item.scores)
         elif id in self._streams:
             self._streams[id].put_nowait(item)
         elif isinstance(item, OpenClawError):
             settle(self._waiting.get(id), item)
 
-    def _ended(self, link: Link, code: int | None) -> None:
+    def _ended(self, link: EngineProcess, code: int | None) -> None:
         if link is not self._link or self._state == "stopped":
             return
         self._error = self._error or f"the engine process ended with exit code {code}"
@@ -371,7 +371,7 @@ class LocalPolicy:
         logger.error("engine.died code=%s error=%s", code, self._error)
         settle(self._starting, BackendDown(self._error))
         self._up.clear()
-        self._fail(Lost(f"the local engine stopped: {self._error}"))
+        self._fail(EngineLost(f"the local engine stopped: {self._error}"))
         if self._state == "ready":
             self._state = "restarting"
             self._mending = asyncio.get_running_loop().create_task(self._mend())

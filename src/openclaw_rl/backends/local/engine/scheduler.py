@@ -18,11 +18,11 @@ import torch
 from openclaw_rl.backends.hf.memory import release
 from openclaw_rl.backends.local.engine.attention import Layout, Span
 from openclaw_rl.backends.local.engine.cuda_graphs import GraphedRunner
-from openclaw_rl.backends.local.engine.events import Event, Failed, TokenDelta
+from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed, TokenDelta
 from openclaw_rl.backends.local.engine.kv_cache import SHORTEST_HIT, common_prefix
 from openclaw_rl.backends.local.engine.model_runner import FusedRunner, ModelRunner, kv_cache_for
 from openclaw_rl.backends.local.engine.sampler import sample
-from openclaw_rl.backends.local.engine.sequences import Generation, Job, Scoring
+from openclaw_rl.backends.local.engine.sequences import EngineJob, Generation, Scoring
 from openclaw_rl.errors import BackendError, OpenClawError
 
 AHEAD = 128
@@ -35,7 +35,7 @@ EVERY = 4
 class _Part:
     """The next ``count`` tokens of one job in a pass."""
 
-    job: Job
+    job: EngineJob
     count: int
 
     @property
@@ -58,7 +58,7 @@ class PrefillBudget:
 
 
 @dataclass(slots=True)
-class Counts:
+class EngineCounts:
     """What happened since the start."""
 
     steps: int = 0
@@ -70,10 +70,10 @@ class Counts:
 
 @dataclass(slots=True)
 class _Queue:
-    waiting: deque[Job] = field(default_factory=deque)
-    running: list[Job] = field(default_factory=list)
+    waiting: deque[EngineJob] = field(default_factory=deque)
+    running: list[EngineJob] = field(default_factory=list)
 
-    def all(self) -> Iterable[Job]:
+    def all(self) -> Iterable[EngineJob]:
         return (*self.waiting, *self.running)
 
 
@@ -100,7 +100,7 @@ class Engine:
         self.runners: dict[int, ModelRunner] = {0: self._quick(base)}
         self.live = 0
         self.candidates: set[int] = set()
-        self.counts = Counts()
+        self.counts = EngineCounts()
         self._wanted = wanted
         self._let_go = let_go or _free
         self._asked: set[int] = set()
@@ -111,14 +111,14 @@ class Engine:
         """Nothing can be done until somebody calls."""
         return not self._queue.running and not any(job.version in self.runners for job in self._queue.waiting)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: EngineJob) -> None:
         """Take a job. If its version is not held it is asked for, and the job waits until `install` or `refuse`."""
         self._queue.waiting.append(job)
         if job.version not in self.runners and job.version not in self._asked and self._wanted is not None:
             self._asked.add(job.version)
             self._wanted(job.version)
 
-    def cancel(self, job_id: int) -> list[Event]:
+    def cancel(self, job_id: int) -> list[JobEvent]:
         """End a job now; a reply ends as aborted with what it has. Unknown ids are over already."""
         for job in self._queue.all():
             if job.id == job_id:
@@ -151,19 +151,19 @@ class Engine:
         self.candidates.add(version)
         self.install(version, runner, live=False)
 
-    def dismiss(self, version: int) -> list[Event]:
+    def dismiss(self, version: int) -> list[JobEvent]:
         """A guest is no longer examined."""
         self.candidates.discard(version)
         self._drop_unused()
         return []
 
-    def refuse(self, version: int, error: OpenClawError) -> list[Event]:
+    def refuse(self, version: int, error: OpenClawError) -> list[JobEvent]:
         """A version that was asked for cannot be had: its jobs fail."""
         self._asked.discard(version)
         lost = [job for job in self._queue.waiting if job.version == version]
         for job in lost:
             self._leave(job)
-        return [Failed(job.id, error) for job in lost]
+        return [JobFailed(job.id, error) for job in lost]
 
     def stats(self) -> dict[str, int]:
         """Figures for `health`."""
@@ -183,10 +183,10 @@ class Engine:
         }
 
     @torch.inference_mode()
-    def step(self) -> list[Event]:
+    def step(self) -> list[JobEvent]:
         """One pass for every version in use."""
         self._admit()
-        events: list[Event] = []
+        events: list[JobEvent] = []
         for version in sorted({job.version for job in self._queue.running} - self._yielding()):
             parts = self._plan(version)
             if parts:
@@ -212,7 +212,7 @@ class Engine:
             self._queue.waiting.remove(job)
             self._queue.running.append(job)
 
-    def _open(self, job: Job) -> bool:
+    def _open(self, job: EngineJob) -> bool:
         reusable = job.reusable if isinstance(job, Scoring) else job.wanted - 1
         job.slot = self.kv_cache.open(job.version, job.tokens[:reusable], self._room(job), scope=job.scope)
         if job.slot is None:
@@ -220,12 +220,12 @@ class Engine:
         self.counts.prefix_hits += len(job.slot)
         return True
 
-    def _room(self, job: Job) -> int:
+    def _room(self, job: EngineJob) -> int:
         if isinstance(job, Scoring):
             return job.wanted
         return min(job.wanted + AHEAD, job.prompt + job.limit)
 
-    def _waits_for_prefix(self, job: Job) -> bool:
+    def _waits_for_prefix(self, job: EngineJob) -> bool:
         """Whether a running job is just reading a beginning that this one shares, longer than any that is known."""
         _, known = self.kv_cache.match(job.version, job.tokens, scope=job.scope)
         for other in self._queue.running:
@@ -252,7 +252,7 @@ class Engine:
             budget -= count
         return [part for part in parts if self._make_room(part)]
 
-    def _left(self, job: Job) -> int:
+    def _left(self, job: EngineJob) -> int:
         assert job.slot is not None
         return job.wanted - len(job.slot)
 
@@ -266,7 +266,7 @@ class Engine:
             self.kv_cache.grow(part.job.slot, self._room(part.job))
         return True
 
-    def _preempt(self, job: Job) -> None:
+    def _preempt(self, job: EngineJob) -> None:
         assert job.slot is not None
         self.kv_cache.drop(job.slot)
         job.slot = None
@@ -274,7 +274,7 @@ class Engine:
         self._queue.waiting.appendleft(job)
         self.counts.preempted += 1
 
-    def _pass(self, version: int, parts: list[_Part]) -> list[Event]:
+    def _pass(self, version: int, parts: list[_Part]) -> list[JobEvent]:
         parts = [part for part in parts if part.job.slot is not None]
         if not parts:
             return []
@@ -290,10 +290,10 @@ class Engine:
         events = self._write(logits, owners)
         return events + self._score(logits, owners, [part.job for part in finished])
 
-    def _kept(self, parts: list[_Part]) -> tuple[list[int], list[Job]]:
+    def _kept(self, parts: list[_Part]) -> tuple[list[int], list[EngineJob]]:
         """Which tokens of the pass need logits, and whose each is."""
         kept: list[int] = []
-        owners: list[Job] = []
+        owners: list[EngineJob] = []
         at = 0
         for part in parts:
             if isinstance(part.job, Scoring):
@@ -306,12 +306,12 @@ class Engine:
             at += part.count
         return kept, owners
 
-    def _write(self, logits: torch.Tensor, owners: list[Job]) -> list[Event]:
+    def _write(self, logits: torch.Tensor, owners: list[EngineJob]) -> list[JobEvent]:
         rows = [(row, job) for row, job in enumerate(owners) if isinstance(job, Generation)]
         if not rows:
             return []
         mine = logits if len(rows) == len(owners) else logits[[row for row, _ in rows]]
-        events: list[Event] = []
+        events: list[JobEvent] = []
         drawn = sample(mine, [job.sampler for _, job in rows])
         for (_, job), result in zip(rows, drawn, strict=True):
             try:
@@ -326,8 +326,8 @@ class Engine:
                 events.append(job.result(finish))
         return events
 
-    def _score(self, logits: torch.Tensor, owners: list[Job], finished: list[Job]) -> list[Event]:
-        events: list[Event] = []
+    def _score(self, logits: torch.Tensor, owners: list[EngineJob], finished: list[EngineJob]) -> list[JobEvent]:
+        events: list[JobEvent] = []
         for job in dict.fromkeys(job for job in owners if isinstance(job, Scoring)):
             rows = [row for row, owner in enumerate(owners) if owner is job]
             try:
@@ -340,11 +340,11 @@ class Engine:
                 events.append(done.result())
         return events
 
-    def _failed(self, job: Job, error: Exception) -> Failed:
+    def _failed(self, job: EngineJob, error: Exception) -> JobFailed:
         self._leave(job)
-        return Failed(job.id, BackendError(f"the request failed: {type(error).__name__}: {error}"))
+        return JobFailed(job.id, BackendError(f"the request failed: {type(error).__name__}: {error}"))
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: EngineJob) -> None:
         if job in self._queue.waiting:
             self._queue.waiting.remove(job)
             return

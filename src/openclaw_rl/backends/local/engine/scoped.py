@@ -14,7 +14,7 @@ class _Divided(Protocol):
     ) -> Stream: ...
 
 
-class Scoped:
+class ScopedPolicy:
     """All is the policy's own, but what it generates is of one scope."""
 
     def __init__(self, policy: _Divided, scope: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from openclaw_rl.backends.local.engine.detokenizer import Stops, Words
-from openclaw_rl.backends.local.engine.events import Finished, Scored
+from openclaw_rl.backends.local.engine.detokenizer import IncrementalDetokenizer, StopStrings
+from openclaw_rl.backends.local.engine.events import Finished, ScoreFinished
 from openclaw_rl.backends.local.engine.kv_cache import SequenceSlot
 from openclaw_rl.backends.local.engine.sampler import RequestSampler, SampledToken
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores
@@ -23,8 +23,8 @@ class Generation:
     prompt: int
     limit: int
     sampler: RequestSampler
-    words: Words
-    stops: Stops
+    words: IncrementalDetokenizer
+    stops: StopStrings
     ends: frozenset[int]
     text_of: Callable[[int], str]
     scope: str = ""
@@ -57,8 +57,8 @@ class Generation:
             prompt=len(prompt),
             limit=min(sampling.max_tokens or room, room),
             sampler=RequestSampler.of(sampling, prompt, text_of),
-            words=Words(decode),
-            stops=Stops(sampling.stop),
+            words=IncrementalDetokenizer(decode),
+            stops=StopStrings(sampling.stop),
             ends=ends,
             scope=scope,
             text_of=text_of,
@@ -125,10 +125,10 @@ class Scoring:
         """Tokens that may come from the cache: the rest must be computed, for their logits."""
         return self.prompt - 1 + len(self.logprobs)
 
-    def result(self) -> Scored:
+    def result(self) -> ScoreFinished:
         """The finished score."""
         tops, values = tuple(self.top_tokens), tuple(self.top_logprobs)
-        return Scored(self.id, Scores(logprobs=tuple(self.logprobs), top_tokens=tops, top_logprobs=values))
+        return ScoreFinished(self.id, Scores(logprobs=tuple(self.logprobs), top_tokens=tops, top_logprobs=values))
 
 
-Job = Generation | Scoring
+EngineJob = Generation | Scoring

@@ -19,29 +19,29 @@ from queue import Empty, SimpleQueue
 
 from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.hf.memory import GIB, available, release
-from openclaw_rl.backends.hf.models import Loaded, load
-from openclaw_rl.backends.hf.template import Chat, ends_of
-from openclaw_rl.backends.local.engine.events import Event, Failed
+from openclaw_rl.backends.hf.models import LoadedModel, load
+from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
+from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed
 from openclaw_rl.backends.local.engine.messages import (
-    Answer,
-    Cancel,
-    Decode,
-    Dismiss,
-    Encode,
+    AdmitRequest,
+    CallResult,
+    CancelRequest,
+    DecodeRequest,
+    DismissRequest,
+    EncodeRequest,
     EngineArgs,
-    Fault,
-    Host,
-    Know,
-    Load,
-    News,
-    Progress,
-    Ready,
-    Reply,
-    Request,
-    Score,
-    Stop,
-    Tokenize,
-    Write,
+    EngineFailure,
+    EngineMessage,
+    EngineOutput,
+    EngineReady,
+    EngineRequest,
+    GenerateRequest,
+    LoadProgress,
+    LoadRequest,
+    RegisterVersions,
+    ScoreRequest,
+    StopRequest,
+    TokenizeRequest,
 )
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.engine.scheduler import Engine
@@ -56,7 +56,7 @@ MODERATE = 2 * GIB
 SETTLED = 0.15
 """seconds after which freed memory can be given back"""
 
-Action = Callable[[Engine], list[Event]]
+Action = Callable[[Engine], list[JobEvent]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ def main(conn: Connection, args: EngineArgs) -> None:
     # Ctrl-C reaches the whole group of processes; the parent decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        Worker(conn, args).listen()
+        EngineWorker(conn, args).listen()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(0)
     except OpenClawError as error:
-        conn.send(Fault.of(None, error))
+        conn.send(EngineFailure.of(None, error))
 
 
-class Worker:
+class EngineWorker:
     """What the process holds."""
 
     def __init__(self, conn: Connection, args: EngineArgs) -> None:
@@ -89,14 +89,14 @@ class Worker:
         self._conn = conn
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[Action] = SimpleQueue()
-        self._loads: SimpleQueue[Load | Host | _Want | None] = SimpleQueue()
+        self._loads: SimpleQueue[LoadRequest | AdmitRequest | _Want | None] = SimpleQueue()
         self._left: deque[ModelRunner] = deque()
         self._adapters: dict[int, str | None] = {0: None}
-        self._loaded = _load(args, lambda text: self._send(Progress(text)))
+        self._loaded = _load(args, lambda text: self._send(LoadProgress(text)))
         self._name = args.name or self._loaded.name
         self._base = model_runner_of(self._loaded.model)
         rows = cache_rows(self._loaded, self._base, args)
-        self._chat = Chat(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
+        self._chat = ChatTemplate(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._words = self._chat.again()
         self._engine = Engine(
             self._base,
@@ -116,19 +116,19 @@ class Worker:
             threading.Thread(target=self._guarded, args=(target,), daemon=True).start()
         self._send(self._facts())
         while True:
-            request: Request = self._conn.recv()
-            if isinstance(request, Stop):
+            request: EngineRequest = self._conn.recv()
+            if isinstance(request, StopRequest):
                 os._exit(0)
             try:
                 self._take(request)
             except Exception as error:  # what one request fails with is its own: the engine goes on
                 if (asker := getattr(request, "id", None)) is None:
                     raise
-                self._send(Fault.of(asker, error))
+                self._send(EngineFailure.of(asker, error))
 
-    def _facts(self) -> Ready:
+    def _facts(self) -> EngineReady:
         loaded = self._loaded
-        return Ready(
+        return EngineReady(
             name=self._name,
             base=loaded.base,
             context=self._context,
@@ -138,35 +138,35 @@ class Worker:
             cache_tokens=self._engine.kv_cache.rows,
         )
 
-    def _take(self, request: Request) -> None:
+    def _take(self, request: EngineRequest) -> None:
         match request:
-            case Encode(id, prompt):
-                self._send(Answer(id, self._chat.encode(prompt)))
-            case Tokenize(id, text):
-                self._send(Answer(id, self._chat.tokenize(text)))
-            case Decode(id, tokens):
-                self._send(Answer(id, self._chat.decode(tokens)))
-            case Know(adapters):
+            case EncodeRequest(id, prompt):
+                self._send(CallResult(id, self._chat.encode(prompt)))
+            case TokenizeRequest(id, text):
+                self._send(CallResult(id, self._chat.tokenize(text)))
+            case DecodeRequest(id, tokens):
+                self._send(CallResult(id, self._chat.decode(tokens)))
+            case RegisterVersions(adapters):
                 self._adapters.update(adapters)
-            case Load() | Host():
+            case LoadRequest() | AdmitRequest():
                 self._loads.put(request)
-            case Dismiss(version):
+            case DismissRequest(version):
                 self._inbox.put(lambda engine: engine.dismiss(version))
-            case Cancel(id):
+            case CancelRequest(id):
                 self._inbox.put(lambda engine: engine.cancel(id))
-            case Write():
+            case GenerateRequest():
                 self._submit(self._generation(request))
-            case Score():
+            case ScoreRequest():
                 self._submit(self._scoring(request))
 
     def _submit(self, job: Generation | Scoring) -> None:
-        def action(engine: Engine) -> list[Event]:
+        def action(engine: Engine) -> list[JobEvent]:
             engine.submit(job)
             return []
 
         self._inbox.put(action)
 
-    def _generation(self, ask: Write) -> Generation:
+    def _generation(self, ask: GenerateRequest) -> Generation:
         ids = self._chat.encode(ask.prompt)
         self._check_ids(ids)
         self._check(len(ids), ask.sampling.max_tokens or 1)
@@ -181,7 +181,7 @@ class Worker:
             decode=self._words.decode,
         )
 
-    def _scoring(self, ask: Score) -> Scoring:
+    def _scoring(self, ask: ScoreRequest) -> Scoring:
         if not ask.prompt or not ask.reply:
             raise RequestError("a score needs a prompt and a reply of at least one token each")
         self._check_ids((*ask.prompt, *ask.reply))
@@ -219,7 +219,7 @@ class Worker:
     def _run_engine(self) -> None:
         engine = self._engine
         while True:
-            events: list[Event] = []
+            events: list[JobEvent] = []
             if engine.idle:
                 events += self._inbox.get()(engine)
             events += self._drain()
@@ -227,21 +227,21 @@ class Worker:
                 events += engine.step()
             self._tell(events)
 
-    def _drain(self) -> list[Event]:
-        events: list[Event] = []
+    def _drain(self) -> list[JobEvent]:
+        events: list[JobEvent] = []
         while True:
             try:
                 events += self._inbox.get_nowait()(self._engine)
             except Empty:
                 return events
 
-    def _tell(self, events: list[Event]) -> None:
+    def _tell(self, events: list[JobEvent]) -> None:
         for event in events:
-            if isinstance(event, Failed):
-                self._send(Fault.of(event.job, event.error))
-        good = tuple(event for event in events if not isinstance(event, Failed))
+            if isinstance(event, JobFailed):
+                self._send(EngineFailure.of(event.job, event.error))
+        good = tuple(event for event in events if not isinstance(event, JobFailed))
         if good:
-            self._send(News(good, self._engine.stats()))
+            self._send(EngineOutput(good, self._engine.stats()))
 
     def _run_loads(self) -> None:
         while True:
@@ -255,7 +255,7 @@ class Worker:
             except Exception as error:  # whatever is wrong with these weights, those that run go on
                 self._refuse(wish.version, wish.id, error)
 
-    def _bring(self, wish: Load | Host | _Want) -> None:
+    def _bring(self, wish: LoadRequest | AdmitRequest | _Want) -> None:
         """Build a version beside the running ones; the engine takes it between two steps."""
         version, asker = wish.version, wish.id
         if version not in self._adapters:
@@ -272,13 +272,13 @@ class Worker:
             runner = model_runner_of(version_model(self._loaded.model, adapter), like=self._base)
         ready = runner
 
-        def action(engine: Engine) -> list[Event]:
-            if isinstance(wish, Host):
+        def action(engine: Engine) -> list[JobEvent]:
+            if isinstance(wish, AdmitRequest):
                 engine.host(version, ready)
             else:
-                engine.install(version, ready, live=isinstance(wish, Load))
+                engine.install(version, ready, live=isinstance(wish, LoadRequest))
             if asker is not None:
-                self._send(Answer(asker, version))
+                self._send(CallResult(asker, version))
             return []
 
         self._inbox.put(action)
@@ -294,7 +294,7 @@ class Worker:
             )
 
     def _refuse(self, version: int, asker: int | None, error: Exception) -> None:
-        fault = Fault.of(asker, error)
+        fault = EngineFailure.of(asker, error)
         if asker is not None:
             self._send(fault)
         else:
@@ -306,10 +306,10 @@ class Worker:
             target()
         except BaseException as error:  # nothing may keep a half-dead engine alive, so every cause ends the process
             lines = traceback.format_exception(error)
-            self._send(Fault(None, "down", "".join(lines[-3:]).strip()))
+            self._send(EngineFailure(None, "down", "".join(lines[-3:]).strip()))
             os._exit(70)
 
-    def _send(self, reply: Reply) -> None:
+    def _send(self, reply: EngineMessage) -> None:
         try:
             with self._sending:
                 self._conn.send(reply)
@@ -317,7 +317,7 @@ class Worker:
             os._exit(0)
 
 
-def _load(args: EngineArgs, progress: Callable[[str], None]) -> Loaded:
+def _load(args: EngineArgs, progress: Callable[[str], None]) -> LoadedModel:
     return load(
         args.model,
         cache_dir=Path(args.cache_dir),
@@ -329,7 +329,7 @@ def _load(args: EngineArgs, progress: Callable[[str], None]) -> Loaded:
     )
 
 
-def cache_rows(loaded: Loaded, runner: ModelRunner, args: EngineArgs) -> int:
+def cache_rows(loaded: LoadedModel, runner: ModelRunner, args: EngineArgs) -> int:
     """How many tokens the cache holds: as asked, or as many as a full batch can use within a share of free memory.
 
     What the next version needs is left free; in main memory, which others use too, a moderate cache is enough.

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.forward import hidden
-from openclaw_rl.backends.local.training.head import Base, Head, Scan
+from openclaw_rl.backends.local.training.head import BaseOutputs, Head, VocabularyScan
 from openclaw_rl.losses import LossInputs
-from openclaw_rl.losses.tree import PackedTree, Path, pack
+from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 from openclaw_rl.types import Sample, Tokens
 
-Loss = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
+LossFunction = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
 Views = Sequence[Sequence[Tokens | None]]
 """for each sample, the ids of each hinted prompt; None where it could not be rendered"""
 
@@ -36,7 +36,7 @@ class Net:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class TrainBatch:
     """Samples as flat tensors; ``spans[s]`` are sample s's tokens among the N."""
 
     tokens: Tensor
@@ -48,13 +48,15 @@ class Batch:
     advantage: Tensor
     has_advantage: Tensor
     spans: tuple[slice, ...]
-    plain: tuple[Path, ...]
-    hinted: tuple[tuple[int, int, Path], ...]
+    plain: tuple[TokenPath, ...]
+    hinted: tuple[tuple[int, int, TokenPath], ...]
     """(hint, sample, path) of every teacher view"""
     hints: int
 
 
-def collate(samples: Sequence[Sample], views: Views, *, version: int, device: torch.device, wide: torch.dtype) -> Batch:
+def collate(
+    samples: Sequence[Sample], views: Views, *, version: int, device: torch.device, wide: torch.dtype
+) -> TrainBatch:
     """Flatten samples; a temperature of 0 counts as 1. ``version`` is the one whose weights stand now."""
     lengths = [len(sample.reply_tokens) for sample in samples]
     starts = [sum(lengths[:at]) for at in range(len(lengths))]
@@ -66,7 +68,7 @@ def collate(samples: Sequence[Sample], views: Views, *, version: int, device: to
         return torch.tensor([value(sample) for sample in samples], dtype=dtype, device=device)
 
     sample = flat(([at] * length for at, length in enumerate(lengths)), torch.int64)
-    return Batch(
+    return TrainBatch(
         tokens=flat((one.reply_tokens for one in samples), torch.int64),
         sample=sample,
         mask=flat((one.mask for one in samples), torch.bool),
@@ -87,26 +89,26 @@ def collate(samples: Sequence[Sample], views: Views, *, version: int, device: to
     )
 
 
-def _path(prompt: Tokens, reply: Tokens) -> Path:
-    return Path(tokens=(*prompt, *reply), reply=len(reply))
+def _path(prompt: Tokens, reply: Tokens) -> TokenPath:
+    return TokenPath(tokens=(*prompt, *reply), reply=len(reply))
 
 
 @dataclass(slots=True)
-class Count:
+class TokenCount:
     """What was computed: packed tokens, the tokens of the same sequences one by one, forward passes."""
 
     packed: int = 0
     sequential: int = 0
     passes: int = 0
 
-    def add(self, trees: Sequence[PackedTree], paths: Sequence[Path]) -> None:
+    def add(self, trees: Sequence[PackedTree], paths: Sequence[TokenPath]) -> None:
         self.packed += sum(packed.size for packed in trees)
         self.sequential += sum(len(path.tokens) - 1 for path in paths)
         self.passes += len(trees)
 
 
 @torch.no_grad()
-def states(net: Net, paths: Sequence[Path], budget: int | None, count: Count) -> list[Tensor]:
+def hidden_states(net: Net, paths: Sequence[TokenPath], budget: int | None, count: TokenCount) -> list[Tensor]:
     """For each path the hidden states [R, d] that predict its reply, without a gradient."""
     trees = pack(paths, budget=budget, share=net.tree)
     count.add(trees, paths)
@@ -120,38 +122,38 @@ def states(net: Net, paths: Sequence[Path], budget: int | None, count: Count) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hinted:
+class TeacherOutputs:
     """The teacher's side: hidden states [M, d] of every view's reply, and where each row belongs in [H, N]."""
 
     hidden: Tensor
     head: Head
     hint: Tensor
     token: Tensor
-    seen: Scan
+    seen: VocabularyScan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Others:
+class References:
     """What the step compares the student with: the teacher's views, the base, and log-probs [N] of what is served.
 
     Each is None where it was not asked for.
     """
 
-    teacher: Hinted | None
-    base: Base | None
+    teacher: TeacherOutputs | None
+    base: BaseOutputs | None
     served: Tensor | None = None
 
 
-def ask_others(
-    batch: Batch,
+def run_references(
+    batch: TrainBatch,
     teacher: Net,
     base: Net | None,
     served: Net | None = None,
     *,
     k: int,
     budget: int | None,
-    count: Count,
-) -> Others:
+    count: TokenCount,
+) -> References:
     """One pass through the teacher for all hinted views, one through the base and one through ``served`` for the rest.
 
     Teacher and base make a single pass where they are the same weights: their prompts share their beginnings too.
@@ -159,31 +161,31 @@ def ask_others(
     views = [path for _, _, path in batch.hinted]
     plain = list(batch.plain) if base is not None else []
     if base is teacher:
-        found = states(teacher, [*views, *plain], budget, count)
+        found = hidden_states(teacher, [*views, *plain], budget, count)
         for_views, for_plain = found[: len(views)], found[len(views) :]
     else:
-        for_views = states(teacher, views, budget, count)
-        for_plain = states(base, plain, budget, count) if base is not None else []
-    return Others(
+        for_views = hidden_states(teacher, views, budget, count)
+        for_plain = hidden_states(base, plain, budget, count) if base is not None else []
+    return References(
         teacher=_hinted(batch, for_views, teacher.head, k) if views else None,
-        base=Base(hidden=torch.cat(for_plain), head=base.head) if base is not None else None,
+        base=BaseOutputs(hidden=torch.cat(for_plain), head=base.head) if base is not None else None,
         served=_sampled(batch, served, budget, count) if served is not None else None,
     )
 
 
-def _sampled(batch: Batch, net: Net, budget: int | None, count: Count) -> Tensor:
+def _sampled(batch: TrainBatch, net: Net, budget: int | None, count: TokenCount) -> Tensor:
     """The log-prob [N] of each sampled token."""
-    found = torch.cat(states(net, batch.plain, budget, count))
+    found = torch.cat(hidden_states(net, batch.plain, budget, count))
     norm = train_head.scan(found, net.head, batch.temperature, k=1).norm
     return train_head.at(found, net.head, batch.temperature, norm, batch.tokens[:, None])[:, 0]
 
 
-def _hinted(batch: Batch, found: list[Tensor], head: Head, k: int) -> Hinted:
+def _hinted(batch: TrainBatch, found: list[Tensor], head: Head, k: int) -> TeacherOutputs:
     device = batch.tokens.device
     rows = [torch.arange(batch.spans[s].start, batch.spans[s].stop, device=device) for _, s, _ in batch.hinted]
     hint = [torch.full_like(row, h) for row, (h, _, _) in zip(rows, batch.hinted, strict=True)]
     token, hidden_states = torch.cat(rows), torch.cat(found)
-    return Hinted(
+    return TeacherOutputs(
         hidden=hidden_states,
         head=head,
         hint=torch.cat(hint),
@@ -211,7 +213,9 @@ class Leaves:
         return torch.zeros_like(self.at) if found[0] is None else found[0], kl
 
 
-def look(batch: Batch, student: Tensor, head: Head, others: Others, *, k: int) -> tuple[LossInputs, Leaves]:
+def loss_inputs(
+    batch: TrainBatch, student: Tensor, head: Head, others: References, *, k: int
+) -> tuple[LossInputs, Leaves]:
     """Fill a loss's inputs from the student's hidden states [N, d] at all reply tokens.
 
     The proximal policy of the top-k sets is the student itself as it stands: there is one update for each batch.
@@ -245,13 +249,15 @@ def look(batch: Batch, student: Tensor, head: Head, others: Others, *, k: int) -
     return inputs, Leaves(ids=ids, at=at, kl=kl)
 
 
-def _reference(batch: Batch, base: Base | None, norm: Tensor | None) -> Tensor | None:
+def _reference(batch: TrainBatch, base: BaseOutputs | None, norm: Tensor | None) -> Tensor | None:
     if base is None or norm is None:
         return None
     return train_head.at(base.hidden, base.head, batch.temperature, norm, batch.tokens[:, None])[:, 0]
 
 
-def _teacher_values(batch: Batch, views: Hinted | None, student_ids: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def _teacher_values(
+    batch: TrainBatch, views: TeacherOutputs | None, student_ids: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
     """Sp [H, N, K], and the teacher's log-probs of the sampled token, at Sq and at Sp; absent ones are NaN."""
     shape = (max(1, batch.hints), *student_ids.shape)
     nothing = torch.full(shape, torch.nan, dtype=batch.old.dtype, device=student_ids.device)
@@ -277,7 +283,7 @@ class Student:
 
 
 @dataclass(slots=True, kw_only=True)
-class Pass:
+class StudentPass:
     """One pass of the student over a packed, its graph alive: hidden states [n, d] of these reply tokens [n]."""
 
     hidden: Tensor
@@ -285,15 +291,15 @@ class Pass:
 
 
 def gradient(
-    batch: Batch,
+    batch: TrainBatch,
     student: Student,
-    others: Others,
-    loss: Loss,
+    others: References,
+    loss: LossFunction,
     stop: Callable[[LossInputs], str | None],
     *,
     k: int,
     budget: int | None,
-    count: Count,
+    count: TokenCount,
 ) -> tuple[dict[str, float], str | None]:
     """Add the batch's gradient to the student's parameters; the loss's metrics, and why it was not done or None.
 
@@ -308,8 +314,8 @@ def gradient(
         count.add(trees, batch.plain)
         at_tokens = torch.empty_like(alone.hidden.detach()).index_copy_(0, alone.token, alone.hidden.detach())
     else:
-        at_tokens = torch.cat(states(student.net, batch.plain, budget, count))
-    inputs, leaves = look(batch, at_tokens, student.net.head, others, k=k)
+        at_tokens = torch.cat(hidden_states(student.net, batch.plain, budget, count))
+    inputs, leaves = loss_inputs(batch, at_tokens, student.net.head, others, k=k)
     why = stop(inputs)
     if why is not None:
         return {}, why
@@ -323,21 +329,27 @@ def gradient(
     return dict(metrics), None
 
 
-def _run(batch: Batch, student: Student, packed: PackedTree) -> Pass:
+def _run(batch: TrainBatch, student: Student, packed: PackedTree) -> StudentPass:
     device = batch.tokens.device
     rows = torch.cat(packed.rows).to(device)  # before the pass, or the host would wait for it
     spans = [batch.spans[member] for member in packed.members]
     token = torch.cat([torch.arange(span.start, span.stop) for span in spans]).to(device)
     with student.training():
         out = hidden(student.net.model, packed, tree=student.net.tree)
-    return Pass(hidden=out[rows], token=token)
+    return StudentPass(hidden=out[rows], token=token)
 
 
 def _pull(
-    batch: Batch, student: Student, piece: Pass, others: Others, ids: Tensor, at: Tensor, kl: Tensor | None
+    batch: TrainBatch,
+    student: Student,
+    piece: StudentPass,
+    others: References,
+    ids: Tensor,
+    at: Tensor,
+    kl: Tensor | None,
 ) -> None:
     token, base = piece.token, others.base
-    local = None if base is None or kl is None else Base(hidden=base.hidden[token], head=base.head)
+    local = None if base is None or kl is None else BaseOutputs(hidden=base.hidden[token], head=base.head)
     back = train_head.pull_back(
         piece.hidden.detach(),
         student.net.head,

@@ -21,7 +21,7 @@ from openclaw_rl.backends.local.training.head import can_compile
 
 # Beside its own package, ports, types and errors, a local trainer's module may import the two pure modules of the
 # training loop, `train.losses` and `train.tree`: they compute and touch nothing.
-from openclaw_rl.losses.tree import PackedTree, Path, pack
+from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 
 ATTENTION = "openclaw_tree"
 _QUERIES = 256
@@ -242,7 +242,7 @@ def _no_backend(model: Any) -> str | None:
 def _differs(model: Any) -> str | None:
     """Try a small tree against its sequences: the only proof that a model's attention listens."""
     ids = [token % model.config.vocab_size for token in (11, 5, 7, 3, 13, 2, 17, 19)]
-    paths = [Path(tokens=(*ids[:3], *ids[3:5], 1), reply=3), Path(tokens=(*ids[:3], *ids[5:], 1), reply=4)]
+    paths = [TokenPath(tokens=(*ids[:3], *ids[3:5], 1), reply=3), TokenPath(tokens=(*ids[:3], *ids[5:], 1), reply=4)]
     training = model.training
     model.eval()
     try:

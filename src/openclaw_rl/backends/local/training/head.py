@@ -70,7 +70,7 @@ def _add(parameter: nn.Parameter, gradient: Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class BaseOutputs:
     """The base policy at the same positions: hidden states [N, d] and the head that goes with them."""
 
     hidden: Tensor
@@ -78,7 +78,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scan:
+class VocabularyScan:
     """One look at the vocabulary: log-normaliser [N], the k best ids and log-probs [N, k].
 
     With a base also the exact KL to it [N] and the base's own log-normaliser [N], else None.
@@ -92,7 +92,7 @@ class Scan:
 
 
 @torch.no_grad()
-def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: Base | None = None) -> Scan:
+def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: BaseOutputs | None = None) -> VocabularyScan:
     """Look once over the vocabulary at hidden [N, d], each row's logits divided by its temperature [N]."""
     k, parts = min(k, len(head.weight)), []
     for rows in head.rows(len(hidden)):
@@ -104,7 +104,9 @@ def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: Base 
             found = [*_on(logits, _apart)(logits, base.head.logits(base.hidden[rows]), warmth)]
         norm, *more = found
         parts.append((norm, ids, best / warmth - norm[:, None], *more))
-    return Scan(**{name: torch.cat(part) for name, part in zip(_SCANNED, zip(*parts, strict=True), strict=False)})
+    return VocabularyScan(
+        **{name: torch.cat(part) for name, part in zip(_SCANNED, zip(*parts, strict=True), strict=False)}
+    )
 
 
 _SCANNED = ("norm", "ids", "top", "kl", "base_norm")
@@ -193,7 +195,7 @@ def pull_back(
     at_ids: Tensor,
     *,
     kl: Tensor | None = None,
-    base: Base | None = None,
+    base: BaseOutputs | None = None,
 ) -> Tensor:
     """The gradient of hidden [N, d], given those of the log-probs at ids [N, G] and of the KL [N].
 

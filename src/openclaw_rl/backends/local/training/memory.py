@@ -14,7 +14,7 @@ _ROOMY = 8_192  # with room for so many tokens, recomputing layers would only co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """The sizes that decide: parameters by count, layers, widths, and bytes of a number in weights and activations."""
 
     parameters: int
@@ -57,7 +57,7 @@ class MemoryPlan:
         )
 
 
-def plan(shape: Shape, available: int | None, *, recompute: bool | None, chunk: int = 1 << 24) -> MemoryPlan:
+def plan(shape: ModelShape, available: int | None, *, recompute: bool | None, chunk: int = 1 << 24) -> MemoryPlan:
     """Fit a step into ``available`` bytes (None: not known); ``recompute`` None decides by the room there is.
 
     Raises ModelRefused with the numbers when not even a short turn fits.
@@ -73,7 +73,7 @@ def plan(shape: Shape, available: int | None, *, recompute: bool | None, chunk: 
     return found
 
 
-def _plan(shape: Shape, available: int | None, recompute: bool, chunk: int) -> MemoryPlan:
+def _plan(shape: ModelShape, available: int | None, recompute: bool, chunk: int) -> MemoryPlan:
     weights = shape.parameters * shape.weight_bytes * (1 + shape.copies)
     moments = 0 if shape.offload else 2
     training = shape.trainable * shape.trainable_bytes * (1 + moments + shape.ema)
@@ -94,7 +94,7 @@ def _plan(shape: Shape, available: int | None, recompute: bool, chunk: int) -> M
     )
 
 
-def _per_token(shape: Shape, recompute: bool) -> int:
+def _per_token(shape: ModelShape, recompute: bool) -> int:
     """Activations that a token leaves behind: inputs of norms, projections, gates; and the attention's own."""
     number = max(2, shape.weight_bytes)
     layer = (14 * shape.hidden + 6 * shape.intermediate) * number

@@ -28,7 +28,7 @@ _CASTS = (torch.bfloat16, torch.float16)
 _LARGE = 1_000_000_000  # weights from which compiling the layers pays for itself within a few steps
 
 
-class Policy:
+class PolicyModel:
     """The model in training. ``tokenizer`` is the base's; ``note`` says why the token tree is not used, or is None."""
 
     def __init__(self, settings: TrainerArgs) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.backends.local.training.worker import Worker
+from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import ModelRefused, OpenClawError
 from openclaw_rl.processes import end_with_parent, show_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class WorkerFailure:
     """Why the worker is about to end: what to say, what to do, and whether the model was refused.
 
     ``outside``: the machine failed it (no room on the disk, say), whatever the batch is.
@@ -27,12 +27,12 @@ class Failure:
     outside: bool = False
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException) -> WorkerFailure:
     """An error of ours speaks for itself; of any other the end of its traceback is told."""
     if isinstance(error, OpenClawError):
-        return Failure(what=error.what, remedy=error.remedy, refused=isinstance(error, ModelRefused))
+        return WorkerFailure(what=error.what, remedy=error.remedy, refused=isinstance(error, ModelRefused))
     what = "the training worker failed:\n" + "".join(traceback.format_exception(error)[-6:])
-    return Failure(what=what, outside=isinstance(error, OSError))
+    return WorkerFailure(what=what, outside=isinstance(error, OSError))
 
 
 def serve(pipe: Connection, args: TrainerArgs) -> None:
@@ -43,7 +43,7 @@ def serve(pipe: Connection, args: TrainerArgs) -> None:
     if args.niceness and hasattr(os, "nice"):
         os.nice(args.niceness)
     try:
-        worker = Worker(args)
+        worker = TrainWorker(args)
         pipe.send((str(worker.plan), worker.policy.note))
         while True:
             pipe.send(worker.step(pipe.recv()))

@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from openclaw_rl.backends.local.training.process import Failure, serve
+from openclaw_rl.backends.local.training.process import WorkerFailure, serve
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.backends.local.training.worker import Order
+from openclaw_rl.backends.local.training.worker import StepRequest
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Version
@@ -61,7 +61,9 @@ class LocalTrainer:
         """One step from ``parent`` into ``target``; see `ports.Trainer`."""
         async with self._turn:
             pipe = await self._ensure()
-            answer = await self._ask(pipe, Order(samples=tuple(samples), number=number, parent=parent, target=target))
+            answer = await self._ask(
+                pipe, StepRequest(samples=tuple(samples), number=number, parent=parent, target=target)
+            )
             if not isinstance(answer, StepResult):
                 raise BackendError(f"the training worker answered with {type(answer).__name__}")
             return answer
@@ -82,7 +84,7 @@ class LocalTrainer:
             log.warning("the token tree is not used for %s: %s; one sequence per turn", self.args.model, note)
         return ours
 
-    async def _ask(self, pipe: Connection, order: Order | None) -> Any:
+    async def _ask(self, pipe: Connection, order: StepRequest | None) -> Any:
         """Send (nothing, to a worker that is starting) and wait; whatever goes wrong, no worker is left behind."""
         try:
             answer = await anyio.to_thread.run_sync(_exchange, pipe, order, abandon_on_cancel=True)
@@ -95,7 +97,7 @@ class LocalTrainer:
             with anyio.CancelScope(shield=True):
                 await self.stop()
             raise
-        if isinstance(answer, Failure):
+        if isinstance(answer, WorkerFailure):
             await self._farewell()
             kind = ModelRefused if answer.refused else BackendDown if answer.outside else BackendError
             raise kind(answer.what, remedy=answer.remedy)
@@ -116,7 +118,7 @@ def local_trainer(**settings: Any) -> LocalTrainer:
     return LocalTrainer(TrainerArgs(**settings))
 
 
-def _exchange(pipe: Connection, order: Order | None) -> Any:
+def _exchange(pipe: Connection, order: StepRequest | None) -> Any:
     if order is not None:
         pipe.send(order)
     return pipe.recv()

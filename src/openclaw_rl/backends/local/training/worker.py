@@ -20,14 +20,21 @@ from typing import Any
 import torch
 
 from openclaw_rl import files, plugins
-from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.training import head as train_head
-from openclaw_rl.backends.local.training.batch import Batch, Count, Loss, ask_others, collate, gradient
-from openclaw_rl.backends.local.training.memory import MemoryPlan, Shape, free_memory, plan
-from openclaw_rl.backends.local.training.model import Policy, Weights
+from openclaw_rl.backends.local.training.batch import (
+    LossFunction,
+    TokenCount,
+    TrainBatch,
+    collate,
+    gradient,
+    run_references,
+)
+from openclaw_rl.backends.local.training.memory import MemoryPlan, ModelShape, free_memory, plan
+from openclaw_rl.backends.local.training.model import PolicyModel, Weights
 from openclaw_rl.backends.local.training.publish import STATE, read_manifest, write_manifest
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.backends.local.training.views import Lessons, lessons
+from openclaw_rl.backends.local.training.teacher_prompts import TeacherPrompts, render_teachers
 from openclaw_rl.errors import BackendError
 from openclaw_rl.losses import LossInputs, health, loss, needs, weight_of
 from openclaw_rl.ports import StepResult
@@ -43,7 +50,7 @@ _LEAST = 0.05  # gradients are compared for what their batches have to say, and 
 
 
 @dataclass(slots=True)
-class State:
+class TrainerState:
     """All of a version beside its weights: what a resumed run must find again."""
 
     optimizer: dict[str, Any] | None = None
@@ -59,7 +66,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class StepRequest:
     """What a step is asked to do."""
 
     samples: tuple[Sample, ...]
@@ -68,19 +75,19 @@ class Order:
     target: str
 
 
-class Skip(Exception):
+class StepSkipped(Exception):
     """A reason to take no step; not an error."""
 
 
-class Worker:
+class TrainWorker:
     """The trainer proper: synchronous, in one process, one step at a time."""
 
     def __init__(self, settings: TrainerArgs) -> None:
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         self.settings = settings
-        self.policy = Policy(settings)
-        self._chat = Chat(self.policy.tokenizer)
+        self.policy = PolicyModel(settings)
+        self._chat = ChatTemplate(self.policy.tokenizer)
         self.loss, self._weigh, self._most_hints = _loss(settings)
         self.plan = self._plan()
         self.budget = settings.micro_tokens or self.plan.tokens
@@ -89,7 +96,7 @@ class Worker:
 
     # --- a step
 
-    def step(self, order: Order) -> StepResult:
+    def step(self, order: StepRequest) -> StepResult:
         """Train, publish, and say what happened; a skipped step leaves weights and optimizer as they were."""
         began = time.monotonic()
         known = self._done_before(order)
@@ -101,7 +108,7 @@ class Worker:
         try:
             self._load(order.parent)
             metrics |= self._train(order, taught)
-        except Skip as skip:
+        except StepSkipped as skip:
             self._forget_gradients()
             found = {**metrics, **(skip.args[1] if len(skip.args) > 1 else {})}
             return done(adapter=None, metrics=_finite(found), seconds=time.monotonic() - began, skipped=skip.args[0])
@@ -109,19 +116,19 @@ class Worker:
         self._publish(order, _finite(metrics), taught.dropped)
         return done(adapter=order.target, metrics=_finite(metrics), seconds=time.monotonic() - began)
 
-    def _train(self, order: Order, taught: Lessons) -> dict[str, float]:
+    def _train(self, order: StepRequest, taught: TeacherPrompts) -> dict[str, float]:
         weight = self._weight(order.samples, taught.views)
         samples, views = taught.kept()
         if weight == 0 or not samples:
             nothing = "no teacher's prompt could be rendered" if taught.missing else "there is no hint"
-            raise Skip(f"no signal: every advantage is zero and {nothing}")
+            raise StepSkipped(f"no signal: every advantage is zero and {nothing}")
         batch = collate(samples, views, version=order.parent.number, device=self.policy.device, wide=self._wide())
         metrics = self._gradient(batch)
         signal = self._weight(order.samples, taught.views, news=True)
         applied = self._apply(metrics, weight=weight, signal=signal)
         return metrics | {"teachers_missing": float(taught.missing), "signal": signal, **applied}
 
-    def _gradient(self, batch: Batch) -> dict[str, float]:
+    def _gradient(self, batch: TrainBatch) -> dict[str, float]:
         """The batch's gradient; when memory runs out, again with half as many tokens at once."""
         while True:
             try:
@@ -131,15 +138,15 @@ class Worker:
                     raise
                 self._shrink(batch, str(error))
 
-    def _try_gradient(self, batch: Batch) -> dict[str, float]:
-        count, s = Count(), self.settings
+    def _try_gradient(self, batch: TrainBatch) -> dict[str, float]:
+        count, s = TokenCount(), self.settings
         self.policy.recompute(self.plan.recompute and _tokens(batch) > self.plan.spared)
         base = self.policy.base()
         teacher = self.policy.teacher(base, self._state.ema)
         reference = base if s.kl_coef > 0 else None
         apart = self._state.average if self._state.averaged > 1 and bool(batch.same_weights.any()) else None
         served = self.policy.served(apart) if apart is not None else None
-        others = ask_others(batch, teacher, reference, served, k=s.k, budget=self.budget, count=count)
+        others = run_references(batch, teacher, reference, served, k=s.k, budget=self.budget, count=count)
         vitals: dict[str, float] = {}
 
         def stop(inputs: LossInputs) -> str | None:
@@ -150,7 +157,7 @@ class Worker:
             batch, self.policy.student(), others, self.loss, stop, k=s.k, budget=self.budget, count=count
         )
         if why is not None:
-            raise Skip(why, vitals)
+            raise StepSkipped(why, vitals)
         return {
             **vitals,
             **found,
@@ -160,7 +167,7 @@ class Worker:
             "tree": float(self.policy.tree),
         }
 
-    def _shrink(self, batch: Batch, error: str) -> None:
+    def _shrink(self, batch: TrainBatch, error: str) -> None:
         self._forget_gradients()
         gc.collect()
         if self.policy.device.type == "cuda":
@@ -199,7 +206,7 @@ class Worker:
         weighed = norm / max(weight, _LEAST)  # a correction after many thanks is no alarm
         why = norm_alarm(weighed, self._state.norms, s.norm_alarm)
         if why is not None:
-            raise Skip(why, {**metrics, "grad_norm": norm})
+            raise StepSkipped(why, {**metrics, "grad_norm": norm})
         if s.grad_clip > 0:
             torch.nn.utils.clip_grads_with_norm_(
                 parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device)
@@ -209,7 +216,7 @@ class Worker:
         optimizer.step()
         self._forget_gradients()
         average, averaged = self._averaged(signal if s.lr_by_signal else 0.0)
-        self._state = State(
+        self._state = TrainerState(
             optimizer=_to_cpu(optimizer.state_dict()) if s.offload_optimizer else optimizer.state_dict(),
             random=self._random(),
             norms=[*self._state.norms, weighed][-_HISTORY:],
@@ -259,11 +266,11 @@ class Worker:
 
     # --- what a step is made of
 
-    def _lessons(self, samples: Sequence[Sample]) -> Lessons:
+    def _lessons(self, samples: Sequence[Sample]) -> TeacherPrompts:
         config = self.policy.model.config
         most = self.settings.max_hints if self._most_hints is None else self._most_hints
         room = getattr(config, "max_position_embeddings", None)
-        return lessons(self._chat, samples, most=most, room=room, vocabulary=config.vocab_size)
+        return render_teachers(self._chat, samples, most=most, room=room, vocabulary=config.vocab_size)
 
     def _wide(self) -> torch.dtype:
         return torch.float64 if self.policy.compute == torch.float64 else torch.float32
@@ -273,7 +280,7 @@ class Worker:
         trained = list(self.policy.parameters.values())
         held = (not s.lora and s.kl_coef > 0) + (s.teacher_model is not None)
         held += not s.lora and s.average > 1
-        shape = Shape(
+        shape = ModelShape(
             parameters=sum(p.numel() for p in model.parameters()),
             trainable=sum(p.numel() for p in trained),
             layers=model.config.num_hidden_layers,
@@ -292,9 +299,11 @@ class Worker:
 
     # --- versions
 
-    def _first(self) -> State:
+    def _first(self) -> TrainerState:
         torch.manual_seed(self.settings.seed)
-        return State(random=self._random(), ema=self.policy.weights() if self.settings.teacher == "ema" else None)
+        return TrainerState(
+            random=self._random(), ema=self.policy.weights() if self.settings.teacher == "ema" else None
+        )
 
     def _load(self, parent: Version) -> None:
         """Stand where ``parent`` stood. What is in memory already is not read again."""
@@ -310,7 +319,7 @@ class Worker:
         if "cuda" in self._state.random and self.policy.device.type == "cuda":
             torch.cuda.set_rng_state(self._state.random["cuda"], self.policy.device)
 
-    def _read(self, directory: Path, base: str) -> State:
+    def _read(self, directory: Path, base: str) -> TrainerState:
         manifest = read_manifest(directory)
         if manifest is not None and manifest["base"] != base:
             raise BackendError(f"{directory} was trained on {manifest['base']!r}, its version says {base!r}")
@@ -318,7 +327,7 @@ class Worker:
         if not (directory / STATE).exists():
             self.policy.put(weights)
             return self._first()
-        state = State(**torch.load(directory / STATE, map_location="cpu", weights_only=True))
+        state = TrainerState(**torch.load(directory / STATE, map_location="cpu", weights_only=True))
         if state.averaged and self.settings.average == 1:  # no longer averaged: go on from what is served
             state.master, state.average, state.averaged = None, None, 0
         elif state.averaged and state.average is None:
@@ -328,7 +337,7 @@ class Worker:
             state.ema = self.policy.weights()
         return state
 
-    def _publish(self, order: Order, metrics: dict[str, float], dropped: Mapping[str, str]) -> None:
+    def _publish(self, order: StepRequest, metrics: dict[str, float], dropped: Mapping[str, str]) -> None:
         rounded = not self.settings.lora and self.policy.compute != next(iter(self.policy.parameters.values())).dtype
         average = self._state.average
         state = {name: getattr(self._state, name) for name in ("optimizer", "random", "norms", "ema", "averaged")}
@@ -341,7 +350,7 @@ class Worker:
             write_manifest(directory, {**self._identity(order), "metrics": metrics, "dropped": dropped})
         self._at = order.target
 
-    def _identity(self, order: Order) -> dict[str, Any]:
+    def _identity(self, order: StepRequest) -> dict[str, Any]:
         return {
             "kind": "lora" if self.settings.lora else "full",
             "base": order.parent.base,
@@ -352,7 +361,7 @@ class Worker:
             "config": _plain(self.settings.record()),
         }
 
-    def _done_before(self, order: Order) -> StepResult | None:
+    def _done_before(self, order: StepRequest) -> StepResult | None:
         """What this very step gave when it was asked for earlier and its caller did not live to hear of it."""
         target = Path(order.target)
         manifest = read_manifest(target) if target.is_dir() else None
@@ -371,7 +380,7 @@ class Worker:
 # --- decisions
 
 
-def _loss(settings: TrainerArgs) -> tuple[Loss, Callable[..., float], int | None]:
+def _loss(settings: TrainerArgs) -> tuple[LossFunction, Callable[..., float], int | None]:
     """The loss to train with, how much a sample has to say to it, and how many hints it looks at (None: all).
 
     A custom one is given everything, and may make something of all of it.
@@ -406,7 +415,7 @@ def norm_alarm(norm: float, history: Sequence[float], times: float) -> str | Non
     return None
 
 
-def _tokens(batch: Batch) -> int:
+def _tokens(batch: TrainBatch) -> int:
     """Of all its turns, one by one."""
     return sum(len(path.tokens) for path in batch.plain)
 
@@ -415,7 +424,7 @@ def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
 
 
-def _lag(order: Order) -> dict[str, float]:
+def _lag(order: StepRequest) -> dict[str, float]:
     lags = [order.parent.number - sample.version for sample in order.samples]
     return {"lag_mean": sum(lags) / len(lags), "lag_max": float(max(lags))} if lags else {}
 

@@ -9,7 +9,13 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
-from openclaw_rl.backends.local.engine.messages import EngineArgs, Fault, Reply, Request, Stop
+from openclaw_rl.backends.local.engine.messages import (
+    EngineArgs,
+    EngineFailure,
+    EngineMessage,
+    EngineRequest,
+    StopRequest,
+)
 from openclaw_rl.errors import RequestError
 from openclaw_rl.processes import show_name
 
@@ -29,11 +35,15 @@ def _refused(error: Exception) -> RequestError:
     return RequestError(f"the request cannot be handed to the engine: {type(error).__name__}: {error}"[:300])
 
 
-class Link:
+class EngineProcess:
     """One engine process. ``heard`` and ``ended`` are called on the event loop; ``ended`` once, with the exit code."""
 
     def __init__(
-        self, args: EngineArgs, *, heard: Callable[[Link, Reply], None], ended: Callable[[Link, int | None], None]
+        self,
+        args: EngineArgs,
+        *,
+        heard: Callable[[EngineProcess, EngineMessage], None],
+        ended: Callable[[EngineProcess, int | None], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._heard, self._ended = heard, ended
@@ -42,7 +52,7 @@ class Link:
         self._process = context.Process(target=_begin, args=(theirs, args), daemon=True, name="openclaw-engine")
         self._process.start()
         theirs.close()
-        self._outbox: SimpleQueue[Request | None] = SimpleQueue()
+        self._outbox: SimpleQueue[EngineRequest | None] = SimpleQueue()
         self._threads = [threading.Thread(target=part, daemon=True) for part in (self._read, self._write)]
         for thread in self._threads:
             thread.start()
@@ -52,13 +62,13 @@ class Link:
         """The process's id."""
         return self._process.pid
 
-    def send(self, request: Request) -> None:
+    def send(self, request: EngineRequest) -> None:
         """Queue a request; never blocks. Nothing happens when the process is gone: ``ended`` says so."""
         self._outbox.put(request)
 
     def close(self) -> None:
         """End the process and the threads. Blocks, so call it off the event loop."""
-        self._outbox.put(Stop())
+        self._outbox.put(StopRequest())
         self._process.join(GRACE)
         if self._process.is_alive():
             self._process.kill()
@@ -75,12 +85,12 @@ class Link:
             except OSError:
                 return  # the reader sees the same end and reports it
             except Exception as error:  # it cannot travel, such as an object that is nested too deep: its own failure
-                self._call(self._heard, Fault.of(getattr(request, "id", None), _refused(error)))
+                self._call(self._heard, EngineFailure.of(getattr(request, "id", None), _refused(error)))
 
     def _read(self) -> None:
         while True:
             try:
-                reply: Reply = self._conn.recv()
+                reply: EngineMessage = self._conn.recv()
             except (EOFError, OSError):
                 break
             if not self._call(self._heard, reply):

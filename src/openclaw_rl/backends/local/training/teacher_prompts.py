@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from openclaw_rl.backends.hf.template import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import RequestError
 from openclaw_rl.types import Prompt, Sample, Tokens
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Lessons:
+class TeacherPrompts:
     """``views`` has a row for each sample: the ids of its teachers' prompts, None where one cannot be had.
 
     ``dropped`` says for each turn that cannot be trained at all what is wrong with it.
@@ -36,9 +36,11 @@ class Lessons:
         return [sample for sample, _ in good], [row for _, row in good]
 
 
-def lessons(chat: Chat, samples: Sequence[Sample], *, most: int, room: int | None, vocabulary: int) -> Lessons:
+def render_teachers(
+    chat: ChatTemplate, samples: Sequence[Sample], *, most: int, room: int | None, vocabulary: int
+) -> TeacherPrompts:
     """Render every teacher's prompt, at most ``most`` of each sample, into ``room`` tokens together with the reply."""
-    found = Lessons(samples)
+    found = TeacherPrompts(samples)
     for sample in samples:
         views: list[Tokens | None] = []
         why = ""
@@ -57,7 +59,7 @@ def lessons(chat: Chat, samples: Sequence[Sample], *, most: int, room: int | Non
     return found
 
 
-def _view(chat: Chat, prompt: Prompt, sample: Sample, room: int | None) -> Tokens:
+def _view(chat: ChatTemplate, prompt: Prompt, sample: Sample, room: int | None) -> Tokens:
     ids = chat.encode(prompt)
     if room is not None and len(ids) + len(sample.reply_tokens) > room:
         raise RequestError(f"{len(ids)} tokens and a reply of {len(sample.reply_tokens)} do not fit {room}")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
-class Turnstile:
+class AdmissionQueue:
     """Lets requests through together until each has shown something; a suspect goes alone, before all that wait.
 
     After a death every request that was inside is a suspect. What dies again then has one cause only.

@@ -7,8 +7,8 @@ import math
 from torch import Tensor
 
 from openclaw_rl.losses.arithmetic import ratio
-from openclaw_rl.losses.choosing import teacher_present
 from openclaw_rl.losses.inputs import LossInputs
+from openclaw_rl.losses.selection import teacher_present
 
 
 def fit(x: LossInputs, max_mismatch: float) -> dict[str, Tensor]:

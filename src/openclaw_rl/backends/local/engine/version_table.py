@@ -11,7 +11,7 @@ DEATHS = 2
 """how many processes may die while they load a version before it counts as one that cannot be loaded"""
 
 
-class Lineage:
+class VersionTable:
     """Versions by number; 0 is the base model."""
 
     def __init__(self) -> None:
