@@ -10,7 +10,7 @@ import pytest
 from judges import LIMITS
 
 from openclaw_rl.judge import evidence, hints
-from openclaw_rl.judge.evidence import findings, may_instruct
+from openclaw_rl.judge.evidence import evidence_items, may_instruct
 from openclaw_rl.judge.hints import borrowed, kind_of
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
@@ -30,7 +30,7 @@ def scored(case: Case, **more: Any) -> tuple[float | None, str] | None:
 
 
 decide = partial(evidence.decide, limits=LIMITS)
-sift = partial(hints.sift, limits=LIMITS)
+filter_hints = partial(hints.filter_hints, limits=LIMITS)
 ERROR = (make_message("tool", "Error: no such file"),)
 
 
@@ -43,7 +43,7 @@ def test_the_first_evidence_that_decides_wins() -> None:
 
 
 def test_all_evidence_is_listed_strongest_first() -> None:
-    found = findings(case({"score": 0.5, "source": "environment"}, {"score": 1.0}, next_state=ERROR))
+    found = evidence_items(case({"score": 0.5, "source": "environment"}, {"score": 1.0}, next_state=ERROR))
     assert [(one.source, one.score) for one in found] == [
         ("explicit", 1.0),
         ("environment", 0.5),
@@ -133,7 +133,7 @@ def test_hints_are_kept_shortest_first_and_three_at_most() -> None:
         hint("Never use any lists."),
         hint("Keep it short please."),
     ]
-    sifted = sift(offered, reply="")
+    sifted = filter_hints(offered, reply="")
     assert [one.text for one in sifted.kept] == ["Be much warmer.", "Never use any lists.", "Keep it short please."]
     assert sifted.refused == (("Use metric units in all answers.", "more than 3 hints"),)
 
@@ -148,18 +148,18 @@ def test_hints_are_kept_shortest_first_and_three_at_most() -> None:
     ],
 )
 def test_a_hint_is_refused_with_its_reason(text: str, reason: str) -> None:
-    assert sift([hint(text)], reply="Here is a plan.", answer="The answer is 391").refused == (
+    assert filter_hints([hint(text)], reply="Here is a plan.", answer="The answer is 391").refused == (
         (" ".join(text.split()), reason),
     )
 
 
 @pytest.mark.parametrize("text", ["eleven long", "x" * 600])
 def test_the_bounds_of_a_hint_are_inside(text: str) -> None:
-    assert sift([hint(text)], reply="").kept == (hint(text),)
+    assert filter_hints([hint(text)], reply="").kept == (hint(text),)
 
 
 def test_a_duplicate_is_one_whatever_its_case_and_spaces() -> None:
-    sifted = sift([hint("Use metric units."), hint("use  METRIC units.")], reply="")
+    sifted = filter_hints([hint("Use metric units."), hint("use  METRIC units.")], reply="")
     assert len(sifted.kept) == 1
     assert sifted.refused == (("use METRIC units.", "a duplicate"),)
 
@@ -170,7 +170,10 @@ def test_rules_take_the_seats_before_facts_and_complaints() -> None:
         hint("It is on Monday.", "fact"),
         hint("Always answer with one sentence only."),
     ]
-    assert [one.kind for one in sift(offered, reply="", limits=replace(LIMITS, most=2)).kept] == ["fact", "rule"]
+    assert [one.kind for one in filter_hints(offered, reply="", limits=replace(LIMITS, most=2)).kept] == [
+        "fact",
+        "rule",
+    ]
 
 
 def test_words_of_a_tool_are_no_hint_unless_the_user_said_them_too() -> None:
@@ -210,10 +213,10 @@ def test_a_hint_without_a_kind_is_given_one(text: str, kind: str) -> None:
     ],
 )
 def test_a_rule_that_says_which_way_and_not_how_far_is_vague(rule: str, vague: bool) -> None:
-    (kept,) = sift([Hint(text=rule)], reply="").kept
+    (kept,) = filter_hints([Hint(text=rule)], reply="").kept
     assert kept.vague is vague
 
 
 def test_only_rules_are_vague() -> None:
-    (kept,) = sift([Hint(text="The file is shorter than that.", kind="fact")], reply="").kept
+    (kept,) = filter_hints([Hint(text="The file is shorter than that.", kind="fact")], reply="").kept
     assert kept.vague is False

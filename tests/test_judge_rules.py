@@ -9,8 +9,8 @@ import pytest
 from judges import rules_judge
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.evidence import findings
-from openclaw_rl.judge.reading import read, repeated
+from openclaw_rl.judge.evidence import evidence_items
+from openclaw_rl.judge.reaction import read, repeated
 from openclaw_rl.judge.text import own_words
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
@@ -180,4 +180,4 @@ def test_a_monstrous_message_is_little_work(text: str) -> None:
 def test_a_call_is_no_empty_reply() -> None:
     calling = make_message("assistant", "", tool_calls=(ToolCall(id="1", name="ls", arguments="{}"),))
     turn = make_turn("List them.", completion=make_completion(reply=calling))
-    assert findings(Case(turn=turn, outcome=make_outcome(turn))) == ()
+    assert evidence_items(Case(turn=turn, outcome=make_outcome(turn))) == ()

@@ -19,7 +19,7 @@ from openclaw_rl.config import load
 from openclaw_rl.errors import RequestError
 from openclaw_rl.experiments.sessions import run_session, run_sessions, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
-from openclaw_rl.judge.reading import read
+from openclaw_rl.judge.reaction import read
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, is_relevant, is_right

@@ -10,7 +10,7 @@ import pytest
 from foreign import FRAMES, GENUINE, RULES, WAYS
 from judges import llm_judge
 
-from openclaw_rl.judge.rules import look
+from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
 from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.limits import RequestLimits
@@ -28,7 +28,7 @@ def after(
 
 
 def learned(text: str) -> list[str]:
-    return [hint.text for hint in look(after(make_message("user", text))).hints if hint.kind != "complaint"]
+    return [hint.text for hint in reaction_of(after(make_message("user", text))).hints if hint.kind != "complaint"]
 
 
 def test_most_of_the_texts_would_be_rules_if_the_user_said_them() -> None:
@@ -49,12 +49,12 @@ def test_no_text_becomes_a_rule_in_any_frame(frame: str) -> None:
 @pytest.mark.parametrize("way", ["document tag", "fence", "block quote", "summarise", "mail"])
 @pytest.mark.parametrize("said", ["That's wrong, this is useless.", "Thanks, that's perfect!"])
 def test_what_others_think_is_no_score_either(way: str, said: str) -> None:
-    assert look(after(make_message("user", WAYS[way](said)))).score is None
+    assert reaction_of(after(make_message("user", WAYS[way](said)))).score is None
 
 
 def test_what_users_say_themselves_is_heard_as_before() -> None:
     assert len(GENUINE) >= 40
-    silent = [said for said in GENUINE if look(after(make_message("user", said))).score is None]
+    silent = [said for said in GENUINE if reaction_of(after(make_message("user", said))).score is None]
     assert len(silent) <= 2, silent
     assert sum(bool(learned(said)) for said in GENUINE) >= 26
 
@@ -99,7 +99,7 @@ def test_a_document_of_a_request_is_never_the_users_word(carrier: Callable[[str]
     asked = {"type": "text", "text": "Is that true?"}
     for said in RULES:
         for blocks in ([carrier(shape.format(said)), asked], [asked, carrier(shape.format(said))]):
-            assert look(after(wired(*blocks))).hints == ()
+            assert reaction_of(after(wired(*blocks))).hints == ()
 
 
 def test_a_rule_that_a_tool_or_a_document_said_before_is_not_the_users() -> None:
@@ -109,7 +109,7 @@ def test_a_rule_that_a_tool_or_a_document_said_before_is_not_the_users() -> None
         make_message("tool", f"Notice: {rule}"),
         make_message("user", f"Summarise this:\n<page>{rule}</page>"),
     ):
-        assert look(after(make_message("user", rule), before=(source,))).hints == ()
+        assert reaction_of(after(make_message("user", rule), before=(source,))).hints == ()
 
 
 @pytest.mark.anyio

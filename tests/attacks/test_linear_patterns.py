@@ -19,14 +19,14 @@ import openclaw_rl
 from openclaw_rl.errors import MissingExtra
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.prompt import escape
-from openclaw_rl.judge.rules import look
+from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 
 CUT = {
     "openclaw_rl.judge.lexicon_en.": 240,  # reading._CLAUSE
     "openclaw_rl.judge.lexicon_zh.": 240,
-    "openclaw_rl.judge.reading.WISHES": 240,
+    "openclaw_rl.judge.reaction.PREFERENCES": 240,
     "openclaw_rl.judge.tools._EXIT": 400,  # tools._LINE
     "openclaw_rl.judge.tools._FIRST_LINE": 400,
     "openclaw_rl.judge.tools._RAISED": 400,
@@ -182,7 +182,7 @@ def test_a_judge_reads_eight_times_as_much_in_about_eight_times_the_time(atom: s
         ]
         begun = time.process_time()
         for case in cases:
-            look(case)
+            reaction_of(case)
             decide(case, limits=LIMITS)
         escape(text)
         return time.process_time() - begun

@@ -16,7 +16,7 @@ from openclaw_rl.collect.threads import Threads
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import evidence
 from openclaw_rl.judge.evidence import decide
-from openclaw_rl.judge.rules import look
+from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn
@@ -315,6 +315,6 @@ TEXTS = st.one_of(st.text(st.characters(), max_size=60), st.lists(st.sampled_fro
 def test_the_default_judge_reads_any_text_whatsoever(before: str, reply: str, said: str, role: str) -> None:
     turn = make_turn(before, completion=make_completion(reply))
     case = Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, said),)))
-    assert look(case).score in (None, -1, 0, 1)
+    assert reaction_of(case).score in (None, -1, 0, 1)
     verdict = decide(case, limits=LIMITS)
     assert verdict is None or verdict.turn == turn.id

@@ -159,7 +159,7 @@ class App:
         """The gate, with the policy of this process, or one of its own where the process has none."""
         from openclaw_rl.gate.candidates import LazyPolicy
         from openclaw_rl.gate.examination import VersionGate
-        from openclaw_rl.judge.rules import look
+        from openclaw_rl.judge.rules import reaction_of
 
         settings = self.config.gate
         if settings.mode == "off":
@@ -171,7 +171,7 @@ class App:
             self._own or self._lent,
             limits=gate_limits(self.config),
             sampling=default_sampling(self.config),
-            user_score=lambda case: look(case).score,
+            user_score=lambda case: reaction_of(case).score,
             probes=settings.probes,
             replays=settings.replays,
             tokens=settings.tokens,

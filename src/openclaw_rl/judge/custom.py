@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from openclaw_rl.errors import JudgeUnavailable, PluginError
 from openclaw_rl.judge.evidence import user_hints
-from openclaw_rl.judge.hints import HintLimits, sift
+from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.ports import Case, Judge, Score
 from openclaw_rl.types import Verdict
 
@@ -31,7 +31,7 @@ class CustomJudge:
         """The function's score. It may raise JudgeUnavailable to be asked again later."""
         begun = time.perf_counter()
         score, note = await self._call(case)
-        hints = sift(user_hints(case), reply=case.turn.completion.reply.content, limits=self._limits)
+        hints = filter_hints(user_hints(case), reply=case.turn.completion.reply.content, limits=self._limits)
         return Verdict(
             turn=case.turn.id,
             score=score,

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from openclaw_rl.judge.reading import read
+from openclaw_rl.judge.preferences_en import COMPARATIVE
+from openclaw_rl.judge.reaction import read
 from openclaw_rl.judge.text import QUOTED
-from openclaw_rl.judge.wishes_en import COMPARATIVE
 from openclaw_rl.text import words
 from openclaw_rl.types import Hint, HintKind
 
@@ -36,16 +36,16 @@ class HintLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sifted:
+class FilteredHints:
     """What was kept, shortest first, and what was refused with the reason."""
 
     kept: tuple[Hint, ...]
     refused: tuple[tuple[str, str], ...] = ()
 
 
-def sift(
+def filter_hints(
     hints: Iterable[Hint], *, reply: str, limits: HintLimits, answer: str = "", user: str = "", others: str = ""
-) -> Sifted:
+) -> FilteredHints:
     """Keep what may be kept: of the right length, not the reply or answer itself, no duplicate, not too many.
 
     ``others`` is text of roles that may not instruct: a hint that repeats a run of its words, which ``user`` did not
@@ -66,7 +66,7 @@ def sift(
         kept.append(Hint(text=text, kind=hint.kind, vague=hint.kind == "rule" and is_vague(text)))
     seats = sorted(kept, key=lambda hint: (_SEAT[hint.kind], len(hint.text), hint.text))
     refused.extend((hint.text, f"more than {limits.most} hints") for hint in seats[limits.most :])
-    return Sifted(
+    return FilteredHints(
         kept=tuple(sorted(seats[: limits.most], key=lambda hint: (len(hint.text), hint.text))), refused=tuple(refused)
     )
 

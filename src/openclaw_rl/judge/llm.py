@@ -14,10 +14,10 @@ from openclaw_rl.judge.availability import PATIENCE, Availability, TokenBudget
 from openclaw_rl.judge.breaker import Breaker
 from openclaw_rl.judge.evidence import foreign, request_of, user_hints
 from openclaw_rl.judge.explain import Explanation
-from openclaw_rl.judge.hints import HintLimits, sift
+from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.poll import Poll, PollCache, Pollster
 from openclaw_rl.judge.prompt import PromptBuilder, PromptSettings, Question
-from openclaw_rl.judge.text import said_by_user
+from openclaw_rl.judge.text import user_text
 from openclaw_rl.judge.voters import EndpointSettings, Voter, voter_of
 from openclaw_rl.judge.votes import VoteRule
 from openclaw_rl.ports import Case, Policy
@@ -141,9 +141,9 @@ class LlmJudge:
         self._cache.put(key, poll)
 
     def _verdict(self, case: Case, poll: Poll) -> Verdict:
-        user = said_by_user(case.outcome.next_state)
+        user = user_text(case.outcome.next_state)
         offered = [vote.hint for vote in poll.votes if vote.hint is not None]
-        sifted = sift(
+        filtered = filter_hints(
             offered if poll.question.asks_hint else user_hints(case),
             reply=case.turn.completion.reply.content,
             user=f"{request_of(case)}\n{user}",
@@ -156,7 +156,7 @@ class LlmJudge:
             score=poll.count.score,
             source="judge",
             votes=tuple(vote.value for vote in poll.votes),
-            hints=sifted.kept,
+            hints=filtered.kept,
             judge=f"{self.name}:{self.voter.model}",
             prompt_version=poll.question.version,
             note="; ".join([poll.count.note, *failed]),

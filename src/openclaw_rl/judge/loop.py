@@ -18,7 +18,7 @@ from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import health
 from openclaw_rl.judge.auto import AutoJudge
 from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
-from openclaw_rl.judge.hints import HintLimits, sift
+from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
@@ -34,7 +34,7 @@ SCAN = 1024
 Job: TypeAlias = Callable[[], Awaitable[None]]
 
 
-class Ledger(Protocol):
+class VerdictLedger(Protocol):
     """What this loop needs of the ledger. All methods may be called from a worker thread."""
 
     def unjudged(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
@@ -76,7 +76,7 @@ class JudgeLoop:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: VerdictLedger,
         judge: Judge,
         settings: JudgeLoopSettings,
         *,
@@ -259,8 +259,10 @@ class JudgeLoop:
         """The judge's verdict under the house's rules: no hint from what may not instruct, a step's reward added."""
         trusted, limits = self._settings.trusted, self._settings.hints
         offered = verdict.hints if may_instruct(case, trusted) else ()
-        sifted = sift((*given_hints(case, trusted), *offered), reply=case.turn.completion.reply.content, limits=limits)
-        verdict = replace(verdict, turn=case.turn.id, hints=sifted.kept)
+        filtered = filter_hints(
+            (*given_hints(case, trusted), *offered), reply=case.turn.completion.reply.content, limits=limits
+        )
+        verdict = replace(verdict, turn=case.turn.id, hints=filtered.kept)
         paid = decide(case, trusted=trusted, limits=limits)
         if paid is None or paid.score is None or paid.source != "environment":
             return verdict

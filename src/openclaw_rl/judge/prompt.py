@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.judge.text import hands_over, said_by_user
+from openclaw_rl.judge.text import hands_over, user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Message
 
@@ -77,7 +77,7 @@ class PromptBuilder:
         """The prompt of a case."""
         after = case.outcome.next_state
         own = all(message.role == "user" and not hands_over(message.content) for message in after)
-        hint = own and bool(said_by_user(after))
+        hint = own and bool(user_text(after))
         made = self._with_hint if hint else self._score_only
         asked = render(case, made, budget=self._settings.budget, window=self._settings.window)
         return replace(asked, asks_hint=hint)

@@ -1,4 +1,4 @@
-"""Reading a message: the person's own words without envelopes, quotes and code, cut into sentences and clauses."""
+"""Parsing a message: the person's own words without envelopes, quotes and code, cut into sentences and clauses."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def hands_over(text: str) -> bool:
     return is_text(own) or own.split() != unwrapped(text).split()
 
 
-def said_by_user(messages: Sequence[Message]) -> str:
+def user_text(messages: Sequence[Message]) -> str:
     """The user's own words of a next state; no other role has a say."""
     return "\n".join(filter(None, (own_words(message.content) for message in messages if message.role == "user")))
 

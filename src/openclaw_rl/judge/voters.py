@@ -63,7 +63,7 @@ class EndpointVoter:
     """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter; learns its JSON mode.
 
     An answer is asked for as it is and read as it comes, up to `MOST` bytes: one that is packed all the same, or has
-    no end, or is nested beyond reading, is a vote that failed.
+    no end, or is nested too deep, is a vote that failed.
     """
 
     def __init__(

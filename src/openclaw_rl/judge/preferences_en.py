@@ -39,10 +39,10 @@ _BEHAVE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A shape of clause and the instruction made of it; ``answerable`` wishes count even after a question of the reply.
+class PreferenceClause:
+    """A shape of clause and the instruction made of it; ``answerable`` ones count even after a question of the reply.
 
-    ``vague`` ones give way to any other wish of the same message.
+    ``vague`` ones give way to any other preference of the same message.
     """
 
     shape: re.Pattern[str]
@@ -51,10 +51,10 @@ class Wish:
     vague: bool = False
 
 
-def _wish(
+def _preference(
     shape: str, say: Callable[[str], str] | None = None, *, answerable: bool = False, vague: bool = False
-) -> Wish:
-    return Wish(re.compile(shape, re.IGNORECASE), say, answerable, vague)
+) -> PreferenceClause:
+    return PreferenceClause(re.compile(shape, re.IGNORECASE), say, answerable, vague)
 
 
 def _strip(text: str) -> str:
@@ -127,76 +127,78 @@ _STYLE = rf"(?:{_MEASURE}|{_LANG}|{_FORM}|analog(?:y|ies)|words|language|sentenc
 _MANNER = rf"(?:(?:in|as|with|like|without|into|to) (?:an? |the |my |i'm |simple |plain |more |less |fewer |only |just |any |all |{_NUMBER} )*(?:{_DEGREE}(?:{_ADJ}|{COMPARATIVE}) )*(?:\w+ )?(?:{_STYLE}|{_UNIT}|five|child|person|human|friend|pirate|manner|way|details?)\b.{{0,30}})"
 _VERB = r"(?:run|check|ask|read|test|verify|mention|use|cite|include|write|answer|keep|start|end|give|explain|say|add|follow|stop|focus|confirm|look|avoid|show|quote|listen|be (?:more|less))"
 
-WISHES: tuple[Wish, ...] = (
-    _wish(
+PREFERENCES: tuple[PreferenceClause, ...] = (
+    _preference(
         rf"{_ASK}(?:don't|do not|never|stop|avoid|quit|no more) (?!you\b|me\b|.*\b(?:is|was|are) (?:my|a|the|our)\b)(?:\w+ly )?(?:be(?:ing)? (?:so |too )?{_ADJ}|{_BEHAVE}\b.*|(?:the )?(?:word|phrase)s? .*|{_FORM}){_END}",
         answerable=True,
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:with )?(?:no|without|skip|less|fewer)(?: the| any| more| those| these)? {_NO_FORM}(?: and {_NO_FORM})?{_END}",
         _no_form,
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:keep|limit|restrict|cut|trim) (?:it|this|that|them|things|your \w+|(?:the |all |your )?(?:answers?|repl(?:y|ies)|responses?|messages?)|yourself)(?: down)? (?:(?:to |under |below |within |at most |to at most |to under |at )(?:max(?:imum)? |just |only |about )?{_NUMBER} .{{1,40}}|(?:{_DEGREE}(?:more |less )?(?:{_ADJ}|{COMPARATIVE}|tight|light|clean)\b).{{0,40}})"
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:in |with |i need |i want(?:ed)? |i'd like |i'd prefer |i prefer |i said |i asked for |i told you |give me |answer in |answer with |keep to |more )?(?:just |only |exactly |about |around )?(?:under|at most|max(?:imum)?(?: of)?|no more than|not more than|less than|fewer than|within|up to|at least|a maximum of|below|over|minimum) {_NUMBER} {_UNIT}(?: or (?:less|fewer|so))?(?: max(?:imum)?)?{_END}",
         _as_form,
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:use|write|say it in|make it|give me|shorten (?:it|that|this|your \w+) to|cut (?:it|that) to|stay|say|aim for)(?: more| a bit more)? ?(?:just |only |exactly |about |around )?(?:under|at most|max(?:imum)?(?: of)?|no more than|not more than|less than|fewer than|within|up to|at least|a maximum of|below|over)? {_NUMBER} {_LENGTH}(?: or (?:less|fewer|more|so))?{_END}"
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:in |with |i need |i want |give me |only |just |exactly )*{_NUMBER} (?:short |single |simple )?{_LENGTH}(?: or (?:less|fewer|so)| max(?:imum)?| only| at most| is enough| would do| please| instead)+{_END}",
         _as_form,
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:i need|i want|i asked for) (?:only |just )?{_NUMBER} (?:short |single |simple )?{_LENGTH}{_END}",
         _as_form,
     ),
-    _wish(rf"{_SOFT}(?:only |just )?{_NUMBER} {_UNIT} (?:max(?:imum)?|at most|only|or (?:less|fewer)){_END}", _as_form),
-    _wish(
+    _preference(
+        rf"{_SOFT}(?:only |just )?{_NUMBER} {_UNIT} (?:max(?:imum)?|at most|only|or (?:less|fewer)){_END}", _as_form
+    ),
+    _preference(
         rf"{_SOFT}(?:only|just) (?:one|1|two|2|three|3) (?:short )?(?:words?|sentences?|lines?|paragraphs?){_END}",
         _as_form,
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:use|write) (?:only |just )?(?:one|1|two|2|three|3) (?:short )?(?:words?|sentences?|lines?|paragraphs?){_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:be|sound|act|stay) {_DEGREE}(?:more |less )?(?:{_ADJ}|{COMPARATIVE})(?: and {_DEGREE}(?:more |less )?(?:{_ADJ}|{COMPARATIVE}))?(?: (?:to|with|towards) me| about (?:it|this))?{_END}",
         answerable=True,
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}{_DEGREE}(?:(?:more|less) (?:{_ADJ}|details?|context|depth|numbers|data)|{COMPARATIVE})(?: and {_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}))?{_END}",
         _comparative,
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:make|keep|write|phrase|say|do|put|format|have|turn|give|explain) (?:it|this|that|them|everything)(?: me)?(?: again| all| into)? (?:{_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE})(?: and .{{1,30}})?|{_MANNER}|an? {_FORM}|{_FORM}){_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:(?:do|say|write|try|explain) (?:it|this|that) (?:again|over|once more)|try again|redo|rewrite|rephrase|once more|one more time)(?: it| this| that)? (?:but |this time |with |without |in |as |using |and ).{{2,60}}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:use|stick to|switch to|prefer|convert (?:it |that )?to) {_DEGREE}(?:(?:an?|the|more|less|fewer|only|simple|simpler|shorter|short|plain|longer|proper|full|active|real|your) )*(?:\w+ )?{_STYLE}{_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:answer|respond|reply|speak|talk|explain(?: it)?|sound)(?: to me| me| back)? (?:only |always |it )?(?:in|with|like|as|using|within|without|under) (?!the file|my file|this file)(?:\S+ ){{0,6}}\S+{_END}"
     ),
-    _wish(rf"{_ASK}write(?: it| everything| this| that)?(?: only| just| always)? {_MANNER}{_END}"),
-    _wish(rf"{_ASK}(?:write|say|tell me) (?:a (?:bit|little|lot) )?(?:more|less){_END}"),
-    _wish(
+    _preference(rf"{_ASK}write(?: it| everything| this| that)?(?: only| just| always)? {_MANNER}{_END}"),
+    _preference(rf"{_ASK}(?:write|say|tell me) (?:a (?:bit|little|lot) )?(?:more|less){_END}"),
+    _preference(
         rf"{_ASK}(?:make|keep|give me|give) (?:(?:your|the|all your|all) )?(?:{_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}) (?:answers?|repl(?:y|ies)|responses?|sentences|messages)|(?:answers?|repl(?:y|ies)|responses?|sentences|messages) {_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}|short|brief|simple)){_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:don't forget|do not forget|remember|make sure)(?: to)? (?:{_VERB}|end|start|begin|finish|close|sign|greet)\b.{{3,80}}"
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}you (?:forgot to|did not|didn't|failed to|never) (?!answer)(?:{_VERB}|end|start|begin|finish|close|sign off|greet)\b(?! (?:my|the) (?:question|file|code|article|message|request|text)).{{3,80}}",
         lambda text: (
             "Please " + re.sub(r"(?i)^.*?\byou (?:forgot to|did not|didn't|failed to|never) ", "", _strip(text))
         ),
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:i(?:'d| would) like |i want |i need |give me )?{_DEGREE}(?:{COMPARATIVE}|fewer|more {_ADJ}|less {_ADJ}) (?:sentences|answers?|repl(?:y|ies)|words|paragraphs|responses?|messages){_END}",
         lambda text: (
             "Please give "
@@ -205,27 +207,27 @@ WISHES: tuple[Wish, ...] = (
             )
         ),
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:give|make|write|use|send|want)(?: me| us)? (?:an? |the )?{_FORM}(?: instead| please| next time| only| from now on)+{_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:format|write|give|present|structure|put) (?:your|the) (?:answers?|reply|replies|responses?|points) (?:as|in|into) (?:an? )?{_FORM}{_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:give|write|make)(?: me| us)? an? {_FORM} of (?:the )?(?:(?:key|main|short|most important) )?(?:points|facts|ideas|things){_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}list the (?:(?:key|main|most important) )?(?:points|facts|ideas|things) (?:as|in|with) {_FORM}{_END}"
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:an? |the )?{_FORM} would (?:be|have been) (?:better|nicer|nice|great|good|preferable){_END}",
         lambda text: "Please answer in " + _lower_first(re.sub(r"(?i) would .*$", "", _strip(text))),
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:say|put|add|write|include) (?:the (?:word|words|phrase) )?_ (?:first|last|at the (?:end|start|beginning)(?: of .{{1,30}})?){_END}"
     ),
-    _wish(rf"{_ASK}(?:praise|compliment|encourage|greet|thank|congratulate) (?:me|my|the question)\b.{{0,40}}"),
-    _wish(
+    _preference(rf"{_ASK}(?:praise|compliment|encourage|greet|thank|congratulate) (?:me|my|the question)\b.{{0,40}}"),
+    _preference(
         rf"{_SOFT}i (?:really )?(?:don't like|do not like|don't want|do not want|hate|dislike|can't stand) (?:your |the |such |these |those |so many )?(?:{_ADJ} )?(?:{_NO_FORM}|answers|replies|responses|sentences|paragraphs){_END}",
         lambda text: (
             "Please avoid "
@@ -236,40 +238,42 @@ WISHES: tuple[Wish, ...] = (
             )
         ),
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:in|as) (?:an? )?(?:{_LANG}|{_MEASURE}|{_FORM})(?: only)?(?: please| instead| next time| from now on){_END}",
         _as_form,
     ),
-    _wish(rf"(?:no |nope )?in (?:{_MEASURE}){_END}", _as_form),
-    _wish(
+    _preference(rf"(?:no |nope )?in (?:{_MEASURE}){_END}", _as_form),
+    _preference(
         rf"{_SOFT}(?:{_LANG}|{_MEASURE}|prose|json|markdown|plain text|all caps|lower ?case|bullet points|bullets|an? (?:bulleted |numbered |short )?list|an? table|first person|past tense) (?:only )?(?:please){_END}",
         _as_form,
     ),
-    _wish(rf"{_ASK}(?:give|show|list|quote|state|convert)(?: me)?(?: \w+){{0,3}} (?:in|to) (?:the )?{_MEASURE}{_END}"),
-    _wish(
+    _preference(
+        rf"{_ASK}(?:give|show|list|quote|state|convert)(?: me)?(?: \w+){{0,3}} (?:in|to) (?:the )?{_MEASURE}{_END}"
+    ),
+    _preference(
         rf"{_ASK}(?:end|start|begin|finish|close|open|sign off)(?: (?:it|them|(?:your|each|every|all|the)(?: your)? (?:answers?|repl(?:y|ies)|messages?|responses?|emails?|sentences?|texts?|turns?)))? (?:with|by) .{{1,80}}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:next time|from now on|in (?:the )?future(?! tense)|going forward|every time)\b(?! i\b| we\b| he\b| she\b| they\b| the\b| it\b).{{6,140}}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:always|never) (?:{_VERB}|address|number|put|begin|finish|round|respond|reply|speak|think|make|format|sign|greet)\b.{{3,120}}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?!.*\bi (?:will|would|can)\b)(?:add|include|give|mention|ask|check|show|use|write|put|tell|number|explain|list|be|keep|call|address)\b.{{2,80}} (?:next time|from now on|in (?:the )?future|going forward|every time|at the end of every \w+|in every \w+|before answering)"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:always )?(?:check|verify|read|run|test|look|ask|confirm|think|search)\b.{{0,60}}\bbefore (?:you\b|\w+ing\b).{{0,60}}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:cite|show|give|quote|name|list|check|verify)(?: me)? (?:(?:your|the|concrete|actual|exact|specific|real) )?(?:work|steps|sources?|reasoning|calculations?|numbers|article|text|references|facts|figures|math)(?: directly| properly| twice)?{_END}"
     ),
-    _wish(rf"{_ASK}explain why (?:for each(?: one)?|each time){_END}"),
-    _wish(
+    _preference(rf"{_ASK}explain why (?:for each(?: one)?|each time){_END}"),
+    _preference(
         rf"{_SOFT}you (?:should|must|need to|have to|ought to) (?:always |never |first |really |also )*{_VERB} .{{3,100}}",
         lambda text: "Please " + re.sub(r"(?i)^.*?\b(?:should|must|need to|have to|ought to) ", "", text.strip(" .!")),
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:just|only) (?:answer|recommend|output|return|respond with|reply with|summari[sz]e|the|give(?: me)? (?:the|an|one|a)|tell me the|show(?: me)? the|say the|write the) ?(?!(?:first|second|third|last|one|other)\b)(?:\S+ ){{0,4}}\S+{_END}|{_SOFT}just summari[sz]e",
         lambda text: (
             "Please give " + _lower_first(_strip(text))
@@ -278,19 +282,19 @@ WISHES: tuple[Wish, ...] = (
         ),
         answerable=True,
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:drop|skip|cut|lose|leave out|remove|omit|delete|get rid of) (?:the |your |that |those |these |all |all the )?{_PART}{_END}"
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:tone it down|loosen (?:it )?up(?: a bit)?|loosen it up|get to the point|cut to the chase|simplify(?: it| that| this)?|shorten (?:it|this|that|your \w+)|elaborate|be yourself|summari[sz]e it in .{{1,30}}|go into more detail|spell it out|lighten up)(?: please| a bit| a little)*"
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}i(?:'d| would)? (?:rather|prefer|rather have|prefer if|prefer it if|much prefer)(?: (?:you|have|it|that|if you|your))* (?:(?:used?|answered|wrote|kept|gave) .{{2,50}}|(?:something |an? |the |in |as |as an? )?(?:{_DEGREE}(?:more |less |fewer )?(?:{_ADJ}|{COMPARATIVE}) ?)?(?:{_STYLE}|{_FORM}|answers|replies|responses|ones?|{_NUMBER} {_UNIT})?(?: {_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}))?){_END}",
         lambda text: (
             "I prefer " + re.sub(r"(?i)^.*?(?:rather have|rather|prefer)(?: it)? (?:if )?", "", text.strip(" .!"))
         ),
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}i(?:'d like| would like| need| want) (?:it|this|that|the \w+|answers|you) (?:to be )?{_DEGREE}(?:(?:more|less) {_ADJ}|{COMPARATIVE}){_END}",
         lambda text: (
             "Please make it "
@@ -299,11 +303,11 @@ WISHES: tuple[Wish, ...] = (
             )
         ),
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}i want(?:ed)? you to (?:{_VERB}|talk|speak|respond|reply|be|sound|act) .{{3,80}}",
         _after(r"\bi want(?:ed)? you to ", "Please"),
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}i (?:already |just |clearly |specifically |explicitly )*(?:asked|told) you (?:not )?to .{{4,80}}",
         lambda text: (
             "Please "
@@ -314,23 +318,23 @@ WISHES: tuple[Wish, ...] = (
             )
         ),
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}i (?:already |just |clearly |specifically |explicitly )*(?:asked(?: you)? for|wanted) (?:just |only )?(?:{_NUMBER} (?:short |single |simple )?{_UNIT}|(?:an? |the )?(?:\w+ ){{0,4}}{_FORM})(?: only)?{_END}",
         _after(r"\b(?:asked(?: you)? for|wanted) ", "Please give"),
     ),
-    _wish(
+    _preference(
         rf"(?:{_SOFT}(?:it|this|that|your (?:answer|reply|tone)|the (?:answer|reply|tone|text|wording))(?: is| was|'s|'re) )?{_SOFT}(?:it's |that's |this is |still |just )*(?:way |much |far |a bit |a little |kind of |kinda |really )*too (?:much )?{_ADJ}(?: for (?:me|my taste))?{_END}",
         _too,
         vague=True,
     ),
-    _wish(
+    _preference(
         rf"{_SOFT}(?:it's |that's |this is |you (?:use|used) |there (?:is|are) )?(?:way |far |much )?too (?:much|many) (?:text|details?|information|info|words|fluff|jargon|emojis|bullets|bullet points|lists|filler|apologies|adjectives){_END}",
         lambda text: "Please use less " + re.sub(r"(?i)^.*\btoo (?:much|many) ", "", text.strip(" .!")),
         vague=True,
     ),
-    _wish(
+    _preference(
         rf"{_ASK}(?:answer|reply|respond|write) {_DEGREE}(?:shorter|longer|briefly|more briefly|simply|more simply|politely|more politely){_END}"
     ),
-    _wish(r"(?:summaries|answers|replies|responses|lists) should (?:always )?be .{4,60}"),
+    _preference(r"(?:summaries|answers|replies|responses|lists) should (?:always )?be .{4,60}"),
 )
 """Tried in order; the first shape that fits a whole clause makes the instruction."""

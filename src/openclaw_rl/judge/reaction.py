@@ -1,4 +1,4 @@
-"""Reading a user's next message: praise, complaint, wish, fact, or nothing that can be told for sure. Pure."""
+"""A user's reaction to a reply, read from their next message: sure or none at all. Pure."""
 # ruff: noqa: E501, SIM905  (a shape is read in one line, a list of words as a text)
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Literal
 
 from openclaw_rl.judge import lexicon_en as en
 from openclaw_rl.judge import lexicon_zh as zh
+from openclaw_rl.judge.preferences_en import PREFERENCES
 from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.text import Clause, Sentence, own_words, parse
-from openclaw_rl.judge.wishes_en import WISHES
 from openclaw_rl.text import is_chinese, words
 from openclaw_rl.types import Hint, HintKind
 
-Mark = Literal["praise", "complaint", "wish", "fact", "task", "question", "other"]
+Mark = Literal["praise", "complaint", "preference", "fact", "task", "question", "other"]
 
-_REMARKS: frozenset[Mark] = frozenset(("praise", "complaint", "wish", "fact"))
+_REMARKS: frozenset[Mark] = frozenset(("praise", "complaint", "preference", "fact"))
 _LONG = 6  # sentences: beyond this a message is mostly matter, and only its ends speak of the reply
 _CLAUSE = 240  # characters: a longer clause is matter, not a judgement
 _TAIL = 160  # characters at the end of a reply in which a question waits for an answer
@@ -59,7 +59,7 @@ _NOT_BUT = re.compile(r"not (?:the|a|an|my|in|on|at) \S.{0,30}, (?:but )?(?:the|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reaction:
     """What a message says of the reply before it; ``score`` None where it does not say."""
 
     score: int | None
@@ -76,11 +76,11 @@ class _Marked:
     vague: bool = False
 
 
-def read(message: str, *, request: str, reply: str) -> Reading:
+def read(message: str, *, request: str, reply: str) -> Reaction:
     """What ``message`` says of ``reply``, which answered ``request``. Sure or silent."""
     own = own_words(message)
     if not own:
-        return Reading(score=None, note="the message holds nothing of the user's own")
+        return Reaction(score=None, note="the message holds nothing of the user's own")
     if own.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
     whole = parse(_bounded(own, 4_000))
@@ -99,10 +99,10 @@ def _asks(reply: str) -> bool:
     return bool(re.search(r"[?？]", reply[-_TAIL:]))
 
 
-def _traceback(reply: str) -> Reading:
+def _traceback(reply: str) -> Reaction:
     if _asks(reply) and not _OFFER.search(reply[-_TAIL:]):
-        return Reading(score=None, note="a traceback, perhaps in answer to the reply's question")
-    return Reading(score=-1, note="the user answers with a traceback")
+        return Reaction(score=None, note="a traceback, perhaps in answer to the reply's question")
+    return Reaction(score=-1, note="the user answers with a traceback")
 
 
 def _bounded(text: str, most: int) -> str:
@@ -130,10 +130,12 @@ def _mark(clause: Clause, sentence: Sentence) -> _Marked:
     if is_chinese(clause.text):
         return _mark_zh(clause)
     folded = clause.folded
-    for wish in WISHES:
-        if wish.shape.fullmatch(folded) and not _STEER.search(folded):
-            order = wish.say(clause.text) if wish.say else clause.text
-            return _Marked(clause=clause, mark="wish", order=order, answerable=wish.answerable, vague=wish.vague)
+    for preference in PREFERENCES:
+        if preference.shape.fullmatch(folded) and not _STEER.search(folded):
+            order = preference.say(clause.text) if preference.say else clause.text
+            return _Marked(
+                clause=clause, mark="preference", order=order, answerable=preference.answerable, vague=preference.vague
+            )
     praised = en.PRAISE.fullmatch(folded) and not (" for " in folded and en.IRONY.search(folded))
     if praised and not (sentence.asks and clause is sentence.clauses[-1]):
         return _Marked(clause=clause, mark="praise")
@@ -155,7 +157,7 @@ def _mark_zh(clause: Clause) -> _Marked:
         )
         return _Marked(
             clause=clause,
-            mark="wish",
+            mark="preference",
             vague=True,
             order=found or f"请不要这么{re.split('太|有点|有些', text)[-1].rstrip('了。！!')}",
         )
@@ -163,8 +165,8 @@ def _mark_zh(clause: Clause) -> _Marked:
         return _Marked(clause=clause, mark="praise")
     if zh.TASK.fullmatch(text):
         return _Marked(clause=clause, mark="task")
-    if zh.WISHES.fullmatch(text) and not _STEER.search(text) and not re.search("什么|哪|谁|怎么", text):
-        return _Marked(clause=clause, mark="wish", order=text)
+    if zh.PREFERENCES.fullmatch(text) and not _STEER.search(text) and not re.search("什么|哪|谁|怎么", text):
+        return _Marked(clause=clause, mark="preference", order=text)
     if zh.COMPLAINTS.fullmatch(text):
         return _Marked(clause=clause, mark="complaint")
     if zh.QUESTION.fullmatch(text):
@@ -172,36 +174,36 @@ def _mark_zh(clause: Clause) -> _Marked:
     return _Marked(clause=clause, mark="fact" if zh.FACT.fullmatch(text) else "other")
 
 
-def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, request: str, asked: bool) -> Reading:
+def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, request: str, asked: bool) -> Reaction:
     marks = {one.mark for one in flat}
     answers = _is_answer(own, flat, asked=asked)
     complains = "complaint" in marks and not answers
     if answers:
         hints = tuple(hint for hint in hints if hint.kind == "rule")
     if _ODD.search(own) and not complains:
-        return Reading(score=None, note="perhaps meant in irony")
+        return Reaction(score=None, note="perhaps meant in irony")
     if complains and "praise" in marks and not _contrast(own) and not hints:
-        return Reading(score=None, note="praise and complaint in one")
+        return Reaction(score=None, note="praise and complaint in one")
     if complains or _BOO.search(own):
-        return Reading(score=-1, note="a complaint", hints=hints or _complaint(flat))
+        return Reaction(score=-1, note="a complaint", hints=hints or _complaint(flat))
     if any(hint.kind == "fact" for hint in hints):
-        return Reading(score=-1, note="a correction of fact", hints=hints)
+        return Reaction(score=-1, note="a correction of fact", hints=hints)
     if hints and not marks & {"task", "question"} and _to_the_point(flat):
-        return Reading(score=-1, note="a wish about the reply", hints=hints)
+        return Reaction(score=-1, note="a preference about the reply", hints=hints)
     if _standing(hints):
-        return Reading(score=-1, note="a wish about replies to come", hints=hints)
+        return Reaction(score=-1, note="a preference about replies to come", hints=hints)
     if _praises(own, flat):
-        return Reading(score=1, note="praise or thanks")
+        return Reaction(score=1, note="praise or thanks")
     if repeated(request, own):
-        return Reading(score=-1, note="the same request again")
-    return Reading(score=None, note="nothing said of the reply")
+        return Reaction(score=-1, note="the same request again")
+    return Reaction(score=None, note="nothing said of the reply")
 
 
 def _to_the_point(flat: Sequence[_Marked]) -> bool:
-    """A wish with little beside it; with more, or after other matter, it may be part of a new errand."""
+    """A preference with little beside it; with more, or after other matter, it may be part of a new task."""
     if any(one.mark == "praise" for one in flat):
         return True
-    before = itertools.takewhile(lambda one: one.mark != "wish", flat)
+    before = itertools.takewhile(lambda one: one.mark != "preference", flat)
     foreign = [one for one in flat if one.mark == "other" and not _OF_THE_REPLY.match(one.clause.folded)]
     if any(one in foreign and len(words(one.clause.text)) > 3 for one in before):
         return False
@@ -241,7 +243,7 @@ def _praises(own: str, flat: Sequence[_Marked]) -> bool:
     if len(rest) == len(flat):
         bare = re.sub(r"[\W_]+", "", own)
         return bool(_APPLAUSE.search(own)) and not bare
-    if any(one.mark in ("complaint", "wish", "fact") for one in flat):
+    if any(one.mark in ("complaint", "preference", "fact") for one in flat):
         return False
     if any((zh.DANGER if is_chinese(clause.text) else en.DANGER).search(clause.text.lower()) for clause in rest):
         return False
@@ -253,7 +255,7 @@ def _hints(
 ) -> tuple[Hint, ...]:
     found: list[Hint] = []
     doubt = False
-    vague_only = all(one.vague for row in marks for one in row if one.mark == "wish")
+    vague_only = all(one.vague for row in marks for one in row if one.mark == "preference")
     for at, (sentence, row) in enumerate(zip(told, marks, strict=True)):
         if not _own(at, told, marks):
             continue
@@ -298,10 +300,10 @@ def _all_remarks(row: Sequence[_Marked]) -> bool:
 
 
 def _rules_of(row: Sequence[_Marked], *, asked: bool) -> list[Hint]:
-    """Neighbouring wishes of a sentence make one instruction."""
+    """Neighbouring preferences of a sentence make one instruction."""
     runs: list[list[_Marked]] = [[]]
     for one in row:
-        if one.mark == "wish" and (one.answerable or not asked):
+        if one.mark == "preference" and (one.answerable or not asked):
             runs[-1].append(one)
         elif runs[-1]:
             runs.append([])
@@ -333,7 +335,7 @@ _READS_AS_ORDER = re.compile(
 
 def _fact_of(sentence: Sentence, row: Sequence[_Marked], *, reply: str, doubt: bool, asked: bool) -> Hint | None:
     """A statement of what is the case, given against the reply; an order that excludes something is a rule."""
-    if asked or sentence.asks or any(one.mark in ("wish", "question", "praise") for one in row):
+    if asked or sentence.asks or any(one.mark in ("preference", "question", "praise") for one in row):
         return None
     if is_chinese(sentence.text):
         return _fact_zh(sentence, row)
