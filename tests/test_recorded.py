@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from openclaw_rl.collect.threads import Threads
-from openclaw_rl.serve.fields import parse_json
 from openclaw_rl.serve.headers import read_headers
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.wire.chat import ChatWire
@@ -42,7 +41,7 @@ def turn_of(request: dict[str, Any], heard: Callable[[Headers], Headers]) -> Tur
     """The turn that serving would keep: parsed by the same code, the reply as it was."""
     silent = heard is none_of_them
     body = {name: value for name, value in request["body"].items() if not (silent and name == "prompt_cache_key")}
-    asked = ChatWire().parse(parse_json(json.dumps(body).encode(), depth=64), RequestLimits())
+    asked = ChatWire().parse(body, RequestLimits())
     marks = read_headers(heard(request["headers"]))
     side = asked.model.endswith("-side") and not silent
     reply = request["reply"]

@@ -18,7 +18,6 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.openapi import description
 from openclaw_rl.serve.redact import patterns
@@ -163,9 +162,9 @@ def as_messages(prompt: Prompt) -> dict[str, Any]:
 @settings(max_examples=100, deadline=None)
 @given(prompts())
 def test_one_conversation_written_in_any_format_is_the_same_prompt(prompt: Prompt) -> None:
-    assert ChatWire().parse(At(as_chat(prompt), ""), RequestLimits()).prompt == prompt
-    assert ResponsesWire().parse(At(as_responses(prompt), ""), RequestLimits()).prompt == prompt
-    assert MessagesWire().parse(At(as_messages(prompt), ""), RequestLimits()).prompt == prompt
+    assert ChatWire().parse(as_chat(prompt), RequestLimits()).prompt == prompt
+    assert ResponsesWire().parse(as_responses(prompt), RequestLimits()).prompt == prompt
+    assert MessagesWire().parse(as_messages(prompt), RequestLimits()).prompt == prompt
 
 
 # --- what only the ledger, the redaction or a template would choke on ---

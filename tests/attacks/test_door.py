@@ -15,7 +15,7 @@ import pytest
 from openclaw_rl import config
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import RequestLimits, endpoints
-from openclaw_rl.serve.fields import At, parse_json, whole_json
+from openclaw_rl.serve.body import parse_json, whole_json
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
@@ -127,7 +127,7 @@ def test_an_escape_that_is_half_a_character_is_mended_and_a_whole_one_is_not(wri
 # --- size ---
 
 
-def crowded(most: int = 1000, **body: Any) -> Callable[[], At]:
+def crowded(most: int = 1000, **body: Any) -> Callable[[], dict[str, Any]]:
     return lambda: parse_json(json.dumps(body).encode(), depth=64, values=most)
 
 
@@ -144,7 +144,7 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_read() -> None:
 
 def test_signs_inside_a_text_are_no_values() -> None:
     text = '{"a": [1, 2, 3], \\ "quoted", :::[[[{{{,,,} \\\\" ' * 300
-    assert crowded(messages=[{"role": "user", "content": text}])().key("messages").value[0]["content"] == text
+    assert crowded(messages=[{"role": "user", "content": text}])()["messages"][0]["content"] == text
 
 
 def test_many_parts_and_messages_are_refused_in_words(server: RunningServer) -> None:
@@ -160,7 +160,7 @@ def test_many_parts_and_messages_are_refused_in_words(server: RunningServer) -> 
 def test_a_large_body_is_parsed_on_a_thread_of_its_own(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
 
-    def parse(raw: bytes, **limits: int) -> At:
+    def parse(raw: bytes, **limits: int) -> dict[str, Any]:
         threads.append(threading.current_thread().name)
         return parse_json(raw, **limits)
 

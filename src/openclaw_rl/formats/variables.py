@@ -7,6 +7,7 @@ is allowed is a list, never what is left after a list of what is not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from openclaw_rl.errors import RequestError
@@ -21,30 +22,54 @@ FIELDS = 16
 """fields of one document"""
 
 
-def _flag(value: Any) -> str | None:
-    return None if isinstance(value, bool) else "must be true or false"
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A kind of value: ``refusal`` says what is wrong with one, None where nothing is; ``schema`` describes it."""
+
+    refusal: Callable[[Any], str | None]
+    schema: Mapping[str, Any]
 
 
-def _whole(value: Any) -> str | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    good = number and 0 <= value <= 2**31 and value == int(value)
-    return None if good else f"must be a whole number in 0 .. {2**31}"
+def _flag() -> Variable:
+    return Variable(lambda value: None if isinstance(value, bool) else "must be true or false", {"type": "boolean"})
 
 
-def _text(longest: int) -> Callable[[Any], str | None]:
-    def check(value: Any) -> str | None:
+def _whole(most: int) -> Variable:
+    def refusal(value: Any) -> str | None:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        good = number and 0 <= value <= most and value == int(value)
+        return None if good else f"must be a whole number in 0 .. {most}"
+
+    return Variable(refusal, {"type": "integer", "minimum": 0, "maximum": most})
+
+
+def _text(longest: int) -> Variable:
+    def refusal(value: Any) -> str | None:
         good = isinstance(value, str) and len(value) <= longest
         return None if good else f"must be text of at most {longest} letters"
 
-    return check
+    return Variable(refusal, {"type": "string", "maxLength": longest})
 
 
-def _words(value: Any) -> str | None:
-    good = isinstance(value, list) and len(value) <= FIELDS and all(_text(WORD)(word) is None for word in value)
-    return None if good else f"must be a list of at most {FIELDS} texts of at most {WORD} letters"
+def _texts(most: int, item: Variable) -> Variable:
+    def refusal(value: Any) -> str | None:
+        good = isinstance(value, list) and len(value) <= most and all(item.refusal(text) is None for text in value)
+        return None if good else f"must be a list of at most {most} texts of at most {WORD} letters"
+
+    return Variable(refusal, {"type": "array", "items": item.schema, "maxItems": most})
 
 
-def _documents(value: Any) -> str | None:
+def _documents() -> Variable:
+    item = {
+        "type": "object",
+        "additionalProperties": {"type": "string"},
+        "maxProperties": FIELDS,
+        "propertyNames": {"maxLength": WORD},
+    }
+    return Variable(_refused_documents, {"type": "array", "items": item, "maxItems": DOCUMENTS})
+
+
+def _refused_documents(value: Any) -> str | None:
     if not isinstance(value, list) or len(value) > DOCUMENTS:
         return f"must be a list of at most {DOCUMENTS} documents"
     for document in value:
@@ -56,21 +81,26 @@ def _documents(value: Any) -> str | None:
     return None
 
 
-ALLOWED: Mapping[str, Callable[[Any], str | None]] = {
-    "enable_thinking": _flag,
-    "thinking": _flag,
-    "preserve_thinking": _flag,
-    "clear_thinking": _flag,
-    "thinking_budget": _whole,
+ALLOWED: Mapping[str, Variable] = {
+    "enable_thinking": _flag(),
+    "thinking": _flag(),
+    "preserve_thinking": _flag(),
+    "clear_thinking": _flag(),
+    "thinking_budget": _whole(2**31),
     "reasoning_effort": _text(WORD),
-    "documents": _documents,
-    "builtin_tools": _words,
+    "documents": _documents(),
+    "builtin_tools": _texts(FIELDS, _text(WORD)),
     "model_identity": _text(LINE),
     "date_string": _text(WORD),
-    "tools_in_user_message": _flag,
-    "add_vision_id": _flag,
+    "tools_in_user_message": _flag(),
+    "add_vision_id": _flag(),
 }
-"""each name with what is wrong with a value of it, None where nothing is"""
+
+
+def variables_schema() -> dict[str, Any]:
+    """The JSON schema of an object of these variables; null is absent."""
+    properties = {name: {**kind.schema, "type": [kind.schema["type"], "null"]} for name, kind in ALLOWED.items()}
+    return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
 def check_variables(given: Mapping[str, Any], *, field: str = "chat_template_kwargs") -> None:
@@ -79,6 +109,6 @@ def check_variables(given: Mapping[str, Any], *, field: str = "chat_template_kwa
         if name not in ALLOWED:
             known = ", ".join(sorted(ALLOWED))
             raise RequestError(f"{field}: {str(name)[:WORD]!r} cannot be set; allowed: {known}", field=field)
-        what = None if value is None else ALLOWED[name](value)
+        what = None if value is None else ALLOWED[name].refusal(value)
         if what is not None:
             raise RequestError(f"{field}.{name}: {what}", field=f"{field}.{name}")

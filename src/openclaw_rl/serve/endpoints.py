@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from openclaw_rl.errors import BackendDown, BackendGone, LedgerDown, RequestError
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, api_error_of
 from openclaw_rl.serve.auth import Headers, headers_of
-from openclaw_rl.serve.fields import At, parse_json
+from openclaw_rl.serve.body import parse_json
 from openclaw_rl.serve.request import Caller, GenerationRequest, ReplyFinished, ReplyStarted, Wire
 from openclaw_rl.serve.sse import CallerGone, HttpExchange
 from openclaw_rl.serve.state import ModelRoute, ServerState
@@ -123,7 +123,7 @@ def _is_large(headers: Headers) -> bool:
 
 
 async def read_body(
-    server: ServerState, exchange: HttpExchange, parse: Callable[[At], T], *, limit: int | None = None
+    server: ServerState, exchange: HttpExchange, parse: Callable[[dict[str, Json]], T], *, limit: int | None = None
 ) -> T:
     """What ``parse`` makes of the body. Large ones are parsed one after the other, so that nobody waits for all."""
     limits = server.limits

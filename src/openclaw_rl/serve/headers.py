@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve.fields import At
-from openclaw_rl.types import Kind
+from openclaw_rl.types import Json, Kind
 
 _SESSION_HEADERS = (
     "x-session-id",  # ours, and opencode's
@@ -93,24 +92,9 @@ def _header(name: str, what: str) -> RequestError:
     return RequestError(f"{name}: {what}", field=name)
 
 
-def body_session(body: At) -> str | None:
-    """The session that a body names outright."""
-    metadata = body.key("metadata").value
-    named = [body.key("session_id").value, metadata.get("session_id") if isinstance(metadata, dict) else None]
-    for text in named:
-        if isinstance(text, str) and text:
-            return session_name(text, "session_id")
-    return None
-
-
-def guessed_session(body: At) -> str | None:
-    """A field that often, though not always, goes with one conversation."""
-    metadata = body.key("metadata").value
-    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+def guess_session(user_id: Json, *named: Json) -> str | None:
+    """The session by a field that often, though not always, goes with one conversation."""
     claude = _CLAUDE_SESSION.search(user_id) if isinstance(user_id, str) else None
     if claude:
         return claude[1]
-    for text in (body.key("prompt_cache_key").value, body.key("user").value):
-        if isinstance(text, str) and _NAME.fullmatch(text):
-            return text
-    return None
+    return next((text for text in named if isinstance(text, str) and _NAME.fullmatch(text)), None)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from openclaw_rl.errors import InvalidValue, RequestError
 from openclaw_rl.formats.parts import Part
-from openclaw_rl.formats.variables import check_variables
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.api_errors import ApiError
-from openclaw_rl.serve.fields import At
 from openclaw_rl.serve.limits import RequestLimits
-from openclaw_rl.types import Feedback, Json, Kind, Message, Prompt, Sampling, Tool, Turn, Version
+from openclaw_rl.types import Feedback, Json, Kind, Prompt, Sampling, Turn, Version
 
 
 class TurnLedger(Protocol):
@@ -121,59 +118,10 @@ class Wire(Protocol):
 
     name: str
 
-    def parse(self, body: At, limits: RequestLimits) -> GenerationRequest: ...
+    def parse(self, body: Mapping[str, Json], limits: RequestLimits) -> GenerationRequest: ...
 
     def plain(self, request: GenerationRequest, answers: Sequence[ReplyFinished]) -> Json: ...
 
     def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer: ...
 
     def fault(self, fault: ApiError) -> Json: ...
-
-
-def build_sampling(defaults: Sampling, names: Mapping[str, str], **values: Json) -> Sampling:
-    """Sampling from what was given (None: the default). ``names`` maps a field to what this format calls it."""
-    given = {key: value for key, value in values.items() if value is not None and value != getattr(defaults, key)}
-    if not given:
-        return defaults
-    try:
-        return replace(defaults, **given)
-    except InvalidValue as error:
-        field_name = names.get(error.field, error.field)
-        what = error.what.split(": ", 1)[-1]
-        raise RequestError(f"{field_name}: {what}", field=field_name) from error
-
-
-def build_tool(name: At, description: At, parameters: At) -> Tool:
-    return Tool(name=name.name(), description=description.text() or "", parameters=parameters.table())
-
-
-def chosen(choice: str, name: At, tools: Sequence[Tool]) -> str:
-    """``name:NAME`` for a named tool, which must be among the tools."""
-    if choice != "named":
-        return choice
-    wanted = name.name()
-    if all(tool.name != wanted for tool in tools):
-        known = ", ".join(tool.name for tool in tools) or "none"
-        raise name.fault(f"no tool is called {wanted!r}; known: {known}")
-    return f"name:{wanted}"
-
-
-def variables(at: At) -> dict[str, Json]:
-    """What the request says to the chat template: variables that a caller may set, and no others."""
-    given = at.table()
-    check_variables(given, field=at.path)
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def image(url: At) -> str:
-    """A data URL; the server fetches nothing."""
-    text = url.name()
-    if not text.startswith("data:"):
-        raise url.fault("only data: URLs are taken; send the image itself, base64 encoded")
-    return text
-
-
-def need_messages(messages: Sequence[Message], at: At) -> tuple[Message, ...]:
-    if not messages:
-        raise at.fault("must hold at least one message")
-    return tuple(messages)

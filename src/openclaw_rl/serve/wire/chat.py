@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from openclaw_rl.formats.parts import CallArgs, CallStart, Part, Text, Thought
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.api_errors import ApiError, openai_error
-from openclaw_rl.serve.fields import At, whole_json
-from openclaw_rl.serve.headers import body_session, guessed_session
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.request import (
     Event,
@@ -18,24 +16,11 @@ from openclaw_rl.serve.request import (
     ReplyDelta,
     ReplyFinished,
     ReplyStarted,
-    build_sampling,
-    build_tool,
-    chosen,
-    image,
-    need_messages,
-    variables,
 )
 from openclaw_rl.serve.sse import dumps, event, quoted
-from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
+from openclaw_rl.serve.wire.chat_request import parse
+from openclaw_rl.types import Completion, Json, Message, Sampling
 
-ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
 FINISHES = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "aborted": "length"}
 
 
@@ -47,26 +32,8 @@ class ChatWire:
     def __init__(self, defaults: Sampling | None = None) -> None:
         self._defaults = defaults or Sampling()
 
-    def parse(self, body: At, limits: RequestLimits) -> GenerationRequest:
-        found = body.key("messages")
-        messages = need_messages([_message(at) for at in found.items(limit=limits.messages)], found)
-        tools = tuple(_tool(at) for at in body.key("tools").items(limit=limits.messages))
-        choice = _choice(body.key("tool_choice"), tools)
-        template = variables(body.key("chat_template_kwargs"))
-        return GenerationRequest(
-            prompt=Prompt(messages=messages, tools=tools, tool_choice=choice, template=template),
-            sampling=_sampling(body, self._defaults),
-            model=body.key("model").text() or "",
-            stream=body.key("stream").flag(),
-            n=body.key("n").whole(1, 8) or 1,
-            logprobs=body.key("logprobs").flag(),
-            include_usage=body.key("stream_options").value is not None
-            and body.key("stream_options").key("include_usage").flag(),
-            session=body_session(body),
-            guessed_session=guessed_session(body),
-            schema_at="response_format",
-            strict=strict(body.key("response_format")),
-        )
+    def parse(self, body: Mapping[str, Json], limits: RequestLimits) -> GenerationRequest:
+        return parse(body, limits, self._defaults)
 
     def plain(self, request: GenerationRequest, answers: Sequence[ReplyFinished]) -> Json:
         first = answers[0].turn
@@ -99,118 +66,6 @@ def usage(completions: Sequence[Completion]) -> Json:
     prompt = len(completions[0].prompt_tokens)
     reply = sum(len(completion.reply_tokens) for completion in completions)
     return {"prompt_tokens": prompt, "completion_tokens": reply, "total_tokens": prompt + reply}
-
-
-def _message(at: At) -> Message:
-    role = at.key("role").one_of(*ROLES)
-    if role is None:
-        raise at.key("role").fault("is missing")
-    content, images = _content(at.key("content"))
-    return Message(
-        role=ROLES[role],
-        content=content,
-        images=images,
-        reasoning=(at.key("reasoning_content").text() or at.key("reasoning").text()) if role == "assistant" else None,
-        tool_calls=tuple(map(_call, at.key("tool_calls").items())) if role == "assistant" else (),
-        tool_call_id=at.key("tool_call_id").text(),
-        name=at.key("name").text(),
-    )
-
-
-def _content(at: At) -> tuple[str, tuple[str, ...]]:
-    """Text, or parts of text and images; absent content is empty."""
-    if at.absent or isinstance(at.value, str):
-        return at.value or "", ()
-    texts: list[str] = []
-    images: list[str] = []
-    for part in at.items():
-        kind = part.key("type").need_text()
-        if kind in ("text", "input_text", "output_text"):
-            texts.append(part.key("text").need_text())
-        elif kind == "refusal":
-            texts.append(part.key("refusal").need_text())
-        elif kind == "image_url":
-            url = part.key("image_url")
-            images.append(image(url if isinstance(url.value, str) else url.key("url")))
-        else:
-            raise part.key("type").fault(f"no part is called {kind!r:.60}; known: text, image_url, refusal")
-    return "\n".join(texts), tuple(images)
-
-
-def _call(at: At) -> ToolCall:
-    function = at.key("function")
-    arguments = function.key("arguments")
-    written = whole_json(arguments.value) if isinstance(arguments.value, str) else dumps(arguments.table())
-    return ToolCall(id=at.key("id").text() or "", name=function.key("name").name(), arguments=written)
-
-
-def _tool(at: At) -> Tool:
-    kind = at.key("type").text() or "function"
-    if kind != "function":
-        raise at.key("type").fault(f"no tool type is called {kind!r:.60}; known: function")
-    function = at.key("function")
-    return build_tool(function.key("name"), function.key("description"), function.key("parameters"))
-
-
-def _choice(at: At, tools: Sequence[Tool]) -> str:
-    if isinstance(at.value, dict):
-        return chosen("named", at.key("function").key("name"), tools)
-    return at.one_of("auto", "none", "required") or "auto"
-
-
-def _sampling(body: At, defaults: Sampling) -> Sampling:
-    short, long = body.key("max_tokens"), body.key("max_completion_tokens")
-    limit = long if not long.absent else short
-    return build_sampling(
-        defaults,
-        {"max_tokens": limit.path},
-        temperature=body.key("temperature").number(0, 100),
-        top_p=body.key("top_p").number(0, 1),
-        top_k=top_k(body.key("top_k")),
-        min_p=body.key("min_p").number(0, 1),
-        max_tokens=limit.whole(1),
-        stop=stops(body.key("stop")),
-        seed=body.key("seed").whole(-(2**62), 2**62),
-        presence_penalty=body.key("presence_penalty").number(-2, 2),
-        frequency_penalty=body.key("frequency_penalty").number(-2, 2),
-        repetition_penalty=body.key("repetition_penalty").number(0.01, 100),
-        dry_multiplier=body.key("dry_multiplier").number(0, 100),
-        top_logprobs=body.key("top_logprobs").whole(0, 20),
-        json_schema=response_schema(body.key("response_format")),
-    )
-
-
-def top_k(at: At) -> int | None:
-    """Some clients write "no limit" as -1."""
-    value = at.whole(-1, 2**31)
-    return 0 if value == -1 else value
-
-
-def stops(at: At) -> tuple[str, ...]:
-    if isinstance(at.value, str):
-        return (at.value,) if at.value else ()
-    return tuple(entry.name() for entry in at.items(limit=16))
-
-
-def response_schema(at: At) -> Json:
-    """The JSON schema that a reply must follow, None for any text."""
-    if at.absent:
-        return None
-    kind = at.key("type").one_of("text", "json_object", "json_schema")
-    if kind == "json_object":
-        return {"type": "object"}
-    if kind != "json_schema":
-        return None
-    schema = at.key("json_schema")
-    return (schema.key("schema") if not schema.absent else at.key("schema")).table()
-
-
-def strict(at: At) -> bool:
-    """Whether a reply must follow the schema, or only should."""
-    if at.absent or at.key("type").value != "json_schema":
-        return False
-    schema = at.key("json_schema")
-    return (at if schema.absent else schema).key("strict").flag()
 
 
 def _choice_of(index: int, answer: ReplyFinished, logprobs: bool) -> Json:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error
-from openclaw_rl.serve.fields import At
-from openclaw_rl.serve.headers import body_session, guessed_session
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.request import (
     Event,
@@ -17,18 +15,10 @@ from openclaw_rl.serve.request import (
     ReplyDelta,
     ReplyFinished,
     ReplyStarted,
-    build_sampling,
-    build_tool,
-    chosen,
-    image,
-    need_messages,
-    variables,
 )
 from openclaw_rl.serve.sse import dumps, event
-from openclaw_rl.serve.wire.chat import response_schema, stops, top_k
-from openclaw_rl.types import Completion, Json, Message, Prompt, Role, Sampling, Tool, ToolCall
-
-ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system"}
+from openclaw_rl.serve.wire.messages_request import parse
+from openclaw_rl.types import Completion, Json, Message, Sampling
 
 SIGNATURE = "openclaw-rl"
 """clients drop a thought without one"""
@@ -42,28 +32,8 @@ class MessagesWire:
     def __init__(self, defaults: Sampling | None = None) -> None:
         self._defaults = defaults or Sampling()
 
-    def parse(self, body: At, limits: RequestLimits) -> GenerationRequest:
-        found = body.key("messages")
-        messages = _system(body.key("system"))
-        for at in found.items(limit=limits.messages):
-            messages.extend(_messages(at))
-        tools = tuple(tool for at in body.key("tools").items(limit=limits.messages) if (tool := _tool(at)))
-        prompt = Prompt(
-            messages=need_messages(messages, found),
-            tools=tools,
-            tool_choice=_choice(body.key("tool_choice"), tools),
-            template={**_thinking(body.key("thinking")), **variables(body.key("chat_template_kwargs"))},
-        )
-        return GenerationRequest(
-            prompt=prompt,
-            sampling=_sampling(body, self._defaults),
-            model=body.key("model").text() or "",
-            stream=body.key("stream").flag(),
-            count_prompt=body.key("stream").flag(),
-            session=body_session(body),
-            guessed_session=guessed_session(body),
-            schema_at="output_config.format",
-        )
+    def parse(self, body: Mapping[str, Json], limits: RequestLimits) -> GenerationRequest:
+        return parse(body, limits, self._defaults)
 
     def plain(self, request: GenerationRequest, answers: Sequence[ReplyFinished]) -> Json:
         answer = answers[0]
@@ -107,148 +77,6 @@ def stop_reason(answer: ReplyFinished) -> str:
     if completion.finish == "stop":
         return "stop_sequence" if answer.stop else "end_turn"
     return {"length": "max_tokens", "tool_calls": "tool_use", "aborted": "max_tokens"}[completion.finish]
-
-
-def _system(at: At) -> list[Message]:
-    content, images = _texts(at)
-    return [Message(role="system", content=content, images=images)] if content else []
-
-
-def _messages(at: At) -> list[Message]:
-    """One message of theirs may be several of ours: each tool result is its own."""
-    role = at.key("role").one_of(*ROLES)
-    if role is None:
-        raise at.key("role").fault("is missing")
-    content = at.key("content")
-    if content.absent or isinstance(content.value, str):
-        return [Message(role=ROLES[role], content=content.value or "")]
-    if role == "assistant":
-        return [_assistant(content)]
-    blocks = content.items()
-    results = [_result(block) for block in blocks if block.key("type").value == "tool_result"]
-    rest = [block for block in blocks if block.key("type").value != "tool_result"]
-    if not rest and results:
-        return results
-    said, images = _joined(rest)
-    return [*results, Message(role=ROLES[role], content=said, images=images)]
-
-
-def _assistant(content: At) -> Message:
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
-    for block in content.items():
-        match block.key("type").need_text():
-            case "text":
-                texts.append(block.key("text").need_text())
-            case "thinking":
-                thoughts.append(block.key("thinking").need_text())
-            case "redacted_thinking":
-                pass
-            case "tool_use":
-                written = dumps(block.key("input").table())
-                calls.append(ToolCall(id=block.key("id").name(), name=block.key("name").name(), arguments=written))
-            case kind:
-                known = "text, thinking, redacted_thinking, tool_use"
-                raise block.key("type").fault(f"no block of an assistant is called {kind!r:.60}; known: {known}")
-    return Message(
-        role="assistant",
-        content="\n".join(texts),
-        reasoning="\n".join(thoughts) or None,
-        tool_calls=tuple(calls),
-    )
-
-
-def _result(block: At) -> Message:
-    """An error says so in its text: a chat template has no other place for it."""
-    text, images = _texts(block.key("content"))
-    if block.key("is_error").flag() and not text.lower().startswith(("error", "<")):
-        text = f"Error: {text}"
-    return Message(role="tool", content=text, images=images, tool_call_id=block.key("tool_use_id").name())
-
-
-def _texts(at: At) -> tuple[str, tuple[str, ...]]:
-    if at.absent or isinstance(at.value, str):
-        return at.value or "", ()
-    return _joined(at.items())
-
-
-def _joined(blocks: Sequence[At]) -> tuple[str, tuple[str, ...]]:
-    texts: list[str] = []
-    images: list[str] = []
-    for block in blocks:
-        match block.key("type").need_text():
-            case "text":
-                texts.append(block.key("text").need_text())
-            case "image":
-                images.append(_image(block))
-            case "document":
-                texts.append(_handed_over("document", _document(block)))
-            case "search_result":
-                texts.append(_handed_over("search_result", _texts(block.key("content"))[0]))
-            case "tool_reference":
-                texts.append(block.key("tool_name").need_text())
-            case kind:
-                known = "text, image, document, search_result, tool_result"
-                raise block.key("type").fault(f"no block here is called {kind!r:.60}; known: {known}")
-    return "\n".join(texts), tuple(images)
-
-
-def _image(block: At) -> str:
-    source = block.key("source")
-    if source.key("type").need_text() == "base64":
-        return f"data:{source.key('media_type').name()};base64,{source.key('data').name()}"
-    return image(source.key("url"))
-
-
-def _document(block: At) -> str:
-    source = block.key("source")
-    if source.key("type").need_text() != "text":
-        raise source.key("type").fault("only plain text documents are taken")
-    return source.key("data").need_text()
-
-
-def _handed_over(kind: str, text: str) -> str:
-    """Other people's text between tags of its own, which nothing in it can close: it must not pass for the user's."""
-    inside = text.replace(f"</{kind}", f"<\\/{kind}")
-    return f"<{kind}>\n{inside}\n</{kind}>"
-
-
-def _tool(at: At) -> Tool | None:
-    """A function of the caller; tools that only their own server can run are left out."""
-    kind = at.key("type").text()
-    if kind not in (None, "custom") and at.key("input_schema").absent:
-        return None
-    return build_tool(at.key("name"), at.key("description"), at.key("input_schema"))
-
-
-def _choice(at: At, tools: Sequence[Tool]) -> str:
-    if at.absent:
-        return "auto"
-    kind = at.key("type").one_of("auto", "any", "tool", "none") or "auto"
-    return chosen({"any": "required", "tool": "named"}.get(kind, kind), at.key("name"), tools)
-
-
-def _thinking(at: At) -> dict[str, Json]:
-    """Passed to the chat template; adaptive thinking leaves it to the template."""
-    if at.absent:
-        return {}
-    kind = at.key("type").one_of("enabled", "disabled", "adaptive")
-    return {"enable_thinking": kind == "enabled"} if kind in ("enabled", "disabled") else {}
-
-
-def _sampling(body: At, defaults: Sampling) -> Sampling:
-    output = body.key("output_config")
-    return build_sampling(
-        defaults,
-        {"stop": "stop_sequences"},
-        temperature=body.key("temperature").number(0, 100),
-        top_p=body.key("top_p").number(0, 1),
-        top_k=top_k(body.key("top_k")),
-        max_tokens=body.key("max_tokens").whole(1),
-        stop=stops(body.key("stop_sequences")),
-        json_schema=None if output.absent else response_schema(output.key("format")),
-    )
 
 
 def blocks_of(reply: Message) -> list[Json]:
