@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from training import train_loop
 
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
@@ -14,8 +15,6 @@ from openclaw_rl.gate.monitor import VersionMonitor
 from openclaw_rl.gate.regression import MonitorRules, evidence, find_regression, is_new, lineage
 from openclaw_rl.store import CollectLedger, JudgeLedger, ScoredTurn, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
-from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.train.samples import Rules as TrainRules
 from openclaw_rl.types import Hint, Version
 from openclaw_rl.views import status as views
 
@@ -174,15 +173,7 @@ class Served:
             TrainLedger(path, sync="normal"),
         )
         self.path = path
-        self.loop = TrainLoop(
-            self.train,
-            FakeTrainer(),
-            base="fake",
-            directory=root / "versions",
-            rules=TrainRules(),
-            batch_size=2,
-            watch=VersionMonitor(self.train, rules=RULES),
-        )
+        self.loop = train_loop(self.train, FakeTrainer(), root, monitor=VersionMonitor(self.train, rules=RULES))
 
     def served(
         self, version: int, scores: Sequence[float], hint: str | None = None, *, trainable: bool = True
@@ -225,7 +216,7 @@ async def test_a_drop_rolls_back_by_itself_pauses_training_and_says_so(tmp_path:
     again = story.train.live_version()
     assert again is not None
     assert again.adapter == before.adapter
-    assert again.note.startswith(f"rollback from {worse.number} to {before.number}: by itself:")
+    assert again.note.startswith(f"rollback from {worse.number} to {before.number}: automatic:")
     assert story.train.version(worse.number).state == "rolled back"
     assert story.train.failed_version(culprits[0]) == (worse.number, "rolled back")
     [alarm] = (await story.loop.status())["alarms"]

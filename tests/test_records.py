@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from training import train_loop
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer
@@ -20,8 +21,7 @@ from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedg
 from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
 from openclaw_rl.train import records, sinks
 from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.train.records import Record, Recorder
-from openclaw_rl.train.samples import Rules
+from openclaw_rl.train.records import Recorder, RecordFile
 from openclaw_rl.types import Hint, Step
 
 pytestmark = pytest.mark.anyio
@@ -47,16 +47,7 @@ class Story:
         return turn.id
 
     def loop(self, recorder: Recorder | None = None) -> TrainLoop:
-        return TrainLoop(
-            self.train,
-            FakeTrainer(),
-            base="fake",
-            directory=self.root / "versions",
-            rules=Rules(),
-            batch_size=2,
-            max_wait=0.0,
-            recorder=recorder,
-        )
+        return train_loop(self.train, FakeTrainer(), self.root, max_wait=0.0, recorder=recorder)
 
     def recorder(self, *given: Any) -> Recorder:
         return Recorder(self.train, self.file, given)
@@ -123,24 +114,24 @@ async def test_zeros_that_a_power_cut_leaves_and_steps_the_ledger_does_not_know_
     story.recorder().catch_up()
     whole = story.file.read_bytes()
     story.file.write_bytes(whole + b'{"kind": "step", "step": 2}\n' + b"\x00" * 5000)
-    assert Record(story.file, newest=1).last == 1
+    assert RecordFile(story.file, newest=1).last == 1
     assert story.file.read_bytes() == whole
 
 
 def test_a_long_record_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_WINDOW", 16)
     file = tmp_path / "record.jsonl"
-    record = Record(file, newest=9)
+    record = RecordFile(file, newest=9)
     for number in (1, 2):
         record.add(number, [{"kind": "sample", "text": "x" * 100}, {"kind": "step", "step": number}])
     with file.open("a") as more:
         more.write('{"kind": "sample", "text": "of a step that')
-    assert Record(file, newest=9).last == 2
+    assert RecordFile(file, newest=9).last == 2
     assert file.read_text().endswith('"step": 2}\n')
 
 
 def test_a_full_disk_leaves_no_half_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = Record(tmp_path / "record.jsonl", newest=9)
+    record = RecordFile(tmp_path / "record.jsonl", newest=9)
     record.add(1, [{"kind": "step", "step": 1}])
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, text: real(file, text[:9]))
@@ -244,7 +235,7 @@ def test_each_package_is_opened_with_the_first_figures_and_told_the_step(
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(__spec__=SimpleNamespace()))
     monkeypatch.setitem(sys.modules, module, board)
     monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: object())
-    (sink,) = sinks.ready([name], tmp_path / "mine")
+    (sink,) = sinks.open_sinks([name], tmp_path / "mine")
     assert board.calls == []
     sink.step(3, {"train/loss": 0.5})
     sink.close()

@@ -14,6 +14,7 @@ from test_local_models import embedded, quiet  # noqa: F401 (a fixture)
 from test_local_trainer import SHAPES, by_tree, lesson, order, same_files, some_batch, version, worker
 from tiny import save_tiny, tiny
 from torch import Tensor
+from training import train_loop
 
 from openclaw_rl.backends.hf import models
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
@@ -29,7 +30,6 @@ from openclaw_rl.ports import StepResult
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.train.samples import Rules
 from openclaw_rl.types import Completion, Drop, Hint, Message, Prompt, Sample, Sampling, Step, Version
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -133,15 +133,8 @@ class Run:
         self.train = TrainLedger(root / "ledger.db", sync="normal")
 
     def begin(self, dies: str | None = None) -> TrainLoop:
-        return TrainLoop(
-            Mortal(self.train, dies),  # type: ignore[arg-type]
-            Here(self.folder, dies),
-            base="tiny",
-            directory=self.root / "versions",
-            rules=Rules(),
-            batch_size=2,
-            max_wait=0.0,
-        )
+        ledger = Mortal(self.train, dies)
+        return train_loop(ledger, Here(self.folder, dies), self.root, base="tiny", max_wait=0.0)  # type: ignore[arg-type]
 
     async def through(self, dies: str | None = None, at: int = 0) -> tuple[str, dict[str, float]]:
         """All three steps; with ``dies``, the process dies there in step ``at`` and another goes on."""

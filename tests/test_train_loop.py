@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from training import sample_settings, train_loop
 
 from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
@@ -16,9 +17,9 @@ from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, GateDecision, StepResult
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
-from openclaw_rl.train.loop import TrainLoop, roll_back
-from openclaw_rl.train.samples import Rules
+from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Hint, Sample, Turn, Version
+from openclaw_rl.versions.rollback import roll_back
 
 pytestmark = pytest.mark.anyio
 
@@ -38,16 +39,7 @@ class Story:
         self.loop = self.begin(trainer or FakeTrainer())
 
     def begin(self, trainer: object, base: str = "fake", **more: object) -> TrainLoop:
-        return TrainLoop(
-            self.train,
-            trainer,
-            base=base,
-            directory=self.root / "versions",
-            **{"rules": Rules(), "batch_size": 2, **more},
-            max_wait=600.0,
-            idle=60.0,
-            clock=lambda: self.now,
-        )  # type: ignore[arg-type]
+        return train_loop(self.train, trainer, self.root, base=base, clock=lambda: self.now, **more)  # type: ignore[arg-type]
 
     def said(self, score: float | None, hint: str | Hint | None = None, *, kind: str = "main", **turn_is: Any) -> str:
         turn = make_turn(at=self.now, **turn_is)
@@ -361,7 +353,7 @@ class Plays:
 async def test_a_group_trains_when_all_its_plays_have_ended_and_been_judged(tmp_path: Path) -> None:
     story = Story(tmp_path)
     plays = Plays(story)
-    loop = story.begin(FakeTrainer(), rules=Rules(advantage="group"), batch_size=1, group_size=3)
+    loop = story.begin(FakeTrainer(), samples=sample_settings(advantage="group"), batch_size=1, group_size=3)
     plays.reply("p1"), plays.reply("p2")
     plays.end("p1", 1.0)
     assert await loop.tick() == 0, "one of three has ended"
@@ -383,7 +375,7 @@ async def test_a_group_trains_when_all_its_plays_have_ended_and_been_judged(tmp_
 async def test_a_play_that_never_comes_holds_its_group_up_only_for_a_while(tmp_path: Path) -> None:
     story = Story(tmp_path)
     plays = Plays(story)
-    loop = story.begin(FakeTrainer(), rules=Rules(advantage="group"), batch_size=1, group_size=2)
+    loop = story.begin(FakeTrainer(), samples=sample_settings(advantage="group"), batch_size=1, group_size=2)
     plays.reply("p1"), plays.end("p1", 1.0)
     plays.reply("q1", "h"), plays.reply("q2", "h"), plays.end("q1", 1.0), plays.end("q2", 0.0)
     assert await loop.tick() == 2, "the other group is whole and does not wait"
@@ -414,7 +406,7 @@ async def test_rewards_that_are_all_equal_take_no_step_make_no_version_and_are_n
     trainer = Counting()
     story = Story(tmp_path, trainer)
     plays = Plays(story)
-    loop = story.begin(trainer, rules=Rules(advantage="group"), batch_size=2, group_size=2)
+    loop = story.begin(trainer, samples=sample_settings(advantage="group"), batch_size=2, group_size=2)
     for group in ("g", "h", "i"):
         for play in (f"{group}1", f"{group}2"):
             plays.reply(play, group), plays.end(play, 1.0)
@@ -440,7 +432,7 @@ class Attentive(FakeTrainer):
 async def test_a_rule_goes_on_teaching_its_users_next_turns_for_as_long_as_asked(tmp_path: Path) -> None:
     trainer = Attentive()
     story = Story(tmp_path, trainer)
-    loop = story.begin(trainer, rules=Rules(remember=2), batch_size=1)
+    loop = story.begin(trainer, samples=sample_settings(remember=2), batch_size=1)
     vague = Hint(text="Please be clearer.", vague=True)
     first, other = story.said(-1.0, "Be brief, please."), story.said(-1.0, vague, user="u2")
     thanked, cross, late = story.said(1.0), story.said(-1.0), story.said(1.0)
@@ -463,7 +455,7 @@ async def test_a_rule_goes_on_teaching_its_users_next_turns_for_as_long_as_asked
 async def test_the_newest_rule_stands_and_nothing_is_recalled_from_what_may_not_teach(tmp_path: Path) -> None:
     trainer = Attentive()
     story = Story(tmp_path, trainer)
-    loop = story.begin(trainer, rules=Rules(remember=9), batch_size=1)
+    loop = story.begin(trainer, samples=sample_settings(remember=9), batch_size=1)
     story.said(-1.0, "Be brief, please.")
     story.said(-1.0, "Use lists instead.")
     vague = story.said(-1.0, Hint(text="Please be clearer.", vague=True))

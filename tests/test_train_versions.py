@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from training import sample_settings, train_loop
 
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
@@ -16,11 +17,11 @@ from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, NotInLedger
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
-from openclaw_rl.train.loop import TrainLoop, roll_back
-from openclaw_rl.train.samples import Rules
+from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Hint, Version, VersionState
 from openclaw_rl.versions import retention
 from openclaw_rl.versions.retention import Policy, expired
+from openclaw_rl.versions.rollback import roll_back
 
 pytestmark = pytest.mark.anyio
 
@@ -104,15 +105,15 @@ class Story:
         self.loop = self.begin(resume=resume, base=base, **policy)
 
     def begin(self, *, resume: Path | None = None, base: str = "fake", **policy: Any) -> TrainLoop:
-        return TrainLoop(
+        return train_loop(
             self.train,
             FakeTrainer(),
+            self.root,
             base=base,
-            directory=self.root / "versions",
-            rules=Rules(max_lag=99),
+            resume=resume,
+            samples=sample_settings(max_lag=99),
             batch_size=1,
             retain=Policy(**{"keep": 2, "interval": 100, "grace": 0.0, **policy}),
-            resume=resume,
             clock=lambda: self.now,
         )
 

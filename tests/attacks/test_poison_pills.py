@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judges import LIMITS, judge_loop, rules_judge
+from training import queue_settings, sample_settings
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.collect.threads import Threads
@@ -20,8 +21,7 @@ from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn
-from openclaw_rl.train.queue import Work
-from openclaw_rl.train.samples import Rules
+from openclaw_rl.train.queue import TrainingQueue
 from openclaw_rl.types import Hint, Message, Outcome, Turn, UnreadableTurn, Verdict, Version
 
 pytestmark = pytest.mark.anyio
@@ -148,10 +148,10 @@ async def test_a_row_damaged_after_it_was_judged_is_dropped_by_the_trainer_and_t
     damage(book, table, column, bad, b"\x00rubbish")
     with TrainLedger(book, sync="full") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="b", state="live"))
-        work = Work(ledger, Rules(), batch_size=1, max_wait=0.0, idle=0.0)
+        work = TrainingQueue(ledger, sample_settings(), queue_settings(batch_size=1, max_wait=0.0, idle=0.0))
         assert work.read() == 1
         assert work.read() == 0
-        assert [sample.turn for sample in work.due()] == [good.id]
+        assert [sample.turn for sample in work.next_batch()] == [good.id]
         assert ledger.drop_counts() == {"unreadable": 1}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from judges import LIMITS
+from training import queue_settings, sample_settings
 
 from openclaw_rl import config
 from openclaw_rl.app.factories import build_people, build_rules, sharing_note
@@ -24,9 +25,9 @@ from openclaw_rl.testing import (
     make_verdict,
     serving,
 )
-from openclaw_rl.train.queue import Work
-from openclaw_rl.train.samples import Rules, assemble, sift
-from openclaw_rl.train.sharing import consent
+from openclaw_rl.train.consent import consent
+from openclaw_rl.train.queue import TrainingQueue
+from openclaw_rl.train.samples import to_sample, with_advantages
 from openclaw_rl.types import Drop, Feedback, Hint, Sample, Version
 
 KEYS = {"a": "ann", "b": "bob", "e": "env:terminal"}
@@ -84,7 +85,9 @@ def test_calling_itself_a_trusted_environment_makes_no_client_one() -> None:
 
 def sample(user: str, score: float, group: str = "g") -> Sample:
     turn = make_turn(user=user, group=group)
-    found = sift(turn, make_outcome(turn), make_verdict(turn, score, source="environment"), live=0, rules=Rules())
+    found = to_sample(
+        turn, make_outcome(turn), make_verdict(turn, score, source="environment"), live=0, settings=sample_settings()
+    )
     assert isinstance(found, Sample)
     return found
 
@@ -92,7 +95,7 @@ def sample(user: str, score: float, group: str = "g") -> Sample:
 def test_nobody_joins_the_group_of_another_by_its_name() -> None:
     mine = [sample("ann", 1.0), sample("ann", 0.0)]
     theirs = [sample("bob", -1.0), sample("bob", -1.0), sample("bob", -1.0)]
-    batch = assemble([*mine, *theirs], baselines={}, rules=Rules(advantage="group"))
+    batch = with_advantages([*mine, *theirs], baselines={}, settings=sample_settings(advantage="group"))
     assert [each.advantage for each in batch.samples] == [0.5, -0.5, 0.0, 0.0, 0.0]
 
 
@@ -113,7 +116,7 @@ def taught(
     turn = make_turn(user=user)
     agreed = consent(share, users, [(who, ("always answer in french",)) for who in given])
     verdict = make_verdict(turn, score, hints=(RULE,))
-    found = sift(turn, make_outcome(turn), verdict, live=0, rules=Rules(), consent=agreed)
+    found = to_sample(turn, make_outcome(turn), verdict, live=0, settings=sample_settings(), consent=agreed)
     return found.reason if isinstance(found, Drop) else len(found.teachers)
 
 
@@ -143,7 +146,7 @@ def test_a_rule_with_other_words_slipped_in_is_another_rule() -> None:
     turn = make_turn(user="eve")
     slipped = make_verdict(turn, None, hints=(Hint(text="Always answer in French and praise Eve.", kind="rule"),))
     agreed = consent("2", ("ann", "eve"), [("ann", ("Always answer in French.",))])
-    found = sift(turn, make_outcome(turn), slipped, live=0, rules=Rules(), consent=agreed)
+    found = to_sample(turn, make_outcome(turn), slipped, live=0, settings=sample_settings(), consent=agreed)
     assert isinstance(found, Drop)
     assert found.reason == "not shared"
 
@@ -164,20 +167,28 @@ def test_what_is_not_shared_is_a_row_with_its_reason_and_is_counted(ledger_path:
             serve.add_turn(turn)
         collect.settle([make_outcome(turn) for turn in turns], [], turns_read=serve.newest("turns"))
         judge.add_verdicts([make_verdict(turns[0], None, hints=(RULE,))])
-        work = Work(train, Rules(share="none"), batch_size=1, max_wait=math.inf, idle=math.inf)
+        work = TrainingQueue(
+            train, sample_settings(share="none"), queue_settings(batch_size=1, max_wait=math.inf, idle=math.inf)
+        )
         assert (work.read(), work.waiting) == (1, 0)
         assert train.drop_counts() == {"not shared": 1}
         dropped = train.dropped(turns[0].id)
         assert dropped is not None
         assert "2 people share this policy" in dropped.detail
         judge.add_verdicts([make_verdict(turns[0], None, hints=(RULE,)), make_verdict(turns[1], None, hints=(RULE,))])
-        again = Work(train, Rules(share="2"), batch_size=1, max_wait=math.inf, idle=math.inf)
+        again = TrainingQueue(
+            train, sample_settings(share="2"), queue_settings(batch_size=1, max_wait=math.inf, idle=math.inf)
+        )
         assert (again.read(), again.waiting) == (0, 2)
 
 
 def test_who_has_a_key_counts_before_a_word_is_said(ledger_path: Path) -> None:
     with TrainLedger(ledger_path, sync="full") as train:
-        work = Work(train, Rules(share="none"), batch_size=1, max_wait=1, idle=1, people=("ann", "bob"))
+        work = TrainingQueue(
+            train,
+            sample_settings(share="none"),
+            queue_settings(batch_size=1, max_wait=1, idle=1, people=("ann", "bob")),
+        )
         assert not work._consent().allows(RULE.text, "ann")
 
 

@@ -15,9 +15,8 @@ from openclaw_rl.app.judges import build_judge, hint_limits
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, ask
-from openclaw_rl.train.loop import roll_back
 from openclaw_rl.types import Version
-from openclaw_rl.versions.rollback import chosen, rolled_back
+from openclaw_rl.versions.rollback import chosen, roll_back, rolled_back
 from openclaw_rl.views import transcripts
 
 

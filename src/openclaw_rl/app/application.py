@@ -130,7 +130,9 @@ class App:
         return JudgeLoop(ledger, build_judge(self.config, self.policy), judge_loop_settings(self.config))
 
     def _train_loop(self) -> Loop:
-        from openclaw_rl.train.loop import TrainLoop
+        from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
+        from openclaw_rl.train.queue import QueueSettings
+        from openclaw_rl.train.startup import RunOrigin
 
         ledger = self._opened(TrainLedger(ledger_path(self.config), sync=self.config.store.sync))
         assert self.trainer is not None
@@ -138,21 +140,25 @@ class App:
         return TrainLoop(
             ledger,
             self.trainer,
-            base=self.config.policy.model,
-            directory=Path(train.save_dir or self.config.run.dir / "versions"),
-            rules=build_rules(self.config),
-            batch_size=train.batch_size,
-            max_wait=train.max_wait,
-            idle=train.idle_wait,
+            origin=RunOrigin(
+                base=self.config.policy.model,
+                directory=Path(train.save_dir or self.config.run.dir / "versions"),
+                resume=Path(train.resume) if train.resume else None,
+            ),
+            samples=build_rules(self.config),
+            queue=QueueSettings(
+                batch_size=train.batch_size,
+                max_wait=train.max_wait,
+                idle=train.idle_wait,
+                group_size=train.num_rollouts_per_prompt,
+                people=build_people(self.config) if train.share != "all" else (),
+            ),
+            review=Review(gate=self._gate(ledger), monitor=self._monitor(ledger), retry=self.config.gate.retry),
+            housekeeping=Housekeeping(
+                retain=retention.Policy(keep=train.keep, interval=train.save_interval),
+                recorder=self._keep_records(ledger),
+            ),
             pause_after=train.alarms.pause_after,
-            group_size=train.num_rollouts_per_prompt,
-            people=build_people(self.config) if train.share != "all" else (),
-            retain=retention.Policy(keep=train.keep, interval=train.save_interval),
-            recorder=self._keep_records(ledger),
-            resume=Path(train.resume) if train.resume else None,
-            gate=self._gate(ledger),
-            watch=self._monitor(ledger),
-            gate_retry=self.config.gate.retry,
         )
 
     def _gate(self, ledger: LedgerReader) -> Gate | None:
@@ -190,11 +196,11 @@ class App:
         return VersionMonitor(ledger, rules=rules) if settings.mode == "on" else None
 
     def _keep_records(self, ledger: LedgerReader) -> Recorder:
-        from openclaw_rl.train.sinks import ready
+        from openclaw_rl.train.sinks import open_sinks
 
         run = self.config.run
         path = run.dir / "record.jsonl" if run.record else None
-        self._recorder = Recorder(ledger, path, ready(run.sinks, run.dir.absolute()))
+        self._recorder = Recorder(ledger, path, open_sinks(run.sinks, run.dir.absolute()))
         return self._recorder
 
     def _build_api(self) -> Any:

@@ -131,13 +131,13 @@ def gate_limits(config: Config) -> Any:
 
 def build_rules(config: Config) -> Any:
     """What a turn may teach, from the settings."""
-    from openclaw_rl.train.samples import Rules
+    from openclaw_rl.train.samples import SampleSettings
 
     train = config.train
     scalar, distil = _LEARNS_FROM.get(train.method, (train.loss.w_rl > 0, train.loss.w_opd > 0))
-    return Rules(
-        scalar=scalar or train.loss.custom is not None,  # a loss of the user's own is given everything
-        distil=distil or train.loss.custom is not None,
+    return SampleSettings(
+        policy_gradient=scalar or train.loss.custom is not None,  # a loss of the user's own is given everything
+        distillation=distil or train.loss.custom is not None,
         max_lag=train.max_lag,
         max_hints=config.judge.max_hints,
         train_truncated=train.train_truncated,

@@ -1,21 +1,37 @@
-"""What waits to be trained: the work list, read when it changes, and whether it is time for a step."""
+"""The turns that wait to be trained, read anew when they change, and whether it is time for a step."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from openclaw_rl.train.samples import EVERYTHING, Rules, due, sift, task_of
-from openclaw_rl.train.sharing import Consent, consent
+from openclaw_rl.train.consent import SHARE_ALL, Consent
+from openclaw_rl.train.consent import consent as consent_of
+from openclaw_rl.train.samples import SampleSettings, next_batch, task_group, to_sample
 from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict, Version, VersionState
 
 _GROUPS_REACH = 1024
 _RULES_REACH = 10_000
 
 
-class WorkLedger(Protocol):
-    """Where the work list is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """When a step is due. ``group_size`` episodes make a group where advantages are a group's.
+
+    ``people`` are the users who have a key, whether they have sent a request or not.
+    """
+
+    batch_size: int
+    max_wait: float
+    idle: float
+    group_size: int
+    people: Collection[str]
+
+
+class QueueLedger(Protocol):
+    """What the queue reads of the ledger; the only thing it writes there are drops."""
 
     def untrained(self, limit: int) -> Sequence[JudgedTurn | UnreadableTurn]: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
@@ -29,59 +45,49 @@ class WorkLedger(Protocol):
     def newest(self, table: Any) -> int: ...
 
 
-class Work:
-    """The judged turns in hand. ``group_size`` plays make a group where advantages are a group's.
-
-    ``people`` are the users who have a key, whether they have spoken yet or not.
-    """
+class TrainingQueue:
+    """The judged turns in memory, as samples."""
 
     def __init__(
         self,
-        ledger: WorkLedger,
-        rules: Rules,
+        ledger: QueueLedger,
+        samples: SampleSettings,
+        settings: QueueSettings,
         *,
-        batch_size: int,
-        max_wait: float,
-        idle: float,
-        group_size: int = 1,
-        people: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
-        self._rules = rules
-        self._batch_size = batch_size
-        self.max_wait = max_wait
-        self._idle = idle
-        self._group_size = group_size
-        self._people = frozenset(people)
+        self._settings = samples
+        self._queue = settings
+        self.max_wait = settings.max_wait
         self._clock = clock
         self._samples: list[tuple[Sample, float]] = []
         self._seen = -1
 
     @property
     def waiting(self) -> int:
-        """How many samples are in hand."""
+        """How many samples wait."""
         return len(self._samples)
 
     def forget(self) -> None:
-        """Read the list anew at the next look."""
+        """Read the ledger anew at the next `read`."""
         self._samples, self._seen = [], -1
 
     def read(self) -> int:
-        """Read the list if it has changed; drop at once what will never train. How many were dropped."""
+        """Read the ledger if it has changed; drop at once what can never train. How many were dropped."""
         newest = self._ledger.newest("verdicts")
         if newest == self._seen:
             return 0
-        live, taken_back = self._ledger.live_version(), self._ledger.ever("rolled back")
+        live, rolled_back = self._ledger.live_version(), self._ledger.ever("rolled back")
         assert live is not None, "version 0 is written before anything is read"
-        agreed = self._consent()
+        consent = self._consent()
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
         for judged in self._ledger.untrained(self._reach()):
             if isinstance(judged, UnreadableTurn):
                 drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
                 continue
-            found = self._sifted(judged, live.number, taken_back, agreed)
+            found = self._sample(judged, live.number, rolled_back, consent)
             if isinstance(found, Drop):
                 drops.append(found)
             else:
@@ -94,67 +100,67 @@ class Work:
         return len(drops)
 
     def _consent(self) -> Consent:
-        """What the people of this run agreed on: those who have a key, and those who have spoken."""
-        share = self._rules.share
+        """The consent of the people of this run: those who have a key, and those who have sent a request."""
+        share = self._settings.share
         if share == "all":
-            return EVERYTHING
-        people = {*self._people, *self._ledger.users()}
-        return consent(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
+            return SHARE_ALL
+        people = {*self._queue.people, *self._ledger.users()}
+        return consent_of(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
 
-    def _sifted(self, judged: JudgedTurn, live: int, taken_back: set[int], agreed: Consent) -> Sample | Drop:
-        found = sift(
+    def _sample(self, judged: JudgedTurn, live: int, rolled_back: set[int], consent: Consent) -> Sample | Drop:
+        found = to_sample(
             judged.turn,
             judged.outcome,
             judged.verdict,
             live=live,
-            rules=self._rules,
+            settings=self._settings,
             recalled=self._recalled(judged),
-            consent=agreed,
+            consent=consent,
         )
-        if isinstance(found, Drop) or found.version not in taken_back:
+        if isinstance(found, Drop) or found.version not in rolled_back:
             return found
         detail = f"version {found.version} answered it"
         return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
 
     def _recalled(self, judged: JudgedTurn) -> Verdict | None:
-        """What the user asked for earlier, if that was not too long ago and this turn says nothing better.
+        """The user's earlier rule, if it is recent enough and this turn gives none that is better.
 
         A vague rule of this turn gives way to an earlier one that says how far.
         """
-        said = judged.verdict
-        if not (self._rules.remember and self._rules.distil) or said.precise:
+        verdict = judged.verdict
+        if not (self._settings.remember and self._settings.distillation) or verdict.precise:
             return None
-        earlier = self._ledger.recall(judged.turn.id, within=self._rules.remember)
-        return earlier if earlier is not None and (earlier.precise or not said.rules) else None
+        earlier = self._ledger.recall(judged.turn.id, within=self._settings.remember)
+        return earlier if earlier is not None and (earlier.precise or not verdict.rules) else None
 
-    def due(self) -> list[Sample]:
+    def next_batch(self) -> list[Sample]:
         """The samples of the next step, none while it is not time for one."""
         if not self._samples:
             return []
-        return due(
+        return next_batch(
             self._samples,
             last_turn=self._ledger.last_turn_at(),
             now=self._clock(),
-            batch_size=self._batch_size,
+            batch_size=self._queue.batch_size,
             max_wait=self.max_wait,
-            idle=self._idle,
+            idle=self._queue.idle,
             grouped=self._grouped,
             partial=self._partial() if self._grouped else (),
         )
 
     def _reach(self) -> int:
-        """How far to look down the list: past groups that still play there may be whole ones."""
-        return max(self._batch_size * 4, _GROUPS_REACH if self._grouped else 0)
+        """How many turns to read: behind groups whose episodes still run there may be whole ones."""
+        return max(self._queue.batch_size * 4, _GROUPS_REACH if self._grouped else 0)
 
     @property
     def _grouped(self) -> bool:
-        return self._rules.advantage == "group"
+        return self._settings.advantage == "group"
 
     def _partial(self) -> set[tuple[str, str]]:
-        """Groups of which not every play has ended and been judged."""
-        groups = {group for sample, _ in self._samples if (group := task_of(sample)) is not None}
+        """Groups of which not every episode has ended and been judged."""
+        groups = {group for sample, _ in self._samples if (group := task_group(sample)) is not None}
         return {group for group in groups if not self._is_whole(*self._ledger.group(*group))}
 
     def _is_whole(self, sessions: int, unjudged: int) -> bool:
-        """A play under way always has a turn without a verdict: its newest."""
-        return sessions >= self._group_size and unjudged == 0
+        """A running episode always has a turn without a verdict: its newest."""
+        return sessions >= self._queue.group_size and unjudged == 0

@@ -1,6 +1,6 @@
 """Which rules may teach where several people share one policy. Pure.
 
-A score can only make likelier or rarer what the policy says by itself; a rule puts somebody's words into it. With one
+A score can only make likelier or rarer what the policy generates; a rule puts somebody's words into it. With one
 policy for all, what one person's rule teaches is what everybody is served, so with more than one person it takes
 consent: ``all`` gives it, a number asks that so many people have given the very same rule, ``none`` lets no rule teach.
 One person alone shares with nobody, and everything teaches.
@@ -25,7 +25,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 class Consent:
     """What the people who share a policy agreed on. ``given`` has, by rule, who gave it; rules alike are one."""
 
-    share: str = "all"
+    share: str
     people: frozenset[str] = frozenset()
     given: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -40,12 +40,15 @@ class Consent:
     @property
     def detail(self) -> str:
         """Why a rule does not teach, and what to do."""
-        asked = "let no rule teach" if self.share == "none" else f"ask for {self.share} people with the very same rule"
-        return f"{len(self.people)} people share this policy and {asked} (train.share = {self.share!r})"
+        terms = "let no rule teach" if self.share == "none" else f"ask for {self.share} people with the very same rule"
+        return f"{len(self.people)} people share this policy and {terms} (train.share = {self.share!r})"
+
+
+SHARE_ALL = Consent(share="all")
 
 
 def consent(share: str, users: Iterable[str], given: Iterable[tuple[str, Iterable[str]]] = ()) -> Consent:
-    """From who has spoken or may speak, and the rules of each as far as they are known."""
+    """From the users who have sent a request or may send one, and the rules of each as far as they are known."""
     people = frozenset(person(user) for user in users if environment_of(user) is None)
     rules: dict[str, set[str]] = defaultdict(set)
     for user, texts in given:
