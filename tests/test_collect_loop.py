@@ -82,7 +82,7 @@ class Memoir(Book):
 
 
 def loop(book: Any, now: float = 0.0, **settings: Any) -> CollectLoop:
-    return CollectLoop(book, clock=lambda: now, **settings)
+    return CollectLoop(book, clock=lambda: now, **{"session_idle": 1800.0, **settings})
 
 
 async def run_dry(collect: CollectLoop) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from test_local_models import embedded  # noqa: F401 (a fixture)
 
-from openclaw_rl.collect.classify import rule
+from openclaw_rl.collect.classify import classify
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Turn
@@ -76,7 +76,7 @@ def test_what_a_client_sends_is_read_as_it_is_meant(
     assert turn.client.startswith(client)
     assert (turn.session is None) == (session is None)
     assert (turn.session or "").startswith(session or "")
-    assert rule(turn).kind == kind
+    assert classify(turn).kind == kind
 
 
 def test_a_tool_result_stands_behind_the_call_that_asked_for_it_in_every_clients_words() -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.collect.normalise import clean, read, spoken
-from openclaw_rl.collect.threads import Threads, named
+from openclaw_rl.collect.normalise import clean, prompt_path, without_reasoning
+from openclaw_rl.collect.threads import Threads, conversation_name
 from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sampling, SessionEnd, Tool, ToolCall, Turn
 
 UUID = "0f8fad5b-d9cb-469f-a165-70867728950e"
@@ -98,12 +98,12 @@ def test_envelopes_are_taken_off_a_users_words() -> None:
 
 @pytest.mark.parametrize("text", ["<think>a\nb</think>yes", "a\nb</think>yes", "<think></think>yes"])
 def test_reasoning_is_no_part_of_a_reply(text: str) -> None:
-    assert spoken(text) == "yes"
+    assert without_reasoning(text) == "yes"
 
 
 def test_a_clock_that_the_model_wrote_is_no_part_of_a_reply() -> None:
-    assert spoken("[Sun 2026-11-15 10:01 UTC] A river.") == spoken(" A river.") == "A river."
-    assert spoken("[1] A river.") == "[1] A river."
+    assert without_reasoning("[Sun 2026-11-15 10:01 UTC] A river.") == without_reasoning(" A river.") == "A river."
+    assert without_reasoning("[1] A river.") == "[1] A river."
 
 
 def test_rewritten_history_has_the_same_path() -> None:
@@ -122,15 +122,17 @@ def test_rewritten_history_has_the_same_path() -> None:
         result("f.txt", "call1x"),
         user("<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>x<<<END_OPENCLAW_INTERNAL_CONTEXT>>>"),
     ]
-    assert read(was).path == read(now).path
-    assert len(read(was).path) == 8 * 6  # three lines, a text, a call, a result
-    assert read(was).ends == (5,)
+    assert prompt_path(was).path == prompt_path(now).path
+    assert len(prompt_path(was).path) == 8 * 6  # three lines, a text, a call, a result
+    assert prompt_path(was).ends == (5,)
 
 
 def test_other_words_other_roles_and_another_order_have_other_paths() -> None:
-    paths = {read(m).path for m in ([user("a")], [bot("a")], [result("a")], [user("a b")], [user("a"), bot("b")])}
+    paths = {
+        prompt_path(m).path for m in ([user("a")], [bot("a")], [result("a")], [user("a b")], [user("a"), bot("b")])
+    }
     assert len(paths) == 5
-    assert read([user("a\nb")]).path != read([user("b\na")]).path
+    assert prompt_path([user("a\nb")]).path != prompt_path([user("b\na")]).path
 
 
 # --- stories ---------------------------------------------------------------------------------------------------------
@@ -328,8 +330,8 @@ def test_a_named_talk_goes_on_after_a_summary_that_kept_no_reply() -> None:
 
 
 def test_a_new_epoch_ends_what_the_old_one_left() -> None:
-    assert named(turn("x", [user("hi")], "a", session=f"{UUID}:3")).base == UUID  # type: ignore[union-attr]
-    assert named(turn("x", [user("hi")], "a", session="user:3")).base == "user:3"  # type: ignore[union-attr]
+    assert conversation_name(turn("x", [user("hi")], "a", session=f"{UUID}:3")).base == UUID  # type: ignore[union-attr]
+    assert conversation_name(turn("x", [user("hi")], "a", session="user:3")).base == "user:3"  # type: ignore[union-attr]
     story = Story()
     story.add(turn("t1", [user("hi")], "hello", session=f"{UUID}:1"))
     story.add(turn("t2", [user("new talk")], "sure", session=f"{UUID}:2", at=1.0))

@@ -16,7 +16,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
@@ -48,8 +48,6 @@ log = logging.getLogger(__name__)
 L = TypeVar("L", bound=LedgerWriter)
 
 LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
-_CAPACITY: Final = 50_000
-"""turns that collecting keeps in memory, about 100 MiB; the oldest leave first and are read again if needed"""
 
 
 def ledger_path(config: Config) -> Path:
@@ -121,7 +119,7 @@ class App:
         from openclaw_rl.collect.loop import CollectLoop
 
         ledger = self._opened(CollectLedger(ledger_path(self.config)))
-        return CollectLoop(ledger, session_idle=self.config.collect.session_idle, capacity=_CAPACITY)
+        return CollectLoop(ledger, session_idle=self.config.collect.session_idle)
 
     def _judge_loop(self) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop

@@ -1,8 +1,8 @@
 """Main or side, with the reason and how sure it is. Pure.
 
-A main turn is part of the line of talk, its tool calls included. A side turn is work that a client does beside it:
+A main turn is part of the conversation, its tool calls included. A side turn is work that a client does beside it:
 titles, summaries, heartbeats, memory flushes, scheduled jobs, sub-agents. What the client declares wins; otherwise the
-first rule that fits decides. In doubt a turn is main: a client that says nothing must still be learned from.
+first rule that fits decides. In doubt a turn is main: a client that declares nothing must still be learned from.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.collect.normalise import Runtime, clean, fold, requeued, runtime, stamped
+from openclaw_rl.collect.normalise import RuntimeLine, clean, fold, has_timestamp, requeued, runtime_line
 from openclaw_rl.types import Kind, Message, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """What is known of the thread that a turn stands in.
+class ThreadContext:
+    """What is known of the thread that a turn belongs to.
 
     ``parent`` is the kind of the turn it follows, None where it follows none that is known; ``reason`` is that turn's.
     ``tools`` says that the main turn before it had tools.
@@ -29,7 +29,7 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class Classification:
     """The kind of a turn, why, and how sure that is in 0 .. 1."""
 
     kind: Kind
@@ -38,18 +38,18 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A turn with the parts of it that the rules look at."""
+class _Features:
+    """A turn with the parts of it that the rules test."""
 
     turn: Turn
-    around: Around
+    context: ThreadContext
     system: str
-    asked: str
+    request: str
     human: bool
     rewritten: bool
     last: str
     opening: bool
-    runtime: Runtime | None
+    runtime: RuntimeLine | None
 
     @property
     def tools(self) -> bool:
@@ -60,7 +60,7 @@ class _Look:
         return f":{self.runtime.key}:" if self.runtime else ""
 
 
-_Rule = tuple[str, float, Callable[[_Look], bool]]
+_Rule = tuple[str, float, Callable[[_Features], bool]]
 
 _HEAD = 400  # where a system prompt says what the call is for; later on it may speak of summaries and titles at will
 _TITLE = re.compile(
@@ -92,65 +92,65 @@ _COMPACTED = re.compile(
     re.IGNORECASE,
 )
 REWRITTEN = "rewritten after a failed call"
-_FEW_TOKENS = 4  # a reply this short is a label, not talk
+_FEW_TOKENS = 4  # a reply this short is a label, not conversation
 
 
-def rule(turn: Turn, around: Around | None = None) -> Ruling:
-    """The kind of ``turn``: what was declared, else what the first fitting rule says, else main.
+def classify(turn: Turn, context: ThreadContext | None = None) -> Classification:
+    """The kind of ``turn``: what was declared, else that of the first fitting rule, else main.
 
-    A request that the client rewrote is side whoever began it: nobody said what stands there.
+    A request that the client rewrote is side whoever began it: its words are nobody's.
     """
-    look = _look(turn, around or Around())
-    if turn.declared is not None and not look.rewritten:
-        return Ruling(kind=turn.declared, reason="declared", confidence=1.0)
+    features = _features(turn, context or ThreadContext())
+    if turn.declared is not None and not features.rewritten:
+        return Classification(kind=turn.declared, reason="declared", confidence=1.0)
     for reason, confidence, fits in _SIDE:
-        if fits(look):
-            return Ruling(kind="side", reason=reason, confidence=confidence)
-    if look.around.parent == "side" and look.last == "tool":
-        return Ruling(kind="side", reason=look.around.reason, confidence=0.9)
-    return _main(look)
+        if fits(features):
+            return Classification(kind="side", reason=reason, confidence=confidence)
+    if features.context.parent == "side" and features.last == "tool":
+        return Classification(kind="side", reason=features.context.reason, confidence=0.9)
+    return _main(features)
 
 
-def machine_said(text: str) -> bool:
+def is_machine_message(text: str) -> bool:
     """Whether a user message is a client's own: a heartbeat or the notice of a task, not somebody's words."""
-    said = clean(text)
-    return said.startswith(_HANDED_BACK) or (
-        not stamped(text) and bool(_HEARTBEAT.search(text[:500]) or said.startswith(_ANNOUNCED))
+    cleaned = clean(text)
+    return cleaned.startswith(_HANDED_BACK) or (
+        not has_timestamp(text) and bool(_HEARTBEAT.search(text[:500]) or cleaned.startswith(_ANNOUNCED))
     )
 
 
 def compacted(messages: Sequence[Message]) -> bool:
-    """Whether the history opens with a summary that stands for what was said before."""
+    """Whether the history opens with a summary that stands for earlier messages."""
     opening = next((message for message in messages if message.role in ("user", "assistant")), None)
     return opening is not None and bool(_COMPACTED.search(clean(opening.content)[:2000]))
 
 
-def _main(look: _Look) -> Ruling:
-    if look.turn.group is not None:
-        return Ruling(kind="main", reason="rollout", confidence=1.0)
-    if look.last == "tool":
-        return Ruling(kind="main", reason="tool results", confidence=0.95)
-    if look.human or look.around.parent == "main":
-        return Ruling(kind="main", reason="talk", confidence=0.95)
-    if not look.opening:
-        return Ruling(kind="main", reason="talk with an unknown past", confidence=0.8)
-    return Ruling(kind="main", reason="opening", confidence=0.85 if look.tools else 0.7)
+def _main(features: _Features) -> Classification:
+    if features.turn.group is not None:
+        return Classification(kind="main", reason="rollout", confidence=1.0)
+    if features.last == "tool":
+        return Classification(kind="main", reason="tool results", confidence=0.95)
+    if features.human or features.context.parent == "main":
+        return Classification(kind="main", reason="talk", confidence=0.95)
+    if not features.opening:
+        return Classification(kind="main", reason="talk with an unknown past", confidence=0.8)
+    return Classification(kind="main", reason="opening", confidence=0.85 if features.tools else 0.7)
 
 
-def _look(turn: Turn, around: Around) -> _Look:
+def _features(turn: Turn, context: ThreadContext) -> _Features:
     messages = turn.prompt.messages
-    asked = next((m.content for m in reversed(messages) if m.role == "user" and clean(m.content)), "")
+    request = next((m.content for m in reversed(messages) if m.role == "user" and clean(m.content)), "")
     last = next((m.role for m in reversed(messages) if m.role != "user" or clean(m.content) or m.images), "user")
-    return _Look(
+    return _Features(
         turn=turn,
-        around=around,
+        context=context,
         system=" ".join(m.content[:_HEAD] for m in messages if m.role == "system"),
-        asked=fold(clean(asked)),
-        human=stamped(asked),
-        rewritten=requeued(asked),
+        request=fold(clean(request)),
+        human=has_timestamp(request),
+        rewritten=requeued(request),
         last=last,
         opening=not any(m.role == "assistant" for m in messages),
-        runtime=runtime(messages),
+        runtime=runtime_line(messages),
     )
 
 
@@ -158,43 +158,44 @@ _ANNOUNCED = "A background task completed."
 _HANDED_BACK = f"{_ANNOUNCED} Use this result to reply to the user"  # this one OpenClaw stamps like a person's words
 
 
-def _says(pattern: re.Pattern[str]) -> Callable[[_Look], bool]:
+def _requests(pattern: re.Pattern[str]) -> Callable[[_Features], bool]:
     """A call without tools whose system prompt opens so, or that asks for it in words that no human stamped."""
-    return lambda look: (
-        not look.tools and bool(pattern.search(look.system) or (not look.human and pattern.search(look.asked[:2000])))
+    return lambda features: (
+        not features.tools
+        and bool(pattern.search(features.system) or (not features.human and pattern.search(features.request[:2000])))
     )
 
 
-def _talking(look: _Look) -> bool:
-    return look.around.parent == "main" and look.last == "user"
+def _in_conversation(features: _Features) -> bool:
+    return features.context.parent == "main" and features.last == "user"
 
 
 _SIDE: tuple[_Rule, ...] = (
-    ("memory flush", 1.0, lambda look: ":internal-session-effects:" in look.key),
-    ("scheduled job", 1.0, lambda look: ":cron:" in look.key or (look.turn.session or "").startswith("openclaw-cron-")),
-    ("sub-agent", 1.0, lambda look: ":subagent:" in look.key),
-    ("heartbeat", 0.95, lambda look: not look.human and bool(_HEARTBEAT.search(look.asked[:500]))),
+    ("memory flush", 1.0, lambda f: ":internal-session-effects:" in f.key),
+    ("scheduled job", 1.0, lambda f: ":cron:" in f.key or (f.turn.session or "").startswith("openclaw-cron-")),
+    ("sub-agent", 1.0, lambda f: ":subagent:" in f.key),
+    ("heartbeat", 0.95, lambda f: not f.human and bool(_HEARTBEAT.search(f.request[:500]))),
     (
         "notice of a background task",
         0.95,
-        lambda look: look.asked.startswith(_ANNOUNCED if not look.human else _HANDED_BACK),
+        lambda f: f.request.startswith(_ANNOUNCED if not f.human else _HANDED_BACK),
     ),
-    (REWRITTEN, 0.95, lambda look: look.rewritten),
-    ("utility call", 0.95, lambda look: _says(_UTILITY)(look)),
-    ("title", 0.9, lambda look: look.opening and not look.tools and _says(_TITLE)(look)),
+    (REWRITTEN, 0.95, lambda f: f.rewritten),
+    ("utility call", 0.95, lambda f: _requests(_UTILITY)(f)),
+    ("title", 0.9, lambda f: f.opening and not f.tools and _requests(_TITLE)(f)),
     # A person in a talk may well ask for a summary; a client asks with its own system prompt or without the tools.
-    ("summary", 0.9, lambda look: _says(_SUMMARY)(look) and not (_talking(look) and not look.around.tools)),
-    ("tools left out", 0.8, lambda look: look.around.tools and not look.tools and look.last == "user"),
+    ("summary", 0.9, lambda f: _requests(_SUMMARY)(f) and not (_in_conversation(f) and not f.context.tools)),
+    ("tools left out", 0.8, lambda f: f.context.tools and not f.tools and f.last == "user"),
     (
         "one-shot utility",
         0.6,
-        lambda look: (
-            look.opening
-            and not look.tools
-            and look.turn.group is None
+        lambda f: (
+            f.opening
+            and not f.tools
+            and f.turn.group is None
             and (
-                look.turn.completion.sampling.json_schema is not None
-                or (look.turn.completion.sampling.max_tokens or _FEW_TOKENS + 1) <= _FEW_TOKENS
+                f.turn.completion.sampling.json_schema is not None
+                or (f.turn.completion.sampling.max_tokens or _FEW_TOKENS + 1) <= _FEW_TOKENS
             )
         ),
     ),

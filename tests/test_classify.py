@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.collect.classify import REWRITTEN, Around, compacted, rule
+from openclaw_rl.collect.classify import REWRITTEN, ThreadContext, classify, compacted
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.types import Completion, Message, Outcome, Prompt, Sampling, Tool, ToolCall, Turn
 
@@ -93,8 +93,8 @@ def test_two_sessions_at_once_keep_their_names() -> None:
 
 def test_what_is_declared_wins_over_every_sign() -> None:
     beat = says("user", "Follow the heartbeat monitor.")
-    main = rule(asked(beat, declared="main"))
-    side = rule(asked(says("user", "hi"), declared="side"))
+    main = classify(asked(beat, declared="main"))
+    side = classify(asked(says("user", "hi"), declared="side"))
     assert (main.kind, main.reason, main.confidence) == ("main", "declared", 1.0)
     assert (side.kind, side.reason, side.confidence) == ("side", "declared", 1.0)
 
@@ -128,63 +128,75 @@ def test_what_is_declared_wins_over_every_sign() -> None:
     ],
 )
 def test_side_calls_give_themselves_away(messages: list[Message], tools: Any, more: Any, reason: str) -> None:
-    ruling = rule(asked(*messages, tools=tools, **more))
-    assert (ruling.kind, ruling.reason) == ("side", reason)
-    assert 0.5 < ruling.confidence <= 1.0
+    found = classify(asked(*messages, tools=tools, **more))
+    assert (found.kind, found.reason) == ("side", reason)
+    assert 0.5 < found.confidence <= 1.0
 
 
 @pytest.mark.parametrize(
-    ("messages", "tools", "around", "reason"),
+    ("messages", "tools", "context", "reason"),
     [
-        ([says("user", "hi")], (), Around(), "opening"),
-        ([says("user", "Give my novel a title and a summary of the plot")], (), Around(), "opening"),
-        ([says("user", "Write a title for my essay")], (), Around(), "opening"),
+        ([says("user", "hi")], (), ThreadContext(), "opening"),
+        ([says("user", "Give my novel a title and a summary of the plot")], (), ThreadContext(), "opening"),
+        ([says("user", "Write a title for my essay")], (), ThreadContext(), "opening"),
         (
             [says("user", "a"), says("assistant", "b"), says("user", "Summarize our chat")],
             (),
-            Around(parent="main"),
+            ThreadContext(parent="main"),
             "talk",
         ),
         (
             [says("user", "[Sun 2026-11-15 00:06 UTC] what does 'Follow the heartbeat monitor' mean?")],
             (),
-            Around(),
+            ThreadContext(),
             "talk",
         ),
-        ([says("user", "a"), says("assistant", "b"), says("user", "c")], (), Around(), "talk with an unknown past"),
-        ([says("user", "a"), says("assistant", "b"), says("tool", "c")], TOOLS, Around(parent="main"), "tool results"),
+        (
+            [says("user", "a"), says("assistant", "b"), says("user", "c")],
+            (),
+            ThreadContext(),
+            "talk with an unknown past",
+        ),
+        (
+            [says("user", "a"), says("assistant", "b"), says("tool", "c")],
+            TOOLS,
+            ThreadContext(parent="main"),
+            "tool results",
+        ),
         # A long system prompt may speak of summaries; only its opening says what the call is for.
         (
             [says("system", "You help. " * 60 + "You may summarize the conversation."), says("user", "a")],
             (),
-            Around(),
+            ThreadContext(),
             "opening",
         ),
     ],
 )
-def test_talk_is_main(messages: list[Message], tools: Any, around: Around, reason: str) -> None:
-    ruling = rule(asked(*messages, tools=tools), around)
-    assert (ruling.kind, ruling.reason) == ("main", reason)
+def test_talk_is_main(messages: list[Message], tools: Any, context: ThreadContext, reason: str) -> None:
+    found = classify(asked(*messages, tools=tools), context)
+    assert (found.kind, found.reason) == ("main", reason)
 
 
 def test_in_doubt_a_turn_is_main_and_less_sure() -> None:
-    plain = rule(asked(says("user", "hi")))
-    equipped = rule(asked(says("user", "hi"), tools=TOOLS))
-    talk = rule(asked(says("user", "hi"), says("assistant", "yo"), says("user", "so")), Around(parent="main"))
+    plain = classify(asked(says("user", "hi")))
+    equipped = classify(asked(says("user", "hi"), tools=TOOLS))
+    talk = classify(
+        asked(says("user", "hi"), says("assistant", "yo"), says("user", "so")), ThreadContext(parent="main")
+    )
     assert (plain.kind, equipped.kind, talk.kind) == ("main", "main", "main")
     assert plain.confidence < equipped.confidence < talk.confidence
 
 
 def test_a_side_call_stays_one_over_its_tool_results_and_no_longer() -> None:
-    around = Around(parent="side", reason="sub-agent")
+    context = ThreadContext(parent="side", reason="sub-agent")
     history = (says("user", "a"), says("assistant", "b"))
-    assert rule(asked(*history, says("tool", "c"), tools=TOOLS), around).reason == "sub-agent"
-    assert rule(asked(*history, says("user", "c"), tools=TOOLS), around).kind == "main"
+    assert classify(asked(*history, says("tool", "c"), tools=TOOLS), context).reason == "sub-agent"
+    assert classify(asked(*history, says("user", "c"), tools=TOOLS), context).kind == "main"
 
 
 def test_a_rollout_is_main_whatever_it_looks_like() -> None:
-    ruling = rule(asked(says("user", "label this"), group="g", sampling=Sampling(max_tokens=1)))
-    assert (ruling.kind, ruling.reason) == ("main", "rollout")
+    found = classify(asked(says("user", "label this"), group="g", sampling=Sampling(max_tokens=1)))
+    assert (found.kind, found.reason) == ("main", "rollout")
 
 
 def test_a_summary_at_the_head_is_seen() -> None:
