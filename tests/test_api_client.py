@@ -12,7 +12,7 @@ import pytest
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.wire import to_wire
 from openclaw_rl.errors import BackendDown, BackendError, NotAllowed, RequestError, TooMany
-from openclaw_rl.ports import ChatReply
+from openclaw_rl.ports import TurnReply
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ async def test_what_is_known_goes_over_the_wire() -> None:
 
     prompt = Prompt(messages=(Message(role="user", content="look", images=("data:x",)),), tools=(Tool(name="ls"),))
     reply = await api(answer).ask(prompt, session="s 1", group="g", done=True)
-    assert reply == ChatReply(
+    assert reply == TurnReply(
         turn="turn9",
         message=Message(role="assistant", reasoning="hm", tool_calls=(ToolCall(id="c", name="ls", arguments="{}"),)),
         version=4,

@@ -9,7 +9,7 @@ import pytest
 
 from openclaw_rl.envs.episodes import Episode, Episodes, play
 from openclaw_rl.errors import OpenClawError
-from openclaw_rl.ports import ChatClient, ChatReply, Env, Observation, Rollout
+from openclaw_rl.ports import ChatClient, Env, Observation, Rollout, TurnReply
 from openclaw_rl.types import Message, Prompt, Tool
 
 pytestmark = pytest.mark.anyio
@@ -57,14 +57,14 @@ class Table:
         self.seats = seats
         self.full = asyncio.Event()
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
         self.asked.append((prompt, session, group))
         number = len(self.asked)
         if number == self.seats:
             self.full.set()
         if self.gate is not None:
             await self.gate.wait()
-        return ChatReply(turn=f"t{number}", message=Message(role="assistant", content=f"r{number}"), version=3)
+        return TurnReply(turn=f"t{number}", message=Message(role="assistant", content=f"r{number}"), version=3)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         self.scores.append((turn, score))

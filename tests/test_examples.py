@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl import plugins
-from openclaw_rl.ports import ChatReply, Observation
+from openclaw_rl.ports import Observation, TurnReply
 from openclaw_rl.testing import make_message, make_prompt
 from openclaw_rl.types import Message, Prompt, Sampling
 
@@ -63,9 +63,9 @@ class Knocker:
         self.seen: list[int] = []
         self.told: list[tuple[str, float | None]] = []
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
         self.seen.append(len(prompt.messages))
-        return ChatReply(turn=f"t{len(self.seen)}", message=make_message("assistant", "knock"), version=0)
+        return TurnReply(turn=f"t{len(self.seen)}", message=make_message("assistant", "knock"), version=0)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         self.told.append((turn, score))

@@ -325,7 +325,7 @@ class Env(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatReply:
+class TurnReply:
     """What an API client gets back: the message and the id of the turn behind it."""
 
     turn: str
@@ -336,7 +336,7 @@ class ChatReply:
 class ChatClient(Protocol):
     """The public API as a client sees it: how rollouts talk to the policy."""
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply: ...
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply: ...
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None: ...
 

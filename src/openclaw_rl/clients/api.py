@@ -23,7 +23,7 @@ import httpx2
 
 from openclaw_rl.clients.wire import read_message, to_wire
 from openclaw_rl.errors import BackendDown, BackendError, NotAllowed, OpenClawError, RequestError, TooMany
-from openclaw_rl.ports import ChatReply
+from openclaw_rl.ports import TurnReply
 from openclaw_rl.types import Json, Message, Prompt
 
 CONNECT_SECONDS = 10.0
@@ -176,10 +176,10 @@ class ApiClient:
                 turn = response.headers.get(TURN, "")
                 yield StreamedReply(turn, _version(response), _deltas(response.aiter_lines()))
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
         """One reply for a rollout."""
         reply = await self.complete(prompt, session=session, group=group, done=done)
-        return ChatReply(turn=reply.turn, message=reply.message, version=reply.own_version)
+        return TurnReply(turn=reply.turn, message=reply.message, version=reply.own_version)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         """What an environment pays for a turn, and its hint."""

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Protocol, TypeVar
 
 from openclaw_rl.errors import OpenClawError
-from openclaw_rl.ports import ChatClient, ChatReply, Env, Rollout
+from openclaw_rl.ports import ChatClient, Env, Rollout, TurnReply
 from openclaw_rl.types import Prompt, new_id
 
 log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class _Seat:
         self._chat = chat
         self._sessions: dict[str, None] = {}
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
         reply = await self._chat.ask(prompt, session=session, group=group, done=done)
         self._sessions[session] = None
         return reply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from openclaw_rl.ports import ChatReply, Observation
+from openclaw_rl.ports import Observation, TurnReply
 from openclaw_rl.types import Message, Prompt, Tool
 
 
@@ -74,7 +74,7 @@ class FakeChatClient:
         self.full = asyncio.Event()
         self._reply, self._gate, self._seats = reply, gate, seats
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> ChatReply:
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
         self.requests.append((prompt, session, group))
         number = len(self.requests)
         if number == self._seats:
@@ -82,7 +82,7 @@ class FakeChatClient:
         if self._gate is not None:
             await self._gate.wait()
         message = Message(role="assistant", content=self._reply or f"r{number}")
-        return ChatReply(turn=f"t{number}", message=message, version=3)
+        return TurnReply(turn=f"t{number}", message=message, version=3)
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         self.scores.append((turn, score))

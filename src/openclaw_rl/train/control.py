@@ -69,7 +69,7 @@ class TrainingControl:
     def _carry_out(self, request: ControlRequest) -> None:
         command, argument = request.command, request.argument
         if command == "rollback":
-            roll_back(self._ledger, to=argument.get("to"), why=str(argument.get("why", "asked for")))
+            roll_back(self._ledger, to=argument.get("to"), why=str(argument.get("why", "requested")))
         elif command in ("pause", "resume"):  # the row itself is the state: see the ledger's `paused`
             self.clear_alarms()
             log.info("training: %s", command)

@@ -83,7 +83,7 @@ class Feedback:
 class Outcome:
     """What came after a turn. ``kind_reason`` says why it is main or side, ``confidence`` how sure that is.
 
-    ``next_state`` is everything said after the reply and before the next one; ``ended`` says why nothing more
+    ``next_state`` is every message after the reply and before the next one; ``ended`` says why nothing more
     will come (``done``, ``idle``, ``superseded`` ...), None while the thread went on.
     ``evidence`` are deterministic marks found while matching (``regenerated``, ``repeated_call`` ...).
     """
