@@ -168,7 +168,7 @@ async def watched() -> dict[str, Any]:
         ask(path, "resume", {})
         await run.settle()
         spoiled = 0
-        while "automatic rollback" not in (_paused(path) or "") and spoiled < 40:
+        while "automatically" not in (_paused(path) or "") and spoiled < 40:
             await _relevant(run, next(tasks))
             await run.settle()
             spoiled += 1

@@ -197,7 +197,7 @@ def test_turns_that_may_not_train_are_no_evidence(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_drop_rolls_back_by_itself_pauses_training_and_says_so(tmp_path: Path) -> None:
+async def test_a_drop_rolls_back_automatically_pauses_training_and_says_so(tmp_path: Path) -> None:
     story = Served(tmp_path)
     story.served(0, [1.0] * 8 + [-1.0, 1.0])
     for _ in range(6):

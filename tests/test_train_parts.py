@@ -102,5 +102,5 @@ def test_an_automatic_rollback_takes_what_was_built_on_the_regression_with_it(le
     live = ledger.live_version()
     assert live is not None
     assert (live.number, live.parent, live.adapter) == (3, 0, None)
-    assert ledger.paused() == "version 3 is an automatic rollback to 0: 6 of 6 bad"
+    assert ledger.paused() == "version 3 went back to 0 automatically: 6 of 6 bad"
     assert not rollback.carry_out()

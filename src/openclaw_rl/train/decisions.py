@@ -115,7 +115,7 @@ class AutomaticRollback:
         if regression is None:
             return False
         again = self._roll_back(regression)
-        self._ledger.pause(f"version {again.number} is an automatic rollback to {regression.to}: {regression.reason}")
+        self._ledger.pause(f"version {again.number} went back to {regression.to} automatically: {regression.reason}")
         log.error("version %d is rolled back automatically: %s", regression.version, regression.reason)
         return True
 
