@@ -50,7 +50,7 @@ logprobs = st.floats(max_value=0.0, allow_infinity=False, allow_nan=False)
 def test_a_baseline_written_before_it_had_a_share_is_all_scores() -> None:
     assert Baseline.read(0.5) == Baseline(0.5, 1.0)
     assert Baseline.read(json.loads(json.dumps(Baseline(0.5, 0.2)))) == Baseline(0.5, 0.2)
-    assert (Baseline(-0.1, 0.1).content, Baseline().content) == (-1.0, -1.0)
+    assert (Baseline(-0.1, 0.1).satisfaction, Baseline().satisfaction) == (-1.0, -1.0)
 
 
 OPENED = {
