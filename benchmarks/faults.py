@@ -1,12 +1,12 @@
-"""Plants faults into a run of the embedded model and shows that each is refused by the gate or taken back by the watch.
+"""Plants faults into a run of the embedded model: the gate refuses each, or the live monitor rolls it back.
 
 python benchmarks/faults.py                    every fault, one after another (about three minutes each on two cores)
-python benchmarks/faults.py rate watch         some of them
+python benchmarks/faults.py rate monitor       some of them
 python benchmarks/faults.py --json FILE        also write what the ledger says
 
 flipped   every score has the wrong sign          praise    the judge likes everything
 rate      the learning rate is 100 times too high corrupt   the adapter's file is cut short
-watch     the rate again, with the gate off: what users say of it takes the version back
+monitor   the rate again, with the gate off: what users say of it rolls the version back
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Run:
         """Work until nothing moves."""
         await self.app.finish()
 
-    def told(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, Any]:
         """What the ledger says: the table, the story of version 1, the alarms."""
         with LedgerReader(ledger_path(self.app.config)) as ledger:
             rows = why.versions(ledger)
@@ -139,7 +139,7 @@ async def plant(fault: Fault) -> dict[str, Any]:
             await run.settle()
         turns += await run_sessions(run.client, user, range(8, 12), concurrency=4)
         served = [turn.reply for turn in turns]
-        return {"fault": fault.name, **run.told(), "served": sound(served)}
+        return {"fault": fault.name, **run.evidence(), "served": sound(served)}
 
     return await with_run(fault.sets, act)
 
@@ -155,8 +155,8 @@ def sound(replies: Sequence[str]) -> dict[str, Any]:
     }
 
 
-async def watched() -> dict[str, Any]:
-    """With the gate off a version that talks nonsense is served, until what users say of it takes it back."""
+async def monitored() -> dict[str, Any]:
+    """With the gate off a version that talks nonsense is served, until what users say of it rolls it back."""
 
     async def act(run: Run) -> dict[str, Any]:
         path = ledger_path(run.app.config)
@@ -168,13 +168,13 @@ async def watched() -> dict[str, Any]:
         ask(path, "resume", {})
         await run.settle()
         spoiled = 0
-        while "automatically" not in (_paused(path) or "") and spoiled < 40:
+        while not _rolled_back(path) and spoiled < 40:
             await _relevant(run, next(tasks))
             await run.settle()
             spoiled += 1
         after = [await _relevant(run, next(tasks)) for _ in range(4)]
         served = {"before": sum(clean), "of": len(clean), "bad_turns_served": spoiled, "after": sum(after)}
-        return {"fault": "watch", **run.told(), "served": served}
+        return {"fault": "monitor", **run.evidence(), "served": served}
 
     wait = (
         "train.batch_size=12",
@@ -201,9 +201,9 @@ async def _relevant(run: Run, task: Task) -> bool:
     return fine
 
 
-def _paused(path: Path) -> str | None:
+def _rolled_back(path: Path) -> bool:
     with LedgerReader(path) as ledger:
-        return ledger.paused()
+        return bool(ledger.ever("rolled back"))
 
 
 def show(found: Mapping[str, Any]) -> None:
@@ -230,8 +230,8 @@ def main(arguments: Sequence[str]) -> None:
         if not words_given or fault.name in words_given:
             found.append(asyncio.run(plant(fault)))
             show(found[-1])
-    if not words_given or "watch" in words_given:
-        found.append(asyncio.run(watched()))
+    if not words_given or "monitor" in words_given:
+        found.append(asyncio.run(monitored()))
         show(found[-1])
     if file is not None:
         file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
