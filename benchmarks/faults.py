@@ -210,9 +210,9 @@ def show(found: Mapping[str, Any]) -> None:
     """The ledger's story of one fault."""
     print(f"\n=== {found['fault']} ({found['seconds']} s) ===")
     print("served:", json.dumps(found["served"]))
-    print(*why.tell_versions(list(found["versions"])), sep="\n")
+    print(*why.versions_lines(list(found["versions"])), sep="\n")
     if found["story"]:
-        print(*why.tell_version(dict(found["story"]), steps=1), sep="\n")
+        print(*why.version_lines(dict(found["story"]), steps=1), sep="\n")
     if found["paused"]:
         print("paused:", found["paused"])
 

@@ -431,13 +431,13 @@ async def test_the_ledger_tells_the_story_of_a_refusal(tmp_path: Path) -> None:
         await walk.talk()
         row = why.versions(walk.reader)[1]
         assert (row["state"], row["gate_decision"]["decision"], row["turns"]) == ("refused", "refuse", 2)
-        table = "\n".join(why.tell_versions(why.versions(walk.reader)))
+        table = "\n".join(why.versions_lines(why.versions(walk.reader)))
         assert "contradict what the user plainly wrote" in table
-        story = "\n".join(why.tell_version(why.version(walk.reader, 1)))
+        story = "\n".join(why.version_lines(why.version(walk.reader, 1)))
         assert COMPLAINT in story
         assert "verdict  +1" in story
         turn = walk.reader.step(1).turns[0]
-        told = "\n".join(why.tell_turn(why.turn(walk.reader, turn)))
+        told = "\n".join(why.turn_lines(why.turn(walk.reader, turn)))
         assert "marked: version 1, which it trained, was refused" in told
 
 

@@ -97,7 +97,7 @@ def test_the_table_has_a_line_per_version_with_gate_decision_and_reception(run: 
     assert (rows[0]["bad"], rows[0]["scored"], rows[1]["bad"], rows[1]["scored"]) == (1, 2, 1, 1)
     assert rows[1]["ruling"] == rows[1]["gate_decision"], "the former name still works"
     assert (rows[1]["turns"], rows[1]["gate_decision"]["decision"], rows[3]["seconds_ago"]) == (2, "promote", 90.0)
-    table = list(why.tell_versions(rows))
+    table = list(why.versions_lines(rows))
     assert any(line.lstrip().startswith("3*") and line.endswith("2 min") for line in table)
     assert any("length: 1.0 words a reply" in line for line in table)
 
@@ -111,7 +111,7 @@ def test_a_version_leads_back_to_the_sentence_and_the_hint(run: Path) -> None:
         cause = step["turns"][0]
         assert (cause["sentence"], cause["score"], cause["hints"][0]["text"]) == (SENTENCE, -1.0, RULE)
         assert why.version(ledger, 2)["line"] == [2, 1, 0]
-        story = "\n".join(why.tell_version(why.version(ledger, 2), steps=1))
+        story = "\n".join(why.version_lines(why.version(ledger, 2), steps=1))
     assert "! length: words" in story
     assert "and 1 steps before that" in story
 
@@ -124,7 +124,7 @@ def test_checks_that_older_code_wrote_are_read_under_their_present_names(run: Pa
     new, old = decision["checks"]
     assert (old["name"], old["former_name"], old["detail"]) == ("drift", "slide", "3 of 6")
     assert (new["said"], new["numbers"]) == ("words", {"p_value": 0.5, "chance": 0.5})
-    assert "+ drift: 3 of 6" in "\n".join(why.tell_version(view))
+    assert "+ drift: 3 of 6" in "\n".join(why.version_lines(view))
 
 
 def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after(run: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after
         assert (view["step"], view["made"]["number"], view["fallen"]) == (1, 1, None)
         assert view["before"] == "Tea is a very long story."
         assert [(after["version"], after["reply"]) for after in view["after"]] == [(1, "Tea 1."), (2, "Tea 2.")]
-        told = "\n".join(why.tell_turn(view))
+        told = "\n".join(why.turn_lines(view))
         assert "trained in step 1, which made version 1 (live)" in told
         assert why.turn(ledger, "t3")["fallen"] == {"version": 2, "state": "refused"}
         with pytest.raises(NotInLedger):
@@ -148,7 +148,7 @@ def test_a_turn_that_a_remembered_rule_taught_names_the_turn_it_came_from(run: P
         train.db.execute("UPDATE trained SET part = ? WHERE turn = 't2'", (json.dumps(parts["t2"]),))
         view = why.turn(train, "t2")
         assert view["recalled"] == {"turn": "t1", "rules": [RULE]}
-        assert f"recalled from turn t1  {RULE}" in "\n".join(why.tell_turn(view))
+        assert f"recalled from turn t1  {RULE}" in "\n".join(why.turn_lines(view))
         assert why.turn(train, "t1")["recalled"] is None
 
 
@@ -185,22 +185,22 @@ def test_the_command_line_tells_the_same(run: Path) -> None:
 def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_the_settings_say(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn: list[Sampling] = []
+    sampled: list[Sampling] = []
     generate = FakePolicy.generate
 
-    def watched(self: FakePolicy, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
-        drawn.append(sampling)
+    def recorded(self: FakePolicy, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+        sampled.append(sampling)
         return generate(self, prompt, sampling, version=version)
 
-    monkeypatch.setattr(FakePolicy, "generate", watched)
+    monkeypatch.setattr(FakePolicy, "generate", recorded)
     asked = Sampling(temperature=0.7, presence_penalty=0.25, min_p=0.1, stop=("END",), max_tokens=40, seed=11)
     with ServeLedger(run / "ledger.db", sync="normal") as serve:
         serve.add_turn(make_turn("What is ice?", id="t4", completion=make_completion("Cold.", sampling=asked)))
     where = ["--rl-buffer-dir", str(run), "--set", "policy.backend=fake", "--set", "policy.model=fake"]
     done = CliRunner().invoke(cli, ["why", "t4", "--answer", *where])
     assert done.exit_code == 0, done.output
-    assert drawn == [replace(asked, seed=0)]
-    heat = [
+    assert sampled == [replace(asked, seed=0)]
+    warm = [
         "--set",
         "policy.sampling.temperature=0.6",
         "--set",
@@ -208,20 +208,21 @@ def test_what_is_asked_again_is_drawn_as_the_turn_was_and_what_is_compared_as_th
         "--set",
         "policy.sampling.dry_multiplier=0.8",
     ]
-    done = CliRunner().invoke(cli, ["compare", "0", "1", "--prompt", "What is tea?", *where, *heat])
+    done = CliRunner().invoke(cli, ["compare", "0", "1", "--prompt", "What is tea?", *where, *warm])
     assert done.exit_code == 0, done.output
-    assert [(one.temperature, one.top_p, one.dry_multiplier) for one in drawn[1:]] == [(0.6, 0.9, 0.8)] * 2
+    assert [(one.temperature, one.top_p, one.dry_multiplier) for one in sampled[1:]] == [(0.6, 0.9, 0.8)] * 2
 
 
 @pytest.mark.parametrize(
     ("heading", "names"), [("`versions`", ["versions"]), ("`why VERSION`", ["why", "1"]), ("`why TURN`", ["why", "t1"])]
 )
-def test_every_field_that_is_printed_is_told_in_the_docs(run: Path, heading: str, names: list[str]) -> None:
+def test_every_field_that_is_printed_is_in_the_docs(run: Path, heading: str, names: list[str]) -> None:
     done = CliRunner().invoke(cli, [*names, "--json", "--rl-buffer-dir", str(run)])
     assert done.exit_code == 0, done.output
     found = json.loads(done.output)
     page = (Path(__file__).parents[1] / "docs" / "json.md").read_text(encoding="utf-8")
     section = page.split(f"## {heading}\n")[1].split("\n## ")[0]
     cause = page.split("## `why VERSION`\n")[1].split("\n## ")[0] if names[-1] == "t1" else ""
-    told = set(re.findall(r"\w+", section + cause))
-    assert set(found[0] if isinstance(found, list) else found) - told == set()
+    former = page.split("## Former names\n")[1].split("\n## ")[0]
+    documented = set(re.findall(r"\w+", section + cause + former))
+    assert set(found[0] if isinstance(found, list) else found) - documented == set()

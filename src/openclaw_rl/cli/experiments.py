@@ -153,7 +153,7 @@ def personal(
 @bench.command()
 @click.option("--users", metavar="A,B", help="Users [default: all].")
 @click.option("--probes", default=40, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles what is asked.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
 @click.option("--json", "json_file", type=_FILE, help="Write the figures here.")
 @_PRESET
 @_SETS

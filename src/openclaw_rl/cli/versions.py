@@ -33,7 +33,7 @@ def versions(resolved: Resolved, json_out: bool) -> None:
     if json_out:
         print_json(rows)
         return
-    for line in reasons.tell_versions(rows):
+    for line in reasons.versions_lines(rows):
         click.echo(line)
 
 
@@ -132,7 +132,7 @@ def _list_pins(resolved: Resolved, json_out: bool) -> None:
 @click.command()
 @click.argument("name", metavar="VERSION|TURN")
 @click.option("--answer", is_flag=True, help="Of a turn: have the live version answer its prompt now.")
-@click.option("--steps", default=3, show_default=True, type=click.IntRange(1), help="Of a version: steps to tell.")
+@click.option("--steps", default=3, show_default=True, type=click.IntRange(1), help="Of a version: steps to show.")
 @as_json
 @settings
 def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool) -> None:
@@ -149,7 +149,7 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
     if json_out:
         print_json(view)
         return
-    lines = reasons.tell_turn(view) if "turn" in view else reasons.tell_version(view, steps=steps)
+    lines = reasons.turn_lines(view) if "turn" in view else reasons.version_lines(view, steps=steps)
     for line in lines:
         click.echo(line)
 

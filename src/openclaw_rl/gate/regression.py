@@ -1,11 +1,11 @@
 """A regression: has it become worse since a version was promoted? A sequential test on users' evidence. Pure.
 
-For each promotion the turns answered since (by that version and those built on it) are held against the turns answered
+For each promotion the turns answered since (by that version and those built on it) are compared with the turns answered
 before. A turn is *bad* when its score is below 0. The old rate is not known but estimated, so each user's upper bound
 is taken for it: the test asks whether the new turns are bad more often than even that. Its evidence is a likelihood
-ratio averaged over several worse rates; under any rate up to the bound it is a supermartingale, so the chance that it
-*ever* reaches ``1 / alpha`` is at most ``alpha`` (Ville), however often one looks. A promotion is monitored for
-``window`` turns.
+ratio averaged over several worse rates; under any rate up to the bound it is a supermartingale, so the probability
+that it *ever* reaches ``1 / alpha`` is at most ``alpha`` (Ville), however often one looks. A promotion is monitored
+for ``window`` turns.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Why is it as it is? From a version back to the sentences that made it, from a correction forward to its effect.
 
-Plain JSON like the other views, documented in docs/json.md; `tell_version` and `tell_turn` say the same in lines.
+Plain JSON like the other views, documented in docs/json.md; `version_lines` and `turn_lines` are for a terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from openclaw_rl.views.aliases import with_aliases
 
 View = dict[str, Any]
 
-FORMER = {"gate_decision": "ruling", "gate_decisions": "rulings"}
+FORMER = {"gate_decision": "ruling", "gate_decisions": "rulings", "question": "asked"}
 """renamed fields, printed under their former names as well"""
 FORMER_IN_CHECKS = {"detail": "said", "p_value": "chance"}
 FORMER_CHECKS = {"relevance": "sense", "drift": "slide"}
@@ -28,7 +28,7 @@ FORMER_CHECKS = {"relevance": "sense", "drift": "slide"}
 
 
 def versions(ledger: LedgerReader, *, now: float | None = None) -> list[View]:
-    """Every version in a line: where it comes from, what the gate said, how its replies were received."""
+    """Every version in a line: where it comes from, what the gate decided, how its replies were received."""
     rates, live = ledger.bad_rates(), ledger.live_version()
     at = time.time() if now is None else now
     rows = [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
@@ -98,7 +98,7 @@ def _step(ledger: LedgerReader, made: Version) -> View:
 
 
 def _cause(ledger: LedgerReader, name: str, step: Step | None) -> View:
-    """One turn as a cause: what was asked, answered and said to it, and what was made of that."""
+    """One turn as a cause: the question, the reply, the user's next message, and the verdict on it."""
     found, verdict = ledger.turn(name), ledger.verdict(name)
     source = step.parts.get(name, {}).get("recalled") if step is not None else None
     earlier = ledger.verdict(str(source)) if source is not None else None
@@ -106,7 +106,7 @@ def _cause(ledger: LedgerReader, name: str, step: Step | None) -> View:
         "turn": name,
         "user": found.user,
         "version": found.completion.version,
-        "asked": _asked(found),
+        "question": _question(found),
         "reply": found.completion.reply.content,
         "sentence": _sentence(ledger, name),
         "score": verdict.score if verdict else None,
@@ -147,7 +147,7 @@ def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
 
 
 def either(ledger: LedgerReader, name: str) -> View:
-    """`version` for a number, `turn` for anything else; the view has a key that tells which."""
+    """`version` for a number, `turn` for anything else; the view of a turn has the key ``turn``."""
     if name.isdecimal():
         return version(ledger, int(name))
     if not name:
@@ -155,15 +155,15 @@ def either(ledger: LedgerReader, name: str) -> View:
     return turn(ledger, name)
 
 
-def _asked(found: Turn) -> str:
+def _question(found: Turn) -> str:
     return (texts(found.prompt.messages, "user") or (found.prompt.messages[-1].content,))[-1]
 
 
 def _sentence(ledger: LedgerReader, name: str) -> str | None:
-    """What the user said next."""
+    """The user's next message."""
     outcome = ledger.outcome(name)
-    said = texts(outcome.next_state, "user") if outcome else ()
-    return said[-1] if said else None
+    messages = texts(outcome.next_state, "user") if outcome else ()
+    return messages[-1] if messages else None
 
 
 def _decision(one: GateDecision) -> View:
@@ -193,7 +193,7 @@ def _check(check: View) -> View:
 # --- the same in lines ---
 
 
-def tell_versions(rows: list[View]) -> Iterator[str]:
+def versions_lines(rows: list[View]) -> Iterator[str]:
     """A table."""
     yield f"{'version':>7}  {'parent':>6}  {'state':<11}  {'step':>4}  {'turns':>5}  {'bad':>9}  {'gate':<8} {'age':>7}"
     for row in rows:
@@ -212,7 +212,7 @@ def tell_versions(rows: list[View]) -> Iterator[str]:
             yield f"{'':>9}{row['note']}"
 
 
-def tell_version(view: View, *, steps: int = 3) -> Iterator[str]:
+def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
     """The story of a version, newest step first."""
     built = " on ".join(map(str, view["line"]))
     yield f"version {view['number']}: {view['state']}, {view['note']}; the line of its weights: {built}"
@@ -223,21 +223,21 @@ def tell_version(view: View, *, steps: int = 3) -> Iterator[str]:
         for check in decision["checks"]:
             yield f"    {_mark(check['ok'])} {check['name']}: {check['detail']}"
         for example in decision.get("examples", ())[:2]:
-            yield f"    asked  {_short(example['prompt'])}"
+            yield f"    prompt {_short(example['prompt'])}"
             yield f"    live   {_short(example['live'])}"
             yield f"    new    {_short(example['candidate'])}"
     for step in view["steps"][:steps]:
         yield f"  step {step['number']} made version {step['version']} from {len(step['turns'])} turns:"
         for cause in step["turns"]:
-            yield from _tell_cause(cause, indent="    ")
+            yield from _cause_lines(cause, indent="    ")
     rest = len(view["steps"]) - steps
     if rest > 0:
         yield f"  and {rest} steps before that (--steps shows more)"
 
 
-def tell_turn(view: View) -> Iterator[str]:
+def turn_lines(view: View) -> Iterator[str]:
     """The story of a correction."""
-    yield from _tell_cause(view, indent="")
+    yield from _cause_lines(view, indent="")
     if view["dropped"]:
         yield f"did not train: {view['dropped']['reason']} ({view['dropped']['detail']})"
     elif view["step"] is None:
@@ -253,11 +253,11 @@ def tell_turn(view: View) -> Iterator[str]:
         yield f"after    version {after['version']}: {_short(after['reply'], 300)}   ({after['from']})"
 
 
-def _tell_cause(cause: View, *, indent: str) -> Iterator[str]:
-    yield f"{indent}turn {cause['turn']} of {cause['user']}: {_short(cause['asked'])}"
-    yield f"{indent}  version {cause['version']} said  {_short(cause['reply'])}"
+def _cause_lines(cause: View, *, indent: str) -> Iterator[str]:
+    yield f"{indent}turn {cause['turn']} of {cause['user']}: {_short(cause['question'])}"
+    yield f"{indent}  version {cause['version']} replied  {_short(cause['reply'])}"
     if cause["sentence"]:
-        yield f"{indent}  the user said  {_short(cause['sentence'])}"
+        yield f"{indent}  the user wrote  {_short(cause['sentence'])}"
     score = "no opinion" if cause["score"] is None else f"{cause['score']:+g}"
     yield f"{indent}  verdict  {score} ({cause['source']}: {cause['note']})"
     for hint in cause["hints"]:
