@@ -11,7 +11,7 @@ from judges import LIMITS
 from training import queue_settings, sample_settings
 
 from openclaw_rl import config
-from openclaw_rl.app.factories import build_people, build_rules, sharing_note
+from openclaw_rl.app.factories import build_people, build_sample_settings, sharing_note
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.ports import Case
@@ -203,7 +203,7 @@ def test_the_keys_file_names_environments_and_the_start_says_what_people_share(t
     two = configured(tmp_path, "ann: k1\nbob: k2\nenv:terminal: k:3\n")
     assert config.api_keys(two) == {"k1": "ann", "k2": "bob", "k:3": "env:terminal"}
     assert build_people(two) == {"ann", "bob"}
-    assert build_rules(two).share == "none"
+    assert build_sample_settings(two).share == "none"
     assert "2 people share one policy" in (sharing_note(two) or "")
     assert sharing_note(configured(tmp_path, "ann: k1\nenv:terminal: k3\n")) is None
     assert "once 3 of them" in (sharing_note(configured(tmp_path, "a: 1\nb: 2\n", "train.share=3")) or "")

@@ -24,7 +24,7 @@ from openclaw_rl.app.factories import (
     build_limits,
     build_people,
     build_policy,
-    build_rules,
+    build_sample_settings,
     build_trainer,
     default_sampling,
     gate_limits,
@@ -143,7 +143,7 @@ class App:
                 directory=Path(train.save_dir or self.config.run.dir / "versions"),
                 resume=Path(train.resume) if train.resume else None,
             ),
-            samples=build_rules(self.config),
+            samples=build_sample_settings(self.config),
             queue=QueueSettings(
                 batch_size=train.batch_size,
                 max_wait=train.max_wait,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
+
+if TYPE_CHECKING:
+    from openclaw_rl.train.samples import SampleSettings
 
 _LEARNS_FROM: Final = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
 """scores and hints, for methods where weights have no say; as `losses.needs`, which wants torch"""
@@ -129,15 +132,15 @@ def gate_limits(config: Config) -> Any:
     return GateLimits(**config.gate.limits.model_dump())
 
 
-def build_rules(config: Config) -> Any:
+def build_sample_settings(config: Config) -> SampleSettings:
     """What a turn may teach, from the settings."""
     from openclaw_rl.train.samples import SampleSettings
 
     train = config.train
-    scalar, distil = _LEARNS_FROM.get(train.method, (train.loss.w_rl > 0, train.loss.w_opd > 0))
+    score, hints = _LEARNS_FROM.get(train.method, (train.loss.w_rl > 0, train.loss.w_opd > 0))
     return SampleSettings(
-        policy_gradient=scalar or train.loss.custom is not None,  # a loss of the user's own is given everything
-        distillation=distil or train.loss.custom is not None,
+        policy_gradient=score or train.loss.custom is not None,  # a loss of the user's own is given everything
+        distillation=hints or train.loss.custom is not None,
         max_lag=train.max_lag,
         max_hints=config.judge.max_hints,
         train_truncated=train.train_truncated,
