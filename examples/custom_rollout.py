@@ -1,4 +1,4 @@
-"""A rollout of your own: play a task, but stop as soon as the world has given any reward.
+"""A rollout of your own: run a task, but stop as soon as the environment has given any reward.
 
     openclaw-rl up --rollout-function-path examples/custom_rollout.py:until_first_reward
 

@@ -1,13 +1,14 @@
-"""Worlds as clients: the default rollout, many at once, back-pressure, failures that stay alone."""
+"""Environments as clients: the default rollout, many at once, back-pressure, failures that stay alone."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
-from openclaw_rl.envs.episodes import Episode, Episodes, play
+from openclaw_rl.envs.episodes import Episode, Episodes, EpisodeSettings, SessionClient, run_episode
 from openclaw_rl.errors import OpenClawError
 from openclaw_rl.ports import ChatClient, Env, Observation, Rollout, TurnReply
 from openclaw_rl.types import Message, Prompt, Tool
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Countdown:
-    """A world that says a number, one lower after each reply, pays 1 per step and is over at zero."""
+    """An environment that says a number, one lower after each reply, pays 1 per step and is over at zero."""
 
     name = "countdown"
 
@@ -73,9 +74,16 @@ class Table:
         self.ended.append(session)
 
 
-async def test_a_play_asks_acts_and_pays_each_turn() -> None:
-    table, world = Table(), Countdown(start=2)
-    assert await play(world, table, task="a", seed=5, group="g", max_steps=20) == 2.0
+def make_episodes(make_env: Callable[[], Env], chat: SessionClient, **given: Any) -> Episodes:
+    """With settings as given, or the least."""
+    names = {"parallel": 4, "group_size": 1, "max_steps": 20, "seed": 0}
+    settings = EpisodeSettings(**{name: given.pop(name, least) for name, least in names.items()})
+    return Episodes(make_env, chat, settings, **given)
+
+
+async def test_an_episode_asks_acts_and_pays_each_turn() -> None:
+    table, env = Table(), Countdown(start=2)
+    assert await run_episode(env, table, task="a", seed=5, group="g", max_steps=20) == 2.0
     assert table.scores == [("t1", 1.0), ("t2", 1.0)]
     second = table.asked[1][0]
     assert [m.content for m in second.messages] == ["a from 2 with 5", "r1", "1 left after r1"]
@@ -83,9 +91,9 @@ async def test_a_play_asks_acts_and_pays_each_turn() -> None:
     assert {(session == table.asked[0][1], group) for _, session, group in table.asked} == {(True, "g")}
 
 
-async def test_a_play_stops_at_max_steps() -> None:
+async def test_an_episode_stops_at_max_steps() -> None:
     table = Table()
-    assert await play(Countdown(start=99), table, task="a", seed=0, group=None, max_steps=3) == 3.0
+    assert await run_episode(Countdown(start=99), table, task="a", seed=0, group=None, max_steps=3) == 3.0
     assert len(table.asked) == 3
 
 
@@ -98,30 +106,30 @@ async def run_out(episodes: Episodes) -> int:
 
 
 async def test_groups_of_equal_starts_go_round_by_round() -> None:
-    table, heard, worlds = Table(), list[Episode](), list[Countdown]()
+    table, ended, envs = Table(), list[Episode](), list[Countdown]()
 
-    def world() -> Env:
-        worlds.append(Countdown(start=1))
-        return worlds[-1]
+    def env() -> Env:
+        envs.append(Countdown(start=1))
+        return envs[-1]
 
-    episodes = Episodes(
-        world, table, parallel=3, group_size=2, rounds=2, seed=7, max_steps=4, report=heard.append, tasks=("a", "b")
+    episodes = make_episodes(
+        env, table, parallel=3, group_size=2, rounds=2, seed=7, max_steps=4, report=ended.append, tasks=("a", "b")
     )
     assert await run_out(episodes) == 16  # 2 rounds x 2 tasks x 2, each begun and ended
-    assert sorted((each.task, each.seed, each.reward) for each in heard) == sorted(
+    assert sorted((each.task, each.seed, each.reward) for each in ended) == sorted(
         (task, seed, 1.0) for task in "ab" for seed in (7, 8) for _ in range(2)
     )
-    groups = {each.group: (each.task, each.seed) for each in heard}
+    groups = {each.group: (each.task, each.seed) for each in ended}
     assert (len(groups), len(set(groups.values()))) == (4, 4)
     assert sorted(table.ended) == sorted({session for _, session, _ in table.asked})
     assert len(table.ended) == 8
-    assert [each.closed for each in worlds] == [1] * 8
+    assert [each.closed for each in envs] == [1] * 8
 
 
-async def test_no_more_than_parallel_play_at_once_and_none_begin_while_behind() -> None:
+async def test_no_more_than_parallel_run_at_once_and_none_begin_while_behind() -> None:
     gate, behind = asyncio.Event(), True
     table = Table(gate, seats=3)
-    episodes = Episodes(lambda: Countdown(start=1), table, parallel=3, rounds=9, behind=lambda: behind)
+    episodes = make_episodes(lambda: Countdown(start=1), table, parallel=3, rounds=9, behind=lambda: behind)
     assert await episodes.tick() == 0
     behind = False
     waiting = asyncio.create_task(episodes.tick())
@@ -135,52 +143,52 @@ async def test_no_more_than_parallel_play_at_once_and_none_begin_while_behind() 
 
 
 async def test_one_failure_is_reported_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    table, heard = Table(), list[Episode]()
-    episodes = Episodes(lambda: Countdown(start=1, fails="a"), table, parallel=2, rounds=2, report=heard.append)
+    table, ended = Table(), list[Episode]()
+    episodes = make_episodes(lambda: Countdown(start=1, fails="a"), table, parallel=2, rounds=2, report=ended.append)
     await run_out(episodes)
     assert (
-        sorted((each.task, each.reward, each.error) for each in heard if each.error is None) == [("b", 1.0, None)] * 2
+        sorted((each.task, each.reward, each.error) for each in ended if each.error is None) == [("b", 1.0, None)] * 2
     )
-    failures = [each.error for each in heard if each.error is not None]
+    failures = [each.error for each in ended if each.error is not None]
     assert failures == ["RuntimeError: the floor gave way under a"] * 2
     assert len(table.ended) == 4
     assert "the floor gave way under a" in caplog.text
 
 
 async def test_when_everything_fails_the_loop_is_seen_to_fail() -> None:
-    episodes = Episodes(lambda: Countdown(fails="a b"), Table(), parallel=2, rounds=1)
+    episodes = make_episodes(lambda: Countdown(fails="a b"), Table(), parallel=2, rounds=1)
     with pytest.raises(OpenClawError, match=r"the last 2 episodes all failed, the last with RuntimeError: the floor"):
         await run_out(episodes)
     assert await episodes.tick() == 0
 
 
-async def test_a_cancelled_tick_ends_plays_and_worlds() -> None:
-    worlds: list[Countdown] = []
+async def test_a_cancelled_tick_ends_episodes_and_environments() -> None:
+    envs: list[Countdown] = []
 
-    def world() -> Env:
-        worlds.append(Countdown())
-        return worlds[-1]
+    def env() -> Env:
+        envs.append(Countdown())
+        return envs[-1]
 
     table = Table(asyncio.Event(), seats=2)
-    episodes = Episodes(world, table, parallel=2, tasks=("a",))
+    episodes = make_episodes(env, table, parallel=2, tasks=("a",))
     ticking = asyncio.create_task(episodes.tick())
     await table.full.wait()
     ticking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await ticking
-    assert (episodes.running, [each.closed for each in worlds]) == (0, [1, 1])
+    assert (episodes.running, [each.closed for each in envs]) == (0, [1, 1])
 
 
-async def test_a_rollout_of_ones_own_plays_instead() -> None:
+async def test_a_rollout_of_ones_own_runs_instead() -> None:
     async def lazy(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
         return 0.25 * max_steps
 
     rollout: Rollout = lazy
-    heard: list[Episode] = []
-    await run_out(Episodes(Countdown, Table(), rollout=rollout, rounds=1, max_steps=4, report=heard.append))
-    assert [each.reward for each in heard] == [1.0, 1.0]
+    ended: list[Episode] = []
+    await run_out(make_episodes(Countdown, Table(), rollout=rollout, rounds=1, max_steps=4, report=ended.append))
+    assert [each.reward for each in ended] == [1.0, 1.0]
 
 
-async def test_a_world_without_tasks_is_refused() -> None:
+async def test_an_environment_without_tasks_is_refused() -> None:
     with pytest.raises(OpenClawError, match="no tasks"):
-        Episodes(Countdown, Table(), tasks=())
+        make_episodes(Countdown, Table(), tasks=())

@@ -51,7 +51,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
     "env": {},
-    "rollout": {"play": "openclaw_rl.envs.episodes:play"},
+    "rollout": {
+        "episode": "openclaw_rl.envs.episodes:run_episode",
+        "play": "openclaw_rl.envs.episodes:run_episode",  # its former name
+    },
     "generate": {},
     "loss": {},
 }

@@ -289,8 +289,10 @@ class App:
         """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back."""
         server = await self._listen(listening) if self.api is not None else None
         try:
-            async with self.started(), self._worlds(server) as worlds, asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._keeper(*named).run(stop)) for named in (self.loops | worlds).items()]
+            async with self.started(), self._env_loops(server) as env_loops, asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._keeper(*named).run(stop)) for named in (self.loops | env_loops).items()
+                ]
                 await stop.wait()
                 if server is not None:
                     await server.end()
@@ -306,14 +308,14 @@ class App:
         return Keeper(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
 
     @contextlib.asynccontextmanager
-    async def _worlds(self, server: HttpServer | None) -> AsyncIterator[dict[str, Loop]]:
+    async def _env_loops(self, server: HttpServer | None) -> AsyncIterator[dict[str, Loop]]:
         if server is None or self.config.env.type is None:
             yield {}
             return
         from openclaw_rl.app.episodes import episodes
 
-        async with episodes(self.config, self._turns, url=server.url, key=self._env_key) as plays:
-            yield {"episodes": plays}
+        async with episodes(self.config, self._turns, url=server.url, key=self._env_key) as loop:
+            yield {"episodes": loop}
 
     async def _listen(self, listening: Callable[[str], None]) -> HttpServer:
         serve = self.config.serve

@@ -1,4 +1,4 @@
-"""Worlds wired to the public API of the server in this process."""
+"""Environments wired to the public API of the server in this process."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def episodes(config: Config, ledger: LedgerReader, *, url: str, key: str | None) -> AsyncIterator[Episodes]:
-    """The plays of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
+    """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
     from openclaw_rl.clients.api import ApiClient
-    from openclaw_rl.envs.episodes import Episodes
+    from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
 
     env, train = config.env, config.train
     assert env.type is not None
-    rollout: Rollout = plugins.resolve("rollout", train.rollout or "play")
+    rollout: Rollout = plugins.resolve("rollout", train.rollout or "episode")
     async with ApiClient(url, key=key, agent=f"env:{env.type}") as client:
-        plays = Episodes(
+        loop = Episodes(
             lambda: build_env(config),
             client,
+            EpisodeSettings(
+                parallel=env.parallel,
+                group_size=train.num_rollouts_per_prompt,
+                max_steps=env.max_steps,
+                seed=config.run.seed,
+            ),
             rollout=rollout,
-            parallel=env.parallel,
-            group_size=train.num_rollouts_per_prompt,
-            max_steps=env.max_steps,
-            seed=config.run.seed,
             behind=lambda: ledger.backlog() >= env.max_pending,
         )
         try:
-            yield plays
+            yield loop
         finally:
-            await plays.stop()
+            await loop.stop()
 
 
 def build_env(config: Config) -> Env:
-    """One world of the kind that ``env.type`` names."""
+    """One environment of the kind that ``env.type`` names."""
     env = config.env
     offered = {
         "max_steps": env.max_steps,

@@ -1,7 +1,8 @@
-"""Worlds played through the public API, as one more client.
+"""Rollouts of environments through the public API, as one more client.
 
-A live user and a world are the same thing: a client whose reply is the next state. An episode asks, acts on the
-reply, sends the world's reward as feedback, and asks again with what the world said; its session is then ended.
+A live user and an environment are the same thing: a client whose reply is the next state. An episode requests a reply,
+steps the environment with it, sends the reward as feedback, and goes on with what the environment shows; its session
+is then ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def play(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
+async def run_episode(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
     """One task once, at most ``max_steps`` replies; the sum of the rewards. The default rollout.
 
     A step's reward goes to the turn that earned it, before the next request: its outcome is judged with it.
@@ -38,24 +39,19 @@ async def play(env: Env, chat: ChatClient, *, task: str, seed: int, group: str |
             await chat.feedback(reply.turn, score=seen.reward)
         if seen.done:
             break
-        prompt = Prompt(
-            messages=(*prompt.messages, reply.message, *seen.messages),
-            tools=prompt.tools,
-            tool_choice=prompt.tool_choice,
-            template=prompt.template,
-        )
+        prompt = replace(prompt, messages=(*prompt.messages, reply.message, *seen.messages))
     return total
 
 
-class Host(ChatClient, Protocol):
-    """A chat that can also be told that a session is over."""
+class SessionClient(ChatClient, Protocol):
+    """A chat client that can also end a session."""
 
     async def end(self, session: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One play and how it went: ``reward`` is None when it failed, ``error`` says why."""
+    """One episode and how it went: ``reward`` is None when it failed, ``error`` says why."""
 
     task: str
     seed: int
@@ -64,12 +60,22 @@ class Episode:
     error: str | None = None
 
 
-class Episodes:
-    """Keeps ``parallel`` plays going: each task ``group_size`` times with one seed, then the next task, round by round.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSettings:
+    """``parallel`` episodes at once, ``group_size`` of each task, at most ``max_steps`` replies each."""
 
-    ``behind()`` True starts nothing new: worlds wait for the judge and the trainer, users never do.
-    A play that fails is reported and ends alone. When as many in a row fail as run at once, `tick` raises, so that
-    the loop is seen to fail and backs off; the plays under way go on.
+    parallel: int
+    group_size: int
+    max_steps: int
+    seed: int
+
+
+class Episodes:
+    """Keeps ``parallel`` episodes going: each task ``group_size`` times with one seed, then the next, round by round.
+
+    ``behind()`` True starts nothing new: environments wait for the judge and the trainer, users never do.
+    An episode that fails is reported and ends alone. When as many in a row fail as run at once, `tick` raises, so that
+    the loop is seen to fail and backs off; the episodes under way go on.
     """
 
     name = "episodes"
@@ -77,38 +83,35 @@ class Episodes:
     def __init__(
         self,
         make_env: Callable[[], Env],
-        chat: Host,
+        chat: SessionClient,
+        settings: EpisodeSettings,
         *,
-        rollout: Rollout = play,
+        rollout: Rollout = run_episode,
         tasks: Sequence[str] | None = None,
-        parallel: int = 4,
-        group_size: int = 1,
-        max_steps: int = 20,
         rounds: int | None = None,
-        seed: int = 0,
         behind: Callable[[], bool] = lambda: False,
         report: Callable[[Episode], None] | None = None,
     ) -> None:
-        """``tasks`` None: all that the world names. ``rounds`` None: for ever. ``report`` hears of each ended play."""
+        """``tasks`` None: all of the environment. ``rounds`` None: for ever. ``report`` gets each that ended."""
         self._make_env = make_env
         self._chat = chat
         self._rollout = rollout
-        self._parallel = parallel
-        self._max_steps = max_steps
+        self._parallel = settings.parallel
+        self._max_steps = settings.max_steps
         self._behind = behind
         self._report = report
-        self._schedule = partial(_plan, group_size=group_size, rounds=rounds, seed=seed)
+        self._schedule = partial(_plan, group_size=settings.group_size, rounds=rounds, seed=settings.seed)
         self._plan = self._schedule(tasks) if tasks is not None else None
         self._running: set[asyncio.Task[Episode]] = set()
         self._failed_in_a_row = 0
 
     @property
     def running(self) -> int:
-        """How many plays are under way."""
+        """How many episodes are under way."""
         return len(self._running)
 
     async def tick(self) -> int:
-        """Fill the free places, then wait for a play to end; how many began and ended."""
+        """Fill the free places, then wait for an episode to end; how many began and ended."""
         if self._plan is None:
             self._plan = self._schedule(await self._all_tasks())
         begun = self._begin(self._plan)
@@ -121,12 +124,12 @@ class Episodes:
             raise
         ended = [task.result() for task in done]
         for episode in ended:
-            self._heard(episode)
-        self._complain(ended)
+            self._report_end(episode)
+        self._raise_where_all_fail(ended)
         return begun + len(ended)
 
     async def stop(self) -> None:
-        """End the plays under way and their worlds. Safe to call twice."""
+        """End the episodes under way and their environments. Safe to call twice."""
         running, self._running = self._running, set()
         for task in running:
             task.cancel()
@@ -145,35 +148,35 @@ class Episodes:
             episode = next(plan, None)
             if episode is None:
                 break
-            self._running.add(asyncio.create_task(self._play(episode)))
+            self._running.add(asyncio.create_task(self._run(episode)))
             begun += 1
         return begun
 
-    async def _play(self, episode: Episode) -> Episode:
-        seat = _Seat(self._chat)
-        reward, error = await _tried(self._in_world(episode, seat))
-        _, late = await _tried(seat.leave())
+    async def _run(self, episode: Episode) -> Episode:
+        client = _EpisodeClient(self._chat)
+        reward, error = await _tried(self._in_env(episode, client))
+        _, late = await _tried(client.end_sessions())
         for trouble in (error, late):
             if trouble is not None:
                 log.error("episode failed task=%s group=%s", episode.task, episode.group, exc_info=trouble)
         why = error or late
         return replace(episode, reward=None if error else reward, error=f"{type(why).__name__}: {why}" if why else None)
 
-    async def _in_world(self, episode: Episode, seat: _Seat) -> float:
+    async def _in_env(self, episode: Episode, client: _EpisodeClient) -> float:
         env = self._make_env()
         try:
             return await self._rollout(
-                env, seat, task=episode.task, seed=episode.seed, group=episode.group, max_steps=self._max_steps
+                env, client, task=episode.task, seed=episode.seed, group=episode.group, max_steps=self._max_steps
             )
         finally:
             await env.close()
 
-    def _heard(self, episode: Episode) -> None:
+    def _report_end(self, episode: Episode) -> None:
         self._failed_in_a_row = 0 if episode.error is None else self._failed_in_a_row + 1
         if self._report is not None:
             self._report(episode)
 
-    def _complain(self, ended: Sequence[Episode]) -> None:
+    def _raise_where_all_fail(self, ended: Sequence[Episode]) -> None:
         if self._failed_in_a_row < self._parallel:
             return
         failed, self._failed_in_a_row = self._failed_in_a_row, 0
@@ -184,10 +187,10 @@ class Episodes:
         )
 
 
-class _Seat:
-    """One play's place at the API: remembers which sessions it opened, so that they can be ended."""
+class _EpisodeClient:
+    """The client of one episode: remembers which sessions it opened, so that they can be ended."""
 
-    def __init__(self, chat: Host) -> None:
+    def __init__(self, chat: SessionClient) -> None:
         self._chat = chat
         self._sessions: dict[str, None] = {}
 
@@ -199,23 +202,23 @@ class _Seat:
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         await self._chat.feedback(turn, score=score, hint=hint)
 
-    async def leave(self) -> None:
+    async def end_sessions(self) -> None:
         for session in self._sessions:
             await self._chat.end(session)
 
 
 async def _tried(work: Awaitable[T]) -> tuple[T | None, Exception | None]:
-    """What the work gave, or why it failed: a world may fail in any way, and its failure is its own."""
+    """What the work gave, or why it failed: an environment may fail in any way, and its failure is its own."""
     try:
         return await work, None
-    except Exception as error:  # a world is anyone's code; the caller gives its reason to the episode it ends
+    except Exception as error:  # it is anyone's code; the caller gives its reason to the episode it ends
         return None, error
 
 
 def _plan(tasks: Sequence[str], *, group_size: int, rounds: int | None, seed: int) -> Iterator[Episode]:
     """Round by round, task by task, each a group of equal starts under one name."""
     if not tasks:
-        raise OpenClawError("this world has no tasks", remedy="check its settings, or give tasks by name")
+        raise OpenClawError("this environment has no tasks", remedy="check its settings, or give tasks by name")
     return (
         Episode(task=task, seed=seed + turn, group=group)
         for turn in (count() if rounds is None else range(rounds))

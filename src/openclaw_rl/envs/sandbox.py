@@ -66,10 +66,10 @@ if sys.platform != "darwin":  # which has neither as a process may set them
 exec(compile(program, "program", "exec"), {{"__name__": "__main__"}})
 """
 _GUARD = """
-def guard(event, told, here=os.path.realpath("."), at=os.path.realpath):
-    writes = event == "open" and (not isinstance(told[1], str) or set(told[1]) & set("wax+"))
-    if writes and isinstance(told[0], (str, bytes)) and (told[2] & 3 or told[2] & 64):
-        writes = not at(os.fsdecode(told[0])).startswith(here)
+def guard(event, args, here=os.path.realpath("."), at=os.path.realpath):
+    writes = event == "open" and (not isinstance(args[1], str) or set(args[1]) & set("wax+"))
+    if writes and isinstance(args[0], (str, bytes)) and (args[2] & 3 or args[2] & 64):
+        writes = not at(os.fsdecode(args[0])).startswith(here)
     else:
         writes = False
     if writes or event.startswith({refused!r}):
@@ -85,7 +85,7 @@ _REFUSED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What one program may use. A thread counts as a process; memory is that of each process."""
 
     seconds: float = 5.0
@@ -97,7 +97,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
+class ProgramResult:
     """How a program ended. ``code`` None: it was stopped, for the reason that ``output`` gives."""
 
     code: int | None
@@ -111,7 +111,7 @@ class Ran:
 def isolation(*, unsafe: bool = False) -> Isolation:
     """What keeps programs apart on this machine, found out by trying. Raises NoSandbox where nothing does."""
     try:
-        _walls()
+        _bubblewrap()
     except NoSandbox:
         if unsafe:
             return "none"
@@ -119,13 +119,13 @@ def isolation(*, unsafe: bool = False) -> Isolation:
     return "bubblewrap"
 
 
-async def run(program: str, *, limits: Limits | None = None, unsafe: bool = False) -> Ran:
+async def run(program: str, *, limits: SandboxLimits | None = None, unsafe: bool = False) -> ProgramResult:
     """Run a Python program; how it ended, and the last of what it printed."""
     way = await asyncio.to_thread(isolation, unsafe=unsafe)
     with tempfile.TemporaryDirectory() as folder:
-        walls = _walls() if way == "bubblewrap" else ()
-        running = _Running(program, limits=limits or Limits(), walls=walls, folder=folder)
-        work = asyncio.ensure_future(asyncio.to_thread(running.watch))
+        wrapper = _bubblewrap() if way == "bubblewrap" else ()
+        running = _RunningProgram(program, limits=limits or SandboxLimits(), wrapper=wrapper, folder=folder)
+        work = asyncio.ensure_future(asyncio.to_thread(running.wait_for_end))
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -134,17 +134,17 @@ async def run(program: str, *, limits: Limits | None = None, unsafe: bool = Fals
             raise
 
 
-# --- the walls --------------------------------------------------------------------------------------------------------
+# --- bubblewrap -----------------------------------------------------------------------------------------------------
 
 
 @functools.cache
-def _walls() -> tuple[str, ...]:
+def _bubblewrap() -> tuple[str, ...]:
     """The command in front of the interpreter's, once it has been seen to work."""
     if (bwrap := shutil.which("bwrap")) is None:
         raise NoSandbox("programs cannot be run apart from this machine: bubblewrap is not installed", remedy=REMEDY)
     try:
-        command = (bwrap, *_namespaces(), *_interpreter(), *_rest())
-        tried = _Running("", limits=Limits(seconds=30), walls=command, folder="/").watch()
+        command = (bwrap, *_namespaces(), *_interpreter(), *_devices())
+        tried = _RunningProgram("", limits=SandboxLimits(seconds=30), wrapper=command, folder="/").wait_for_end()
         why = "" if tried.ok else tried.output.strip()[-300:]
     except (OSError, subprocess.SubprocessError, NoSandbox) as error:
         why = f"{type(error).__name__}: {error}"
@@ -167,7 +167,7 @@ def _namespaces() -> Sequence[str]:
 def _interpreter() -> list[str]:
     """The interpreter, its standard library and the shared libraries of both, at the paths they have outside."""
     ask = [_executable(), "-I", "-S", "-c", "import sys; print(*sys.path, sep='\\n')"]
-    library = [Path(line) for line in _said(ask).splitlines() if Path(line).exists()]
+    library = [Path(line) for line in _output_of(ask).splitlines() if Path(line).exists()]
     modules = [
         str(path) for place in library for path in place.glob("*.so") if not path.name.startswith(("_test", "_tk"))
     ]
@@ -189,15 +189,15 @@ def _bound(files: Sequence[str]) -> list[str]:
 
 def _loaded(files: Sequence[str]) -> list[str]:
     """The shared libraries that these load, and the loader itself."""
-    found = re.findall(r"(?:=>|^)\s+(/\S+) \(0x", _said(["ldd", *files]), re.MULTILINE)
+    found = re.findall(r"(?:=>|^)\s+(/\S+) \(0x", _output_of(["ldd", *files]), re.MULTILINE)
     return list(dict.fromkeys(found))
 
 
-def _said(command: Sequence[str]) -> str:
+def _output_of(command: Sequence[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
 
-def _rest() -> Sequence[str]:
+def _devices() -> Sequence[str]:
     """/dev/null and the place for a folder; the rest is read-only. It ends when we do, however we end."""
     devices = ("--perms", "0755", "--dir", "/dev", "--dev-bind", "/dev/null", "/dev/null")
     words = ("--setenv", "HOME", "/work", "--setenv", "LANG", "C.UTF-8")
@@ -209,7 +209,7 @@ def _executable() -> str:
     return str(Path(sys.executable).resolve())
 
 
-def _python(limits: Limits, *, unsafe: bool) -> Sequence[str]:
+def _python(limits: SandboxLimits, *, unsafe: bool) -> Sequence[str]:
     guard = _GUARD.format(refused=_REFUSED) if unsafe else ""
     return (_executable(), "-I", "-S", "-c", _START.format(limits=asdict(limits), unsafe=unsafe, guard=guard))
 
@@ -217,28 +217,28 @@ def _python(limits: Limits, *, unsafe: bool) -> Sequence[str]:
 # --- one program ------------------------------------------------------------------------------------------------------
 
 
-class _Running:
-    """A program under way. `watch` returns when it has ended; `stop` may come from another thread."""
+class _RunningProgram:
+    """A program under way. `wait_for_end` returns when it has ended; `stop` may come from another thread."""
 
-    def __init__(self, program: str, *, limits: Limits, walls: Sequence[str], folder: str) -> None:
+    def __init__(self, program: str, *, limits: SandboxLimits, wrapper: Sequence[str], folder: str) -> None:
         self._limits = limits
-        self._output = _Tail(limits.output)
+        self._output = _OutputTail(limits.output)
         self._unwanted = False
-        self._room = _Room() if walls else None
+        self._namespace = _ProcessNamespace() if wrapper else None
         with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as calls:
             _put(source, program.encode(errors="replace"))
-            _put(calls, seccomp.program() if walls else b"")
+            _put(calls, seccomp.program() if wrapper else b"")
             own = ("--perms", "0777", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work")
-            inside = (*own, "--seccomp", str(calls.fileno()), *self._room.arguments) if self._room else ()
+            inside = (*own, "--seccomp", str(calls.fileno()), *self._namespace.arguments) if self._namespace else ()
             self._process = subprocess.Popen(
-                [*walls, *inside, *_python(limits, unsafe=not walls)],
+                [*wrapper, *inside, *_python(limits, unsafe=not wrapper)],
                 cwd=folder,
                 env={},
                 stdin=source,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 bufsize=0,
-                pass_fds=(calls.fileno(), *self._room.given) if self._room else (),
+                pass_fds=(calls.fileno(), *self._namespace.given) if self._namespace else (),
                 start_new_session=True,
             )
 
@@ -246,22 +246,22 @@ class _Running:
         """Nobody waits for it any more."""
         self._unwanted = True
 
-    def watch(self) -> Ran:
+    def wait_for_end(self) -> ProgramResult:
         pipe = self._process.stdout
         assert isinstance(pipe, io.FileIO)
         os.set_blocking(pipe.fileno(), False)
-        with pipe, self._room or contextlib.nullcontext():
+        with pipe, self._namespace or contextlib.nullcontext():
             try:
-                if self._room is not None:
-                    self._room.enter()
+                if self._namespace is not None:
+                    self._namespace.enter()
                 why = self._until_end(pipe)
             finally:
                 self._kill()
             code = self._process.returncode
             self._output.take(pipe)
-            if self._room is not None and not why and not self._room.finished():
+            if self._namespace is not None and not why and not self._namespace.finished():
                 raise NoSandbox(f"bubblewrap failed: {self._output.text().strip()[-300:]}")
-        return Ran(code=None, output=why) if why else Ran(code=code, output=self._output.text())
+        return ProgramResult(code=None, output=why) if why else ProgramResult(code=code, output=self._output.text())
 
     def _until_end(self, pipe: io.FileIO) -> str:
         """Reads on until the program has ended; why it must be stopped, or ""."""
@@ -279,8 +279,8 @@ class _Running:
 
     def _kill(self) -> None:
         """The program and whatever it started; they are gone when this returns."""
-        if self._room is not None:
-            self._room.end()
+        if self._namespace is not None:
+            self._namespace.end()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         try:
@@ -289,16 +289,16 @@ class _Running:
             raise NoSandbox(f"the program could not be ended within {GRACE:g} s of its kill") from error
 
 
-class _Room:
+class _ProcessNamespace:
     """A process namespace of bubblewrap's: it ends, with all that is in it, when its first process does."""
 
     def __init__(self) -> None:
-        status, said = os.pipe()
+        status, report = os.pipe()
         wait, self._go = os.pipe()
         self._status = os.fdopen(status, "rb")
         self._first: int | None = None
-        self.given = (said, wait)
-        self.arguments = ("--json-status-fd", str(said), "--block-fd", str(wait))
+        self.given = (report, wait)
+        self.arguments = ("--json-status-fd", str(report), "--block-fd", str(wait))
 
     def __enter__(self) -> None:
         for fd in self.given:
@@ -311,9 +311,9 @@ class _Room:
 
     def enter(self) -> None:
         """Take hold of the first process while it waits, then let it go on. Where bubblewrap failed, there is none."""
-        if not select.select([self._status], [], [], GRACE)[0] or not (told := self._status.readline()):
+        if not select.select([self._status], [], [], GRACE)[0] or not (line := self._status.readline()):
             return
-        self._first = os.pidfd_open(int(json.loads(told)["child-pid"]))
+        self._first = os.pidfd_open(int(json.loads(line)["child-pid"]))
         with contextlib.suppress(BrokenPipeError):
             os.write(self._go, b"!")
 
@@ -337,7 +337,7 @@ def _put(file: IO[bytes], content: bytes) -> None:
     file.seek(0)
 
 
-class _Tail:
+class _OutputTail:
     """The last of what a program prints; however much it prints, no more is held."""
 
     def __init__(self, most: int) -> None:

@@ -65,8 +65,8 @@ def check_rollout(rollout: Any) -> None:
 
     It gives its total reward, asks at most ``max_steps`` times, in one session, and passes the group on.
 
-    >>> from openclaw_rl.envs.episodes import play
-    >>> check_rollout(play)
+    >>> from openclaw_rl.envs.episodes import run_episode
+    >>> check_rollout(run_episode)
     """
     promises = Promises("rollout", rollout)
     promises.report(_rollout_keeps(promises, rollout))
