@@ -3,75 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from openclaw_rl.envs.episodes import Episode, Episodes, EpisodeSettings, SessionClient, run_episode
 from openclaw_rl.errors import OpenClawError
-from openclaw_rl.ports import ChatClient, Env, Observation, Rollout, TurnReply
-from openclaw_rl.types import Message, Prompt, Tool
+from openclaw_rl.ports import ChatClient, Env, Rollout
+from openclaw_rl.testing import FakeChatClient, FakeEnv
+from openclaw_rl.types import Tool
 
 pytestmark = pytest.mark.anyio
-
-
-class Countdown:
-    """An environment that says a number, one lower after each reply, pays 1 per step and is over at zero."""
-
-    name = "countdown"
-
-    def __init__(self, *, start: int = 2, fails: str = "") -> None:
-        self.left = start
-        self.fails = fails
-        self.task = ""
-        self.closed = 0
-
-    def tasks(self) -> Sequence[str]:
-        return ("a", "b")
-
-    async def reset(self, task: str, *, seed: int) -> Prompt:
-        self.task = task
-        return Prompt(
-            messages=(Message(role="user", content=f"{task} from {self.left} with {seed}"),), tools=(Tool(name="t"),)
-        )
-
-    async def step(self, reply: Message) -> Observation:
-        if self.task in self.fails.split():
-            raise RuntimeError(f"the floor gave way under {self.task}")
-        self.left -= 1
-        said = Message(role="user", content=f"{self.left} left after {reply.content}")
-        return Observation(messages=(said,), reward=1.0, done=self.left == 0)
-
-    async def close(self) -> None:
-        self.closed += 1
-
-
-class Table:
-    """A host that answers ``r1, r2, ...`` and writes down all that is said."""
-
-    def __init__(self, gate: asyncio.Event | None = None, *, seats: int = 0) -> None:
-        self.asked: list[tuple[Prompt, str, str | None]] = []
-        self.scores: list[tuple[str, float | None]] = []
-        self.ended: list[str] = []
-        self.gate = gate
-        self.seats = seats
-        self.full = asyncio.Event()
-
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
-        self.asked.append((prompt, session, group))
-        number = len(self.asked)
-        if number == self.seats:
-            self.full.set()
-        if self.gate is not None:
-            await self.gate.wait()
-        return TurnReply(turn=f"t{number}", message=Message(role="assistant", content=f"r{number}"), version=3)
-
-    async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
-        self.scores.append((turn, score))
-
-    async def end(self, session: str) -> None:
-        self.ended.append(session)
 
 
 def make_episodes(make_env: Callable[[], Env], chat: SessionClient, **given: Any) -> Episodes:
@@ -82,19 +25,19 @@ def make_episodes(make_env: Callable[[], Env], chat: SessionClient, **given: Any
 
 
 async def test_an_episode_asks_acts_and_pays_each_turn() -> None:
-    table, env = Table(), Countdown(start=2)
+    table, env = FakeChatClient(), FakeEnv(rewards=(1.0, 1.0))
     assert await run_episode(env, table, task="a", seed=5, group="g", max_steps=20) == 2.0
     assert table.scores == [("t1", 1.0), ("t2", 1.0)]
-    second = table.asked[1][0]
+    second = table.requests[1][0]
     assert [m.content for m in second.messages] == ["a from 2 with 5", "r1", "1 left after r1"]
     assert second.tools == (Tool(name="t"),)
-    assert {(session == table.asked[0][1], group) for _, session, group in table.asked} == {(True, "g")}
+    assert {(session == table.requests[0][1], group) for _, session, group in table.requests} == {(True, "g")}
 
 
 async def test_an_episode_stops_at_max_steps() -> None:
-    table = Table()
-    assert await run_episode(Countdown(start=99), table, task="a", seed=0, group=None, max_steps=3) == 3.0
-    assert len(table.asked) == 3
+    table = FakeChatClient()
+    assert await run_episode(FakeEnv(rewards=(1.0,) * 99), table, task="a", seed=0, group=None, max_steps=3) == 3.0
+    assert len(table.requests) == 3
 
 
 async def run_out(episodes: Episodes) -> int:
@@ -106,10 +49,10 @@ async def run_out(episodes: Episodes) -> int:
 
 
 async def test_groups_of_equal_starts_go_round_by_round() -> None:
-    table, ended, envs = Table(), list[Episode](), list[Countdown]()
+    table, ended, envs = FakeChatClient(), list[Episode](), list[FakeEnv]()
 
     def env() -> Env:
-        envs.append(Countdown(start=1))
+        envs.append(FakeEnv(rewards=(1.0,)))
         return envs[-1]
 
     episodes = make_episodes(
@@ -121,30 +64,32 @@ async def test_groups_of_equal_starts_go_round_by_round() -> None:
     )
     groups = {each.group: (each.task, each.seed) for each in ended}
     assert (len(groups), len(set(groups.values()))) == (4, 4)
-    assert sorted(table.ended) == sorted({session for _, session, _ in table.asked})
+    assert sorted(table.ended) == sorted({session for _, session, _ in table.requests})
     assert len(table.ended) == 8
     assert [each.closed for each in envs] == [1] * 8
 
 
 async def test_no_more_than_parallel_run_at_once_and_none_begin_while_behind() -> None:
     gate, behind = asyncio.Event(), True
-    table = Table(gate, seats=3)
-    episodes = make_episodes(lambda: Countdown(start=1), table, parallel=3, rounds=9, behind=lambda: behind)
+    table = FakeChatClient(gate=gate, seats=3)
+    episodes = make_episodes(lambda: FakeEnv(rewards=(1.0,)), table, parallel=3, rounds=9, behind=lambda: behind)
     assert await episodes.tick() == 0
     behind = False
     waiting = asyncio.create_task(episodes.tick())
     await table.full.wait()
-    assert (episodes.running, len(table.asked)) == (3, 3)
+    assert (episodes.running, len(table.requests)) == (3, 3)
     behind = True
     gate.set()
     await waiting
     await run_out(episodes)
-    assert (episodes.running, len(table.asked), len(table.ended)) == (0, 3, 3)
+    assert (episodes.running, len(table.requests), len(table.ended)) == (0, 3, 3)
 
 
 async def test_one_failure_is_reported_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    table, ended = Table(), list[Episode]()
-    episodes = make_episodes(lambda: Countdown(start=1, fails="a"), table, parallel=2, rounds=2, report=ended.append)
+    table, ended = FakeChatClient(), list[Episode]()
+    episodes = make_episodes(
+        lambda: FakeEnv(rewards=(1.0,), fails=("a",)), table, parallel=2, rounds=2, report=ended.append
+    )
     await run_out(episodes)
     assert (
         sorted((each.task, each.reward, each.error) for each in ended if each.error is None) == [("b", 1.0, None)] * 2
@@ -156,20 +101,20 @@ async def test_one_failure_is_reported_and_the_others_go_on(caplog: pytest.LogCa
 
 
 async def test_when_everything_fails_the_loop_is_seen_to_fail() -> None:
-    episodes = make_episodes(lambda: Countdown(fails="a b"), Table(), parallel=2, rounds=1)
+    episodes = make_episodes(lambda: FakeEnv(fails=("a", "b")), FakeChatClient(), parallel=2, rounds=1)
     with pytest.raises(OpenClawError, match=r"the last 2 episodes all failed, the last with RuntimeError: the floor"):
         await run_out(episodes)
     assert await episodes.tick() == 0
 
 
 async def test_a_cancelled_tick_ends_episodes_and_environments() -> None:
-    envs: list[Countdown] = []
+    envs: list[FakeEnv] = []
 
     def env() -> Env:
-        envs.append(Countdown())
+        envs.append(FakeEnv())
         return envs[-1]
 
-    table = Table(asyncio.Event(), seats=2)
+    table = FakeChatClient(gate=asyncio.Event(), seats=2)
     episodes = make_episodes(env, table, parallel=2, tasks=("a",))
     ticking = asyncio.create_task(episodes.tick())
     await table.full.wait()
@@ -185,10 +130,10 @@ async def test_a_rollout_of_ones_own_runs_instead() -> None:
 
     rollout: Rollout = lazy
     ended: list[Episode] = []
-    await run_out(make_episodes(Countdown, Table(), rollout=rollout, rounds=1, max_steps=4, report=ended.append))
+    await run_out(make_episodes(FakeEnv, FakeChatClient(), rollout=rollout, rounds=1, max_steps=4, report=ended.append))
     assert [each.reward for each in ended] == [1.0, 1.0]
 
 
 async def test_an_environment_without_tasks_is_refused() -> None:
     with pytest.raises(OpenClawError, match="no tasks"):
-        make_episodes(Countdown, Table(), tasks=())
+        make_episodes(FakeEnv, FakeChatClient(), tasks=())

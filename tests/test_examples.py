@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openclaw_rl import plugins
-from openclaw_rl.ports import Observation, TurnReply
-from openclaw_rl.testing import make_message, make_prompt
-from openclaw_rl.types import Message, Prompt, Sampling
+from openclaw_rl.testing import FakeChatClient, FakeEnv, make_message, make_prompt
+from openclaw_rl.types import Sampling
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.anyio
@@ -33,49 +31,12 @@ def test_the_judge_scores_by_what_was_said_next(said: str, score: float | None) 
     assert judge(make_prompt("hi"), "hello", [make_message("user", said)]) == score
 
 
-class Door:
-    """A world that opens at the second knock."""
-
-    name = "door"
-
-    def __init__(self) -> None:
-        self.knocks = 0
-
-    def tasks(self) -> Sequence[str]:
-        return ("open",)
-
-    async def reset(self, task: str, *, seed: int) -> Prompt:
-        return make_prompt("The door is shut.")
-
-    async def step(self, reply: Message) -> Observation:
-        self.knocks += reply.content == "knock"
-        return Observation(
-            messages=(make_message("user", f"{self.knocks} knocks"),), reward=1.0 if self.knocks == 2 else None
-        )
-
-    async def close(self) -> None: ...
-
-
-class Knocker:
-    """A client whose policy always knocks; it writes down what it was asked and told."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-        self.told: list[tuple[str, float | None]] = []
-
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
-        self.seen.append(len(prompt.messages))
-        return TurnReply(turn=f"t{len(self.seen)}", message=make_message("assistant", "knock"), version=0)
-
-    async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
-        self.told.append((turn, score))
-
-
 async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:
     rollout = plugins.resolve("rollout", f"{EXAMPLES}/custom_rollout.py:until_first_reward")
-    chat = Knocker()
-    assert await rollout(Door(), chat, task="open", seed=1, group=None, max_steps=9) == 1.0
-    assert (chat.seen, chat.told) == ([1, 3], [("t2", 1.0)])
+    chat = FakeChatClient()
+    assert await rollout(FakeEnv(rewards=(None, 1.0, 1.0)), chat, task="a", seed=1, group=None, max_steps=9) == 1.0
+    assert [len(prompt.messages) for prompt, _, _ in chat.requests] == [1, 3]
+    assert chat.scores == [("t2", 1.0)]
 
 
 async def test_the_environment_answers_higher_and_lower_until_the_number_is_guessed() -> None:

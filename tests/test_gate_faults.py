@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from click.testing import CliRunner
 from defaults import engine_args
 
-from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.app.application import ledger_path
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
@@ -26,7 +25,8 @@ from openclaw_rl.gate.examiner import answer
 from openclaw_rl.gate.probes import everyday_probes
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Scores, StepResult
-from openclaw_rl.store import LedgerReader, ask
+from openclaw_rl.store import ask
+from openclaw_rl.testing import RunningApp, ticking_app
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
 from openclaw_rl.views import lineage as why
 
@@ -124,55 +124,29 @@ class Drifting(FakePolicy):
         return Scores(logprobs=tuple(value + shift for value in found.logprobs))
 
 
-class Walk:
-    """The app on fakes and a client that talks to it."""
-
-    def __init__(self, app: App, client: httpx2.AsyncClient, reader: LedgerReader) -> None:
-        self.app, self.client, self.reader = app, client, reader
+class Walk(RunningApp):
+    """The app on fakes, and a user who corrects it."""
 
     async def talk(self, *, sentence: str = COMPLAINT, count: int = 2) -> list[int]:
         """So many conversations in which the user corrects the reply; the versions that answered first."""
         answered = []
         for number in range(count):
             opening = f"Tell me about tea number {number}, please"
-            first = await self._post([opening])
-            await self._post([opening, first["choices"][0]["message"]["content"], sentence])
+            first = await self.ask(opening)
+            await self.ask(opening, first["choices"][0]["message"]["content"], sentence)
             answered.append(int(first["system_fingerprint"].rpartition("v")[2]))
         await self.app.finish()
         return answered
 
-    async def _post(self, said: list[str], **more: Any) -> dict[str, Any]:
-        roles = ("user", "assistant")
-        body = {"model": "fake", "messages": [{"role": roles[i % 2], "content": c} for i, c in enumerate(said)], **more}
-        done = await self.client.post("/v1/chat/completions", json=body)
-        assert done.status_code == 200, done.text
-        answer: dict[str, Any] = done.json()
-        return answer
-
 
 @asynccontextmanager
 async def walking(root: Path, *sets: str, policy: FakePolicy | None = None) -> AsyncIterator[Walk]:
-    settings = [
-        f"run.dir={root}",
-        "policy.backend=fake",
-        "policy.model=fake",
-        "train.backend=fake",
-        "train.batch_size=2",
-    ]
-    settings += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
-    app = App(load(environ={}, sets=[*settings, *sets]).config)
+    settings = ["train.batch_size=2", "train.idle_wait=3600", *sets]
     if policy is not None:
-        app = _with(app, policy, [*settings, *sets])
-    transport = httpx2.ASGITransport(app=app.api)
-    async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        with LedgerReader(ledger_path(app.config)) as reader:
-            yield Walk(app, client, reader)
-
-
-def _with(app: App, policy: FakePolicy, sets: Sequence[str]) -> App:
-    app.close()
-    HANDED["policy"] = policy
-    return App(load(environ={}, sets=[*sets, f"policy.backend={__file__}:handed"]).config)
+        HANDED["policy"] = policy
+        settings.append(f"policy.backend={__file__}:handed")
+    async with ticking_app(root, *settings) as run:
+        yield Walk(run.app, run.client, run.ledger)
 
 
 HANDED: dict[str, FakePolicy] = {}
@@ -187,11 +161,11 @@ def handed() -> FakePolicy:
 
 def refused(walk: Walk, number: int = 1) -> str:
     """The reason for which a version was refused, after checking that nobody was ever served it."""
-    live = walk.reader.live_version()
+    live = walk.ledger.live_version()
     assert live is not None
     assert live.number != number
-    assert walk.reader.version(number).state == "refused"
-    [decision] = walk.reader.rulings(number)
+    assert walk.ledger.version(number).state == "refused"
+    [decision] = walk.ledger.rulings(number)
     assert decision.decision == "refuse"
     return decision.reason
 
@@ -208,8 +182,8 @@ def custom(name: str) -> str:
 async def test_a_good_version_passes_and_its_decision_has_numbers_and_examples(tmp_path: Path) -> None:
     async with walking(tmp_path, "gate.tokens=400") as walk:
         assert await walk.talk() == [0, 0]
-        assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
-        [decision] = walk.reader.rulings(1)
+        assert walk.ledger.live_version().number == 1  # type: ignore[union-attr]
+        [decision] = walk.ledger.rulings(1)
         names = [check["name"] for check in decision.evidence["checks"]]
         assert names[:4] == ["verdicts", "weights", "pinned", "corrections"], "what is cheap comes first"
         assert names[4:] == ["kl", "entropy", "length", "flaws", "relevance", "drift", "ability"]
@@ -235,10 +209,10 @@ async def test_a_judge_that_praises_everything_is_found_out(tmp_path: Path) -> N
 async def test_one_contradiction_is_no_proof_but_the_next_step_remembers_it(tmp_path: Path) -> None:
     async with walking(tmp_path, custom("Praising"), "train.advantage=raw", "train.batch_size=1") as walk:
         await walk.talk(count=1)
-        assert walk.reader.version(1).state == "live"
+        assert walk.ledger.version(1).state == "live"
         await walk.talk(count=1)
         assert "2 of 2 verdicts contradict" in refused(walk, 2)
-        assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
+        assert walk.ledger.live_version().number == 1  # type: ignore[union-attr]
 
 
 async def test_a_judge_found_out_stays_in_doubt_where_users_say_nothing_plainly(tmp_path: Path) -> None:
@@ -247,7 +221,7 @@ async def test_a_judge_found_out_stays_in_doubt_where_users_say_nothing_plainly(
         await walk.talk(sentence="And what is ice?")
         assert "2 of 2 verdicts contradict" in refused(walk, 2), "praise that nobody bears out"
         await walk.talk(sentence="Thanks!")
-        assert walk.reader.version(3).state == "live", "borne out"
+        assert walk.ledger.version(3).state == "live", "borne out"
 
 
 async def test_a_corrupted_adapter_is_refused_and_the_next_step_begins_from_the_live_version(tmp_path: Path) -> None:
@@ -255,10 +229,10 @@ async def test_a_corrupted_adapter_is_refused_and_the_next_step_begins_from_the_
         await walk.talk()
         assert "is damaged" in refused(walk)
         await walk.talk()
-        assert walk.reader.version(2).parent == 0
-        turn = walk.reader.step(1).turns[0]
-        assert walk.reader.failed_version(turn) == (1, "refused")
-        assert walk.reader.trained_in(turn) == 1, "a turn trains once, whatever became of it"
+        assert walk.ledger.version(2).parent == 0
+        turn = walk.ledger.step(1).turns[0]
+        assert walk.ledger.failed_version(turn) == (1, "refused")
+        assert walk.ledger.trained_in(turn) == 1, "a turn trains once, whatever became of it"
 
 
 async def test_a_step_that_was_far_too_large_is_refused_by_its_replies(tmp_path: Path) -> None:
@@ -284,10 +258,10 @@ async def test_relevance_lost_in_small_steps_is_found_against_the_base_model(tmp
             "Please use metric units.",
         ):
             await walk.talk(sentence=f"No. {rule}")
-        served = [version.number for version in walk.reader.versions() if version.state == "live"]
+        served = [version.number for version in walk.ledger.versions() if version.state == "live"]
         assert served[:2] == [0, 1], "a little is no proof"
-        fallen = next(version.number for version in walk.reader.versions() if version.state == "refused")
-        [decision] = walk.reader.rulings(fallen)
+        fallen = next(version.number for version in walk.ledger.versions() if version.state == "refused")
+        [decision] = walk.ledger.rulings(fallen)
         checks = {check["name"]: check for check in decision.evidence["checks"]}
         assert checks["relevance"]["ok"], "beside the live version it is no worse beyond noise"
         assert decision.reason.startswith("drift: ")
@@ -298,7 +272,7 @@ async def test_a_second_look_that_finds_nothing_holds_for_a_few_versions(tmp_pat
     async with walking(tmp_path, "gate.tokens=80", policy=FakePolicy(answer=beside_two)) as walk:
         for _ in range(5):
             await walk.talk()
-        checks = [check for n in range(1, 6) for check in walk.reader.rulings(n)[0].evidence["checks"]]
+        checks = [check for n in range(1, 6) for check in walk.ledger.rulings(n)[0].evidence["checks"]]
         drifts = [check for check in checks if check["name"] == "drift"]
         assert [bool(check["ok"]) for check in drifts] == [True] * 5
         closely = "12 of 12 replies name what was asked about, 12 of the base model's"
@@ -319,13 +293,13 @@ async def test_flaws_at_few_prompts_are_looked_at_on_others_before_a_version_is_
     async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=circles_in_two)) as walk:
         for _ in range(2):
             await walk.talk()
-        found = [check for n in (1, 2) for check in walk.reader.rulings(n)[0].evidence["checks"]]
+        found = [check for n in (1, 2) for check in walk.ledger.rulings(n)[0].evidence["checks"]]
         said = [check["detail"] for check in found if check["name"] == "flaws"]
         once = "2 of 7 replies degenerate (2 x it repeats a phrase); version 1 was found sound on others"
         assert said == ["0 of 12 replies degenerate", once]
         looked = next(check["numbers"] for check in found if check["name"] == "flaws")
         assert (looked["candidate"], looked["at_first"]["candidate"]) == (0, 2)
-        assert walk.reader.live_version().number == 2  # type: ignore[union-attr]
+        assert walk.ledger.live_version().number == 2  # type: ignore[union-attr]
 
 
 async def test_flaws_that_others_show_too_are_refused(tmp_path: Path) -> None:
@@ -340,7 +314,7 @@ async def test_a_second_look_at_everyday_prompts_never_clears_a_broken_tool_call
     clock = {"type": "function", "function": {"name": "clock", "description": "The time.", "parameters": {}}}
     async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=breaks_calls)) as walk:
         for number in range(2):
-            said = await walk._post([f"What time is it in place {number}?"], tools=[clock])
+            said = await walk.ask(f"What time is it in place {number}?", tools=[clock])
             assert said["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "clock"
             pin(said["id"], tmp_path)
         await walk.talk()
@@ -357,8 +331,8 @@ async def test_three_refusals_in_a_row_pause_training_and_status_says_so(tmp_pat
     async with walking(tmp_path, custom("Flipped")) as walk:
         for _ in range(4):
             await walk.talk()
-        assert [version.state for version in walk.reader.versions()] == ["live", *["refused"] * 3]
-        assert "3 alarms in a row, the last: version 3 was refused: verdicts:" in str(walk.reader.paused())
+        assert [version.state for version in walk.ledger.versions()] == ["live", *["refused"] * 3]
+        assert "3 alarms in a row, the last: version 3 was refused: verdicts:" in str(walk.ledger.paused())
 
 
 async def test_with_the_gate_off_every_version_is_served_and_it_warns(tmp_path: Path) -> None:
@@ -366,8 +340,8 @@ async def test_with_the_gate_off_every_version_is_served_and_it_warns(tmp_path: 
     assert any("gate.mode is off" in note for note in resolved.notes)
     async with walking(tmp_path, custom("Flipped"), "gate.mode=off") as walk:
         await walk.talk()
-        assert walk.reader.live_version().number == 1  # type: ignore[union-attr]
-        assert walk.reader.rulings(1) == []
+        assert walk.ledger.live_version().number == 1  # type: ignore[union-attr]
+        assert walk.ledger.rulings(1) == []
 
 
 class Away(FakePolicy):
@@ -387,17 +361,17 @@ async def test_what_cannot_be_examined_now_is_held_and_tried_again_while_the_liv
     policy = Away()
     async with walking(tmp_path, "gate.retry=0", policy=policy) as walk:
         assert await walk.talk() == [0, 0]
-        assert walk.reader.version(1).state == "candidate"
-        [decision] = walk.reader.rulings(1)
+        assert walk.ledger.version(1).state == "candidate"
+        [decision] = walk.ledger.rulings(1)
         assert (decision.decision, "engine is being started again" in decision.reason) == ("hold", True)
         [alarm] = (await walk.app.loops["train"].status())["alarms"]  # type: ignore[attr-defined]
         assert alarm["what"].startswith("version 1 waits for the gate")
         assert await walk.talk() == [0, 0]
-        assert walk.reader.counts()["steps"] == 1, "no step before the one before it is decided"
+        assert walk.ledger.counts()["steps"] == 1, "no step before the one before it is decided"
         policy.away = False
         await walk.app.finish()
-        assert [one.decision for one in walk.reader.rulings(1)] == ["hold", "promote"]
-        assert walk.reader.live_version().number == 2  # type: ignore[union-attr]
+        assert [one.decision for one in walk.ledger.rulings(1)] == ["hold", "promote"]
+        assert walk.ledger.live_version().number == 2  # type: ignore[union-attr]
 
 
 async def test_a_policy_that_cannot_hold_a_candidate_is_told_how(tmp_path: Path) -> None:
@@ -406,7 +380,7 @@ async def test_a_policy_that_cannot_hold_a_candidate_is_told_how(tmp_path: Path)
 
     async with walking(tmp_path, policy=Simple()) as walk:
         await walk.talk()
-        [decision] = walk.reader.rulings(1)
+        [decision] = walk.ledger.rulings(1)
         assert decision.decision == "hold"
         assert "gate.mode = 'off'" in decision.reason
 
@@ -420,7 +394,7 @@ async def test_a_pinned_reply_that_becomes_unlikely_is_refused(tmp_path: Path) -
 
     async with walking(tmp_path, "gate.limits.kl_budget=50", policy=Forgetting()) as walk:
         for number in range(3):
-            said = await walk._post([f"What is your favourite number {number}?"])
+            said = await walk.ask(f"What is your favourite number {number}?")
             pin(said["id"], tmp_path)
         await walk.talk()
         assert "pinned: pinned replies: -1.000 nats per token on 3" in refused(walk)
@@ -429,15 +403,15 @@ async def test_a_pinned_reply_that_becomes_unlikely_is_refused(tmp_path: Path) -
 async def test_the_ledger_tells_the_story_of_a_refusal(tmp_path: Path) -> None:
     async with walking(tmp_path, custom("Flipped")) as walk:
         await walk.talk()
-        row = why.versions(walk.reader)[1]
+        row = why.versions(walk.ledger)[1]
         assert (row["state"], row["gate_decision"]["decision"], row["turns"]) == ("refused", "refuse", 2)
-        table = "\n".join(why.versions_lines(why.versions(walk.reader)))
+        table = "\n".join(why.versions_lines(why.versions(walk.ledger)))
         assert "contradict what the user plainly wrote" in table
-        story = "\n".join(why.version_lines(why.version(walk.reader, 1)))
+        story = "\n".join(why.version_lines(why.version(walk.ledger, 1)))
         assert COMPLAINT in story
         assert "verdict  +1" in story
-        turn = walk.reader.step(1).turns[0]
-        told = "\n".join(why.turn_lines(why.turn(walk.reader, turn)))
+        turn = walk.ledger.step(1).turns[0]
+        told = "\n".join(why.turn_lines(why.turn(walk.ledger, turn)))
         assert "marked: version 1, which it trained, was refused" in told
 
 
@@ -448,11 +422,11 @@ async def test_a_version_whose_ancestor_was_taken_back_is_not_promoted(tmp_path:
         await walk.talk()
         policy.away = True
         await walk.talk(sentence="Please use a bulleted list.")
-        assert walk.reader.version(2).state == "candidate"
+        assert walk.ledger.version(2).state == "candidate"
         ask(ledger_path(walk.app.config), "rollback", {"why": "I liked it better before"})
         await walk.app.finish()
-        assert walk.reader.version(2).state == "refused"
-        assert walk.reader.live_version().adapter is None  # type: ignore[union-attr]
+        assert walk.ledger.version(2).state == "refused"
+        assert walk.ledger.live_version().adapter is None  # type: ignore[union-attr]
 
 
 # --- real weights, tiny ---

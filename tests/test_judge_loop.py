@@ -17,7 +17,7 @@ from openclaw_rl.errors import JudgeUnavailable, LedgerError
 from openclaw_rl.judge import JudgeLoop, LlmJudge
 from openclaw_rl.ports import Case, Judge, Loop
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger
-from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
+from openclaw_rl.testing import FakeClock, make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import Drop, Feedback, Hint, Verdict
 
 
@@ -67,25 +67,14 @@ class Memory:
         return self.verdicts[case.turn.id][-1]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
 def case(after: str | None = "hm", *, reply: str = "ls", user: str = "u1", **outcome: Any) -> Case:
     turn = make_turn("list files", completion=make_completion(reply), user=user)
     state = () if after is None else (make_message("user", after),)
     return Case(turn=turn, outcome=make_outcome(turn, **{"next_state": state, **outcome}))
 
 
-def loop(memory: Memory, judge: Judge, clock: Clock | None = None, **more: Any) -> JudgeLoop:
-    clock = clock or Clock()
+def loop(memory: Memory, judge: Judge, clock: FakeClock | None = None, **more: Any) -> JudgeLoop:
+    clock = clock or FakeClock()
     return judge_loop(memory, judge, clock=clock, wall=clock, **more)
 
 
@@ -94,7 +83,7 @@ def answer(score: int, hint: str | None = None) -> httpx2.Response:
     return httpx2.Response(200, json={"choices": [{"message": {"content": json.dumps(said)}}]})
 
 
-def endpoint(script: Callable[[httpx2.Request], Any], clock: Clock, **more: Any) -> LlmJudge:
+def endpoint(script: Callable[[httpx2.Request], Any], clock: FakeClock, **more: Any) -> LlmJudge:
     return llm_judge(script, clock, **{"votes": 1, **more})
 
 
@@ -117,7 +106,7 @@ async def test_a_tick_settles_every_case_by_its_strongest_evidence() -> None:
 
 @pytest.mark.anyio
 async def test_a_late_thumb_supersedes_while_the_turn_has_not_trained() -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     early, trained = memory.add(case("Thanks!")), memory.add(case("Thanks!"))
     judge = loop(memory, rules_judge(), clock)
     await judge.tick()
@@ -133,7 +122,7 @@ async def test_a_late_thumb_supersedes_while_the_turn_has_not_trained() -> None:
 
 @pytest.mark.anyio
 async def test_feedback_that_comes_while_the_judge_thinks_counts_as_late() -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     slow = memory.add(case("hm"))
 
     async def thinks(prompt: Any, reply: str, next_state: Any) -> float:
@@ -150,7 +139,7 @@ async def test_feedback_that_comes_while_the_judge_thinks_counts_as_late() -> No
 
 @pytest.mark.anyio
 async def test_an_unavailable_judge_leaves_its_cases_and_holds_up_no_other() -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     hard = [memory.add(case(f"hm {at}")) for at in range(3)]
     plain = memory.add(case("Thanks!"))
     auto = auto_judge(endpoint(lambda _: httpx2.Response(500), clock))
@@ -195,7 +184,7 @@ TROUBLES: dict[str, Callable[[httpx2.Request], Any]] = {
 @pytest.mark.anyio
 @pytest.mark.parametrize("trouble", TROUBLES)
 async def test_an_endpoint_in_trouble_for_a_minute_loses_no_outcome(trouble: str) -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     cases = [memory.add(case(f"hm, number {at}")) for at in range(12)]
     calls = 0
 
@@ -224,7 +213,7 @@ async def test_an_endpoint_in_trouble_for_a_minute_loses_no_outcome(trouble: str
 
 @pytest.mark.anyio
 async def test_evidence_is_settled_while_the_judge_still_thinks() -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     memory.add(case("hm"))
     thumbed = case("well")
     settled_first = anyio.Event()
@@ -248,7 +237,7 @@ async def test_evidence_is_settled_while_the_judge_still_thinks() -> None:
 
 @pytest.mark.anyio
 async def test_a_thumb_that_overtakes_the_judge_is_not_overwritten() -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     slow = memory.add(case("hm"))
     overtaken = anyio.Event()
 
@@ -352,7 +341,7 @@ async def test_an_explicit_hint_joins_the_judges_verdict() -> None:
 
 @pytest.mark.anyio
 async def test_a_steps_votes_are_added_to_what_the_environment_paid() -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     paid = memory.add(case(next_state=(make_message("tool", "fine"),)))
     memory.feedback(paid.turn.id, score=0.5, source="environment")
     votes = iter([answer(1), answer(1), answer(-1)])
@@ -378,7 +367,7 @@ async def test_the_judge_is_compared_with_what_users_say_outright() -> None:
 
 @pytest.mark.anyio
 async def test_a_hint_that_comes_while_the_judge_thinks_is_not_lost() -> None:
-    memory, clock = Memory(), Clock()
+    memory, clock = Memory(), FakeClock()
     slow = memory.add(case("hm"))
     looked = anyio.Event()
 
@@ -426,7 +415,7 @@ async def test_a_crowd_that_waits_does_not_make_the_loop_read_it_over_and_over()
         async def judge(self, case: Case) -> Verdict:
             raise JudgeUnavailable("gone")
 
-    memory, clock = Memory(*(case(str(at)) for at in range(100))), Clock()
+    memory, clock = Memory(*(case(str(at)) for at in range(100))), FakeClock()
     judge = loop(memory, Down(), clock, batch=50)
     for _ in range(50):
         await judge.tick()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from openclaw_rl.app.application import App, ledger_path
-from openclaw_rl.config import load
-from openclaw_rl.store import LedgerReader
-from openclaw_rl.testing import until
+from openclaw_rl.testing import RunningApp, running_app, until
 from openclaw_rl.views import status as views
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -50,35 +46,17 @@ class Endpoint:
             writer.close()
 
 
-@asynccontextmanager
-async def running(root: Path, port: int) -> AsyncIterator[tuple[httpx2.AsyncClient, LedgerReader]]:
-    sets = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
-    sets += [
-        "judge.kind=llm",
-        f"judge.llm.base_url=http://127.0.0.1:{port}/v1",
-        "judge.llm.model=judge",
-        "judge.llm.deadline=0.4",
-    ]
-    sets += ["judge.llm.retries=0", "judge.llm.breaker_failures=2", "judge.llm.breaker_seconds=0.3", "run.poll=0.02"]
-    app, stop, ready = (
-        App(load(environ={}, sets=sets).config),
-        asyncio.Event(),
-        asyncio.get_running_loop().create_future(),
-    )
-    task = asyncio.create_task(app.run(stop, listening=ready.set_result))
-    url = await ready
-    async with httpx2.AsyncClient(base_url=url, timeout=30) as client:
-        with LedgerReader(ledger_path(app.config)) as reader:
-            yield client, reader
-        stop.set()
-        await task
+def running(root: Path, port: int) -> AbstractAsyncContextManager[RunningApp]:
+    judge = ("kind=llm", f"llm.base_url=http://127.0.0.1:{port}/v1", "llm.model=judge", "llm.deadline=0.4")
+    judge += ("llm.retries=0", "llm.breaker_failures=2", "llm.breaker_seconds=0.3")
+    return running_app(root, *(f"judge.{setting}" for setting in judge), "run.poll=0.02")
 
 
 async def talk(client: httpx2.AsyncClient, topic: str) -> None:
     """A question and a follow-up that no rule understands."""
     messages = [{"role": "user", "content": f"Tell me of {topic}"}]
     for following in (f"So {topic} it is, then", None):
-        done = await client.post("/chat/completions", json={"model": "fake", "messages": messages})
+        done = await client.post("/v1/chat/completions", json={"model": "fake", "messages": messages})
         assert done.status_code == 200
         if following:
             said = done.json()["choices"][0]["message"]["content"]
@@ -92,7 +70,8 @@ async def test_serving_goes_on_and_every_outcome_is_judged_once_the_endpoint_is_
     endpoint = Endpoint()
     server = await asyncio.start_server(endpoint.answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with running(tmp_path, port) as (client, reader):
+    async with running(tmp_path, port) as run:
+        client, reader = run.client, run.ledger
         for number in range(16):
             await talk(client, f"tea {number}")
         if trouble == "gone":

@@ -13,9 +13,9 @@ from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.gate.monitor import VersionMonitor
 from openclaw_rl.gate.regression import MonitorRules, evidence, find_regression, is_new, lineage
-from openclaw_rl.store import CollectLedger, JudgeLedger, ScoredTurn, ServeLedger, TrainLedger, ask
-from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
-from openclaw_rl.types import Hint, Version
+from openclaw_rl.store import ScoredTurn, ask
+from openclaw_rl.testing import TemporaryLedger, make_completion
+from openclaw_rl.types import Version
 from openclaw_rl.views import status as views
 
 RULES = MonitorRules(**load(environ={}).config.monitor.model_dump(exclude={"mode"}))
@@ -161,31 +161,18 @@ def test_a_real_drop_is_found_within_a_few_turns() -> None:
     assert turns < 20
 
 
-class Served:
+class Served(TemporaryLedger):
     """A ledger in which turns are written quickly, and the train loop with its monitor."""
 
     def __init__(self, root: Path) -> None:
-        path = root / "ledger.db"
-        self.serve, self.collect, self.judge, self.train = (
-            ServeLedger(path, sync="normal"),
-            CollectLedger(path),
-            JudgeLedger(path),
-            TrainLedger(path, sync="normal"),
-        )
-        self.path = path
+        super().__init__(root)
         self.loop = train_loop(self.train, FakeTrainer(), root, monitor=VersionMonitor(self.train, rules=RULES))
 
     def served(
         self, version: int, scores: Sequence[float], hint: str | None = None, *, trainable: bool = True
     ) -> list[str]:
-        names = []
-        for score in scores:
-            turn = make_turn(completion=make_completion(version=version), trainable=trainable)
-            self.serve.add_turn(turn)
-            self.collect.settle([make_outcome(turn)], [], turns_read=self.serve.newest("turns"))
-            self.judge.add_verdicts([make_verdict(turn, score, hints=(Hint(text=hint),) if hint else ())])
-            names.append(turn.id)
-        return names
+        hints, completion = (hint,) if hint else (), make_completion(version=version)
+        return [self.add(score, *hints, completion=completion, trainable=trainable).id for score in scores]
 
 
 def test_turns_that_may_not_train_are_no_evidence(tmp_path: Path) -> None:

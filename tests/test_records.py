@@ -17,34 +17,24 @@ from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.errors import MissingExtra
-from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
-from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
+from openclaw_rl.testing import TemporaryLedger, make_completion
 from openclaw_rl.train import records, sinks
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.train.records import Recorder, RecordFile
-from openclaw_rl.types import Hint, Step
+from openclaw_rl.types import Step
 
 pytestmark = pytest.mark.anyio
 
 
-class Story:
+class Story(TemporaryLedger):
     """A ledger with every writer at hand; ``train`` trains what was said so far and writes no record."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__(root)
         self.root, self.file = root, root / "record.jsonl"
-        self.serve, self.collect, self.judge, self.train = (
-            ServeLedger(root / "ledger.db", sync="normal"),
-            CollectLedger(root / "ledger.db"),
-            JudgeLedger(root / "ledger.db"),
-            TrainLedger(root / "ledger.db", sync="normal"),
-        )
 
     def say(self, score: float | None, *hints: str, **completion: Any) -> str:
-        turn = make_turn(completion=make_completion(**completion))
-        self.serve.add_turn(turn)
-        self.collect.settle([make_outcome(turn)], [], turns_read=self.serve.newest("turns"))
-        self.judge.add_verdicts([make_verdict(turn, score, hints=tuple(Hint(text=text) for text in hints))])
-        return turn.id
+        return self.add(score, *hints, completion=make_completion(**completion)).id
 
     def loop(self, recorder: Recorder | None = None) -> TrainLoop:
         return train_loop(self.train, FakeTrainer(), self.root, max_wait=0.0, recorder=recorder)

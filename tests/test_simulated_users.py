@@ -13,9 +13,8 @@ import httpx2
 import pytest
 from learner import BACKEND
 
-from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.app.application import App
 from openclaw_rl.clients.api import ApiClient
-from openclaw_rl.config import load
 from openclaw_rl.errors import RequestError
 from openclaw_rl.experiments.sessions import run_session, run_sessions, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
@@ -24,6 +23,7 @@ from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, is_relevant, is_right
 from openclaw_rl.tasks.preferences import PREFERENCES, Preference
+from openclaw_rl.testing import ticking_app
 from openclaw_rl.text import degenerate, items, sentence_count, word_count
 from openclaw_rl.views import status as views
 
@@ -266,20 +266,12 @@ def test_the_users_run_on_a_bare_machine() -> None:
 
 
 @asynccontextmanager
-async def learning(root: Path, *sets: str) -> AsyncIterator[tuple[App, ApiClient, LedgerReader]]:
-    settings = [f"run.dir={root}/run", f"policy.backend={BACKEND}", "policy.model=fake"]
-    settings += [
-        "train.backend=fake",
-        "train.batch_size=2",
-        "judge.kind=rules",
-        "store.sync=normal",
-        "train.idle_wait=3600",
-    ]
-    app = App(load(environ={}, sets=[*settings, *sets]).config)
-    transport = httpx2.ASGITransport(app=app.api)
-    async with app.started(), ApiClient("http://localhost/v1", transport=transport) as client:
-        with LedgerReader(ledger_path(app.config)) as reader:
-            yield app, client, reader
+async def learning(root: Path, *settings: str) -> AsyncIterator[tuple[App, ApiClient, LedgerReader]]:
+    sets = (f"policy.backend={BACKEND}", "train.batch_size=2", "train.idle_wait=3600")
+    async with ticking_app(root / "run", *sets, *settings) as run:
+        transport = httpx2.ASGITransport(app=run.app.api)
+        async with ApiClient("http://localhost/v1", transport=transport) as client:
+            yield run.app, client, run.ledger
 
 
 @pytest.mark.anyio

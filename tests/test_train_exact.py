@@ -27,10 +27,10 @@ from openclaw_rl.backends.local.training import publish as train_publish
 from openclaw_rl.backends.local.training.batch import collate
 from openclaw_rl.backends.local.training.worker import StepRequest
 from openclaw_rl.ports import StepResult
-from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
-from openclaw_rl.testing import make_outcome, make_turn, make_verdict
+from openclaw_rl.store import TrainLedger
+from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.types import Completion, Drop, Hint, Message, Prompt, Sample, Sampling, Step, Version
+from openclaw_rl.types import Completion, Drop, Message, Prompt, Sample, Sampling, Step, Version
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -105,16 +105,12 @@ class Here:
         return done
 
 
-class Run:
+class Run(TemporaryLedger):
     """A ledger with three batches to train, and a loop that is begun anew whenever it dies."""
 
     def __init__(self, root: Path, folder: str) -> None:
-        self.root, self.folder = root, folder
-        serve, collect, judge = (
-            ServeLedger(root / "ledger.db", sync="normal"),
-            CollectLedger(root / "ledger.db"),
-            JudgeLedger(root / "ledger.db"),
-        )
+        super().__init__(root)
+        self.root, self.model = root, folder
         for at, one in enumerate(lesson() * 2):
             done = Completion(
                 reply=Message(role="assistant", content="x"),
@@ -125,16 +121,12 @@ class Run:
                 finish="stop",
                 version=0,
             )
-            turn = make_turn(id=f"t{at}", prompt=one.prompt, completion=done)
-            serve.add_turn(turn)
-            collect.settle([make_outcome(turn)], [], turns_read=serve.newest("turns"))
-            hints = (Hint(text="w9 w9 w8 w7"),) if at % 2 else ()
-            judge.add_verdicts([make_verdict(turn, 1.0 if at % 3 else -1.0, hints=hints)])
-        self.train = TrainLedger(root / "ledger.db", sync="normal")
+            hints = ("w9 w9 w8 w7",) if at % 2 else ()
+            self.add(1.0 if at % 3 else -1.0, *hints, id=f"t{at}", prompt=one.prompt, completion=done)
 
     def begin(self, dies: str | None = None) -> TrainLoop:
         ledger = Mortal(self.train, dies)
-        return train_loop(ledger, Here(self.folder, dies), self.root, base="tiny", max_wait=0.0)  # type: ignore[arg-type]
+        return train_loop(ledger, Here(self.model, dies), self.root, base="tiny", max_wait=0.0)  # type: ignore[arg-type]
 
     async def through(self, dies: str | None = None, at: int = 0) -> tuple[str, dict[str, float]]:
         """All three steps; with ``dies``, the process dies there in step ``at`` and another goes on."""

@@ -15,8 +15,8 @@ from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, GateDecision, StepResult
-from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger, ask
-from openclaw_rl.testing import make_outcome, make_turn, make_verdict
+from openclaw_rl.store import ask
+from openclaw_rl.testing import TemporaryLedger, make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Hint, Sample, Turn, Version
 from openclaw_rl.versions.rollback import roll_back
@@ -24,30 +24,20 @@ from openclaw_rl.versions.rollback import roll_back
 pytestmark = pytest.mark.anyio
 
 
-class Story:
+class Story(TemporaryLedger):
     """A ledger with every writer at hand, and a clock that stands still."""
 
     def __init__(self, root: Path, trainer: object | None = None) -> None:
-        self.root = root
-        self.now = 1000.0
-        self.serve, self.collect, self.judge, self.train = (
-            ServeLedger(root / "ledger.db", sync="normal"),
-            CollectLedger(root / "ledger.db"),
-            JudgeLedger(root / "ledger.db"),
-            TrainLedger(root / "ledger.db", sync="normal"),
-        )
+        super().__init__(root)
+        self.root, self.now = root, 1000.0
         self.loop = self.begin(trainer or FakeTrainer())
 
     def begin(self, trainer: object, base: str = "fake", **more: object) -> TrainLoop:
         return train_loop(self.train, trainer, self.root, base=base, clock=lambda: self.now, **more)  # type: ignore[arg-type]
 
     def said(self, score: float | None, hint: str | Hint | None = None, *, kind: str = "main", **turn_is: Any) -> str:
-        turn = make_turn(at=self.now, **turn_is)
-        self.serve.add_turn(turn)
-        self.collect.settle([make_outcome(turn, at=self.now, kind=kind)], [], turns_read=self.serve.newest("turns"))
-        hints = (hint if isinstance(hint, Hint) else Hint(text=hint),) if hint else ()
-        self.judge.add_verdicts([make_verdict(turn, score, hints=hints, at=self.now)])
-        return turn.id
+        hints = (hint,) if hint else ()
+        return self.add(score, *hints, outcome={"kind": kind}, at=self.now, **turn_is).id
 
 
 async def test_a_full_batch_becomes_a_version_that_is_live(tmp_path: Path) -> None:

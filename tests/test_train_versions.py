@@ -15,10 +15,10 @@ from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, NotInLedger
-from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask
-from openclaw_rl.testing import make_outcome, make_turn, make_verdict
+from openclaw_rl.store import LedgerReader, ask
+from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.types import Hint, Version, VersionState
+from openclaw_rl.types import Version, VersionState
 from openclaw_rl.versions import retention
 from openclaw_rl.versions.retention import Policy, expired
 from openclaw_rl.versions.rollback import roll_back
@@ -91,17 +91,12 @@ def test_a_version_that_was_live_a_moment_ago_stays_for_requests_in_flight() -> 
 # --- on disk
 
 
-class Story:
+class Story(TemporaryLedger):
     """A run that trains a rule at each call, with the clock at hand."""
 
     def __init__(self, root: Path, resume: Path | None = None, base: str = "fake", **policy: Any) -> None:
+        super().__init__(root)
         self.root, self.now = root, 4e9  # long after all that happens here
-        self.serve, self.collect, self.judge, self.train = (
-            ServeLedger(root / "ledger.db", sync="normal"),
-            CollectLedger(root / "ledger.db"),
-            JudgeLedger(root / "ledger.db"),
-            TrainLedger(root / "ledger.db", sync="normal"),
-        )
         self.loop = self.begin(resume=resume, base=base, **policy)
 
     def begin(self, *, resume: Path | None = None, base: str = "fake", **policy: Any) -> TrainLoop:
@@ -119,18 +114,11 @@ class Story:
 
     async def learn(self, *rules: str) -> None:
         for rule in rules:
-            turn = make_turn()
-            self.serve.add_turn(turn)
-            self.collect.settle([make_outcome(turn)], [], turns_read=self.serve.newest("turns"))
-            self.judge.add_verdicts([make_verdict(turn, -1.0, hints=(Hint(text=rule),))])
+            self.add(-1.0, rule)
             await self.loop.tick()
 
     def folders(self) -> list[str]:
         return sorted(path.name for path in (self.root / "versions").iterdir())
-
-    def close(self) -> None:
-        for ledger in (self.serve, self.collect, self.judge, self.train):
-            ledger.close()
 
 
 def rules(count: int) -> list[str]:

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.errors import ImportRefused
-from openclaw_rl.store import CollectLedger, ImportLedger, JudgeLedger, LedgerReader, ServeLedger
-from openclaw_rl.testing import make_message, make_outcome, make_turn, make_verdict
-from openclaw_rl.types import Hint
+from openclaw_rl.store import ImportLedger, LedgerReader
+from openclaw_rl.testing import TemporaryLedger, make_message
 from openclaw_rl.views import transcripts
 
 pytestmark = pytest.mark.anyio
@@ -171,15 +170,8 @@ def test_a_large_file_needs_little_memory_even_with_a_broken_line_early() -> Non
 async def test_a_served_turn_comes_out_with_all_that_is_known_and_goes_in_again(
     tmp_path: Path, ledger_path: Path
 ) -> None:
-    serve, collect, judge = (
-        ServeLedger(ledger_path, sync="normal"),
-        CollectLedger(ledger_path),
-        JudgeLedger(ledger_path),
-    )
-    turn = make_turn("Tell me")
-    serve.add_turn(turn)
-    collect.settle([make_outcome(turn, session="found")], [], turns_read=1)
-    judge.add_verdicts([make_verdict(turn, -1.0, hints=(Hint(text="Be brief, please."),))])
+    with TemporaryLedger(tmp_path) as ledger:
+        ledger.add(-1.0, "Be brief, please.", text="Tell me", outcome={"session": "found"})
     with LedgerReader(ledger_path) as ledger:
         [row] = transcripts.export(ledger)
         [line] = transcripts.training_set(ledger)

@@ -31,7 +31,7 @@ from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
 from openclaw_rl.ports import Delta, ReportsOutage
 from openclaw_rl.serve import RequestLimits, ServeLoop, build_app
-from openclaw_rl.testing import MemoryLedger
+from openclaw_rl.testing import FakeClock, MemoryLedger
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
 READY = EngineReady(
@@ -233,7 +233,7 @@ async def test_where_the_live_weights_are_gone_the_nearest_older_ones_answer_and
     policy, ledger = toy(), Book()
     await policy.start()
     ledger.add(version(1), version(2, 1), version(3, 2), version(4, 2))  # 3 was refused: 4 was trained from 2
-    clock = Clock()
+    clock = FakeClock()
     loop = ServeLoop(policy, ledger, clock=clock)
     await loop.tick()
     assert policy.live == 4
@@ -323,14 +323,6 @@ class Book:
         if number >= len(self._versions):
             raise NotInLedger(f"no version {number}")
         return self._versions[number]
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @contextmanager

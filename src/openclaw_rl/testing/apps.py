@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,12 @@ class RunningApp:
     def __init__(self, app: App, client: httpx2.AsyncClient, ledger: LedgerReader) -> None:
         self.app, self.client, self.ledger = app, client, ledger
 
-    async def ask(self, *contents: str, **request: Any) -> dict[str, Any]:
-        """A chat completion of messages that alternate user, assistant, user ...; ``request`` goes to the client."""
+    async def ask(self, *contents: str, headers: Mapping[str, str] | None = None, **fields: Any) -> dict[str, Any]:
+        """A chat completion of messages that alternate user, assistant, user ...; ``fields`` are the request's own."""
         roles = ("user", "assistant")
         messages = [{"role": roles[at % 2], "content": content} for at, content in enumerate(contents)]
-        done = await self.client.post("/v1/chat/completions", json={"model": "fake", "messages": messages}, **request)
+        body = {"model": "fake", "messages": messages, **fields}
+        done = await self.client.post("/v1/chat/completions", json=body, headers=dict(headers or {}))
         assert done.status_code == 200, done.text
         answer: dict[str, Any] = done.json()
         return answer
@@ -89,7 +90,9 @@ async def running_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
     async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1"), timeout=30) as client:
         with LedgerReader(ledger_path(app.config)) as ledger:
-            yield RunningApp(app, client, ledger)
-            stop.set()
-            async with asyncio.timeout(PATIENCE):
-                await running
+            try:
+                yield RunningApp(app, client, ledger)
+            finally:
+                stop.set()
+                async with asyncio.timeout(PATIENCE):
+                    await running
