@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from defaults import loss_settings
 
 from openclaw_rl import losses, plugins, testing
 from openclaw_rl.errors import JudgeUnavailable
@@ -212,4 +213,4 @@ def test_a_loss_is_told_all_that_it_breaks() -> None:
 
 @pytest.mark.parametrize("method", sorted(losses.METHODS))
 def test_every_built_in_method_keeps_the_promises(method: str) -> None:
-    check_loss(lambda inputs: losses.loss(inputs, losses.LossSettings(method=method)))  # type: ignore[arg-type]
+    check_loss(lambda inputs: losses.loss(inputs, loss_settings(method=method)))

@@ -80,7 +80,7 @@ async def running_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
     >>> import tempfile
     >>> async def live(root):
     ...     async with running_app(Path(root)) as run:
-    ...         return (await run.client.get("/readyz")).status_code
+    ...         return (await run.client.get("/healthz")).status_code
     >>> with tempfile.TemporaryDirectory() as root:
     ...     asyncio.run(live(root))
     200

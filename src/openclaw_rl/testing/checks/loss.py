@@ -14,8 +14,10 @@ def check_loss(loss: Any) -> None:
 
     It gives a finite scalar with a finite gradient and plain metrics, the same each time, and changes no input.
 
-    >>> from openclaw_rl import losses
-    >>> check_loss(losses.loss)
+    >>> def reinforce(inputs):
+    ...     used = inputs.mask & inputs.has_advantage[inputs.sample]
+    ...     return -(inputs.advantage[inputs.sample] * inputs.current)[used].sum(), {"tokens": float(used.sum())}
+    >>> check_loss(reinforce)
     >>> check_loss(lambda inputs: (inputs.current.sum() * inputs.advantage.sum(), {}))
     Traceback (most recent call last):
     AssertionError: loss '<lambda>' breaks what openclaw_rl.ports.Loss promises:
