@@ -33,7 +33,7 @@ from openclaw_rl.experiments.sessions import run_sessions
 from openclaw_rl.experiments.users import SimulatedUser
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, StepResult
-from openclaw_rl.store import LedgerReader, ask
+from openclaw_rl.store import LedgerReader, submit_request
 from openclaw_rl.tasks.everyday import Task, is_relevant, training
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import degenerate, word_count
@@ -162,10 +162,10 @@ async def monitored() -> dict[str, Any]:
         path = ledger_path(run.app.config)
         tasks = iter(training("facts"))
         await run.settle()
-        ask(path, "pause", {"why": "a clean record first"})
+        submit_request(path, "pause", reason="a clean record first")
         clean = [await _relevant(run, next(tasks)) for _ in range(12)]
         await run.settle()
-        ask(path, "resume", {})
+        submit_request(path, "resume")
         await run.settle()
         spoiled = 0
         while not _rolled_back(path) and spoiled < 40:

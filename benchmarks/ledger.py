@@ -110,7 +110,7 @@ def _settle(path: Path, turns: int) -> None:
             " SELECT id, 's' || (seq / 20), 'main', 'declared', 1, 0, x'', '[]', at FROM turns"
         )
         db.execute(
-            "INSERT INTO verdicts (turn, score, source, votes, hints, judge, seconds, note, heard, at)"
+            "INSERT INTO verdicts (turn, score, source, votes, hints, judge, seconds, note, feedback_seen, at)"
             " SELECT id, 1, 'judge', '[]', '[]', '', 0, '', 0, at FROM turns"
         )
         db.execute("INSERT INTO trained SELECT id, 1 FROM turns")

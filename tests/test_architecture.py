@@ -48,7 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "train": GROUND | {"versions"},
     "versions": GROUND,
     "gate": GROUND | {"formats", "tasks", "store"},
-    "views": GROUND | {"store"},
+    "views": GROUND | {"store", "versions"},
     "backends": GROUND | {"formats", "losses", "plugins", "processes"},
     "envs": GROUND,
     "clients": GROUND,

@@ -25,9 +25,10 @@ from openclaw_rl.gate.examiner import answer
 from openclaw_rl.gate.probes import everyday_probes
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Scores, StepResult
-from openclaw_rl.store import ask
+from openclaw_rl.store import submit_request
 from openclaw_rl.testing import RunningApp, ticking_app
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Tokens, Verdict, Version
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import lineage as why
 
 pytestmark = pytest.mark.anyio
@@ -161,11 +162,11 @@ def handed() -> FakePolicy:
 
 def refused(walk: Walk, number: int = 1) -> str:
     """The reason for which a version was refused, after checking that nobody was ever served it."""
-    live = walk.ledger.live_version()
+    live = LiveVersions(walk.ledger).live()
     assert live is not None
     assert live.number != number
     assert walk.ledger.version(number).state == "refused"
-    [decision] = walk.ledger.rulings(number)
+    [decision] = walk.ledger.gate_decisions(number)
     assert decision.decision == "refuse"
     return decision.reason
 
@@ -182,8 +183,8 @@ def custom(name: str) -> str:
 async def test_a_good_version_passes_and_its_decision_has_numbers_and_examples(tmp_path: Path) -> None:
     async with walking(tmp_path, "gate.tokens=400") as walk:
         assert await walk.talk() == [0, 0]
-        assert walk.ledger.live_version().number == 1  # type: ignore[union-attr]
-        [decision] = walk.ledger.rulings(1)
+        assert LiveVersions(walk.ledger).live().number == 1  # type: ignore[union-attr]
+        [decision] = walk.ledger.gate_decisions(1)
         names = [check["name"] for check in decision.evidence["checks"]]
         assert names[:4] == ["verdicts", "weights", "pinned", "corrections"], "what is cheap comes first"
         assert names[4:] == ["kl", "entropy", "length", "flaws", "relevance", "drift", "ability"]
@@ -212,7 +213,7 @@ async def test_one_contradiction_is_no_proof_but_the_next_step_remembers_it(tmp_
         assert walk.ledger.version(1).state == "live"
         await walk.talk(count=1)
         assert "2 of 2 verdicts contradict" in refused(walk, 2)
-        assert walk.ledger.live_version().number == 1  # type: ignore[union-attr]
+        assert LiveVersions(walk.ledger).live().number == 1  # type: ignore[union-attr]
 
 
 async def test_a_judge_found_out_stays_in_doubt_where_users_say_nothing_plainly(tmp_path: Path) -> None:
@@ -261,7 +262,7 @@ async def test_relevance_lost_in_small_steps_is_found_against_the_base_model(tmp
         served = [version.number for version in walk.ledger.versions() if version.state == "live"]
         assert served[:2] == [0, 1], "a little is no proof"
         fallen = next(version.number for version in walk.ledger.versions() if version.state == "refused")
-        [decision] = walk.ledger.rulings(fallen)
+        [decision] = walk.ledger.gate_decisions(fallen)
         checks = {check["name"]: check for check in decision.evidence["checks"]}
         assert checks["relevance"]["ok"], "beside the live version it is no worse beyond noise"
         assert decision.reason.startswith("drift: ")
@@ -272,7 +273,7 @@ async def test_a_second_look_that_finds_nothing_holds_for_a_few_versions(tmp_pat
     async with walking(tmp_path, "gate.tokens=80", policy=FakePolicy(answer=beside_two)) as walk:
         for _ in range(5):
             await walk.talk()
-        checks = [check for n in range(1, 6) for check in walk.ledger.rulings(n)[0].evidence["checks"]]
+        checks = [check for n in range(1, 6) for check in walk.ledger.gate_decisions(n)[0].evidence["checks"]]
         drifts = [check for check in checks if check["name"] == "drift"]
         assert [bool(check["ok"]) for check in drifts] == [True] * 5
         closely = "12 of 12 replies name what was asked about, 12 of the base model's"
@@ -293,13 +294,13 @@ async def test_flaws_at_few_prompts_are_looked_at_on_others_before_a_version_is_
     async with walking(tmp_path, "gate.tokens=200", policy=FakePolicy(answer=circles_in_two)) as walk:
         for _ in range(2):
             await walk.talk()
-        found = [check for n in (1, 2) for check in walk.ledger.rulings(n)[0].evidence["checks"]]
+        found = [check for n in (1, 2) for check in walk.ledger.gate_decisions(n)[0].evidence["checks"]]
         said = [check["detail"] for check in found if check["name"] == "flaws"]
         once = "2 of 7 replies degenerate (2 x it repeats a phrase); version 1 was found sound on others"
         assert said == ["0 of 12 replies degenerate", once]
         looked = next(check["numbers"] for check in found if check["name"] == "flaws")
         assert (looked["candidate"], looked["at_first"]["candidate"]) == (0, 2)
-        assert walk.ledger.live_version().number == 2  # type: ignore[union-attr]
+        assert LiveVersions(walk.ledger).live().number == 2  # type: ignore[union-attr]
 
 
 async def test_flaws_that_others_show_too_are_refused(tmp_path: Path) -> None:
@@ -340,8 +341,8 @@ async def test_with_the_gate_off_every_version_is_served_and_it_warns(tmp_path: 
     assert any("gate.mode is off" in note for note in resolved.notes)
     async with walking(tmp_path, custom("Flipped"), "gate.mode=off") as walk:
         await walk.talk()
-        assert walk.ledger.live_version().number == 1  # type: ignore[union-attr]
-        assert walk.ledger.rulings(1) == []
+        assert LiveVersions(walk.ledger).live().number == 1  # type: ignore[union-attr]
+        assert walk.ledger.gate_decisions(1) == []
 
 
 class Away(FakePolicy):
@@ -362,7 +363,7 @@ async def test_what_cannot_be_examined_now_is_held_and_tried_again_while_the_liv
     async with walking(tmp_path, "gate.retry=0", policy=policy) as walk:
         assert await walk.talk() == [0, 0]
         assert walk.ledger.version(1).state == "candidate"
-        [decision] = walk.ledger.rulings(1)
+        [decision] = walk.ledger.gate_decisions(1)
         assert (decision.decision, "engine is being started again" in decision.reason) == ("hold", True)
         [alarm] = (await walk.app.loops["train"].status())["alarms"]  # type: ignore[attr-defined]
         assert alarm["what"].startswith("version 1 waits for the gate")
@@ -370,8 +371,8 @@ async def test_what_cannot_be_examined_now_is_held_and_tried_again_while_the_liv
         assert walk.ledger.counts()["steps"] == 1, "no step before the one before it is decided"
         policy.away = False
         await walk.app.finish()
-        assert [one.decision for one in walk.ledger.rulings(1)] == ["hold", "promote"]
-        assert walk.ledger.live_version().number == 2  # type: ignore[union-attr]
+        assert [one.decision for one in walk.ledger.gate_decisions(1)] == ["hold", "promote"]
+        assert LiveVersions(walk.ledger).live().number == 2  # type: ignore[union-attr]
 
 
 async def test_a_policy_that_cannot_hold_a_candidate_is_told_how(tmp_path: Path) -> None:
@@ -380,7 +381,7 @@ async def test_a_policy_that_cannot_hold_a_candidate_is_told_how(tmp_path: Path)
 
     async with walking(tmp_path, policy=Simple()) as walk:
         await walk.talk()
-        [decision] = walk.ledger.rulings(1)
+        [decision] = walk.ledger.gate_decisions(1)
         assert decision.decision == "hold"
         assert "gate.mode = 'off'" in decision.reason
 
@@ -423,10 +424,10 @@ async def test_a_version_whose_ancestor_was_taken_back_is_not_promoted(tmp_path:
         policy.away = True
         await walk.talk(sentence="Please use a bulleted list.")
         assert walk.ledger.version(2).state == "candidate"
-        ask(ledger_path(walk.app.config), "rollback", {"why": "I liked it better before"})
+        submit_request(ledger_path(walk.app.config), "rollback", reason="I liked it better before")
         await walk.app.finish()
         assert walk.ledger.version(2).state == "refused"
-        assert walk.ledger.live_version().adapter is None  # type: ignore[union-attr]
+        assert LiveVersions(walk.ledger).live().adapter is None  # type: ignore[union-attr]
 
 
 # --- real weights, tiny ---

@@ -12,6 +12,7 @@ import pytest
 
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import RunningApp, running_app, ticking_app, until
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import status as views
 
 pytestmark = pytest.mark.anyio
@@ -154,6 +155,7 @@ def loops(reader: LedgerReader) -> dict[str, str]:
 WORLD = """
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
+from openclaw_rl.versions import LiveVersions
 
 class Door:
     name = "door"
@@ -207,7 +209,7 @@ async def test_a_trainer_that_cannot_start_is_shown_and_takes_nothing_down(tmp_p
         await until(lambda: loops(reader).get("train") == "failing" and walk.show(first["id"])["verdict"] is not None)
         assert any("it needs 64 GiB" in alarm for alarm in views.status(reader)["alarms"])
         assert text(await walk.ask("Still there?")) == "You said: Still there?"
-        assert reader.live_version() is not None, "version 0 is written, so a person can still roll back"
+        assert LiveVersions(reader).live() is not None, "version 0 is written, so a person can still roll back"
 
 
 async def test_the_end_does_not_wait_for_a_long_step_and_the_step_is_taken_again(tmp_path: Path) -> None:

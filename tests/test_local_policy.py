@@ -29,6 +29,7 @@ from openclaw_rl.serve import ServeLoop, build_app
 from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import MemoryLedger
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool, Version
+from openclaw_rl.versions import LiveVersions
 
 pytestmark = pytest.mark.slow
 GREEDY = Sampling(temperature=0.0, max_tokens=24)
@@ -197,7 +198,7 @@ def test_after_a_restart_every_version_of_the_ledger_answers_by_its_number(
         for number in (1, 2, 3):
             ledger.add_version(version(number, adapters[number % 4]))
         ledger.set_state(3, "live", "promoted")
-        assert loop.run(ServeLoop(policy, ledger).tick()) == 1
+        assert loop.run(ServeLoop(policy, LiveVersions(ledger)).tick()) == 1
     assert policy.live == 3
     ask = Sampling(temperature=0.0, max_tokens=10)
     loop.run(whole(policy, prompt("question 0"), ask))
@@ -383,6 +384,7 @@ import asyncio, sys, time
 from openclaw_rl.app.factories import policy_arguments
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
+from openclaw_rl.versions import LiveVersions
 
 async def main():
     options = {"model": sys.argv[1], "cache_dir": sys.argv[2], "device": "cpu", "dtype": "float32"}

@@ -13,9 +13,10 @@ from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.gate.monitor import VersionMonitor
 from openclaw_rl.gate.regression import MonitorRules, evidence, find_regression, is_new, lineage
-from openclaw_rl.store import ScoredTurn, ask
+from openclaw_rl.store import ScoredTurn, submit_request
 from openclaw_rl.testing import TemporaryLedger, make_completion
 from openclaw_rl.types import Version
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import status as views
 
 RULES = MonitorRules(**load(environ={}).config.monitor.model_dump(exclude={"mode"}))
@@ -189,18 +190,18 @@ async def test_a_drop_rolls_back_automatically_pauses_training_and_says_so(tmp_p
     story.served(0, [1.0] * 8 + [-1.0, 1.0])
     for _ in range(6):
         await story.loop.tick()
-    before = story.train.live_version()
+    before = LiveVersions(story.train).live()
     assert before is not None
     culprits = story.served(before.number, [1.0, 1.0], hint="Answer in one word.")
     await story.loop.tick()
-    worse = story.train.live_version()
+    worse = LiveVersions(story.train).live()
     assert worse is not None
     assert worse.number == before.number + 1
     waiting = story.served(worse.number, [-1.0] * 8)
     for _ in range(4):
         await story.loop.tick()
 
-    again = story.train.live_version()
+    again = LiveVersions(story.train).live()
     assert again is not None
     assert again.adapter == before.adapter
     assert again.note.startswith(f"rollback from {worse.number} to {before.number}: automatic:")
@@ -214,7 +215,7 @@ async def test_a_drop_rolls_back_automatically_pauses_training_and_says_so(tmp_p
     assert steps is not None
     assert not set(waiting) & {turn for n in range(1, steps.number + 1) for turn in story.train.step(n).turns}
 
-    ask(story.path, "resume", {})
+    submit_request(story.path, "resume")
     await story.loop.tick()
     assert story.train.dropped(waiting[0]).reason == "taken back"  # type: ignore[union-attr]
     assert views.status(story.train)["turns"]["dropped"]["taken back"] == 8

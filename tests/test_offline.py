@@ -16,6 +16,7 @@ from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, LedgerHeld
 from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger
 from openclaw_rl.train import records
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import transcripts
 
 pytestmark = pytest.mark.anyio
@@ -57,7 +58,7 @@ async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path
     assert (second.startswith("step 2: 2 samples"), second.endswith("version 2")) == (True, True)
     assert last.endswith("a.jsonl: 4 turns taken, 0 known already, 0 refused")
     with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
-        live = ledger.live_version()
+        live = LiveVersions(ledger).live()
         known = " ".join(read_rules(live.adapter))
         assert "under 30 words" in known
         assert "bullet lists" in known
@@ -75,7 +76,7 @@ async def test_the_same_file_again_trains_nothing_and_a_longer_one_only_what_is_
     more = await train(tmp_path / "run", copy)
     assert (more.reports[copy].turns, more.reports[copy].known) == (2, 2)
     with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
-        inside = read_turns(ledger.live_version().adapter)
+        inside = read_turns(LiveVersions(ledger).live().adapter)
         assert len(inside) == len(set(inside)) == 4
 
 
@@ -119,7 +120,7 @@ async def test_what_was_interrupted_is_gone_on_with(tmp_path: Path) -> None:
     done = await train(tmp_path / "run", file)
     assert done.trained == 1
     with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
-        inside = read_turns(ledger.live_version().adapter)
+        inside = read_turns(LiveVersions(ledger).live().adapter)
         assert len(inside) == len(set(inside)) == 3
 
 
@@ -131,7 +132,7 @@ async def test_several_files_and_a_checkpoint_to_begin_with(tmp_path: Path) -> N
     done = await train(tmp_path / "new", second, third, sets=(resume, "run.record=false"))
     assert (done.live, done.trained) == (2, 2)
     with LedgerReader(tmp_path / "new" / "ledger.db") as ledger:
-        assert len(read_rules(ledger.live_version().adapter)) == 2
+        assert len(read_rules(LiveVersions(ledger).live().adapter)) == 2
         trained = ledger.turn(ledger.last_step().turns[0])
         assert trained.completion.version == 1, "read with the checkpoint's own weights"
     assert not (tmp_path / "new" / "record.jsonl").exists()

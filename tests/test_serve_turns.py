@@ -14,8 +14,9 @@ from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.errors import LedgerError
 from openclaw_rl.serve import RequestLimits, ServeLoop, patterns
 from openclaw_rl.store import CollectLedger, ServeLedger
-from openclaw_rl.testing import MemoryLedger, RunningServer, ScriptedPolicy, serving, sse_events
+from openclaw_rl.testing import MemoryVersions, RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Version
+from openclaw_rl.versions import LiveVersions
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
 
@@ -274,10 +275,10 @@ def test_arguments_of_a_call_are_redacted_and_stay_json() -> None:
 
 @pytest.mark.anyio
 async def test_the_loop_takes_up_a_new_version_once() -> None:
-    policy, ledger = ScriptedPolicy(), MemoryLedger()
-    loop = ServeLoop(policy, ledger)
+    policy, versions = ScriptedPolicy(), MemoryVersions()
+    loop = ServeLoop(policy, LiveVersions(versions))
     assert await loop.tick() == 0
-    ledger.live = Version(number=4, parent=3, base="scripted", adapter="a4", state="live")
+    versions.add(Version(number=4, parent=3, base="scripted", adapter="a4", state="live"))
     assert [await loop.tick(), await loop.tick()] == [1, 0]
     assert (policy.loaded, policy.live, loop.name) == ([4], 4, "serve")
 

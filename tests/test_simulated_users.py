@@ -25,6 +25,7 @@ from openclaw_rl.tasks.everyday import Task, is_relevant, is_right
 from openclaw_rl.tasks.preferences import PREFERENCES, Preference
 from openclaw_rl.testing import ticking_app
 from openclaw_rl.text import degenerate, items, sentence_count, word_count
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import status as views
 
 THIRTY = " ".join(f"word{number}" for number in range(30))
@@ -287,7 +288,7 @@ async def test_a_preference_travels_from_the_user_to_the_weights_with_and_withou
         await app.finish()
         corrected = views.turn(reader, turns[0].turn)
         assert [message["content"] for message in corrected["next_state"]] == [turns[0].response]
-        live = reader.live_version()
+        live = LiveVersions(reader).live()
         assert live is not None
         assert live.number >= 1
         [learned] = await run_session(client, user, 100, named=named)

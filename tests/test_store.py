@@ -6,6 +6,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.errors import LedgerDamaged, LedgerDown, LedgerHeld, LedgerNewer, NotInLedger
+from openclaw_rl.errors import ConfigError, LedgerDamaged, LedgerDown, LedgerHeld, LedgerNewer, NotInLedger
 from openclaw_rl.store import (
     WRITERS,
     CollectLedger,
@@ -23,10 +24,10 @@ from openclaw_rl.store import (
     LedgerWriter,
     ServeLedger,
     TrainLedger,
-    ask,
     codec,
+    submit_request,
 )
-from openclaw_rl.store.schema import MIGRATIONS
+from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn, make_verdict
 from openclaw_rl.types import (
     Baseline,
@@ -41,6 +42,8 @@ from openclaw_rl.types import (
     Verdict,
     Version,
 )
+from openclaw_rl.versions import LiveVersions, VersionManager, checkpoints
+from openclaw_rl.versions.checkpoints import Checkpoint, Memory
 
 words = st.text(max_size=40)
 ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=50).map(tuple)
@@ -150,9 +153,9 @@ def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path:
     assert train.untrained(10) == []
     assert train.step(1) == step
     assert train.trained_in(turn.id) == 1
-    assert train.live_version().number == 0
+    assert LiveVersions(train).live().number == 0
     train.set_state(1, "live", "better")
-    assert train.live_version().number == 1
+    assert LiveVersions(train).live().number == 1
     assert [s for s, _, _ in train.history(1)] == ["candidate", "live"]
 
 
@@ -287,7 +290,7 @@ WRITES = {
     ImportLedger: {"add_recorded"},
     CollectLedger: {"new_turns", "open_turns", "settled_turns", "new_endings", "settle"},
     JudgeLedger: {"unjudged", "late_feedback", "add_verdicts", "scores"},
-    TrainLedger: {"untrained", "add_drops", "add_step", "add_version", "set_state", "add_ruling"}
+    TrainLedger: {"untrained", "add_drops", "add_step", "add_version", "set_state", "add_gate_decision"}
     | {"new_requests", "done_requests", "pause"},
 }
 
@@ -392,9 +395,9 @@ def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Pa
 
 def test_a_request_is_there_until_it_is_done_and_survives_a_restart(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "train") as train:
-        ask(ledger_path, "rollback", {"to": 3})
+        submit_request(ledger_path, "rollback", version=3)
         [request] = train.new_requests(10)
-        assert (request.command, request.argument) == ("rollback", {"to": 3})
+        assert (request.command, request.version, request.reason) == ("rollback", 3, "on request")
     with one_of_each(ledger_path, "train") as train:
         assert len(train.new_requests(10)) == 1
         train.done_requests(request.seq)
@@ -459,7 +462,7 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
         collect.new_turns(1), collect.open_turns(), collect.new_endings(1), judge.unjudged(1), judge.late_feedback(1)
         (
             train.untrained(1),
-            ledger.live_version(),
+            LiveVersions(ledger).live(),
             ledger.session("s", "u"),
             ledger.has_session("s", "u"),
             ledger.verdict("t"),
@@ -481,3 +484,52 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
                 )
             ]
             assert not scans, (sql, steps)
+
+
+def of_layout_6(path: Path) -> None:
+    """A ledger as the release before this layout wrote it."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((Path(__file__).parent / "data" / "ledger_layout_6.sql").read_text())
+        db.execute("PRAGMA user_version = 6")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def test_a_ledger_of_layout_6_opens_with_its_states_as_fields_and_goes_on(ledger_path: Path) -> None:
+    of_layout_6(ledger_path)
+    one, two = "01a00000000000000000000001", "01a00000000000000000000002"
+    with one_of_each(ledger_path, "train") as train, one_of_each(ledger_path, "judge") as judge:
+        found = [(v.number, v.state, v.origin, v.source, v.request) for v in train.versions()]
+        assert found == [
+            (0, "live", "trained", None, None),
+            (1, "live", "checkpoint", "/elsewhere/versions/000007", None),
+            (2, "rolled back", "trained", None, None),
+            (3, "live", "rollback", None, None),
+        ]
+        assert LiveVersions(train).live().number == 3
+        assert (train.pinned(), train.pinned_turns(), train.paused()) == ({1}, [two], "a look first")
+        asked = [(r.seq, r.command, r.version, r.turn) for r in train.new_requests(9)]
+        assert asked == [
+            (2, "pin version", 2, None),
+            (3, "pin version", 1, None),
+            (4, "unpin version", 2, None),
+            (5, "pin turn", None, two),
+            (6, "pause", None, None),
+        ]
+        assert [(d.decision, d.against) for d in train.gate_decisions(2)] == [("promote", 1)]
+        assert (train.trained_in(one), train.last_step().number) == (8, 8)
+        [late] = judge.late_feedback(9)
+        assert (late.turn.id, late.feedback[0].hint) == (two, "Say it in French, please.")
+        assert submit_request(ledger_path, "resume") == 7
+        assert VersionManager(train).roll_back(2, "better after all", request=8).number == 4
+        assert (train.version_of_request(8).adapter, train.paused()) == (train.version(2).adapter, None)
+
+
+def test_a_checkpoint_is_known_again_by_its_directory_in_a_ledger_of_layout_6(ledger_path: Path) -> None:
+    of_layout_6(ledger_path)
+    same, other = (
+        Checkpoint(directory=Path("/elsewhere/versions") / name, base="b", memory=Memory()) for name in ("000007", "7")
+    )
+    with one_of_each(ledger_path, "train") as train:
+        assert not checkpoints.fresh(same, train.versions())
+        with pytest.raises(ConfigError, match="this run has versions of its own already"):
+            checkpoints.fresh(other, train.versions())

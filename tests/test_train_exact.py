@@ -31,6 +31,7 @@ from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Completion, Drop, Message, Prompt, Sample, Sampling, Step, Version
+from openclaw_rl.versions import LiveVersions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -139,7 +140,7 @@ class Run(TemporaryLedger):
             while self._taken() < number:
                 await loop.tick()
         await loop.tick()
-        live, last = self.train.live_version(), self.train.last_step()
+        live, last = LiveVersions(self.train).live(), self.train.last_step()
         assert live is not None
         assert last is not None
         assert (live.number, last.number) == (3, 3)

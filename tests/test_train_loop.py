@@ -15,11 +15,11 @@ from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, GateDecision, StepResult
-from openclaw_rl.store import ask
+from openclaw_rl.store import submit_request
 from openclaw_rl.testing import TemporaryLedger, make_outcome, make_turn, make_verdict
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Hint, Sample, Turn, Version
-from openclaw_rl.versions.rollback import roll_back
+from openclaw_rl.versions import LiveVersions, VersionManager
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ async def test_a_full_batch_becomes_a_version_that_is_live(tmp_path: Path) -> No
     second = story.said(1.0)
     assert await story.loop.tick() == 2
     assert story.train.step(1).turns == tuple(sorted((first, second)))
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert (live.number, live.parent, live.step) == (1, 0, 1)
     assert read_rules(live.adapter) == ("Be brief, please.",)
     assert await story.loop.tick() == 0
@@ -60,7 +60,7 @@ async def test_a_user_who_stops_talking_still_gets_what_was_learned(tmp_path: Pa
     assert await story.loop.tick() == 0
     story.now += 61
     assert await story.loop.tick() == 1
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
 
 
 async def test_a_turn_without_signal_is_dropped_with_a_reason_and_counted(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ async def test_a_step_that_fails_uses_up_no_turn_and_is_tried_again(tmp_path: Pa
         await story.loop.tick()
     assert story.train.last_step() is None
     assert await story.begin(FakeTrainer()).tick() == 2
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
 
 
 class Alarmed(Failing):
@@ -119,9 +119,9 @@ async def test_a_candidate_that_a_crash_left_undecided_is_promoted_at_the_next_s
     story = Story(tmp_path)
     await story.loop.tick()
     story.train.add_version(Version(number=1, parent=0, base="fake", adapter=str(tmp_path / "a"), step=None))
-    assert story.train.live_version().number == 0
+    assert LiveVersions(story.train).live().number == 0
     await story.begin(FakeTrainer()).tick()
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
 
 
 async def test_a_run_of_other_weights_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_who_asks_for_a_rollback_is_told_of_it_and_not_of_a_version_that_g
     story.train.add_version(Version(number=2, parent=1, base="fake", adapter="two", state="live", note="step 2"))
     await asyncio.sleep(0.3)
     assert not asked.done()
-    roll_back(story.train, to=None, why="too terse")
+    VersionManager(story.train).roll_back(None, "too terse", request=requests[0].seq)
     story.train.done_requests(requests[0].seq)
     assert (await asked).note == "rollback from 2 to 1: too terse"
 
@@ -170,15 +170,15 @@ async def test_a_rollback_does_not_wait_for_a_step_and_what_the_step_makes_is_no
     story.said(-1.0, "Rule two, please."), story.said(-1.0, "Rule two, please.")
     tick = asyncio.ensure_future(story.loop.tick())
     await slow.begun.wait()
-    request = ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    request = submit_request(tmp_path / "ledger.db", "rollback", reason="too terse")
     while not story.train.carried_out(request):
         await asyncio.sleep(0.01)
     assert not tick.done()
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert (live.number, live.adapter, live.note) == (2, None, "rollback from 1 to 0: too terse")
     slow.go_on.set()
     await tick
-    assert story.train.live_version() == live
+    assert LiveVersions(story.train).live() == live
     assert (story.train.version(3).parent, story.train.version(3).state) == (1, "refused")
 
 
@@ -199,11 +199,11 @@ async def test_a_rollback_does_not_wait_for_a_trainer_that_starts(tmp_path: Path
     tick = asyncio.ensure_future(story.loop.tick())
     await loading.begun.wait()
     story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
-    request = ask(tmp_path / "ledger.db", "rollback", {})
+    request = submit_request(tmp_path / "ledger.db", "rollback")
     while not story.train.carried_out(request):
         await asyncio.sleep(0.01)
     assert not tick.done()
-    assert story.train.live_version().adapter is None
+    assert LiveVersions(story.train).live().adapter is None
     loading.go_on.set()
     await tick
 
@@ -230,13 +230,13 @@ async def test_a_rollback_during_an_examination_undoes_its_ruling(tmp_path: Path
         if rule == "Rule one, please.":
             await tick
     await gate.begun.wait()
-    request = ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    request = submit_request(tmp_path / "ledger.db", "rollback", reason="too terse")
     while not story.train.carried_out(request):
         await asyncio.sleep(0.01)
     gate.go_on.set()
     await tick
     await loop.tick()
-    assert story.train.live_version().note == "rollback from 1 to 0: too terse"
+    assert LiveVersions(story.train).live().note == "rollback from 1 to 0: too terse"
     assert story.train.version(2).state == "refused"
 
 
@@ -246,16 +246,16 @@ async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goe
         story.said(-1.0, rule), story.said(-1.0, rule)
         await story.loop.tick()
     one, two = story.train.version(1), story.train.version(2)
-    ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    submit_request(tmp_path / "ledger.db", "rollback", reason="too terse")
     assert await story.loop.tick() == 1
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert (live.number, live.adapter, live.note) == (3, one.adapter, "rollback from 2 to 1: too terse")
     assert story.train.version(2).state == "rolled back"
     assert story.train.version(2).adapter == two.adapter
-    assert roll_back(story.train, to=None, why="further").adapter is None
+    assert VersionManager(story.train).roll_back(None, "further").adapter is None
     with pytest.raises(NotInLedger, match="base model is live"):
-        roll_back(story.train, to=None, why="further")
-    assert roll_back(story.train, to=2, why="it was good after all").adapter == two.adapter
+        VersionManager(story.train).roll_back(None, "further")
+    assert VersionManager(story.train).roll_back(2, "it was good after all").adapter == two.adapter
 
 
 class Undecided:
@@ -278,21 +278,21 @@ async def test_a_held_version_is_refused_once_what_it_was_trained_from_is_rolled
         story.said(-1.0, rule), story.said(-1.0, rule)
         await loop.tick()
     assert [story.train.version(n).state for n in (1, 2)] == ["live", "candidate"]
-    roll_back(story.train, to=None, why="too terse")
+    VersionManager(story.train).roll_back(None, "too terse")
     if deleted:
         story.train.set_state(1, "deleted", "retention")
     await loop.tick()
     assert story.train.version(2).state == "refused"
-    assert story.train.live_version().number == 3
+    assert LiveVersions(story.train).live().number == 3
 
 
 async def test_a_request_that_cannot_be_met_does_not_block_the_next(tmp_path: Path) -> None:
     story = Story(tmp_path)
     await story.loop.tick()
-    ask(tmp_path / "ledger.db", "rollback", {"to": 99})
-    ask(tmp_path / "ledger.db", "rollback", {"to": 0})
+    submit_request(tmp_path / "ledger.db", "rollback", version=99)
+    submit_request(tmp_path / "ledger.db", "rollback", version=0)
     assert await story.loop.tick() == 2
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
     assert await story.loop.tick() == 0
 
 
@@ -307,10 +307,10 @@ async def test_three_alarms_in_a_row_pause_training_until_a_person_resumes_it(tm
     [alarm] = (await story.loop.status())["alarms"]
     assert "training is paused: 3 alarms" in alarm["what"]
     assert await story.begin(FakeTrainer()).tick() == 0, "a restart does not forget it"
-    ask(tmp_path / "ledger.db", "resume", {})
+    submit_request(tmp_path / "ledger.db", "resume")
     loop = story.begin(FakeTrainer())
     assert await loop.tick() == 3
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
 
 
 class Plays:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.ports import Decision, GateDecision, Regression
-from openclaw_rl.store import TrainLedger, ask
+from openclaw_rl.store import TrainLedger, submit_request
 from openclaw_rl.train.control import TrainingControl
 from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview
 from openclaw_rl.types import Version
+from openclaw_rl.versions import LiveVersions
 
 
 @pytest.fixture
@@ -36,12 +37,12 @@ def test_alarms_in_a_row_pause_and_one_that_is_cleared_begins_a_new_row(ledger: 
 
 
 def test_a_command_that_nobody_knows_is_passed_by(ledger: TrainLedger, tmp_path: Path) -> None:
-    ask(tmp_path / "ledger.db", "sing", {})
-    ask(tmp_path / "ledger.db", "rollback", {"to": 0})
+    submit_request(tmp_path / "ledger.db", "sing")
+    submit_request(tmp_path / "ledger.db", "rollback", version=0)
     control = TrainingControl(ledger, pause_after=3)
     assert control.carry_out_requests() == 2
     assert control.carry_out_requests() == 0
-    live = ledger.live_version()
+    live = LiveVersions(ledger).live()
     assert live is not None
     assert (live.number, live.adapter) == (3, None)
 
@@ -77,7 +78,7 @@ async def test_a_held_candidate_is_examined_again_when_its_time_has_come(ledger:
     assert not await review.decided(), "it is not examined yet"
     now[0] += 1
     assert not await review.decided()
-    assert len(ledger.rulings(3)) == 1, "the same decision is written once"
+    assert len(ledger.gate_decisions(3)) == 1, "the same decision is written once"
     now[0] += 30
     assert await review.decided()
     assert review.held is None
@@ -99,7 +100,7 @@ def test_an_automatic_rollback_takes_what_was_built_on_the_regression_with_it(le
     rollback = AutomaticRollback(ledger, Worse(1, to=0))
     assert rollback.carry_out()
     assert [ledger.version(number).state for number in (1, 2)] == ["rolled back", "rolled back"]
-    live = ledger.live_version()
+    live = LiveVersions(ledger).live()
     assert live is not None
     assert (live.number, live.parent, live.adapter) == (3, 0, None)
     assert ledger.paused() == "version 3 went back to 0 automatically: 6 of 6 bad"

@@ -14,7 +14,7 @@ from openclaw_rl.backends.fake import ADAPTER, FakePolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import GateDecision, Stream
-from openclaw_rl.store import PIN, UNPIN, CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, submit_request
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Hint, Prompt, Sampling, Step, Version
 from openclaw_rl.views import lineage as why
@@ -54,11 +54,11 @@ def run(tmp_path: Path) -> Path:
         train.add_version(Version(number=0, parent=None, base="fake", state="live", note="the base model"))
         first = Version(number=1, parent=0, base="fake", adapter=str(one), step=1, note="step 1")
         train.add_step(Step(number=1, turns=("t1", "t2"), metrics={"loss": 0.5}, seconds=1.0), first)
-        train.add_ruling(_ruling(1, "promote", "passed: all"))
+        train.add_gate_decision(_ruling(1, "promote", "passed: all"))
         train.set_state(1, "live", "passed: all")
         second = Version(number=2, parent=1, base="fake", adapter=str(tmp_path / "two"), step=2, note="step 2")
         train.add_step(Step(number=2, turns=("t3",), metrics={}, seconds=1.0), second)
-        train.add_ruling(_ruling(2, "refuse", "length: 1.0 words a reply"))
+        train.add_gate_decision(_ruling(2, "refuse", "length: 1.0 words a reply"))
         train.set_state(2, "refused", "length: 1.0 words a reply")
         train.add_version(
             Version(number=3, parent=1, base="fake", adapter=str(one), step=1, state="live", note="rollback to 1")
@@ -154,10 +154,12 @@ def test_a_turn_that_a_remembered_rule_taught_names_the_turn_it_came_from(run: P
 
 def test_pins_are_what_a_person_last_said(run: Path) -> None:
     path = run / "ledger.db"
-    for verb, turn in ((PIN, "t1"), (PIN, "t2"), (UNPIN, "t1"), (PIN, "t3")):
-        ask(path, verb, {"turn": turn})
+    for turn in ("t1", "t2"):
+        submit_request(path, "pin turn", turn=turn)
+    submit_request(path, "unpin turn", turn="t1")
+    submit_request(path, "pin turn", turn="t3")
     with LedgerReader(path) as ledger:
-        assert ledger.examples() == ["t2", "t3"]
+        assert ledger.pinned_turns() == ["t2", "t3"]
         assert why.turn(ledger, "t2")["pinned"]
 
 

@@ -13,7 +13,7 @@ from openclaw_rl.train.queue import QueueSettings
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import SampleSettings
 from openclaw_rl.train.startup import RunOrigin
-from openclaw_rl.versions import retention
+from openclaw_rl.versions import RetentionPolicy
 
 
 def sample_settings(**more: Any) -> SampleSettings:
@@ -48,7 +48,7 @@ def train_loop(
     samples: SampleSettings | None = None,
     gate: Gate | None = None,
     monitor: LiveMonitor | None = None,
-    retain: retention.Policy | None = None,
+    retain: RetentionPolicy | None = None,
     recorder: Recorder | None = None,
     clock: Callable[[], float] = time.time,
     **queue: Any,

@@ -28,11 +28,12 @@ from openclaw_rl.backends.local.engine.messages import (
 )
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
-from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
+from openclaw_rl.errors import BackendError, BackendGone, FatalRequest
 from openclaw_rl.ports import Delta, ReportsOutage
 from openclaw_rl.serve import RequestLimits, ServeLoop, build_app
-from openclaw_rl.testing import FakeClock, MemoryLedger
+from openclaw_rl.testing import FakeClock, MemoryLedger, MemoryVersions
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
+from openclaw_rl.versions import LiveVersions
 
 READY = EngineReady(
     name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100
@@ -230,11 +231,11 @@ async def test_one_that_is_down_is_started_again_by_itself(machine: Machine, mon
 
 
 async def test_where_the_live_weights_are_gone_the_nearest_older_ones_answer_and_it_is_said(machine: Machine) -> None:
-    policy, ledger = toy(), Book()
+    policy, ledger = toy(), MemoryVersions(Version(number=0, parent=None, base="toy"))
     await policy.start()
     ledger.add(version(1), version(2, 1), version(3, 2), version(4, 2))  # 3 was refused: 4 was trained from 2
     clock = FakeClock()
-    loop = ServeLoop(policy, ledger, clock=clock)
+    loop = ServeLoop(policy, LiveVersions(ledger), clock=clock)
     await loop.tick()
     assert policy.live == 4
     machine.broken = {4, 2}
@@ -260,11 +261,11 @@ async def test_where_the_live_weights_are_gone_the_nearest_older_ones_answer_and
 
 
 async def test_a_run_whose_live_weights_are_gone_starts_with_older_ones(machine: Machine) -> None:
-    policy, ledger = toy(), Book()
+    policy, ledger = toy(), MemoryVersions(Version(number=0, parent=None, base="toy"))
     ledger.add(version(1), version(2, 1), version(3, 2))
     machine.broken = {3, 2}
     await policy.start()
-    loop = ServeLoop(policy, ledger)
+    loop = ServeLoop(policy, LiveVersions(ledger))
     assert (await loop.tick(), policy.live) == (1, 1)
     assert (await loop.tick(), policy.live) == (0, 1)
     ledger.add(version(4, 1))
@@ -302,27 +303,6 @@ async def test_readyz_says_why_and_what_is_not_ready_is_refused_not_held(tmp_pat
         assert (told.status_code, told.json()["reasons"]) == (503, ["the local engine is down: no memory"])
         (alarm,) = (await app.loops["serve"].status())["alarms"]  # type: ignore[attr-defined]
         assert alarm["what"] == "the local engine is down: no memory"
-
-
-class Book:
-    """Versions that are written down; the newest is live."""
-
-    def __init__(self) -> None:
-        self._versions = [Version(number=0, parent=None, base="toy")]
-
-    def add(self, *versions: Version) -> None:
-        self._versions += versions
-
-    def versions(self) -> list[Version]:
-        return list(self._versions)
-
-    def live_version(self) -> Version:
-        return self._versions[-1]
-
-    def version(self, number: int) -> Version:
-        if number >= len(self._versions):
-            raise NotInLedger(f"no version {number}")
-        return self._versions[number]
 
 
 @contextmanager

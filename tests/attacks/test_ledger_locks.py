@@ -16,14 +16,14 @@ from system import System
 from openclaw_rl.app.actions import roll_back_now
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
-from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, submit_request
 from openclaw_rl.testing import make_turn
 from openclaw_rl.types import Version
-from openclaw_rl.versions.rollback import roll_back
+from openclaw_rl.versions import VersionManager
 
 SHELL = "import sqlite3, sys; db = sqlite3.connect(sys.argv[1]); db.execute('SELECT count(*) FROM turns').fetchall(); db.close()"
-ASK = "import sys; from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, ask; ask(sys.argv[1], 'pause', {})"
-FIND = "import sys; from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger; LedgerReader(sys.argv[1]).turn(sys.argv[2])"
+ASK = "import sys; from openclaw_rl.store import submit_request; submit_request(sys.argv[1], 'pause')"
+FIND = "import sys; from openclaw_rl.store import LedgerReader; LedgerReader(sys.argv[1]).turn(sys.argv[2])"
 
 
 def elsewhere(code: str, *words: object) -> None:
@@ -43,7 +43,7 @@ def test_another_connection_of_this_process_costs_a_ledger_none_of_its_locks(led
     with ServeLedger(ledger_path, sync="full") as serve:
         JudgeLedger(ledger_path).close()
         LedgerReader(ledger_path).close()
-        ask(ledger_path, "resume", {})
+        submit_request(ledger_path, "resume")
         elsewhere(other, ledger_path)
         assert deleted("self") == []
         serve.add_turn(turn)
@@ -72,7 +72,7 @@ def test_a_turn_that_is_answered_after_pause_is_found(tmp_path: Path, system: Sy
     with urllib.request.urlopen(request, timeout=20) as answer:
         turn = json.load(answer)["id"]
     with LedgerReader(tmp_path / "ledger.db") as reader:
-        assert (reader.turn(turn).id, reader.paused()) == (turn, "asked for")
+        assert (reader.turn(turn).id, reader.paused()) == (turn, "on request")
     system.kill()
     with LedgerReader(tmp_path / "ledger.db") as reader:
         assert reader.has_turn(turn), "it was answered, so it is on disk"
@@ -90,7 +90,7 @@ async def test_a_rollback_is_reported_done_though_a_newer_version_is_live_by_the
         asked = asyncio.ensure_future(roll_back_now(config, to=0, why="worse"))
         while not (requests := train.new_requests(1)) and not asked.done():
             await asyncio.sleep(0)
-        roll_back(train, to=0, why="worse")
+        VersionManager(train).roll_back(0, "worse", request=requests[0].seq)
         train.add_version(Version(number=3, parent=2, base="b", adapter="v3", state="live"))
         train.done_requests(requests[0].seq)
         done = await asked

@@ -16,6 +16,7 @@ from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Drop, Prompt, Sample
+from openclaw_rl.versions import LiveVersions
 
 
 class Poisoned(FakeTrainer):
@@ -63,7 +64,7 @@ async def test_a_turn_that_the_trainer_dies_of_is_found_dropped_and_costs_no_oth
     failed += await until_idle(story)
     (drop,) = dropped(story, turns)
     assert (drop.turn, drop.detail) == (turns[5], "BackendError: the training worker died (exit code 3)")
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert live is not None
     assert live.adapter is not None
     assert sorted(read_turns(live.adapter)) == sorted(set(turns) - {turns[5]}), "each of the others, once"

@@ -14,9 +14,9 @@ from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.judges import build_judge, hint_limits
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
-from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, ask
+from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, submit_request
 from openclaw_rl.types import Version
-from openclaw_rl.versions.rollback import chosen, roll_back, rolled_back
+from openclaw_rl.versions import LiveVersions, VersionManager
 from openclaw_rl.views import transcripts
 
 
@@ -26,7 +26,7 @@ async def import_files(
     """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
     async with running_policy(config) as policy:
         with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
-            live = ledger.live_version()
+            live = LiveVersions(ledger).live()
             if live is not None:
                 await policy.load(live)
             reports = {}
@@ -62,16 +62,15 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
     path = ledger_path(config)
     patience = config.run.backoff + 30.0 if patience is None else patience
     with LedgerReader(path) as reader:
-        newest = max((version.number for version in reader.versions()), default=-1)
-        chosen(reader, to)  # raises when it cannot be done
+        LiveVersions(reader).rollback_target(to)  # raises when it cannot be done
         try:
             with TrainLedger(path, sync=config.store.sync) as ledger:
-                return roll_back(ledger, to=to, why=why)
+                return VersionManager(ledger).roll_back(to, why)
         except LedgerHeld:
-            request = ask(path, "rollback", {"to": to, "why": why})
+            request = submit_request(path, "rollback", version=to, reason=why)
         for _ in range(int(patience / 0.1)):
             if reader.carried_out(request):
-                return _made(reader, newest, why)
+                return _made(reader, request)
             await asyncio.sleep(0.1)
     raise LedgerError(
         f"the rollback is written down (request {request}) and not carried out yet: the trainer is at work",
@@ -79,9 +78,9 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
     )
 
 
-def _made(reader: LedgerReader, newest: int, why: str) -> Version:
+def _made(reader: LedgerReader, request: int) -> Version:
     """The version that a rollback made; by now another one may be live already."""
-    for version in reader.versions():
-        if version.number > newest and rolled_back(version) and version.note.endswith(f": {why}"):
-            return version
-    raise LedgerError("the running trainer refused to roll back", remedy="its log says why")
+    version = reader.version_of_request(request)
+    if version is None:
+        raise LedgerError("the running trainer refused to roll back", remedy="its log says why")
+    return version

@@ -39,7 +39,7 @@ from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, LedgerWriter, ServeLedger, TrainLedger, Writer
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
-from openclaw_rl.versions import retention
+from openclaw_rl.versions import LiveVersions, RetentionPolicy
 
 if TYPE_CHECKING:
     from openclaw_rl.gate.candidates import LazyPolicy
@@ -110,7 +110,7 @@ class App:
 
         assert self.policy is not None
         self._turns = self._opened(ServeLedger(ledger_path(self.config), sync=self.config.store.sync))
-        return ServeLoop(self.policy, self._turns, alarms=self._unkept)
+        return ServeLoop(self.policy, LiveVersions(self._turns), alarms=self._unkept)
 
     def _unkept(self) -> list[dict[str, Any]]:
         return self.api.state.server.answerer.recorder.alarms() if self.api is not None else []
@@ -153,7 +153,7 @@ class App:
             ),
             review=Review(gate=self._gate(ledger), monitor=self._monitor(ledger), retry=self.config.gate.retry),
             housekeeping=Housekeeping(
-                retain=retention.Policy(keep=train.keep, interval=train.save_interval),
+                retain=RetentionPolicy(keep=train.keep, interval=train.save_interval),
                 recorder=self._keep_records(ledger),
             ),
             pause_after=train.alarms.pause_after,

@@ -16,6 +16,7 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
 from openclaw_rl.store import ImportLedger
 from openclaw_rl.train.loop import TrainLoop
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views.transcripts import Report, import_file
 
 Said = Callable[[str], None]
@@ -65,6 +66,7 @@ class _Line:
 
     def __init__(self, app: App, policy: Policy, ledger: ImportLedger, user: str, said: Said) -> None:
         self._app, self._policy, self._ledger = app, policy, ledger
+        self._versions = LiveVersions(ledger)
         self._user, self._say = user, said
         last = ledger.last_step()
         self._told = last.number if last else 0
@@ -98,7 +100,7 @@ class _Line:
 
     async def _up_to_date(self) -> None:
         """Read on with the newest version, so that what is read is measured by what will train on it."""
-        live = self._ledger.live_version()
+        live = self._versions.live()
         if live is not None and live.number != self._policy.live:
             await self._policy.load(live)
 
@@ -118,13 +120,13 @@ class _Line:
             self._summary.trained += len(step.turns)
 
     def _end(self) -> Summary:
-        live, newest = self._ledger.live_version(), self._ledger.versions()[-1]
+        live, candidate = self._versions.live(), self._versions.candidate()
         now = self._ledger.drop_counts()
         self._summary.dropped = {
             why: count - before for why, count in now.items() if count > (before := self._dropped.get(why, 0))
         }
         self._summary.live = live.number if live else 0
-        self._summary.undecided = newest.number if newest.state == "candidate" else None
+        self._summary.undecided = candidate.number if candidate else None
         self._summary.waiting = self._ledger.backlog()
         self._summary.paused = self._ledger.paused()
         return self._summary

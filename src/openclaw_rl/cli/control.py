@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,11 +11,12 @@ from openclaw_rl.cli.options import sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
+    from openclaw_rl.types import Command
 
 
 @click.command()
 @click.argument("to", type=int, required=False, metavar="[VERSION]")
-@click.option("--why", default="asked for", show_default=True, help="The reason, for the ledger.")
+@click.option("--why", default="on request", show_default=True, help="The reason, for the ledger.")
 @sources
 def rollback(resolved: Resolved, to: int | None, why: str) -> None:
     """Serve older weights again, as a new version.
@@ -29,23 +30,23 @@ def rollback(resolved: Resolved, to: int | None, why: str) -> None:
 
 
 @click.command()
-@click.option("--why", default="asked for", show_default=True, help="The reason, for the ledger.")
+@click.option("--why", default="on request", show_default=True, help="The reason, for the ledger.")
 @sources
 def pause(resolved: Resolved, why: str) -> None:
     """Pause training; serving, collecting and judging go on."""
-    _ask(resolved, "pause", {"why": why})
+    _submit(resolved, "pause", reason=why)
 
 
 @click.command()
 @sources
 def resume(resolved: Resolved) -> None:
     """Resume training after 'pause' or an alarm."""
-    _ask(resolved, "resume", {})
+    _submit(resolved, "resume", reason="")
 
 
-def _ask(resolved: Resolved, command: str, argument: dict[str, Any]) -> None:
+def _submit(resolved: Resolved, command: Command, *, reason: str) -> None:
     from openclaw_rl.app.application import ledger_path
-    from openclaw_rl.store import ask
+    from openclaw_rl.store import submit_request
 
-    ask(ledger_path(resolved.config), command, argument)
+    submit_request(ledger_path(resolved.config), command, reason=reason)
     click.echo(f"{command}: written down; a running trainer takes it up at its next tick")

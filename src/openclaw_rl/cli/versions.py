@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
-from openclaw_rl.errors import NotInLedger
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -99,24 +98,24 @@ def unpin(resolved: Resolved, name: str) -> None:
 
 def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
     from openclaw_rl.app.application import ledger_path
-    from openclaw_rl.store import PIN, UNPIN, ask
+    from openclaw_rl.store import submit_request
+    from openclaw_rl.versions import LiveVersions
     from openclaw_rl.views.status import turn_id
 
-    argument: dict[str, Any]
+    path = ledger_path(resolved.config)
     with reader(resolved) as ledger:
         if name.isdecimal():
-            if ledger.version(int(name)).state == "deleted":  # raises when there is no such version
-                raise NotInLedger(f"the weights of version {name} are no longer kept")
-            command, argument = ("pin" if on else "unpin"), {"version": int(name)}
+            version = LiveVersions(ledger).kept(int(name))
+            submit_request(path, "pin version" if on else "unpin version", version=version.number)
         else:
-            command, argument = (PIN if on else UNPIN), {"turn": ledger.turn(turn_id(name)).id}
-    ask(ledger_path(resolved.config), command, argument)
+            turn = ledger.turn(turn_id(name))
+            submit_request(path, "pin turn" if on else "unpin turn", turn=turn.id)
     click.echo(f"{'pin' if on else 'unpin'}: written down; a running trainer takes it up at its next tick")
 
 
 def _list_pins(resolved: Resolved, json_out: bool) -> None:
     with reader(resolved) as ledger:
-        turns = [(turn, ledger.turn(turn)) for turn in ledger.examples()]
+        turns = [(turn, ledger.turn(turn)) for turn in ledger.pinned_turns()]
         numbers = sorted(ledger.pinned())
     if json_out:
         print_json({"turns": [turn for turn, _ in turns], "versions": numbers})

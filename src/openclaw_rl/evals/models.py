@@ -25,6 +25,7 @@ from openclaw_rl.gate.examiner import answer
 from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Prompt, Sampling, Version
+from openclaw_rl.versions import LiveVersions
 
 PATIENCE = 600.0
 """seconds a server may take for one reply"""
@@ -48,7 +49,7 @@ def _version(config: Config, name: str) -> Version | None:
     if name != "live" and not name.isdecimal():
         return None
     with LedgerReader(ledger_path(config)) as ledger:
-        found = ledger.live_version() if name == "live" else ledger.version(int(name))
+        found = LiveVersions(ledger).live() if name == "live" else ledger.version(int(name))
     if found is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
     if found.state == "deleted":

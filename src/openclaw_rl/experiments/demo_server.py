@@ -13,6 +13,7 @@ from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Policy
 from openclaw_rl.store import LedgerReader
+from openclaw_rl.versions import LiveVersions
 
 if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient
@@ -45,7 +46,7 @@ class DemoServer:
         Read in the order in which things move on, so that what moves meanwhile is seen twice rather than not at all.
         """
         used = self._used()
-        versions, live = self.reader.versions(), self.reader.live_version()
+        versions, live = self.reader.versions(), LiveVersions(self.reader).live()
         refused = len(self.reader.ever("refused"))
         undecided = sum(version.state == "candidate" for version in versions)
         untaken = live is not None and live.number != self.policy.live

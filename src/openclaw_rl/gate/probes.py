@@ -23,7 +23,7 @@ class ProbeSource(Protocol):
 
     def turn(self, turn: str) -> Turn: ...
     def verdict(self, turn: str) -> Verdict | None: ...
-    def examples(self) -> list[str]: ...
+    def pinned_turns(self) -> list[str]: ...
     def corrections(self, limit: int, *, before: float) -> list[str]: ...
 
 
@@ -61,7 +61,7 @@ def choose(source: ProbeSource, *, before: float, count: int, replays: int) -> P
     names = _steady(source.corrections(replays * 4, before=before))
     corrected = [(source.turn(name), _rule(source, name)) for name in names]
     fit = [(turn, rule) for turn, rule in corrected if rule and _readable(turn)][:replays]
-    pinned = [turn for turn in map(source.turn, source.examples()) if _readable(turn)]
+    pinned = [turn for turn in map(source.turn, source.pinned_turns()) if _readable(turn)]
     tooled = [turn for turn in pinned if turn.prompt.tools]
     replayed = [*tooled[:2], *(turn for turn, _ in fit[:1])]
     return Probes(

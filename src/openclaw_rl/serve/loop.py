@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from openclaw_rl.errors import BackendDown, BackendError, FatalRequest, NotInLedger
@@ -22,11 +22,13 @@ RETRY = 60.0
 class VersionSource(Protocol):
     """Where versions are written down; their numbers follow one another."""
 
-    def live_version(self) -> Version | None: ...
+    def live(self, user: str | None = None) -> Version | None: ...
 
     def versions(self) -> list[Version]: ...
 
     def version(self, number: int) -> Version: ...
+
+    def ancestors(self, version: Version) -> Iterable[Version]: ...
 
 
 class ServeLoop:
@@ -43,14 +45,14 @@ class ServeLoop:
     def __init__(
         self,
         policy: Policy,
-        ledger: VersionSource,
+        versions: VersionSource,
         *,
         alarms: Callable[[], list[dict[str, Json]]] = list,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._alarms = alarms
-        self._ledger = ledger
+        self._versions = versions
         self._clock = clock
         self._newest: int | None = None
         self._unloadable: tuple[int, str] | None = None
@@ -65,7 +67,7 @@ class ServeLoop:
         return await self._take_up()
 
     async def _take_up(self) -> int:
-        version = await asyncio.to_thread(self._ledger.live_version)
+        version = await asyncio.to_thread(self._versions.live)
         if version is None or version.number == self._policy.live:
             self._unloadable = None
             return 0
@@ -86,12 +88,7 @@ class ServeLoop:
 
     def _before(self, version: Version) -> list[Version]:
         """The versions that it was trained from, which were live before it; the newest first."""
-        found: list[Version] = []
-        while version.parent is not None:
-            version = self._ledger.version(version.parent)
-            if version.state != "deleted":
-                found.append(version)
-        return found
+        return [older for older in self._versions.ancestors(version) if older.state != "deleted"]
 
     async def _load(self, version: Version) -> BackendError | None:
         """Why it could not be loaded, None if it was; raises BackendDown, which is of no version's doing."""
@@ -121,10 +118,10 @@ class ServeLoop:
     def _unheard_of(self) -> list[Version]:
         """Versions that the policy has not been told of, oldest first: all of them once, then what follows."""
         if self._newest is None:
-            return self._ledger.versions()
+            return self._versions.versions()
         found: list[Version] = []
         while True:
             try:
-                found.append(self._ledger.version(self._newest + len(found) + 1))
+                found.append(self._versions.version(self._newest + len(found) + 1))
             except NotInLedger:
                 return found

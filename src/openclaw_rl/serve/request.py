@@ -10,7 +10,7 @@ from openclaw_rl.formats.parts import Part
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.api_errors import ApiError
 from openclaw_rl.serve.limits import RequestLimits
-from openclaw_rl.types import Feedback, Json, Kind, Prompt, Sampling, Turn, Version
+from openclaw_rl.types import Feedback, Json, Kind, Prompt, Sampling, Turn
 
 
 class TurnLedger(Protocol):
@@ -29,8 +29,6 @@ class TurnLedger(Protocol):
     def add_optout(self, session: str, user: str) -> None: ...
 
     def opted_out(self, session: str, user: str) -> bool: ...
-
-    def live_version(self) -> Version | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

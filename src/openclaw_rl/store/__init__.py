@@ -2,7 +2,7 @@
 
     ServeLedger   -> turns, feedback, endings      ImportLedger -> turns, records
     CollectLedger -> outcomes                      JudgeLedger  -> verdicts
-    TrainLedger   -> steps, trained, versions, states, rulings
+    TrainLedger   -> steps, trained, versions, states, gate_decisions
     drops are written by whoever decides them; requests by the person at the command line
 
 Each of them reads as `LedgerReader` does. A loop's work list is "rows of the table before mine that have no row in
@@ -19,15 +19,12 @@ from openclaw_rl.store.file import WRITERS, LedgerWriter, Sync, Writer
 from openclaw_rl.store.imports import ImportLedger
 from openclaw_rl.store.judge import JudgeLedger
 from openclaw_rl.store.reader import LedgerReader
-from openclaw_rl.store.requests import ask
+from openclaw_rl.store.requests import submit_request
 from openclaw_rl.store.results import LoopState, ScoredTurn
 from openclaw_rl.store.serve import ServeLedger
 from openclaw_rl.store.train import TrainLedger
-from openclaw_rl.store.versions import PIN, UNPIN
 
 __all__ = [
-    "PIN",
-    "UNPIN",
     "WRITERS",
     "CollectLedger",
     "ImportLedger",
@@ -40,5 +37,5 @@ __all__ = [
     "Sync",
     "TrainLedger",
     "Writer",
-    "ask",
+    "submit_request",
 ]

@@ -69,7 +69,7 @@ class LedgerFile:
         self.close()
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
-        """All rows of a query; columns are asked for by name."""
+        """All rows of a query; columns are read by name."""
         with self.lock, sqlite_errors(self.path):
             return self.db.execute(sql, values).fetchall()
 

@@ -52,7 +52,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         """Turns that got feedback after their verdict and have not trained."""
         unseen = (
             "f.seq > ? AND NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = f.turn)"
-            " AND f.seq > coalesce((SELECT max(v.heard) FROM verdicts v WHERE v.turn = f.turn), 0)"
+            " AND f.seq > coalesce((SELECT max(v.feedback_seen) FROM verdicts v WHERE v.turn = f.turn), 0)"
         )
         with self.lock:
             low = self.advance("feedback", f"SELECT min(f.seq) FROM feedback f WHERE {unseen}")
@@ -75,7 +75,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         """Write verdicts; a later one of the same turn replaces the earlier while the turn has not trained."""
         with self.writing() as db:
             for verdict in verdicts:
-                insert(db, "verdicts", verdict_row(verdict) | {"heard": self._seen.pop(verdict.turn, 0)})
+                insert(db, "verdicts", verdict_row(verdict) | {"feedback_seen": self._seen.pop(verdict.turn, 0)})
             insert_drops(db, drops)
             self.save_cursors(db)
 

@@ -1,21 +1,29 @@
-"""What people ask of a run. Anybody may write a request; the train loop carries it out."""
+"""What people request of a run. Any process may write a request; the train loop carries it out."""
 
 from __future__ import annotations
 
-import json
+import sqlite3
 import time
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from openclaw_rl.store.opening import connect, look, transaction
 from openclaw_rl.store.rows import insert
 from openclaw_rl.store.troubles import sqlite_errors
+from openclaw_rl.types import Command
 
 
-def ask(path: str | Path, verb: str, argument: Mapping[str, Any]) -> int:
-    """Write what a person asks of the system, running or not; the train loop carries it out. Returns its number."""
+def submit_request(
+    path: str | Path, command: Command, *, version: int | None = None, turn: str | None = None, reason: str = ""
+) -> int:
+    """Write a request to a run, running or not; its number."""
     place = Path(path).absolute()
     with closing(look(place)), closing(connect(place, mode="rw")) as db, sqlite_errors(place), transaction(db):
-        return insert(db, "requests", {"verb": verb, "argument": json.dumps(dict(argument)), "at": time.time()})
+        return insert_request(db, command, version=version, turn=turn, reason=reason)
+
+
+def insert_request(
+    db: sqlite3.Connection, command: Command, *, version: int | None = None, turn: str | None = None, reason: str = ""
+) -> int:
+    row = {"command": command, "version": version, "turn": turn, "reason": reason or "on request", "at": time.time()}
+    return insert(db, "requests", row)

@@ -43,7 +43,7 @@ TURN = _columns(
 OUTCOME = _columns("o", "outcome", "turn session kind kind_reason confidence idx parent next_state ended evidence at")
 VERDICT = _columns("v", "verdict", "turn score source votes hints judge prompt_version seconds note at")
 VERSION = (
-    "v.number, v.parent, v.base, v.adapter, v.step, v.note, v.at,"
+    "v.number, v.parent, v.base, v.adapter, v.step, v.note, v.origin, v.source, v.request, v.at,"
     " (SELECT state FROM states s WHERE s.version = v.number ORDER BY s.seq DESC LIMIT 1) AS state"
 )
 FEEDBACK = "seq, turn, score, hint, edit, source, at"
@@ -71,7 +71,8 @@ def insert_drops(db: sqlite3.Connection, drops: Sequence[Drop]) -> None:
 
 
 def insert_version(db: sqlite3.Connection, version: Version, root: Path) -> None:
-    row = {name: getattr(version, name) for name in ("number", "parent", "base", "step", "note", "at")}
+    names = ("number", "parent", "base", "step", "note", "origin", "source", "request", "at")
+    row = {name: getattr(version, name) for name in names}
     insert(db, "versions", row | {"adapter": _inside(version.adapter, root)})
     insert(db, "states", {"version": version.number, "state": version.state, "reason": version.note, "at": version.at})
 
@@ -255,6 +256,9 @@ def to_version(row: Row, root: Path) -> Version:
         adapter=str(root / row["adapter"]) if row["adapter"] else None,
         step=row["step"],
         note=row["note"],
+        origin=row["origin"],
+        source=row["source"],
+        request=row["request"],
         at=row["at"],
         state=row["state"],
     )

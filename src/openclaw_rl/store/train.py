@@ -10,6 +10,7 @@ from typing import ClassVar
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.file import DurableWriter, Writer
 from openclaw_rl.store.reader import LedgerReader
+from openclaw_rl.store.requests import insert_request
 from openclaw_rl.store.rows import (
     OUTCOME,
     TURN,
@@ -84,20 +85,20 @@ class TrainLedger(DurableWriter, LedgerReader):
         with self.writing() as db:
             insert(db, "states", {"version": version, "state": state, "reason": reason, "at": time.time()})
 
-    def add_ruling(self, ruling: GateDecision) -> None:
+    def add_gate_decision(self, decision: GateDecision) -> None:
         """Write what the gate decided, with its numbers and examples."""
-        row = {name: getattr(ruling, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
+        row = {name: getattr(decision, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
         with self.writing() as db:
-            insert(db, "rulings", row | {"evidence": json.dumps(dict(ruling.evidence), ensure_ascii=False)})
+            insert(db, "gate_decisions", row | {"evidence": json.dumps(dict(decision.evidence), ensure_ascii=False)})
 
     def new_requests(self, limit: int) -> list[ControlRequest]:
-        """What a person asked and `done_requests` has not acknowledged."""
+        """The requests that `done_requests` has not acknowledged, oldest first."""
         rows = self.rows(
-            "SELECT seq, verb AS command, argument, at FROM requests WHERE seq > ? ORDER BY seq LIMIT ?",
+            "SELECT seq, command, version, turn, reason, at FROM requests WHERE seq > ? ORDER BY seq LIMIT ?",
             self.cursor("requests"),
             limit,
         )
-        return [ControlRequest(**{**dict(row), "argument": json.loads(row["argument"])}) for row in rows]
+        return [ControlRequest(**dict(row)) for row in rows]
 
     def done_requests(self, seq: int) -> None:
         """All requests up to ``seq`` are carried out."""
@@ -108,7 +109,7 @@ class TrainLedger(DurableWriter, LedgerReader):
     def pause(self, why: str) -> None:
         """Stop training until a person resumes it."""
         with self.writing() as db:
-            insert(db, "requests", {"verb": "pause", "argument": json.dumps({"why": why}), "at": time.time()})
+            insert_request(db, "pause", reason=why)
 
 
 def _judged(row: Row) -> JudgedTurn:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Literal
 
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.file import LedgerFile, missing
 from openclaw_rl.store.results import LiveSince, StateChange
-from openclaw_rl.store.rows import VERSION, to_version
+from openclaw_rl.store.rows import VERSION, Row, to_version
 from openclaw_rl.types import Baseline, Step, Version, VersionState
-
-PIN, UNPIN = "pin turn", "unpin turn"
-"""how a person asks that a turn be an example for the gate, and no longer"""
 
 
 class VersionQueries(LedgerFile):
@@ -60,10 +58,10 @@ class VersionQueries(LedgerFile):
         """All versions, oldest first."""
         return [to_version(row, self.root) for row in self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number")]
 
-    def live_version(self) -> Version | None:
-        """The version that new requests take, None before the first."""
+    def last_live(self) -> int | None:
+        """The number of the version that became live last, None before the first."""
         row = self.row("SELECT version FROM states WHERE state = 'live' ORDER BY seq DESC LIMIT 1")
-        return self.version(row["version"]) if row else None
+        return row["version"] if row else None
 
     def live_history(self) -> list[LiveSince]:
         """Each version that became live, and when, oldest first."""
@@ -81,48 +79,52 @@ class VersionQueries(LedgerFile):
 
     # --- the gate's decisions ---
 
-    def rulings(self, version: int) -> list[GateDecision]:
+    def gate_decisions(self, version: int) -> list[GateDecision]:
         """Every decision of the gate on a version, oldest first."""
         rows = self.rows(
-            "SELECT version, against, decision, reason, evidence, seconds, at FROM rulings WHERE version = ?"
+            "SELECT version, against, decision, reason, evidence, seconds, at FROM gate_decisions WHERE version = ?"
             " ORDER BY seq",
             version,
         )
         return [GateDecision(**{**dict(row), "evidence": json.loads(row["evidence"])}) for row in rows]
 
-    def replayed(self, turn: str) -> list[GateDecision]:
+    def replays(self, turn: str) -> list[GateDecision]:
         """The decisions that show how a candidate answered a turn's prompt again, oldest first."""
-        rows = self.rows("SELECT DISTINCT version FROM rulings WHERE evidence LIKE ? ORDER BY version", f'%"{turn}"%')
-        return [ruling for row in rows for ruling in self.rulings(row["version"])]
+        rows = self.rows(
+            "SELECT DISTINCT version FROM gate_decisions WHERE evidence LIKE ? ORDER BY version", f'%"{turn}"%'
+        )
+        return [decision for row in rows for decision in self.gate_decisions(row["version"])]
 
-    # --- what people asked ---
+    # --- what people requested ---
 
     def pinned(self) -> set[int]:
-        """Versions that a person asked to keep, and has not let go since."""
-        found: set[int] = set()
-        for row in self.rows("SELECT verb, argument FROM requests WHERE verb IN ('pin', 'unpin') ORDER BY seq"):
-            number = json.loads(row["argument"])["version"]
-            found = found | {number} if row["verb"] == "pin" else found - {number}
-        return found
+        """The versions that a person pinned and has not unpinned since."""
+        return {row["version"] for row in self._pins("version")}
 
-    def examples(self) -> list[str]:
-        """The turns that a person pinned and has not let go, in the order of pinning."""
-        found: dict[str, None] = {}
-        for row in self.rows("SELECT verb, argument FROM requests WHERE verb IN (?, ?) ORDER BY seq", PIN, UNPIN):
-            turn = json.loads(row["argument"])["turn"]
-            found.pop(turn, None)
-            if row["verb"] == PIN:
-                found[turn] = None
-        return list(found)
+    def pinned_turns(self) -> list[str]:
+        """The turns that a person pinned and has not unpinned since, in the order of pinning."""
+        return [row["turn"] for row in self._pins("turn")]
+
+    def _pins(self, column: Literal["version", "turn"]) -> list[Row]:
+        return self.rows(
+            f"SELECT r.{column} FROM requests r WHERE r.command = 'pin {column}' AND NOT EXISTS ("
+            f" SELECT 1 FROM requests s WHERE s.command IN ('pin {column}', 'unpin {column}')"
+            f" AND s.{column} = r.{column} AND s.seq > r.seq) ORDER BY r.seq"
+        )
 
     def paused(self) -> str | None:
         """Why training is paused, None if it is not: the newest request of a person or of the alarms counts."""
         row = self.row(
-            "SELECT verb, argument FROM requests WHERE verb IN ('pause', 'resume') ORDER BY seq DESC LIMIT 1"
+            "SELECT command, reason FROM requests WHERE command IN ('pause', 'resume') ORDER BY seq DESC LIMIT 1"
         )
-        return str(json.loads(row["argument"]).get("why", "asked for")) if row and row["verb"] == "pause" else None
+        return str(row["reason"]) if row and row["command"] == "pause" else None
 
     def carried_out(self, request: int) -> bool:
         """Whether the train loop is done with a request."""
         row = self.row("SELECT seq FROM cursors WHERE name = 'requests'")
         return row is not None and row["seq"] >= request
+
+    def version_of_request(self, request: int) -> Version | None:
+        """The version that a request for a rollback made, None if it made none."""
+        row = self.row(f"SELECT {VERSION} FROM versions v WHERE v.request = ?", request)
+        return to_version(row, self.root) if row else None

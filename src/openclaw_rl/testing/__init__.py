@@ -4,7 +4,8 @@
     policies   `ScriptedPolicy`, which replies as a script says and fails on demand; `FakePolicy`, which learns hints
     judges     `FakeJudge`; `JudgeEndpoint`, an endpoint for the LLM judge
     envs       `FakeEnv`, an environment with given rewards; `FakeChatClient`, a client without a server
-    ledgers    `MemoryLedger`, the ledger as the API sees it; `TemporaryLedger`, a real one with every writer
+    ledgers    `MemoryLedger`, the ledger as the API sees it; `TemporaryLedger`, a real one with every writer;
+               `MemoryVersions`, versions for `LiveVersions`
     servers    `serving`: the API on a free port for the length of a block; `sse_events`, `chat_chunks`
     apps       `ticking_app`, `running_app`: the whole application on fakes
     clocks     `FakeClock`; `wait_until` for what another process does
@@ -29,7 +30,7 @@ from openclaw_rl.testing.checks import (
 from openclaw_rl.testing.clocks import FakeClock, until, wait_until
 from openclaw_rl.testing.envs import FakeChatClient, FakeEnv
 from openclaw_rl.testing.judges import FakeJudge, JudgeEndpoint, chat_answer, vote_json
-from openclaw_rl.testing.ledgers import MemoryLedger, TemporaryLedger
+from openclaw_rl.testing.ledgers import MemoryLedger, MemoryVersions, TemporaryLedger
 from openclaw_rl.testing.policies import ScriptedPolicy
 from openclaw_rl.testing.rows import (
     make_case,
@@ -58,6 +59,7 @@ __all__ = [
     "FakeTrainer",
     "JudgeEndpoint",
     "MemoryLedger",
+    "MemoryVersions",
     "RunningApp",
     "RunningServer",
     "ScriptedPolicy",

@@ -55,13 +55,14 @@ async def ticking_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
     """The application without a port: nothing moves until `App.tick` or `App.finish`, so nothing has to be waited for.
 
     >>> import tempfile
+    >>> from openclaw_rl.versions import LiveVersions
     >>> async def correct(root):
     ...     async with ticking_app(Path(root), "train.batch_size=1") as run:
     ...         first = await run.ask("Tell me about tea")
     ...         reply = first["choices"][0]["message"]["content"]
     ...         await run.ask("Tell me about tea", reply, "Too long. Please keep it under 30 words.")
     ...         await run.app.finish()
-    ...         return run.show(first["id"])["verdict"]["score"], run.ledger.live_version().number
+    ...         return run.show(first["id"])["verdict"]["score"], LiveVersions(run.ledger).live().number
     >>> with tempfile.TemporaryDirectory() as root:
     ...     asyncio.run(correct(root))
     (-1.0, 1)

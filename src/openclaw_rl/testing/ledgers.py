@@ -11,7 +11,7 @@ from typing import Any, Self
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing.rows import make_outcome, make_turn, make_verdict
-from openclaw_rl.types import Feedback, Hint, Turn, Version
+from openclaw_rl.types import Feedback, Hint, Turn, Version, VersionState
 
 
 class MemoryLedger:
@@ -29,7 +29,6 @@ class MemoryLedger:
         self.feedback: list[Feedback] = []
         self.endings: list[tuple[str, str]] = []
         self.optouts: set[tuple[str, str]] = set()
-        self.live: Version | None = None
         self.fails: Exception | None = None
         self._changed = threading.Condition()
 
@@ -61,9 +60,6 @@ class MemoryLedger:
 
     def opted_out(self, session: str, user: str) -> bool:
         return (session, user) in self.optouts
-
-    def live_version(self) -> Version | None:
-        return self.live
 
     @property
     def last(self) -> Turn:
@@ -119,3 +115,27 @@ class TemporaryLedger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class MemoryVersions:
+    """Versions in memory, for `LiveVersions`; the one added last is live."""
+
+    def __init__(self, *versions: Version) -> None:
+        self._versions = {version.number: version for version in versions}
+
+    def add(self, *versions: Version) -> None:
+        self._versions |= {version.number: version for version in versions}
+
+    def version(self, number: int) -> Version:
+        if number not in self._versions:
+            raise NotInLedger(f"no version {number}")
+        return self._versions[number]
+
+    def versions(self) -> list[Version]:
+        return list(self._versions.values())
+
+    def last_live(self) -> int | None:
+        return max(self._versions, default=None)
+
+    def ever(self, state: VersionState) -> set[int]:
+        return {version.number for version in self._versions.values() if version.state == state}

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.types import ControlRequest
-from openclaw_rl.versions.rollback import VersionLedger, roll_back
+from openclaw_rl.versions import VersionLedger, VersionManager
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class TrainingControl:
 
     def __init__(self, ledger: ControlLedger, *, pause_after: int) -> None:
         self._ledger = ledger
+        self._versions = VersionManager(ledger)
         self._pause_after = pause_after
         self._alarms = 0
 
@@ -67,15 +68,15 @@ class TrainingControl:
         return task.result()
 
     def _carry_out(self, request: ControlRequest) -> None:
-        command, argument = request.command, request.argument
+        command = request.command
         if command == "rollback":
-            roll_back(self._ledger, to=argument.get("to"), why=str(argument.get("why", "requested")))
+            self._versions.roll_back(request.version, request.reason, request=request.seq)
         elif command in ("pause", "resume"):  # the row itself is the state: see the ledger's `paused`
             self.clear_alarms()
             log.info("training: %s", command)
-        elif command in ("pin turn", "unpin turn"):  # likewise: see `examples`
-            log.info("turn %s: %s", argument.get("turn"), command)
-        elif command in ("pin", "unpin"):  # likewise: see `pinned`
-            log.info("version %s: %s", argument.get("version"), command)
+        elif command in ("pin turn", "unpin turn"):  # likewise: see `pinned_turns`
+            log.info("turn %s: %s", request.turn, command)
+        elif command in ("pin version", "unpin version"):  # likewise: see `pinned`
+            log.info("version %s: %s", request.version, command)
         else:
             log.warning("request %d: no such command %r", request.seq, command)

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from openclaw_rl.ports import Gate, GateDecision, LiveMonitor, Regression
+from openclaw_rl.ports import Gate, GateDecision, LiveMonitor
 from openclaw_rl.train.control import TrainingControl
-from openclaw_rl.types import Version, VersionState
-from openclaw_rl.versions.rollback import VersionLedger, roll_back
+from openclaw_rl.types import Version
+from openclaw_rl.versions import VersionLedger, VersionManager
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +19,7 @@ class DecisionLedger(VersionLedger, Protocol):
     """Where decisions are written."""
 
     def pause(self, why: str) -> None: ...
-    def add_ruling(self, ruling: GateDecision) -> None: ...
-    def ever(self, state: VersionState) -> set[int]: ...
+    def add_gate_decision(self, decision: GateDecision) -> None: ...
 
 
 class CandidateReview:
@@ -39,6 +38,7 @@ class CandidateReview:
         clock: Callable[[], float],
     ) -> None:
         self._ledger = ledger
+        self._versions = VersionManager(ledger)
         self._gate = gate
         self._control = control
         self._retry = retry
@@ -56,8 +56,8 @@ class CandidateReview:
         candidate = self._candidate
         if candidate is None:
             return True
-        live = await asyncio.to_thread(live_version, self._ledger)
-        rolled_back = await asyncio.to_thread(self._ledger.ever, "rolled back")
+        live = await asyncio.to_thread(self._versions.current)
+        rolled_back = await asyncio.to_thread(self._versions.ever, "rolled back")
         if candidate.parent in rolled_back:
             why = "what it was trained from was rolled back"
             await asyncio.to_thread(self._refuse, candidate, why, alarm=False)
@@ -67,14 +67,14 @@ class CandidateReview:
             return False
         else:
             decision = await self._control.during(self._gate.decide(candidate, live))
-            if (await asyncio.to_thread(live_version, self._ledger)).number != live.number:
+            if (await asyncio.to_thread(self._versions.current)).number != live.number:
                 return False  # a rollback came meanwhile: the decision was made against another version
             await asyncio.to_thread(self._carry_out, candidate, decision)
         return self._candidate is None
 
     def _carry_out(self, candidate: Version, decision: GateDecision) -> None:
         if self.held is None or (decision.decision, decision.reason) != (self.held.decision, self.held.reason):
-            self._ledger.add_ruling(decision)
+            self._ledger.add_gate_decision(decision)
         if decision.decision == "hold":
             self.held, self._retry_at = decision, self._clock() + self._retry
             log.warning("version %d is held: %s", candidate.number, decision.reason)
@@ -85,14 +85,14 @@ class CandidateReview:
 
     def _refuse(self, candidate: Version, why: str, *, alarm: bool = True) -> None:
         """The live version goes on, and the next step begins from it; the candidate's turns stay used."""
-        self._ledger.set_state(candidate.number, "refused", why)
+        self._versions.refuse(candidate, why)
         log.warning("version %d is refused: %s", candidate.number, why)
         self._clear()
         if alarm:
             self._control.alarm(f"version {candidate.number} was refused: {why}")
 
     def _promote(self, candidate: Version, why: str) -> None:
-        self._ledger.set_state(candidate.number, "live", why)
+        self._versions.promote(candidate, why)
         log.info("version %d is live (step %s)", candidate.number, candidate.step)
         self._clear()
         self._control.clear_alarms()
@@ -107,6 +107,7 @@ class AutomaticRollback:
 
     def __init__(self, ledger: DecisionLedger, monitor: LiveMonitor | None) -> None:
         self._ledger = ledger
+        self._versions = VersionManager(ledger)
         self._monitor = monitor
 
     def carry_out(self) -> bool:
@@ -114,23 +115,8 @@ class AutomaticRollback:
         regression = self._monitor.check() if self._monitor is not None else None
         if regression is None:
             return False
-        again = self._roll_back(regression)
+        reason = f"automatic: {regression.reason}"
+        again = self._versions.roll_back_past(regression.version, regression.to, reason)
         self._ledger.pause(f"version {again.number} went back to {regression.to} automatically: {regression.reason}")
         log.error("version %d is rolled back automatically: %s", regression.version, regression.reason)
         return True
-
-    def _roll_back(self, regression: Regression) -> Version:
-        """Every version built on the one that made it worse goes with it."""
-        why = f"automatic: {regression.reason}"
-        at = live_version(self._ledger)
-        while at.parent is not None and at.parent != regression.to and at.number > regression.version:
-            at = self._ledger.version(at.parent)
-            self._ledger.set_state(at.number, "rolled back", why)
-        return roll_back(self._ledger, to=regression.to, why=why)
-
-
-def live_version(ledger: VersionLedger) -> Version:
-    """The live version of a run that has begun."""
-    live = ledger.live_version()
-    assert live is not None, "version 0 is written before anything else"
-    return live

@@ -22,12 +22,12 @@ from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import SampleSettings
 from openclaw_rl.train.startup import RunOrigin, begin, checkpoint_to_adopt
 from openclaw_rl.train.steps import StepLedger, StepRunner
-from openclaw_rl.versions import retention
+from openclaw_rl.versions import RetentionPolicy, VersionManager
 
 __all__ = ["Housekeeping", "LoopLedger", "Review", "TrainLoop"]
 
 
-class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, retention.RetentionLedger, Protocol):
+class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, Protocol):
     """What this loop needs of the ledger."""
 
     def paused(self) -> str | None: ...
@@ -49,7 +49,7 @@ class Review:
 class Housekeeping:
     """What follows each step. ``retain`` None deletes no version, ``recorder`` None keeps no record."""
 
-    retain: retention.Policy | None
+    retain: RetentionPolicy | None
     recorder: Recorder | None
 
 
@@ -78,7 +78,8 @@ class TrainLoop:
         self._ledger = ledger
         self._trainer = trainer
         self._origin = origin
-        self._checkpoint = checkpoint_to_adopt(ledger, origin)
+        self._versions = VersionManager(ledger)
+        self._checkpoint = checkpoint_to_adopt(self._versions, origin)
         self._housekeeping = housekeeping
         self._clock = clock
         self._queue = TrainingQueue(ledger, samples, queue, clock=clock)
@@ -109,7 +110,7 @@ class TrainLoop:
         return moved + await self._step()
 
     def _begin(self) -> None:
-        candidate = begin(self._ledger, self._origin, self._checkpoint)
+        candidate = begin(self._versions, self._origin, self._checkpoint)
         if candidate is not None:
             self._review.offer(candidate)
 
@@ -136,7 +137,7 @@ class TrainLoop:
         while recorder is not None and recorder.catch_up():
             pass
         if retain is not None:
-            retention.tidy(self._ledger, self._origin.directory, policy=retain, now=self._clock())
+            self._versions.retain(self._origin.directory, retain, now=self._clock())
 
     def hurry(self) -> None:
         """From now on train what is there instead of waiting for a batch to fill."""

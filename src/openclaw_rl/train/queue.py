@@ -10,7 +10,8 @@ from typing import Any, Protocol
 from openclaw_rl.train.consent import SHARE_ALL, Consent
 from openclaw_rl.train.consent import consent as consent_of
 from openclaw_rl.train.samples import SampleSettings, next_batch, task_group, to_sample
-from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict, Version, VersionState
+from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict
+from openclaw_rl.versions import LiveVersions, VersionReader
 
 _GROUPS_REACH = 1024
 _RULES_REACH = 10_000
@@ -30,13 +31,11 @@ class QueueSettings:
     people: Collection[str]
 
 
-class QueueLedger(Protocol):
+class QueueLedger(VersionReader, Protocol):
     """What the queue reads of the ledger; the only thing it writes there are drops."""
 
     def untrained(self, limit: int) -> Sequence[JudgedTurn | UnreadableTurn]: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
-    def live_version(self) -> Version | None: ...
-    def ever(self, state: VersionState) -> set[int]: ...
     def recall(self, turn: str, *, within: int) -> Verdict | None: ...
     def group(self, user: str, group: str) -> tuple[int, int]: ...
     def users(self) -> Sequence[str]: ...
@@ -57,6 +56,7 @@ class TrainingQueue:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._ledger = ledger
+        self._versions = LiveVersions(ledger)
         self._settings = samples
         self._queue = settings
         self.max_wait = settings.max_wait
@@ -78,7 +78,7 @@ class TrainingQueue:
         newest = self._ledger.newest("verdicts")
         if newest == self._seen:
             return 0
-        live, rolled_back = self._ledger.live_version(), self._ledger.ever("rolled back")
+        live, rolled_back = self._versions.live(), self._versions.ever("rolled back")
         assert live is not None, "version 0 is written before anything is read"
         consent = self._consent()
         samples: list[tuple[Sample, float]] = []

@@ -13,13 +13,11 @@ from openclaw_rl.errors import BackendDown, ModelRefused
 from openclaw_rl.ports import StepResult, Trainer
 from openclaw_rl.train.bisection import UNTRAINABLE, BatchBisection
 from openclaw_rl.train.control import TrainingControl
-from openclaw_rl.train.decisions import live_version
 from openclaw_rl.train.samples import SampleSettings, TrainingBatch, with_advantages
-from openclaw_rl.train.startup import RunOrigin, next_number
+from openclaw_rl.train.startup import RunOrigin
 from openclaw_rl.types import Drop, Sample, Step, Version
-from openclaw_rl.versions import checkpoints
+from openclaw_rl.versions import VersionLedger, VersionManager, checkpoints
 from openclaw_rl.versions.checkpoints import Memory
-from openclaw_rl.versions.rollback import VersionLedger
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +47,7 @@ class StepRunner:
         origin: RunOrigin,
     ) -> None:
         self._ledger = ledger
+        self._versions = VersionManager(ledger)
         self._trainer = trainer
         self._control = control
         self._offer = offer
@@ -61,8 +60,8 @@ class StepRunner:
         memory = await asyncio.to_thread(self._memory)
         batch = self._batch(chosen, memory)
         number = memory.step + 1
-        parent = await asyncio.to_thread(live_version, self._ledger)
-        target = self._origin.folder(await asyncio.to_thread(next_number, self._ledger))
+        parent = await asyncio.to_thread(self._versions.current)
+        target = self._origin.folder(await asyncio.to_thread(self._versions.next_number))
         try:
             result = await self._control.during(self._train(batch, number=number, parent=parent, target=target))
         except (BackendDown, ModelRefused):  # no batch is to blame
@@ -82,7 +81,7 @@ class StepRunner:
         last = self._ledger.last_step()
         if last is not None:
             return Memory(step=last.number, baselines=last.baselines)
-        adapter = live_version(self._ledger).adapter
+        adapter = self._versions.current().adapter
         return checkpoints.recall(Path(adapter)) if adapter else Memory()
 
     def _batch(self, chosen: Sequence[Sample], memory: Memory) -> TrainingBatch:
@@ -126,7 +125,7 @@ class StepRunner:
 
     def _version(self, step: Step, parent: Version, adapter: str) -> Version:
         return Version(
-            number=next_number(self._ledger),
+            number=self._versions.next_number(),
             parent=parent.number,
             base=self._origin.base,
             adapter=adapter,

@@ -21,7 +21,16 @@ from openclaw_rl.types.messages import (
     canonical,
     texts,
 )
-from openclaw_rl.types.training import Baseline, ControlRequest, Sample, Step, Version, VersionState
+from openclaw_rl.types.training import (
+    Baseline,
+    Command,
+    ControlRequest,
+    Sample,
+    Step,
+    Version,
+    VersionOrigin,
+    VersionState,
+)
 from openclaw_rl.types.turns import (
     ENVIRONMENT,
     Drop,
@@ -46,6 +55,7 @@ from openclaw_rl.types.validation import Logprobs, Tokens
 __all__ = [
     "ENVIRONMENT",
     "Baseline",
+    "Command",
     "Completion",
     "ControlRequest",
     "Drop",
@@ -74,6 +84,7 @@ __all__ = [
     "UnreadableTurn",
     "Verdict",
     "Version",
+    "VersionOrigin",
     "VersionState",
     "canonical",
     "environment_of",

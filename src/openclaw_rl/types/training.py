@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 from openclaw_rl.types.messages import Prompt
 from openclaw_rl.types.validation import Logprobs, Tokens, need, need_finite, need_logprobs, need_one_of, need_tokens
 
 VersionState = Literal["candidate", "live", "refused", "rolled back", "deleted"]
+VersionOrigin = Literal["trained", "rollback", "checkpoint"]
+Command = Literal["rollback", "pause", "resume", "pin version", "unpin version", "pin turn", "unpin turn"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A policy by number. 0 is the base model; every other has a parent. An adapter is never changed in place."""
+    """A policy by number. 0 is the base model; every other has a parent. An adapter is never changed in place.
+
+    ``origin`` says how it came to be: of a step of this run (or the base model), by a rollback (``request`` is the
+    number of a person's request for it, if it was one), or as a copy of another run's checkpoint (``source``).
+    """
 
     number: int
     parent: int | None
@@ -109,11 +115,15 @@ class Version:
     step: int | None = None
     state: VersionState = "candidate"
     note: str = ""
+    origin: VersionOrigin = "trained"
+    source: str | None = None
+    request: int | None = None
     at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         need(self.number >= 0, "number", f"{self.number!r} is below 0")
         need_one_of(self.state, VersionState, "state")
+        need_one_of(self.origin, VersionOrigin, "origin")
         if self.number == 0:
             need(self.parent is None and self.adapter is None, "parent", "version 0 is the base model")
         else:
@@ -123,9 +133,11 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRequest:
-    """What a person requests of the running system: ``command`` is rollback, pause, resume, pin, unpin ..."""
+    """What a person requests of a run. ``version`` is what to roll back to, or what is pinned; ``turn`` likewise."""
 
     seq: int
-    command: str
-    argument: Mapping[str, Any]
+    command: Command
+    version: int | None
+    turn: str | None
+    reason: str
     at: float

@@ -37,11 +37,6 @@ class Checkpoint:
     base: str
     memory: Memory
 
-    @property
-    def note(self) -> str:
-        """How a version that was adopted from it is recognised."""
-        return f"resumed from {self.directory}"
-
 
 def remember(directory: str, memory: Memory) -> None:
     """Put the loop's memory beside a trainer's files; a version that lies elsewhere than on this disk has none."""
@@ -53,10 +48,10 @@ def remember(directory: str, memory: Memory) -> None:
 def recall(directory: Path) -> Memory:
     """What `remember` wrote; the manifest's step and no baselines where it wrote nothing."""
     if (directory / MEMORY).exists():
-        said = _json(directory / MEMORY)
+        kept = _json(directory / MEMORY)
         return Memory(
-            step=int(said["step"]),
-            baselines={user: Baseline.read(written) for user, written in said["baselines"].items()},
+            step=int(kept["step"]),
+            baselines={user: Baseline.read(written) for user, written in kept["baselines"].items()},
         )
     manifest = _json(directory / MANIFEST) if (directory / MANIFEST).exists() else {}
     return Memory(step=int(manifest.get("step") or 0))
@@ -80,7 +75,7 @@ def fresh(checkpoint: Checkpoint, versions: Sequence[Version]) -> bool:
     trained = [version for version in versions if version.number > 0]
     if not trained:
         return True
-    if trained[0].note == checkpoint.note:
+    if trained[0].origin == "checkpoint" and trained[0].source == str(checkpoint.directory):
         return False
     raise _refused(
         checkpoint.directory,

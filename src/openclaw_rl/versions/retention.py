@@ -7,9 +7,8 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-from openclaw_rl.types import Version, VersionState
+from openclaw_rl.types import Version
 
 log = logging.getLogger(__name__)
 
@@ -18,22 +17,12 @@ GRACE = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class RetentionPolicy:
     """``keep`` newest versions and as many ancestors of the live one; every ``interval``-th step; what is pinned."""
 
-    keep: int = 5
-    interval: int = 10
+    keep: int
+    interval: int
     grace: float = GRACE
-
-
-class RetentionLedger(Protocol):
-    """What tidying up needs of the ledger."""
-
-    def versions(self) -> list[Version]: ...
-    def live_version(self) -> Version | None: ...
-    def live_history(self) -> Sequence[tuple[int, float]]: ...
-    def pinned(self) -> set[int]: ...
-    def set_state(self, version: int, state: VersionState, reason: str) -> None: ...
 
 
 def expired(
@@ -43,7 +32,7 @@ def expired(
     live_history: Sequence[tuple[int, float]],
     pinned: Collection[int],
     now: float,
-    policy: Policy,
+    policy: RetentionPolicy,
 ) -> list[str]:
     """The adapters that no rule keeps, oldest first. Several versions may share one: it goes only if all may go.
 
@@ -80,32 +69,14 @@ def _live_after(live_history: Sequence[tuple[int, float]], since: float) -> set[
     return {number for (number, _), end in zip(live_history, ended, strict=True) if end >= since}
 
 
-def tidy(ledger: RetentionLedger, directory: Path, *, policy: Policy, now: float) -> int:
-    """Delete what `expired` names, and what an earlier tidying was stopped at; how many directories went.
-
-    Only directories inside ``directory`` are touched. The ledger is told first, so that nobody asks for weights that
-    are about to go; the directory then vanishes at once and is emptied under another name.
-    """
-    versions, live = ledger.versions(), ledger.live_version()
-    if live is None:
-        return 0
-    going = expired(
-        versions, live=live, live_history=ledger.live_history(), pinned=ledger.pinned(), now=now, policy=policy
-    )
-    for adapter in going:
-        for version in versions:
-            if version.adapter == adapter and version.state != "deleted" and _inside(adapter, directory):
-                ledger.set_state(version.number, "deleted", "retention: train.keep and train.save_interval")
-    gone = [v.adapter for v in versions if v.adapter and v.state == "deleted"]
-    return sum(_remove(Path(adapter), directory) for adapter in dict.fromkeys((*gone, *going)))
-
-
-def _inside(adapter: str, directory: Path) -> bool:
+def inside(adapter: str, directory: Path) -> bool:
+    """Whether an adapter lies in the directory of this run's versions."""
     return Path(adapter).absolute().is_relative_to(directory.absolute())
 
 
-def _remove(adapter: Path, directory: Path) -> bool:
-    if not _inside(str(adapter), directory):
+def remove(adapter: Path, directory: Path) -> bool:
+    """Delete a version's directory if it lies inside ``directory``; whether it was there."""
+    if not inside(str(adapter), directory):
         return False
     going = adapter.with_name(f".{adapter.name}.deleted")
     there = adapter.is_dir()

@@ -16,6 +16,7 @@ from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import BadRate
 from openclaw_rl.types import Step, Turn, Version, texts
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views.aliases import with_aliases
 
 View = dict[str, Any]
@@ -29,14 +30,14 @@ FORMER_CHECKS = {"relevance": "sense", "drift": "slide"}
 
 def versions(ledger: LedgerReader, *, now: float | None = None) -> list[View]:
     """Every version in a line: where it comes from, what the gate decided, how its replies were received."""
-    rates, live = ledger.bad_rates(), ledger.live_version()
+    rates, live = ledger.bad_rates(), LiveVersions(ledger).live()
     at = time.time() if now is None else now
     rows = [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
     return [with_aliases(row, FORMER) for row in rows]
 
 
 def _row(ledger: LedgerReader, version: Version, rate: BadRate | None, live: Version | None, now: float) -> View:
-    decisions = ledger.rulings(version.number)
+    decisions = ledger.gate_decisions(version.number)
     return {
         "number": version.number,
         "parent": version.parent,
@@ -66,7 +67,7 @@ def version(ledger: LedgerReader, number: int) -> View:
         "note": found.note,
         "at": found.at,
         "history": [change._asdict() for change in ledger.history(number)],
-        "gate_decisions": [{**_decision(one), **_evidence(one)} for one in ledger.rulings(number)],
+        "gate_decisions": [{**_decision(one), **_evidence(one)} for one in ledger.gate_decisions(number)],
         "line": [one.number for one in line],
         "steps": steps,
     }
@@ -75,13 +76,12 @@ def version(ledger: LedgerReader, number: int) -> View:
 
 def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
     """The version and all it was built on, newest first; a rollback stands for the weights it went back to."""
-    at: Version | None = found
-    weights = None
-    while at is not None:
-        if at.adapter != weights or at is found:
-            yield at
-        weights = at.adapter
-        at = ledger.version(at.parent) if at.parent is not None else None
+    yield found
+    weights = found.adapter
+    for older in LiveVersions(ledger).ancestors(found):
+        if older.adapter != weights:
+            yield older
+        weights = older.adapter
 
 
 def _step(ledger: LedgerReader, made: Version) -> View:
@@ -123,10 +123,10 @@ def turn(ledger: LedgerReader, name: str) -> View:
     step = ledger.step(used) if used is not None else None
     made = ledger.made_by(used) if used is not None else None
     drop, failed = ledger.dropped(name), ledger.failed_version(name)
-    decisions = ledger.rulings(made.number) if made else []
+    decisions = ledger.gate_decisions(made.number) if made else []
     view = {
         **_cause(ledger, name, step),
-        "pinned": name in ledger.examples(),
+        "pinned": name in ledger.pinned_turns(),
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "step": used,
         "made": {"number": made.number, "state": made.state, "at": made.at} if made else None,
@@ -140,7 +140,7 @@ def turn(ledger: LedgerReader, name: str) -> View:
 
 def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
     """How versions that the gate examined answered the same prompt again."""
-    for decision in ledger.replayed(name):
+    for decision in ledger.replays(name):
         for example in decision.evidence.get("examples", ()):
             if example["turn"] == name:
                 yield {"version": decision.version, "reply": example["candidate"], "from": "the gate's replay"}

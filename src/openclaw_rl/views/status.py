@@ -12,6 +12,7 @@ from openclaw_rl.errors import NotInLedger
 from openclaw_rl.store import LedgerReader, codec
 from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.types import Turn, Verdict
+from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views.alarms import AFTER, starving
 
 View = dict[str, Any]
@@ -25,7 +26,7 @@ LITTLE = 64 * 2**20
 def status(ledger: LedgerReader, *, now: float | None = None, starve_after: int = AFTER) -> View:
     """How the run stands: loops, rows, drops by reason, the live version, alarms."""
     counts = ledger.counts()
-    live = ledger.live_version()
+    live = LiveVersions(ledger).live()
     last = ledger.last_step()
     loops = [_loop(health, time.time() if now is None else now) for health in ledger.health()]
     return {
@@ -174,8 +175,8 @@ def _line(ledger: LedgerReader, found: Turn) -> View:
 def step(ledger: LedgerReader, number: int) -> View:
     """One step: the turns it used, its metrics, the version it made."""
     found = ledger.step(number)
-    made = [version.number for version in ledger.versions() if version.step == number]
-    return {**asdict(found), "version": made[0] if made else None}
+    made = ledger.made_by(number)
+    return {**asdict(found), "version": made.number if made else None}
 
 
 def version(ledger: LedgerReader, number: int) -> View:
