@@ -42,7 +42,8 @@ class RequestModel(BaseModel):
 def parse(model: type[M], body: Mapping[str, Json], limits: RequestLimits) -> M:
     """The body as ``model`` declares it; RequestError with the path of the first field that does not fit."""
     try:
-        return model.model_validate(body, context=limits)
+        made: M = model.__pydantic_validator__.validate_python(body, context=limits)
+        return made
     except ValidationError as error:
         raise request_error(error.errors(include_url=False)[0]) from error
 

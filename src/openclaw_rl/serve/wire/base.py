@@ -39,6 +39,8 @@ class ApiRequest(RequestModel):
     @property
     def session(self) -> str | None:
         """The session that the body names outright."""
+        if self.session_id is None and self.metadata is None:
+            return None
         inner = self.metadata.get("session_id") if isinstance(self.metadata, dict) else None
         for text in (self.session_id, inner):
             if isinstance(text, str) and text:
@@ -53,7 +55,9 @@ class ApiRequest(RequestModel):
     @property
     def template(self) -> dict[str, Json]:
         """The variables for the chat template; RequestError for one that a caller may not set."""
-        given = self.chat_template_kwargs or {}
+        given = self.chat_template_kwargs
+        if not given:
+            return {}
         check_variables(given)
         return {name: value for name, value in given.items() if value is not None}
 

@@ -194,13 +194,20 @@ def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -
 
 def _message(message: ChatMessage | ChatAssistantMessage) -> Message:
     content, images = _content(message.content)
-    reply = message if isinstance(message, ChatAssistantMessage) else None
+    if isinstance(message, ChatMessage):
+        return Message(
+            role=ROLES[message.role],
+            content=content,
+            images=images,
+            tool_call_id=message.tool_call_id,
+            name=message.name,
+        )
     return Message(
-        role=ROLES[message.role],
+        role="assistant",
         content=content,
         images=images,
-        reasoning=reply.reasoning_content or reply.reasoning if reply else None,
-        tool_calls=tuple(map(_call, reply.tool_calls or ())) if reply else (),
+        reasoning=message.reasoning_content or message.reasoning,
+        tool_calls=tuple(map(_call, message.tool_calls or ())),
         tool_call_id=message.tool_call_id,
         name=message.name,
     )
@@ -239,7 +246,12 @@ def _choice(choice: ChatToolChoice | str | None, tools: Sequence[Tool]) -> str:
     return choice or "auto"
 
 
+_SAMPLING = frozenset(Sampling.__slots__) | {"max_completion_tokens", "response_format"}
+
+
 def _sampling(given: ChatRequest, defaults: Sampling) -> Sampling:
+    if _SAMPLING.isdisjoint(given.model_fields_set):
+        return defaults
     newer = given.max_completion_tokens is not None
     return build_sampling(
         defaults,
