@@ -29,6 +29,7 @@ PRODUCT_FLAGS = [
     "--host",
     "--port",
     "--enable-rl-intercept",
+    "--run-dir",
     "--rl-buffer-dir",
     "--majority-vote-n",
     "--majority-vote-threshold",
@@ -63,7 +64,7 @@ KNOWN_NAMES = {
     "PRM_TEACHER_LOAD": ("a/teacher", "train.loss.teacher_model", "a/teacher"),
     "CKPT_SAVE_DIR": ("saves", "train.save_dir", Path("saves")),
     "SAVE_CKPT": ("saves", "train.save_dir", Path("saves")),
-    "RESUME_CKPT": ("saves/7", "train.resume", "saves/7"),
+    "RESUME_CKPT": ("saves/7", "train.resume", Path("saves/7")),
     "DATA_PATH": ("a.jsonl,b.jsonl", "train.data", (Path("a.jsonl"), Path("b.jsonl"))),
     "OPENCLAW_PORT": ("8123", "serve.port", 8123),
     "OPENCLAW_HOST": ("0.0.0.0", "serve.host", "0.0.0.0"),
@@ -105,6 +106,13 @@ def refused(**sources: object) -> str:
     with pytest.raises(ConfigError) as caught:
         load(**{"environ": {}, **sources})  # type: ignore[arg-type]
     return str(caught.value)
+
+
+def in_full(value: object) -> object:
+    """A path as the settings keep it."""
+    if isinstance(value, tuple):
+        return tuple(in_full(each) for each in value)
+    return value.absolute() if isinstance(value, Path) else value
 
 
 def written(folder: Path, text: str) -> Path:
@@ -284,7 +292,7 @@ def test_every_known_environment_name_of_the_product_is_in_the_table() -> None:
 def test_a_known_environment_name_sets_its_setting_and_says_so(name: str) -> None:
     text, path, value = KNOWN_NAMES[name]
     resolved = load(environ={name: text})
-    assert get(resolved.config, path) == value
+    assert get(resolved.config, path) == in_full(value)
     assert resolved.sources[path] == f"environment {name}"
     assert resolved.notes[0] == f"environment {name} is taken for {path}"
 
@@ -331,7 +339,11 @@ def test_grouped_names_hold_flags_as_a_shell_writes_them() -> None:
         }
     )
     train = resolved.config.train
-    assert (train.save_dir, train.save_interval, train.resume) == (Path("my saves"), 5, "saves/3")
+    assert (train.save_dir, train.save_interval, train.resume) == (
+        Path("my saves").absolute(),
+        5,
+        Path("saves/3").absolute(),
+    )
     assert (train.batch_size, train.num_rollouts_per_prompt) == (32, 8)
     assert (train.optim.lr, train.optim.weight_decay, train.optim.adam_beta1, train.optim.adam_beta2) == (
         1e-5,
@@ -346,7 +358,7 @@ def test_grouped_names_hold_flags_as_a_shell_writes_them() -> None:
 
 def test_a_name_of_its_own_outranks_the_same_setting_in_a_group() -> None:
     resolved = load(environ={"CKPT_SAVE_DIR": "a", "CKPT_ARGS": "--save-dir b"})
-    assert resolved.config.train.save_dir == Path("a")
+    assert resolved.config.train.save_dir == Path("a").absolute()
     assert any("CKPT_ARGS --save-dir is not taken" in note for note in resolved.notes)
 
 
@@ -429,6 +441,51 @@ def test_the_empty_text_takes_an_optional_setting_back(tmp_path: Path) -> None:
 
 def test_a_home_folder_is_spelled_out() -> None:
     assert load(environ={}, sets=["run.dir=~/runs"]).config.run.dir == Path.home() / "runs"
+
+
+PATHS = [path for path, setting in SETTINGS.items() if setting.holds_paths]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_relative_path_starts_at_the_working_directory_whoever_names_it(path: str, tmp_path: Path) -> None:
+    named = f"OPENCLAW_RL__{path.replace('.', '__').upper()}"
+    for resolved in (
+        load(environ={}, sets=[f"{path}=./sub/x"]),
+        load(environ={named: "sub/x"}),
+        load(
+            environ={},
+            file=written(tmp_path, f"{path} = {literal(['sub/x']) if path == 'train.data' else literal('sub/x')}"),
+        ),
+    ):
+        found = get(resolved.config, path)
+        assert found in (Path.cwd() / "sub" / "x", (Path.cwd() / "sub" / "x",))
+
+
+def test_the_settings_that_hold_paths_are_these() -> None:
+    assert set(PATHS) == {
+        "run.dir",
+        "serve.keys_file",
+        "policy.chat_template",
+        "judge.llm.prompts_dir",
+        "train.data",
+        "train.save_dir",
+        "train.resume",
+        "env.tools_config",
+        "env.swe_bench_path",
+    }
+
+
+def test_a_path_of_a_file_elsewhere_that_means_two_things_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, 'run.dir = "runs"')
+    assert load(file=file, environ={}).config.run.dir == Path("runs").absolute()
+    (tmp_path / "runs").mkdir()
+    said = refused(file=file)
+    assert said == (
+        f'run.dir = "runs" (file {file}): means two things: a relative path starts at the working directory, '
+        f"which makes it {Path('runs').absolute()}, but {tmp_path / 'runs'} is there beside the file; write it in full"
+    )
+    file.write_text(f"run.dir = {literal(tmp_path / 'runs')}")
+    assert load(file=file, environ={}).config.run.dir == tmp_path / "runs"
 
 
 def test_options_of_plugins_are_free_and_join_from_all_ranks(tmp_path: Path) -> None:
@@ -787,7 +844,7 @@ def test_the_table_shows_every_setting_once_with_its_source() -> None:
     rows = config.render(load(environ={}, sets=["serve.port=1"], flags={"--rl-buffer-dir": "runs"}))
     assert [row.path for row in rows] == list(SETTINGS)
     assert ("serve.port", "1", "--set") in rows
-    assert ("run.dir", '"runs"', "flag --rl-buffer-dir") in rows
+    assert ("run.dir", literal(Path("runs").absolute()), "flag --rl-buffer-dir") in rows
     assert ("serve.api_key", "(not set)", "default") in rows
     assert ("train.lora.alpha", "32.0", "default") in rows
 

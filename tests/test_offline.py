@@ -66,6 +66,21 @@ async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path
     assert kinds == ["sample", "sample", "step"] * 2
 
 
+async def test_a_run_directory_that_is_given_as_a_relative_path_is_found_again_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "a.jsonl", talk("one", WISH), talk("two", LISTS))
+    monkeypatch.chdir(tmp_path)
+    await train(Path("./rl_buffer"), file)
+    monkeypatch.chdir("/")
+    with Ledger(tmp_path / "rl_buffer" / "ledger.db") as ledger:
+        live = ledger.live_version()
+        assert live.adapter == str(tmp_path / "rl_buffer" / "versions" / "000001")
+        assert "under 30 words" in " ".join(read_rules(live.adapter))
+    more = written(tmp_path / "b.jsonl", talk("three", WISH), talk("four", LISTS))
+    assert (await train(tmp_path / "rl_buffer", more)).live == 2
+
+
 async def test_the_same_file_again_trains_nothing_and_a_longer_one_only_what_is_new(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", talk("one", WISH), talk("two", LISTS))
     assert (await train(tmp_path / "run", file)).trained == 2

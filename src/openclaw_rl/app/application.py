@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
+from openclaw_rl.app import address
+from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.factories import (
     build_limits,
     build_people,
@@ -52,7 +54,7 @@ LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
 
 def ledger_path(config: Config) -> Path:
     """Where the run's ledger lies."""
-    return Path(config.run.dir) / "ledger.db"
+    return config.run.dir / "ledger.db"
 
 
 def patient(config: Config) -> Config:
@@ -140,8 +142,8 @@ class App:
             self.trainer,
             origin=RunOrigin(
                 base=self.config.policy.model,
-                directory=Path(train.save_dir or self.config.run.dir / "versions"),
-                resume=Path(train.resume) if train.resume else None,
+                directory=train.save_dir or self.config.run.dir / "versions",
+                resume=train.resume,
             ),
             samples=build_sample_settings(self.config),
             queue=QueueSettings(
@@ -294,14 +296,12 @@ class App:
                     group.create_task(self._keeper(*named).run(stop)) for named in (self.loops | env_loops).items()
                 ]
                 await stop.wait()
-                if server is not None:
-                    await server.end()
+                await self._stop_listening(server)
                 await asyncio.wait(tasks, timeout=self.config.run.drain)
                 for task in tasks:  # a step or a judgement under way costs nothing: it is done again
                     task.cancel()
         finally:
-            if server is not None:
-                await server.end()
+            await self._stop_listening(server)
 
     def _keeper(self, name: str, loop: Loop) -> Keeper:
         health = self._ledgers.get(name) or self._turns
@@ -329,8 +329,17 @@ class App:
             head_bytes=limits.header_bytes,
         )
         await server.begin()
+        host, port = listener.getsockname()[:2]
+        model = self.api.state.server.model_name
+        address.write(self.config.run.dir, ServerAddress.of(host, port, model=model))
         listening(server.url)
         return server
+
+    async def _stop_listening(self, server: HttpServer | None) -> None:
+        """Safe to call twice."""
+        if server is not None:
+            address.remove(self.config.run.dir)
+            await server.end()
 
 
 def straight(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where 'openclaw-rl up' listens].")
+@click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where the run listens].")
 @click.option("--key", metavar="KEY", help="The server's key [default: OPENCLAW_API_KEY, if it is set].")
 @click.option("--model", metavar="NAME", help="Model to ask for, such as NAME@17 for a past version.")
 @sources
@@ -28,6 +28,7 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
 
     /good, /bad and /fix TEXT give feedback, /why says what became of it, /help lists the rest.
     """
+    from openclaw_rl.app.address import find_url
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.clients.chat import PATIENCE, TerminalChat
 
@@ -35,7 +36,7 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
     given = config.serve.api_key.get_secret_value() if config.serve.api_key else None
     remedy = "give the server's key with --key or OPENCLAW_API_KEY"
     client = ApiClient(
-        url or _address(config), key=key or given, key_remedy=remedy, model=model or "", timeout=PATIENCE
+        url or find_url(resolved), key=key or given, key_remedy=remedy, model=model or "", timeout=PATIENCE
     )
     talk = TerminalChat(client, say=_say, note=_note, look=_looker(config))
     with asyncio.Runner() as runner:  # one loop for all lines, not running while a person types
@@ -99,12 +100,6 @@ def _note(text: str) -> None:
     click.secho(text, dim=True, err=True)
 
 
-def _address(config: Config) -> str:
-    """Where `up` listens with these settings."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.serve.host, config.serve.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{config.serve.port}/v1"
-
-
 def _looker(config: Config) -> Callable[[str], Sequence[str]]:
     """Reads a turn's way from the run's ledger, which is opened for reading each time and let go."""
 
@@ -121,6 +116,6 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
                 made = [version.number for version in ledger.versions() if version.step is not None]
                 return describe_turn(shown, [views.version(ledger, number) for number in made])
         except LedgerError as error:
-            return [f"what became of it cannot be seen from here: {error.what}", "name the run with --rl-buffer-dir"]
+            return [f"what became of it cannot be seen from here: {error.what}", "name the run with --run-dir"]
 
     return look

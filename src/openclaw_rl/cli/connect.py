@@ -42,11 +42,10 @@ def _look(url: str | None, key_env: str | None) -> tuple[Served, str | None]:
 
 
 def _default_url() -> str:
+    from openclaw_rl.app.address import find_url
     from openclaw_rl.config import load
 
-    serve = load().config.serve
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(serve.host, serve.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{serve.port}/v1"
+    return find_url(load())
 
 
 @connect.command()

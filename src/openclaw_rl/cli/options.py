@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from openclaw_rl.config.names import FLAGS
+from openclaw_rl.config.names import ALIASES, FLAGS
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -20,13 +20,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def sources(command: F) -> F:
-    """--config, --preset, --set and --rl-buffer-dir; the command gets ``resolved`` in their place."""
-    return _resolving(command, {"--rl-buffer-dir"})
+    """--config, --preset, --set and --run-dir; the command gets ``resolved`` in their place."""
+    return _resolving(command, {"--run-dir"})
 
 
 def settings(command: F) -> F:
     """Like `sources`, with every flag that turns a setting."""
-    return _resolving(command, set(FLAGS))
+    return _resolving(command, FLAGS.keys() - ALIASES)
 
 
 def _resolving(command: F, names: set[str]) -> F:
@@ -57,7 +57,8 @@ def _flag(name: str) -> Callable[[F], F]:
     flag = FLAGS[name]
     if flag.negative:
         return click.option(f"{name}/{flag.negative}", _argument(name), default=None, help=flag.help)
-    return click.option(name, _argument(name), default=None, metavar=flag.type.__name__.upper(), help=flag.help)
+    names = [name, *(alias for alias, meant in ALIASES.items() if meant == name)]
+    return click.option(*names, _argument(name), default=None, metavar=flag.type.__name__.upper(), help=flag.help)
 
 
 def as_json(command: F) -> F:

@@ -83,6 +83,11 @@ class Setting:
         return NoneType in get_args(self.field.annotation)
 
     @property
+    def holds_paths(self) -> bool:
+        """Whether its value is a path, or a list of paths."""
+        return self.kind == "path" or (self.kind == "list" and _bare(get_args(self.annotation)[0]) is Path)
+
+    @property
     def hidden(self) -> bool:
         """Whether a refused value may be a secret, so that no message shows it."""
         return self.kind == "secret" or self.name == "api_key_env"
@@ -176,6 +181,7 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
         "--host": "serve.host",
         "--port": "serve.port",
         "--enable-rl-intercept": "serve.intercept",
+        "--run-dir": "run.dir",
         "--rl-buffer-dir": "run.dir",
         "--model": "policy.model",
         "--method": "train.method",
@@ -204,6 +210,9 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
         "--eval-tasks": "eval.tasks",
     }
 )
+
+ALIASES: Final[Mapping[str, str]] = {"--rl-buffer-dir": "--run-dir"}
+"""Flags that are another name of a flag: a command that takes one takes both."""
 
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "MODEL_PATH": "policy.model",

@@ -4,6 +4,7 @@
            + train (loss, optim, lora, local, alarms) + gate (limits) + monitor + eval + env + gpus + cloud
 
 A setting that may be absent is ``None``; from a file or the environment the empty text means absent.
+A relative path starts at the working directory, whatever source names it, and is kept as an absolute one.
 `config` reads the tree from its sources; nothing here reads anything.
 """
 
@@ -309,7 +310,9 @@ class TrainSection(Section):
     )
     save_interval: int = Field(default=10, ge=1, description="steps between checkpoints that are never deleted")
     keep: int = Field(default=5, ge=2, le=100_000, description="newest versions kept beside those, for rollback")
-    resume: str | None = Field(default=None, description="checkpoint to go on from; not set: where the ledger stands")
+    resume: Location | None = Field(
+        default=None, description="checkpoint to go on from; not set: where the ledger stands"
+    )
     loss: LossSection = Field(default_factory=LossSection)
     optim: OptimSection = Field(default_factory=OptimSection)
     lora: LoraSection = Field(default_factory=LoraSection)

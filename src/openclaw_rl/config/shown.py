@@ -30,7 +30,8 @@ _HEAD: Final = """\
 #
 # Each setting stands with what it does, what it expects, and its default behind a #: take the # away to set it.
 # Rank: defaults < preset < known environment names < this file < OPENCLAW_RL__SECTION__SETTING < --set and flags.
-# A setting that is "not set" is the empty text. A plugin is named module:attribute or file.py:attribute.
+# A setting that is "not set" is the empty text. A relative path starts at the working directory.
+# A plugin is named module:attribute or file.py:attribute.
 # `openclaw-rl config` shows what a run would use, and where each value comes from.
 """
 

@@ -43,7 +43,7 @@ def environment(name: str) -> str | None:
 def cache_dir() -> Path:
     """Where converted models are kept: ``OPENCLAW_RL_CACHE``, else the user's cache folder."""
     said = environment("OPENCLAW_RL_CACHE")
-    return Path(said).expanduser() if said else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
+    return Path(said).expanduser().absolute() if said else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
 
 
 def presets() -> tuple[str, ...]:
@@ -94,6 +94,8 @@ class _Draft:
         self.given: dict[str, _Given] = {}
         self.problems: list[str] = []
         self.notes: list[str] = []
+        self.folder: Path | None = None
+        """of the file that is being read"""
 
     def take(self, path: str, raw: Any, source: str, *, text: bool = False) -> None:
         """Take ``raw`` for a setting or a section; ``text`` says that it was typed and has no type yet."""
@@ -119,11 +121,25 @@ class _Draft:
             self.take(f"{path}.{name}" if path else name, value, source)
 
     def _take_setting(self, setting: Setting, raw: Any, source: str, *, text: bool) -> None:
+        if self.folder is not None and setting.holds_paths:
+            for each in raw if isinstance(raw, list) else [raw]:
+                self._refuse_ambiguous(setting, each, self.folder, source)
         value = self.check(setting, _typed(setting, raw) if text else raw, source)
         if setting.kind == "table" and value is not None:
             self.given |= {f"{setting.path}.{name}": _Given(each, source) for name, each in value.items()}
         elif value is not None or setting.optional:
             self.given[setting.path] = _Given(value, source)
+
+    def _refuse_ambiguous(self, setting: Setting, path: Any, folder: Path, source: str) -> None:
+        """Refuse a path that leads somewhere from its file's folder, though it starts at the working directory."""
+        if not isinstance(path, str) or not path or Path(path).expanduser().is_absolute():
+            return
+        here, beside = Path(path).absolute(), folder / path
+        if beside.exists() and beside.resolve() != here.resolve():
+            self.problems.append(
+                f"{setting.path} = {literal(path)} ({source}): means two things: a relative path starts at the working "
+                f"directory, which makes it {here}, but {beside} is there beside the file; write it in full"
+            )
 
     def check(self, setting: Setting, value: Any, source: str) -> Any:
         """The value as the setting keeps it; None, and a problem more, when it cannot."""
@@ -180,6 +196,7 @@ def _take_preset(draft: _Draft, preset: str) -> None:
 
 
 def _take_file(draft: _Draft, file: Path, source: str) -> None:
+    draft.folder = file.parent.absolute()
     try:
         draft.take_section("", tomllib.loads(file.read_text("utf-8")), source)
     except FileNotFoundError:
@@ -190,6 +207,7 @@ def _take_file(draft: _Draft, file: Path, source: str) -> None:
         draft.problems.append(f"{source}: is not UTF-8 text (at byte {error.start})")
     except (ValueError, RecursionError) as error:
         draft.problems.append(f"{source}: is not valid TOML: {error}")
+    draft.folder = None
 
 
 def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:

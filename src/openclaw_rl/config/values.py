@@ -12,8 +12,9 @@ from pydantic_core import PydanticCustomError
 
 
 def _location(path: Path) -> Path:
+    """Absolute, so that it means one thing in every process and every row: a relative path starts here and now."""
     try:
-        return path.expanduser()
+        return path.expanduser().absolute()
     except RuntimeError as error:
         raise ValueError(f"must be a path that can be read: {error}") from error
 
