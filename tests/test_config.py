@@ -17,7 +17,7 @@ from pydantic import SecretStr
 
 from openclaw_rl import config
 from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, Resolved, load, sources
-from openclaw_rl.config.names import SECTIONS
+from openclaw_rl.config.names import FIRST, SECTIONS
 from openclaw_rl.config.renamed import FIXED, MOVED, refusal
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import get, literal
@@ -121,9 +121,13 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
+def shown_rows(resolved: Resolved) -> list[config.Row]:
+    return [row for rows in config.render(resolved).values() for row in rows]
+
+
 def everything_shown(resolved: Resolved) -> str:
     """All that a user, a log or a file may get to see."""
-    rows = "\n".join(" ".join(row) for row in config.render(resolved))
+    rows = "\n".join(" ".join(row) for row in shown_rows(resolved))
     return "\n".join(
         [rows, json.dumps(config.as_json(resolved)), repr(resolved), str(resolved.config), config.template()]
     )
@@ -493,7 +497,7 @@ def test_options_of_plugins_are_free_and_join_from_all_ranks(tmp_path: Path) -> 
     resolved = load(file=file, environ={"OPENCLAW_RL__POLICY__OPTIONS__SIZE": "3"}, sets=["policy.options.name=y"])
     assert resolved.config.policy.options == {"name": "y", "with.dot": 1, "deep": {"a": 1}, "size": 3}
     assert resolved.sources["policy.options.name"] == "--set"
-    assert ("policy.options.size", "3", "environment OPENCLAW_RL__POLICY__OPTIONS__SIZE") in config.render(resolved)
+    assert ("policy.options.size", "3", "environment OPENCLAW_RL__POLICY__OPTIONS__SIZE") in shown_rows(resolved)
 
 
 def test_a_whole_section_may_be_set_at_once() -> None:
@@ -709,7 +713,7 @@ def test_a_secret_is_shown_nowhere(secret: str, way: str, path: str, tmp_path_fa
     file = written(tmp_path_factory.getbasetemp(), f'{path} = "{secret}"' if way == "file" else "")
     resolved = load(file=file, environ=environ, sets=[f"{path}={secret}"] if way == "set" else [])
     assert secret not in everything_shown(resolved)
-    rows = {row.path: row.value for row in config.render(resolved)}
+    rows = {row.path: row.value for row in shown_rows(resolved)}
     assert rows[path].strip('"') == "(set)"
 
 
@@ -812,7 +816,7 @@ def test_the_template_changes_nothing_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_the_template_with_every_setting_uncommented_is_the_defaults(tmp_path: Path) -> None:
-    bare = re.sub(r"^#(\w+ = )", r"\1", config.template(), flags=re.MULTILINE)
+    bare = re.sub(r"^#([\w.]+ = )", r"\1", config.template(), flags=re.MULTILINE)
     file = written(tmp_path, bare)
     resolved = load(file=file, environ={})
     assert resolved.config == Config()
@@ -823,26 +827,34 @@ def test_the_template_with_every_setting_uncommented_is_the_defaults(tmp_path: P
 @UNHURRIED
 @given(paths=st.sets(st.sampled_from(sorted(SETTINGS)), max_size=8))
 def test_any_part_of_the_template_may_be_uncommented(paths: set[str], tmp_path_factory: pytest.TempPathFactory) -> None:
-    section, lines = "", []
+    lines = []
     for line in config.template().splitlines():
-        section = line.strip("[]") if line.startswith("[") else section
-        name = re.match(r"#(\w+) = ", line)
-        lines.append(line[1:] if name and f"{section}.{name[1]}" in paths else line)
+        name = re.match(r"#([\w.]+) = ", line)
+        lines.append(line[1:] if name and name[1] in paths else line)
     assert load(file=written(tmp_path_factory.getbasetemp(), "\n".join(lines)), environ={}).config == Config()
 
 
 def test_the_template_says_what_a_setting_does_its_range_and_its_default() -> None:
     text = config.template()
     assert (
-        "# port to listen on; 0 takes a free one\n# a whole number from 0 to 65535; default: 30000\n#port = 30000\n"
+        "# port to listen on; 0 takes a free one\n# a whole number from 0 to 65535; default: 30000\n#serve.port = 30000\n"
         in text
     )
-    assert len(re.findall(r"^#\w+ = ", text, flags=re.MULTILINE)) == len(SETTINGS)
+    assert sorted(re.findall(r"^#([\w.]+) = ", text, flags=re.MULTILINE)) == sorted(SETTINGS)
+
+
+def test_the_ten_that_users_set_first_are_shown_first_and_the_rest_by_section() -> None:
+    assert len(FIRST) == 10
+    assert [row.path for row in shown_rows(load(environ={}))[:10]] == list(FIRST)
+    assert re.findall(r"^#([\w.]+) = ", config.template(), flags=re.MULTILINE)[:10] == list(FIRST)
+    heading, *sections = config.render(load(environ={}))
+    assert heading == "the ten to begin with"
+    assert [each.partition(":")[0] for each in sections] == list(SECTIONS)
 
 
 def test_the_table_shows_every_setting_once_with_its_source() -> None:
-    rows = config.render(load(environ={}, sets=["serve.port=1"], flags={"--rl-buffer-dir": "runs"}))
-    assert [row.path for row in rows] == list(SETTINGS)
+    rows = shown_rows(load(environ={}, sets=["serve.port=1"], flags={"--rl-buffer-dir": "runs"}))
+    assert sorted(row.path for row in rows) == sorted(SETTINGS)
     assert ("serve.port", "1", "--set") in rows
     assert ("run.dir", literal(Path("runs").absolute()), "flag --rl-buffer-dir") in rows
     assert ("serve.api_key", "(not set)", "default") in rows

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def config(resolved: Resolved, json_out: bool) -> None:
     """Print settings, their values and sources.
 
-    Secrets are not shown.
+    The ten to begin with come first. Secrets are not shown.
     """
     from openclaw_rl.config import as_json as as_plain
     from openclaw_rl.config import render
@@ -28,11 +28,14 @@ def config(resolved: Resolved, json_out: bool) -> None:
     if json_out:
         print_json(as_plain(resolved))
         return
-    rows = render(resolved)
-    width, wide = max(len(row.path) for row in rows), max(min(len(row.value), 50) for row in rows)
-    for row in rows:
-        line = f"{row.path:<{width}}  {row.value:<{wide}}  {row.source}"
-        click.secho(line, dim=row.source == "default")
+    groups = render(resolved)
+    every = [row for rows in groups.values() for row in rows]
+    width, wide = max(len(row.path) for row in every), max(min(len(row.value), 50) for row in every)
+    for heading, rows in groups.items():
+        click.secho(f"# {heading}", bold=True)
+        for row in rows:
+            line = f"{row.path:<{width}}  {row.value:<{wide}}  {row.source}"
+            click.secho(line, dim=row.source == "default")
     for note in resolved.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
 

@@ -146,6 +146,21 @@ SETTINGS: Final[Mapping[str, Setting]] = {path: node for path, node in _TREE.ite
 SECTIONS: Final[Mapping[str, type[Section]]] = {p: node for p, node in _TREE.items() if not isinstance(node, Setting)}
 
 
+FIRST: Final = (
+    "policy.model",
+    "run.dir",
+    "serve.host",
+    "serve.port",
+    "serve.api_key",
+    "judge.kind",
+    "judge.llm.base_url",
+    "train.method",
+    "train.optim.lr",
+    "gate.mode",
+)
+"""the ten that users set before all others; they are shown first"""
+
+
 @dataclass(frozen=True)
 class Flag:
     """A command line flag and the setting it turns."""

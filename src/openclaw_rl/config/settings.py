@@ -115,7 +115,9 @@ class PolicySection(Section):
 
     backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
     model: str = Field(
-        default="embedded", min_length=1, description="embedded, a Hugging Face id, a folder, a GGUF file"
+        default="embedded",
+        min_length=1,
+        description="the model that answers: embedded, a Hugging Face id, a folder, a GGUF file",
     )
     device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
     dtype: Dtype = Field(default="auto", description="number format; auto: float32 for small models, else the fastest")
@@ -151,7 +153,7 @@ class CollectSection(Section):
 class LlmJudgeSection(Section):
     """The llm judge: a model that votes on each turn."""
 
-    base_url: Address | None = Field(default=None, description="its OpenAI-compatible endpoint, up to /v1")
+    base_url: Address | None = Field(default=None, description="address of the llm judge, OpenAI-compatible, up to /v1")
     model: str | None = Field(default=None, description="its model; 'policy': the policy's own base weights")
     api_key_env: Variable | None = Field(default=None, description="environment variable that holds the endpoint's key")
     votes: int = Field(default=3, ge=1, le=99, description="votes per turn")
@@ -172,7 +174,9 @@ class LlmJudgeSection(Section):
 class JudgeSection(Section):
     """Loop 3, outcomes to verdicts."""
 
-    kind: str = Field(default="auto", min_length=1, description="auto (rules, then llm if one is set), rules, llm")
+    kind: str = Field(
+        default="auto", min_length=1, description="who judges: auto (rules, then llm if one is set), rules, llm"
+    )
     custom: str | None = Field(default=None, description="judge of your own in place of kind, a plugin")
     workers: int = Field(default=4, ge=1, le=256, description="judge calls at once")
     max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
@@ -280,7 +284,10 @@ class TrainSection(Section):
     """Loop 4, verdicts to versions."""
 
     backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
-    method: Method = Field(default="topk", description="what is learned from a turn")
+    method: Method = Field(
+        default="topk",
+        description="how a turn trains: topk, or scores (binary), hints (opd, distill) or both (combine)",
+    )
     batch_size: int = Field(default=16, ge=1, le=65536, description="samples of one step")
     max_wait: float = Field(default=600.0, ge=0, le=604_800, description="seconds until a smaller batch is trained")
     idle_wait: float = Field(default=60.0, ge=0, le=604_800, description="seconds without requests until it is")
@@ -351,7 +358,9 @@ class GateLimitsSection(Section):
 class GateSection(Section):
     """The gate: the examination of a candidate before it is served."""
 
-    mode: Literal["on", "off"] = Field(default="on", description="off: every version is served unexamined")
+    mode: Literal["on", "off"] = Field(
+        default="on", description="examine each version before it is served; off: serve it unexamined"
+    )
     probes: int = Field(default=6, ge=1, le=64, description="held-out prompts that both versions answer")
     replays: int = Field(default=4, ge=0, le=64, description="past corrections and pinned turns that are read again")
     tokens: int = Field(default=28, ge=8, le=1024, description="most tokens of a reply to a probe")

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import SecretStr
 from pydantic_core import to_json
 
-from openclaw_rl.config.names import SECTIONS, SETTINGS, Setting
+from openclaw_rl.config.names import FIRST, SECTIONS, SETTINGS, Setting
 from openclaw_rl.config.settings import Config
 
 _SECRET_NAME: Final = re.compile(
@@ -32,8 +32,10 @@ _HEAD: Final = """\
 # Rank: defaults < preset < known environment names < this file < OPENCLAW_RL__SECTION__SETTING < --set and flags.
 # A setting that is "not set" is the empty text. A relative path starts at the working directory.
 # A plugin is named module:attribute or file.py:attribute.
+# Settings stand with their full names; TOML does not let a [section] heading follow them, so write new ones alike.
 # `openclaw-rl config` shows what a run would use, and where each value comes from.
 """
+BEGIN: Final = "the ten to begin with"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +81,20 @@ def brief(value: Any) -> str:
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
-def render(resolved: Resolved) -> tuple[Row, ...]:
-    """Every setting with its value and source, in the order of the tree."""
-    return tuple(row for setting in SETTINGS.values() for row in _rows(setting, resolved))
+def grouped() -> Iterator[tuple[str, tuple[Setting, ...]]]:
+    """Every setting once, under headings: those to begin with, then the rest by section."""
+    yield BEGIN, tuple(SETTINGS[path] for path in FIRST)
+    for section, kind in SECTIONS.items():
+        inside = [setting for path, setting in SETTINGS.items() if path.rpartition(".")[0] == section]
+        yield f"{section}: {kind.__doc__}", tuple(setting for setting in inside if setting.path not in FIRST)
+
+
+def render(resolved: Resolved) -> Mapping[str, tuple[Row, ...]]:
+    """Every setting with its value and source, under headings."""
+    return {
+        heading: tuple(row for setting in settings for row in _rows(setting, resolved))
+        for heading, settings in grouped()
+    }
 
 
 def _rows(setting: Setting, resolved: Resolved) -> Iterator[Row]:
@@ -129,23 +142,15 @@ def _masked(value: Any) -> Any:
 
 def template() -> str:
     """A commented file with every setting at its default; loading it changes nothing."""
-    return "\n".join([_HEAD, *_blocks()])
-
-
-def _blocks() -> Iterator[str]:
-    sections = {path: kind.__doc__ or "" for path, kind in SECTIONS.items()}
-    for section, about in sections.items():
-        yield f"{_comment(about)}\n[{section}]\n"
-        for path, setting in SETTINGS.items():
-            if path.rpartition(".")[0] == section:
-                yield _entry(setting)
+    blocks = (f"# --- {heading}\n\n" + "\n".join(map(_entry, settings)) for heading, settings in grouped())
+    return "\n".join([_HEAD, *blocks])
 
 
 def _entry(setting: Setting) -> str:
     unset = setting.default is None
-    expected = f"{setting.expects}; default: {'not set' if unset else literal(_homely(setting.default))}"
     value = literal(_homely(setting.default))
-    return f"{_comment(setting.description)}\n{_comment(expected)}\n#{setting.name} = {value}\n"
+    expected = f"{setting.expects}; default: {'not set' if unset else value}"
+    return f"{_comment(setting.description)}\n{_comment(expected)}\n#{setting.path} = {value}\n"
 
 
 def _homely(value: Any) -> Any:
