@@ -13,10 +13,11 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal, get_args
 
 from openclaw_rl import ports
@@ -121,17 +122,40 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
     return thing
 
 
+def check(kind: Kind, name: str) -> None:
+    """Raise PluginError for what is wrong with a plugin, as far as it shows before it is built."""
+    thing = resolve(kind, name)
+    if kind in BUILT and inspect.isclass(thing):
+        methods = {member: expected for member, expected in _members(PORTS[kind]).items() if expected is not None}
+        _refuse(kind, name, _faults(thing, methods))
+
+
 def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
     """Raise PluginError naming every part that the port asks for and this thing, or function, lacks."""
+    _refuse(kind, name, _faults(thing, _members(PORTS[kind])))
+
+
+def _faults(thing: Any, members: Mapping[str, Callable[..., Any] | None]) -> list[str]:
     faults = []
-    for member, expected in _members(PORTS[kind]).items():
+    for member, expected in members.items():
         called = member == "__call__"
         label = "it" if called else f"{member}()"
         if not (callable(thing) if called else hasattr(thing, member)):
             faults.append("it is not callable" if called else f"it has no {member!r}")
         elif expected is not None:
-            found = thing if called else getattr(thing, member)
+            found = thing if called else _bound(thing, member)
             faults += [f"{label} {fault}" for fault in _signature_faults(found, expected)]
+    return faults
+
+
+def _bound(thing: Any, member: str) -> Any:
+    """A method as its caller sees it, also where ``thing`` is a class whose instance is not built yet."""
+    if inspect.isclass(thing) and inspect.isfunction(method := inspect.getattr_static(thing, member)):
+        return MethodType(method, thing)
+    return getattr(thing, member)
+
+
+def _refuse(kind: Kind, name: str, faults: Sequence[str]) -> None:
     if faults:
         raise PluginError(
             f"{kind} {name!r} has the wrong shape: {'; '.join(faults)}",

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from system import System
 
-from openclaw_rl.app.doctor import Finding, examine
+from openclaw_rl.app.doctor import Diagnosis, examine
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, OpenClawError
@@ -64,7 +64,7 @@ def test_a_ledger_is_its_owners_also_where_the_process_is_generous(tmp_path: Pat
         assert open_to_others(tmp_path / "run") == []
 
 
-def directory(place: Path, *sets: str) -> Finding:
+def directory(place: Path, *sets: str) -> Diagnosis:
     found = examine(load(sets=[f"run.dir={place}", *FAKES, *sets]).config)
     return next(one for one in found if one.check == "directory")
 
@@ -133,7 +133,7 @@ def test_a_wrong_directory_is_refused_in_words(
     assert str(place) in str(done.exception)
 
 
-def examined(place: Path) -> list[Finding]:
+def examined(place: Path) -> list[Diagnosis]:
     return [one for one in examine(load(sets=[f"run.dir={place}", *FAKES]).config) if one.state == "trouble"]
 
 

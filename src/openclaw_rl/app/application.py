@@ -22,6 +22,7 @@ from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
+from openclaw_rl.app.checks import refuse_unworkable
 from openclaw_rl.app.factories import (
     build_limits,
     build_people,
@@ -68,6 +69,7 @@ class App:
 
     def __init__(self, config: Config, *, loops: Sequence[Writer] = LOOPS, policy: bool = False) -> None:
         """``policy`` True builds one even if no loop asks for it."""
+        refuse_unworkable(config, loops)
         self.config = config
         self.names = tuple(loops)
         self.policy = build_policy(config) if policy or self._needs_policy() else None
