@@ -62,7 +62,7 @@ def says(role: Any, content: str) -> Message:
 )
 def test_openclaws_requests_are_understood_without_any_header(name: str) -> None:
     requests = json.loads((DATA / f"openclaw_{name}.json").read_text())["requests"]
-    threads, outcomes = Threads(idle=1800.0, capacity=50_000), dict[str, Outcome]()
+    threads, outcomes = Threads(idle=1800.0), dict[str, Outcome]()
     for seq, request in enumerate(requests, 1):
         outcomes |= {outcome.turn: outcome for outcome in threads.add(seq, turn_of(request))}
     outcomes |= {outcome.turn: outcome for outcome in threads.expire(1e9)}
@@ -83,7 +83,7 @@ def test_openclaws_requests_are_understood_without_any_header(name: str) -> None
 
 def test_two_sessions_at_once_keep_their_names() -> None:
     requests = json.loads((DATA / "openclaw_two_sessions.json").read_text())["requests"]
-    threads, outcomes = Threads(idle=1800.0, capacity=50_000), list[Outcome]()
+    threads, outcomes = Threads(idle=1800.0), list[Outcome]()
     for seq, request in enumerate(requests, 1):
         outcomes += threads.add(seq, turn_of(request))
     outcomes += threads.expire(1e9)

@@ -45,7 +45,7 @@ async def train(root: Path, *files: Path, sets: tuple[str, ...] = (), told: list
     settings = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
     settings += ["store.sync=normal", "train.batch_size=2", *sets]
     said = told if told is not None else []
-    return await train_from(load(environ={}, sets=settings).config, files, said=said.append)
+    return await train_from(load(environ={}, sets=settings).config, files, progress=said.append)
 
 
 async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ async def test_what_was_interrupted_is_gone_on_with(tmp_path: Path) -> None:
     settings = [f"run.dir={tmp_path / 'run'}", "policy.backend=fake", "policy.model=fake", "train.backend=fake"]
     config = load(environ={}, sets=[*settings, "judge.kind=rules", "train.batch_size=2"]).config
     with pytest.raises(Died, match="step 1"):
-        await train_from(config, [file], said=dies)
+        await train_from(config, [file], progress=dies)
     done = await train(tmp_path / "run", file)
     assert done.trained == 1
     with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from training import sample_settings, train_loop
 
-from openclaw_rl.app.actions import roll_back_now
+from openclaw_rl.app.operations import roll_back_now
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger

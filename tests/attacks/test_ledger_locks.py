@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from system import System
 
-from openclaw_rl.app.actions import roll_back_now
+from openclaw_rl.app.operations import roll_back_now
 from openclaw_rl.config import load
 from openclaw_rl.errors import LedgerError, NotInLedger
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, submit_request

@@ -34,7 +34,7 @@ from openclaw_rl.app.factories import (
     sharing_note,
 )
 from openclaw_rl.app.judges import build_judge, judge_loop_settings
-from openclaw_rl.app.runner import Keeper, drain
+from openclaw_rl.app.runner import LoopRunner, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.ports import Gate, Generate, LiveMonitor, Loop, Policy, ReportsOutage, Stream
@@ -295,7 +295,7 @@ class App:
         try:
             async with self.started(), self._env_loops(server) as env_loops, asyncio.TaskGroup() as group:
                 tasks = [
-                    group.create_task(self._keeper(*named).run(stop)) for named in (self.loops | env_loops).items()
+                    group.create_task(self._runner(*named).run(stop)) for named in (self.loops | env_loops).items()
                 ]
                 await stop.wait()
                 await self._stop_listening(server)
@@ -305,18 +305,18 @@ class App:
         finally:
             await self._stop_listening(server)
 
-    def _keeper(self, name: str, loop: Loop) -> Keeper:
+    def _runner(self, name: str, loop: Loop) -> LoopRunner:
         health = self._ledgers.get(name) or self._turns
-        return Keeper(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
+        return LoopRunner(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
 
     @contextlib.asynccontextmanager
     async def _env_loops(self, server: HttpServer | None) -> AsyncIterator[dict[str, Loop]]:
         if server is None or self.config.env.type is None:
             yield {}
             return
-        from openclaw_rl.app.episodes import episodes
+        from openclaw_rl.app.environments import running_episodes
 
-        async with episodes(self.config, self._turns, url=server.url, key=self._env_key) as loop:
+        async with running_episodes(self.config, self._turns, url=server.url, key=self._env_key) as loop:
             yield {"episodes": loop}
 
     async def _listen(self, listening: Callable[[str], None]) -> HttpServer:

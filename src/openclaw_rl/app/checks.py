@@ -10,7 +10,7 @@ from openclaw_rl import plugins
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError, OpenClawError, PluginError
 
-Check = Callable[[Config], None]
+SettingsCheck = Callable[[Config], None]
 """raises OpenClawError for what cannot work"""
 
 
@@ -73,14 +73,14 @@ def _takes(function: Callable[..., object], count: int) -> bool:
     return True
 
 
-OF_LOOP: Final[Mapping[str, Sequence[Check]]] = {
+OF_LOOP: Final[Mapping[str, Sequence[SettingsCheck]]] = {
     "serve": (policy, environment),
     "judge": (judge,),
     "train": (trainer,),
 }
 
 
-def faults(config: Config, checks: Iterable[Check]) -> Iterator[OpenClawError]:
+def faults(config: Config, checks: Iterable[SettingsCheck]) -> Iterator[OpenClawError]:
     """Everything that is wrong."""
     for check in checks:
         try:

@@ -162,7 +162,7 @@ def _environment(config: Config) -> Diagnosis:
     return _checked("environment", config, (checks.environment,), config.env.type or "none; users are enough")
 
 
-def _checked(name: str, config: Config, made: Sequence[checks.Check], fine: str) -> Diagnosis:
+def _checked(name: str, config: Config, made: Sequence[checks.SettingsCheck], fine: str) -> Diagnosis:
     found = list(checks.faults(config, made))
     if not found:
         return Diagnosis(name, "ok", fine)

@@ -19,7 +19,7 @@ from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views.transcripts import Report, import_file
 
-Said = Callable[[str], None]
+WriteLine = Callable[[str], None]
 
 
 @dataclass(slots=True)
@@ -45,8 +45,8 @@ class Summary:
         return not (refused or self.waiting or self.undecided)
 
 
-async def train_from(config: Config, files: Sequence[Path], *, user: str = "default", said: Said) -> Summary:
-    """Take the conversations in ``files`` through the whole line; ``said`` hears of each file and each step.
+async def train_from(config: Config, files: Sequence[Path], *, user: str = "default", progress: WriteLine) -> Summary:
+    """Take the conversations in ``files`` through every loop; ``progress`` gets a line for each file and each step.
 
     What the ledger knows already is not read again, and a turn that has trained does not train again: the same call
     twice trains nothing the second time, and one that was interrupted is gone on with.
@@ -58,18 +58,18 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
     async with app.started():
         with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
             assert app.policy is not None
-            return await _Line(app, app.policy, ledger, user, said).take(files)
+            return await _Pipeline(app, app.policy, ledger, user, progress).take(files)
 
 
-class _Line:
-    """The line from a file to a version, a batch at a time."""
+class _Pipeline:
+    """From a file to a version, a batch at a time."""
 
-    def __init__(self, app: App, policy: Policy, ledger: ImportLedger, user: str, said: Said) -> None:
+    def __init__(self, app: App, policy: Policy, ledger: ImportLedger, user: str, progress: WriteLine) -> None:
         self._app, self._policy, self._ledger = app, policy, ledger
         self._versions = LiveVersions(ledger)
-        self._user, self._say = user, said
+        self._user, self._progress = user, progress
         last = ledger.last_step()
-        self._told = last.number if last else 0
+        self._reported = last.number if last else 0
         self._read = 0
         self._summary = Summary()
         self._dropped = ledger.drop_counts()
@@ -81,11 +81,11 @@ class _Line:
             await self._up_to_date()
             report = await import_file(self._ledger, file, self._policy, user=self._user, progress=self._after)
             self._summary.reports[file] = report
-            self._say(
+            self._progress(
                 f"{file}: {report.turns} turns taken, {report.known} known already, {len(report.refused)} refused"
             )
             for fault in report.refused:
-                self._say(f"refused {fault}")
+                self._progress(f"refused {fault}")
         train = self._app.loops["train"]
         assert isinstance(train, TrainLoop)
         train.hurry()
@@ -106,16 +106,16 @@ class _Line:
 
     async def _work(self) -> None:
         while await self._app.tick():
-            self._tell_steps()
-        self._tell_steps()
+            self._report_steps()
+        self._report_steps()
 
-    def _tell_steps(self) -> None:
-        for number in self._ledger.steps_after(self._told, 1000):
+    def _report_steps(self) -> None:
+        for number in self._ledger.steps_after(self._reported, 1000):
             step, made = self._ledger.step(number), self._ledger.made_by(number)
             loss = f", loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
             came = f"version {made.number}" if made else f"skipped: {step.skipped}"
-            self._say(f"step {number}: {len(step.turns)} samples{loss}, {step.seconds:.1f} s, {came}")
-            self._told = number
+            self._progress(f"step {number}: {len(step.turns)} samples{loss}, {step.seconds:.1f} s, {came}")
+            self._reported = number
             self._summary.steps += 1
             self._summary.trained += len(step.turns)
 

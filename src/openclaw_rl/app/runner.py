@@ -1,4 +1,4 @@
-"""Keeps loops going: a tick, a rest, a back-off when one fails, a clean end when asked."""
+"""Runs loops: a tick, a wait, a back-off when one fails, a clean end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from openclaw_rl.store import LoopState
 log = logging.getLogger(__name__)
 
 
-class Health(Protocol):
-    """Where a loop says how it is doing."""
+class HealthReports(Protocol):
+    """Where the health of a loop is reported."""
 
     def report(
         self,
@@ -32,17 +32,23 @@ class Health(Protocol):
 
 
 @runtime_checkable
-class Telling(Protocol):
-    """A loop that has more to say about itself; ``alarms`` among it are shown to people."""
+class HasStatus(Protocol):
+    """A loop with a status of its own; ``alarms`` in it are shown to people."""
 
     async def status(self) -> Mapping[str, Any]: ...
 
 
-class Keeper:
-    """Runs one loop until told to stop; an exception is shown, waited out, and tried again."""
+class LoopRunner:
+    """Runs one loop until it is stopped; after an exception it is logged, waited, and tried again."""
 
     def __init__(
-        self, loop: Loop, health: Health, *, poll: float, backoff: float, clock: Callable[[], float] = time.monotonic
+        self,
+        loop: Loop,
+        health: HealthReports,
+        *,
+        poll: float,
+        backoff: float,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.loop = loop
         self._health = health
@@ -53,19 +59,19 @@ class Keeper:
         self._failures = 0
         self._error = ""
         self._state = ""
-        self._said = float("-inf")
+        self._reported_at = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
         """Tick until ``stop`` is set; the tick under way is finished first, unless the task is cancelled."""
-        await self._say("starting")
+        await self._report("starting")
         try:
             while not stop.is_set():
-                await _rest(stop, await self.once())
+                await _wait(stop, await self.once())
         finally:
-            await self._say("stopped")
+            await self._report("stopped")
 
     async def once(self) -> float:
-        """One tick; how long to rest after it."""
+        """One tick; how long to wait after it."""
         try:
             moved = await self.loop.tick()
         except Exception as error:  # whatever went wrong in one loop must not take the others down
@@ -74,8 +80,8 @@ class Keeper:
             log.info("loop %s works again after %d failures", self.loop.name, self._failures)
         self._failures, self._error = 0, ""
         self._moved += moved
-        if self._state != "running" or self._clock() - self._said >= 1.0:
-            await self._say("running")
+        if self._state != "running" or self._clock() - self._reported_at >= 1.0:
+            await self._report("running")
         return 0.0 if moved else self._poll
 
     async def _failed(self, error: Exception) -> float:
@@ -83,13 +89,13 @@ class Keeper:
         if text != self._error:
             log.exception("loop %s failed", self.loop.name)
         self._failures, self._error = self._failures + 1, text
-        await self._say("failing")
+        await self._report("failing")
         return float(min(self._backoff, 0.5 * 2 ** min(self._failures, 16)))
 
-    async def _say(self, state: LoopState) -> None:
-        self._state, self._said = state, self._clock()
+    async def _report(self, state: LoopState) -> None:
+        self._state, self._reported_at = state, self._clock()
         try:
-            detail = await self.loop.status() if isinstance(self.loop, Telling) else {}
+            detail = await self.loop.status() if isinstance(self.loop, HasStatus) else {}
             await asyncio.to_thread(
                 self._health.report,
                 self.loop.name,
@@ -99,11 +105,11 @@ class Keeper:
                 error=self._error,
                 detail=detail,
             )
-        except Exception:  # not being able to say how one is doing is no reason to stop
+        except Exception:  # a loop that cannot report its health goes on all the same
             log.warning("loop %s could not report its health", self.loop.name, exc_info=True)
 
 
-async def _rest(stop: asyncio.Event, seconds: float) -> None:
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
     if seconds <= 0:
         await asyncio.sleep(0)
         return

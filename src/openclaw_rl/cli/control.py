@@ -23,7 +23,7 @@ def rollback(resolved: Resolved, to: int | None, why: str) -> None:
 
     Without VERSION: those that were live before the present ones.
     """
-    from openclaw_rl.app.actions import roll_back_now
+    from openclaw_rl.app.operations import roll_back_now
 
     done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
     click.echo(f"version {done.number} is live: {done.note}")

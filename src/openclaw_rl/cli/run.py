@@ -59,7 +59,7 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
     if explain is None:
         _run(resolved, "judge", once=once)
         return
-    from openclaw_rl.app.actions import explain_verdict
+    from openclaw_rl.app.operations import explain_verdict
     from openclaw_rl.cli.output import print_view
     from openclaw_rl.views.status import turn_id
 
@@ -94,7 +94,7 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
 
     _begin(resolved)
     with _event_loop() as loop:
-        done = loop.run(train_from(resolved.config, files, user=user, said=click.echo))
+        done = loop.run(train_from(resolved.config, files, user=user, progress=click.echo))
     dropped = "".join(f", {count} {why}" for why, count in done.dropped.items())
     click.echo(
         f"{done.trained} turns trained in {done.steps} steps; version {done.live} is live; dropped: "

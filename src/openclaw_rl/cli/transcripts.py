@@ -26,9 +26,9 @@ def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool
 
     A file holds one object, a list of them, or one per line (docs/conversations.md).
     """
-    from openclaw_rl.app.actions import import_files
+    from openclaw_rl.app.operations import import_files
 
-    reports = asyncio.run(import_files(resolved.config, files, user=user, strict=strict, said=_progress))
+    reports = asyncio.run(import_files(resolved.config, files, user=user, strict=strict, progress=_progress))
     refused = [fault for report in reports.values() for fault in report.refused]
     if json_out:
         print_json(

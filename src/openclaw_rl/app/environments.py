@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def episodes(config: Config, ledger: LedgerReader, *, url: str, key: str | None) -> AsyncIterator[Episodes]:
+async def running_episodes(
+    config: Config, ledger: LedgerReader, *, url: str, key: str | None
+) -> AsyncIterator[Episodes]:
     """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.envs.episodes import Episodes, EpisodeSettings

@@ -1,4 +1,4 @@
-"""What a verb does once and is done: read a file into the ledger, explain a verdict, roll back."""
+"""What a command does once and is done: read a file into the ledger, explain a verdict, roll back."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from openclaw_rl.views import transcripts
 
 
 async def import_files(
-    config: Config, files: Sequence[Path], *, user: str, strict: bool, said: Callable[[str], None]
+    config: Config, files: Sequence[Path], *, user: str, strict: bool, progress: Callable[[str], None]
 ) -> dict[Path, transcripts.Report]:
     """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
     async with running_policy(config) as policy:
@@ -32,11 +32,11 @@ async def import_files(
             reports = {}
             for path in files:
 
-                async def tell(report: transcripts.Report, name: str = path.name) -> None:
-                    said(f"{name}: {report.turns} turns")
+                async def report_on(report: transcripts.Report, name: str = path.name) -> None:
+                    progress(f"{name}: {report.turns} turns")
 
                 reports[path] = await transcripts.import_file(
-                    ledger, path, policy, user=user, strict=strict, progress=tell
+                    ledger, path, policy, user=user, strict=strict, progress=report_on
                 )
             return reports
 
@@ -57,7 +57,7 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
 async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float | None = None) -> Version:
     """Ask the running trainer to roll back and wait for it; do it here when none runs.
 
-    ``patience`` None: half a minute longer than a failing trainer may rest.
+    ``patience`` None: half a minute longer than a failing trainer waits before it tries again.
     """
     path = ledger_path(config)
     patience = config.run.backoff + 30.0 if patience is None else patience
@@ -70,15 +70,15 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
             request = submit_request(path, "rollback", version=to, reason=why)
         for _ in range(int(patience / 0.1)):
             if reader.carried_out(request):
-                return _made(reader, request)
+                return _version_of(reader, request)
             await asyncio.sleep(0.1)
     raise LedgerError(
         f"the rollback is written down (request {request}) and not carried out yet: the trainer is at work",
-        remedy="it follows by itself, so do not ask again; 'openclaw-rl versions' shows it",
+        remedy="it follows automatically, so do not repeat it; 'openclaw-rl versions' shows it",
     )
 
 
-def _made(reader: LedgerReader, request: int) -> Version:
+def _version_of(reader: LedgerReader, request: int) -> Version:
     """The version that a rollback made; by now another one may be live already."""
     version = reader.version_of_request(request)
     if version is None:
