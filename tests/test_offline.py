@@ -73,7 +73,7 @@ async def test_a_run_directory_that_is_given_as_a_relative_path_is_found_again_f
     monkeypatch.chdir(tmp_path)
     await train(Path("./rl_buffer"), file)
     monkeypatch.chdir("/")
-    with Ledger(tmp_path / "rl_buffer" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "rl_buffer" / "ledger.db") as ledger:
         live = ledger.live_version()
         assert live.adapter == str(tmp_path / "rl_buffer" / "versions" / "000001")
         assert "under 30 words" in " ".join(read_rules(live.adapter))
