@@ -27,7 +27,7 @@ def found(run: Path, *sets: str) -> str:
 
 def chat(run: Path, *flags: str) -> tuple[int, str]:
     done = CliRunner().invoke(cli, ["chat", "--run-dir", str(run), *flags], input="hello\n")
-    return done.exit_code, done.output
+    return done.exit_code, f"{done.output}{done.exception or ''}"
 
 
 @pytest.mark.anyio

@@ -40,7 +40,7 @@ async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:
 
 
 async def test_the_environment_answers_higher_and_lower_until_the_number_is_guessed() -> None:
-    env = plugins.build("env", f"{EXAMPLES}/custom_env.py:GuessTheNumber", offered={})
+    env = plugins.build("env", f"{EXAMPLES}/custom_env.py:GuessTheNumber", offered={}, options={})
     prompt = await env.reset("10", seed=3)
     assert prompt.messages[0].content == "Guess my number between 1 and 10. Answer with a number only."
     seen = [await env.step(make_message("assistant", f"{number}.")) for number in range(1, 11)]
@@ -53,7 +53,7 @@ async def test_the_environment_answers_higher_and_lower_until_the_number_is_gues
 
 
 async def test_the_backend_streams_what_it_completes_and_minds_the_limit() -> None:
-    policy = plugins.build("policy", f"{EXAMPLES}/custom_policy.py:Backwards", offered={})
+    policy = plugins.build("policy", f"{EXAMPLES}/custom_policy.py:Backwards", offered={}, options={})
     delta, done = [item async for item in policy.generate(make_prompt("abc"), Sampling())]
     assert (delta.text, done.reply.content, done.finish) == ("cba", "cba", "stop")
     assert done.reply_tokens == (*b"cba", 256)

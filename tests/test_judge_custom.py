@@ -40,7 +40,7 @@ async def test_a_function_scores_and_the_users_wish_is_still_heard() -> None:
 
 @pytest.mark.anyio
 async def test_an_async_function_may_abstain() -> None:
-    judge = as_judge(later, limits=LIMITS)
+    judge = as_judge(later, limits=LIMITS, name="mine")
     assert (await judge.judge(case())).score == 0.5
     silent = await judge.judge(case("hm"))
     assert (silent.score, silent.note) == (None, "abstained")
@@ -81,14 +81,14 @@ async def test_an_error_is_an_abstention_and_unavailable_is_passed_on() -> None:
 
 @pytest.mark.anyio
 async def test_a_judge_of_ones_own_can_be_explained_too() -> None:
-    told = await explain(case(), custom_judge(length), limits=LIMITS)
+    told = await explain(case(), custom_judge(length), limits=LIMITS, trusted=())
     assert told.verdict is not None
     assert (told.judge, told.verdict.score) == ("custom", 0.9)
 
 
 def test_a_judge_or_its_class_is_taken_as_it_is_and_anything_else_refused() -> None:
     judge = rules_judge()
-    assert as_judge(judge, limits=LIMITS) is judge
-    assert as_judge(type("Mine", (), {"name": "mine", "judge": judge.judge}), limits=LIMITS).name == "mine"
+    assert as_judge(judge, limits=LIMITS, name="mine") is judge
+    assert as_judge(type("Mine", (), {"name": "mine", "judge": judge.judge}), limits=LIMITS, name="mine").name == "mine"
     with pytest.raises(PluginError, match="is no judge"):
-        as_judge(7, limits=LIMITS)
+        as_judge(7, limits=LIMITS, name="mine")

@@ -102,10 +102,9 @@ def resolve(kind: Kind, name: str) -> Any:
     return thing
 
 
-def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
+def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Build the plugin from the offered arguments it names and all of ``options``; refuse it if its shape is wrong."""
     factory = resolve(kind, name)
-    options = dict(options or {})
     accepted = inspect.signature(factory).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
     for option in options:
@@ -113,7 +112,7 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
             near = difflib.get_close_matches(option, accepted, n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise PluginError(f"{kind} {name!r} takes no option {option!r}{hint}; it takes {', '.join(accepted)}")
-    given = {key: value for key, value in offered.items() if takes_all or key in accepted} | options
+    given = {key: value for key, value in offered.items() if takes_all or key in accepted} | {**options}
     try:
         thing = factory(**given)
     except TypeError as error:

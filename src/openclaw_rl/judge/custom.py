@@ -65,7 +65,7 @@ class CustomJudge:
         return await value if inspect.isawaitable(value) else value
 
 
-def as_judge(thing: Any, *, limits: HintLimits, name: str = "custom") -> Judge:
+def as_judge(thing: Any, *, limits: HintLimits, name: str) -> Judge:
     """A Judge as it is, a class of one built, a function wrapped; anything else is refused with what is missing."""
     if inspect.isclass(thing):
         thing = thing()

@@ -32,7 +32,7 @@ class Explains(Protocol):
     async def explain(self, case: Case) -> Explanation: ...
 
 
-async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Collection[str] = ()) -> Explanation:
+async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Collection[str]) -> Explanation:
     """The whole story of one case. The evidence's verdict stands where it decides; the judge is shown all the same."""
     decided = decide(case, trusted=trusted, limits=limits)
     if case.outcome.kind == "side":
