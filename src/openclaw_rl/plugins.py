@@ -1,4 +1,4 @@
-"""One door: built-in names, installed entry points, ``module:attribute`` and ``file.py:attribute`` resolve alike.
+"""Plugins: built-in names, installed entry points, ``module:attribute`` and ``file.py:attribute`` resolve alike.
 
     policy, trainer, judge, env     something to build: a class, or a function that returns one, called by keyword
     rollout, generate, loss         a function, used as it is
@@ -206,7 +206,7 @@ def load(kind: str, target: str) -> Any:
     if not hasattr(module, attribute):
         near = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"{place} has no {attribute!r}, asked for as {kind} {target!r}{hint}")
+        raise PluginError(f"{place} has no {attribute!r}, named as {kind} {target!r}{hint}")
     return getattr(module, attribute)
 
 
@@ -217,7 +217,7 @@ def _from_module(kind: str, place: str) -> Any:
         missing = (error.name or "").partition(".")[0]
         if missing in _EXTRA_OF:
             raise MissingExtra(missing, _EXTRA_OF[missing]) from error
-        raise PluginError(f"{kind}: no module named {error.name!r}, asked for as {place!r}") from error
+        raise PluginError(f"{kind}: no module named {error.name!r}, named as {place!r}") from error
 
 
 def _from_file(kind: str, place: str) -> Any:

@@ -24,7 +24,7 @@ Command = Callable[[str], Awaitable[None]]
 
 
 class TerminalChat:
-    """One conversation after another. ``say`` writes replies and what was asked for, ``note`` what happens meanwhile.
+    """One conversation after another. ``say`` writes replies and what commands answer, ``note`` what happens meanwhile.
 
     A line that begins with / is a command; a person who wants to send such a line puts a space before it.
     """

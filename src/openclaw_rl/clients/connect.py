@@ -28,7 +28,7 @@ PROVIDER = "openclaw-rl"
 NO_KEY = "local"
 """what is sent where a client insists on a key and the server asks for none"""
 LONGEST = 8192
-"""most tokens a client is told that one reply may have"""
+"""most tokens of one reply that a client's settings name"""
 PATIENCE = 600
 """seconds a client waits: the server holds requests rather than refuse them"""
 

@@ -71,9 +71,9 @@ def _vote(value: Mapping[str, Any], marked: str | None, *, hints: bool) -> Parse
     score = value.get("score")
     if type(score) is not int or score not in (-1, 0, 1):
         return ParsedVote(value=None, note="the score is none of 1, 0, -1")
-    said, kind, reason = value.get("hint"), value.get("kind"), value.get("reason", "")
-    if not (said is None or isinstance(said, str)) or not (kind is None or kind in KINDS):
+    hint_text, kind, reason = value.get("hint"), value.get("kind"), value.get("reason", "")
+    if not (hint_text is None or isinstance(hint_text, str)) or not (kind is None or kind in KINDS):
         return ParsedVote(value=None, note="the hint or its kind is of the wrong form")
-    text = marked or (said or "").strip()
+    text = marked or (hint_text or "").strip()
     hint = Hint(text=text, kind=kind or "rule") if hints and text else None
     return ParsedVote(value=score, hint=hint, note=reason[:200] if isinstance(reason, str) else "")

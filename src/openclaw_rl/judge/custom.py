@@ -58,10 +58,10 @@ class CustomJudge:
 
     async def _value(self, case: Case) -> Any:
         """A plain function runs in a thread, so that a slow one holds up nobody."""
-        asked = (case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
+        arguments = (case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
         if inspect.iscoroutinefunction(self._score):
-            return await self._score(*asked)
-        value = await anyio.to_thread.run_sync(self._score, *asked)
+            return await self._score(*arguments)
+        value = await anyio.to_thread.run_sync(self._score, *arguments)
         return await value if inspect.isawaitable(value) else value
 
 

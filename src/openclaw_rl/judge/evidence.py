@@ -77,10 +77,10 @@ def user_hints(case: Case) -> tuple[Hint, ...]:
 
 def user_reaction(case: Case) -> Reaction:
     """What the user's own words say of the reply; nothing where there are none."""
-    said = user_text(case.outcome.next_state)
-    if not said:
-        return Reaction(score=None, note="the user said nothing")
-    reaction = read(said, request=request_of(case) if _same_matter(case) else "", reply=_reply(case))
+    message = user_text(case.outcome.next_state)
+    if not message:
+        return Reaction(score=None, note="the user wrote nothing")
+    reaction = read(message, request=request_of(case) if _same_matter(case) else "", reply=_reply(case))
     if not reaction.hints:
         return reaction
     theirs = foreign(case)
@@ -90,10 +90,10 @@ def user_reaction(case: Case) -> Reaction:
 
 def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
     """Text of a case that may not instruct: of these roles, and what users handed over; the newest of it."""
-    said = (*case.turn.prompt.messages, case.turn.completion.reply, *case.outcome.next_state)
+    messages = (*case.turn.prompt.messages, case.turn.completion.reply, *case.outcome.next_state)
     parts: list[str] = []
     left = _MOST_FOREIGN
-    for message in reversed(said):
+    for message in reversed(messages):
         if left > 0 and (message.role in roles or message.role == "user"):
             parts.append((others_words(message.content) if message.role == "user" else spoken(message))[:left])
             left -= len(parts[-1])
@@ -102,9 +102,9 @@ def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
 
 def _same_matter(case: Case) -> bool:
     """Whether the user's next words come with the same text of others as the request: only then can it be repeated."""
-    asked = texts(case.turn.prompt.messages, "user")
+    requests = texts(case.turn.prompt.messages, "user")
     after = texts(case.outcome.next_state, "user")
-    request = next((said for said in reversed(asked) if own_words(said)), "")
+    request = next((text for text in reversed(requests) if own_words(text)), "")
     return words(others_words(request)) == words("\n".join(map(others_words, after)))
 
 
@@ -122,8 +122,8 @@ def trusts(case: Case, trusted: Collection[str]) -> bool:
 
 def request_of(case: Case) -> str:
     """The user's last words before the reply; empty if there are none."""
-    asked = texts(case.turn.prompt.messages, "user")
-    return next((own for said in reversed(asked) if (own := own_words(said))), "")
+    requests = texts(case.turn.prompt.messages, "user")
+    return next((own for text in reversed(requests) if (own := own_words(text))), "")
 
 
 def _reply(case: Case) -> str:

@@ -40,9 +40,9 @@ async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Coll
             judge="evidence", evidence=evidence_items(case), verdict=decided, note="side turns are not judged"
         )
     if isinstance(judge, Explains):
-        told = await judge.explain(case)
+        explanation = await judge.explain(case)
     else:
         verdict = await judge.judge(case)
-        told = Explanation(judge=judge.name, verdict=verdict, note=verdict.note)
-    note = f"decided by evidence; the judge alone: {told.note}" if decided else told.note
-    return replace(told, evidence=evidence_items(case), verdict=decided or told.verdict, note=note)
+        explanation = Explanation(judge=judge.name, verdict=verdict, note=verdict.note)
+    note = f"decided by evidence; the judge alone: {explanation.note}" if decided else explanation.note
+    return replace(explanation, evidence=evidence_items(case), verdict=decided or explanation.verdict, note=note)

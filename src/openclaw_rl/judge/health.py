@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Scored = tuple[str, float | None, str]
 """user, score, source of one verdict"""
 Pair = tuple[str, float, float]
-"""user, what the judge said, what the user said outright"""
+"""user, the judge's score, the user's explicit score"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,9 +82,9 @@ def drift(pairs: Iterable[Pair], *, least: int = 8, floor: float = 0.7) -> tuple
 def agreement(pairs: Iterable[Pair]) -> dict[str, tuple[int, int]]:
     """Per user: how many of how many explicit scores the judge agrees with in sign."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for user, judged, said in pairs:
-        if judged and said:
-            counts[user][0] += _sign(judged) == _sign(said)
+    for user, judged, explicit in pairs:
+        if judged and explicit:
+            counts[user][0] += _sign(judged) == _sign(explicit)
             counts[user][1] += 1
     return {user: (agreed, total) for user, (agreed, total) in counts.items()}
 

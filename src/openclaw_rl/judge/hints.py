@@ -100,8 +100,8 @@ def borrowed(text: str, *, user: str = "", others: str) -> bool:
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    said = words(text)
-    return {said[at : at + _RUN] for at in range(len(said) - _RUN + 1)}
+    found = words(text)
+    return {found[at : at + _RUN] for at in range(len(found) - _RUN + 1)}
 
 
 def is_vague(rule: str) -> bool:

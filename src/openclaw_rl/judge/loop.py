@@ -271,14 +271,14 @@ class JudgeLoop:
         note = f"{paid.note}, the step's votes average {mean:g}"
         return replace(verdict, score=paid.score + mean, source="environment", note=note)
 
-    async def _compare(self, case: Case, said: float) -> None:
+    async def _compare(self, case: Case, explicit: float) -> None:
         """Ask the judge about a turn the user has scored, to see whether they agree."""
         try:
             verdict = await self._ask(case)
         except JudgeUnavailable:
             return  # a comparison is a luxury: the explicit verdict is written already
         if verdict.score is not None:
-            self._pairs.append((case.turn.user, verdict.score, said))
+            self._pairs.append((case.turn.user, verdict.score, explicit))
 
     async def _write(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
         await anyio.to_thread.run_sync(self._ledger.add_verdicts, [_sound(verdict) for verdict in verdicts], drops)

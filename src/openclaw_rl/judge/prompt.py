@@ -79,8 +79,8 @@ class PromptBuilder:
         own = all(message.role == "user" and not hands_over(message.content) for message in after)
         hint = own and bool(user_text(after))
         made = self._with_hint if hint else self._score_only
-        asked = render(case, made, budget=self._settings.budget, window=self._settings.window)
-        return replace(asked, asks_hint=hint)
+        question = render(case, made, budget=self._settings.budget, window=self._settings.window)
+        return replace(question, asks_hint=hint)
 
 
 def load(name: str, folder: Path | None = None) -> Template:
@@ -162,14 +162,14 @@ def render(case: Case, made: Template, *, budget: int, window: int, count: Count
 
 
 def _parts(case: Case, window: int) -> dict[str, Sequence[Message]]:
-    said = [message for message in case.turn.prompt.messages if message.role != "system"]
-    at = max((index for index, message in enumerate(said) if message.role == "user"), default=-1)
-    request = said[at : at + 1] if at >= 0 else [Message(role="user", content="")]
-    before = said[:at] if at > 0 else []
+    messages = [message for message in case.turn.prompt.messages if message.role != "system"]
+    at = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+    request = messages[at : at + 1] if at >= 0 else [Message(role="user", content="")]
+    before = messages[:at] if at > 0 else []
     return {
         "history": before[len(before) - min(window, len(before)) :],
         "request": request,
-        "steps": said[at + 1 :][-window:] if window else [],
+        "steps": messages[at + 1 :][-window:] if window else [],
         "reply": [case.turn.completion.reply],
         "next_state": case.outcome.next_state,
     }

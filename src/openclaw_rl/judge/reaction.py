@@ -84,14 +84,14 @@ def read(message: str, *, request: str, reply: str) -> Reaction:
     if own.startswith("Traceback (most recent call last):"):
         return _traceback(reply)
     whole = parse(_bounded(own, 4_000))
-    told = _ends(whole)
-    marks = [[_mark(clause, sentence) for clause in _joined(sentence)] for sentence in told]
+    sentences = _ends(whole)
+    marks = [[_mark(clause, sentence) for clause in _joined(sentence)] for sentence in sentences]
     flat = [one for row in marks for one in row]
     asks = _asks(reply)
-    hints = _hints(told, marks, reply=reply, asked=asks and not _OFFER.search(reply[-_TAIL:]))
-    if told != whole or is_text(own):
+    hints = _hints(sentences, marks, reply=reply, reply_asks=asks and not _OFFER.search(reply[-_TAIL:]))
+    if sentences != whole or is_text(own):
         hints = ()  # so many words are rather a text than a remark, and who knows whose
-    return _decide(own, flat, hints, request=request, asked=asks)
+    return _decide(own, flat, hints, request=request, reply_asks=asks)
 
 
 def _asks(reply: str) -> bool:
@@ -110,8 +110,8 @@ def _bounded(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most // 2]}\n{text[-most // 2 :]}"
 
 
-def _ends(told: tuple[Sentence, ...]) -> tuple[Sentence, ...]:
-    return told if len(told) <= _LONG else (*told[:2], *told[-2:])
+def _ends(sentences: tuple[Sentence, ...]) -> tuple[Sentence, ...]:
+    return sentences if len(sentences) <= _LONG else (*sentences[:2], *sentences[-2:])
 
 
 def _joined(sentence: Sentence) -> tuple[Clause, ...]:
@@ -124,7 +124,7 @@ def _joined(sentence: Sentence) -> tuple[Clause, ...]:
 
 
 def _mark(clause: Clause, sentence: Sentence) -> _Marked:
-    """What one clause is, taken by itself; no opinion is as long as a page."""
+    """What one clause is, taken alone; no opinion is as long as a page."""
     if len(clause.folded) > _CLAUSE:
         return _Marked(clause=clause, mark="other")
     if is_chinese(clause.text):
@@ -145,8 +145,8 @@ def _mark(clause: Clause, sentence: Sentence) -> _Marked:
         return _Marked(clause=clause, mark="complaint")
     if sentence.asks and en.QUESTION.fullmatch(folded):
         return _Marked(clause=clause, mark="question")
-    errand = en.TASK.fullmatch(folded) and not _IS_NOT.fullmatch(sentence.text.lower().strip(" .!"))
-    return _Marked(clause=clause, mark="task" if errand else "other")
+    task = en.TASK.fullmatch(folded) and not _IS_NOT.fullmatch(sentence.text.lower().strip(" .!"))
+    return _Marked(clause=clause, mark="task" if task else "other")
 
 
 def _mark_zh(clause: Clause) -> _Marked:
@@ -174,9 +174,9 @@ def _mark_zh(clause: Clause) -> _Marked:
     return _Marked(clause=clause, mark="fact" if zh.FACT.fullmatch(text) else "other")
 
 
-def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, request: str, asked: bool) -> Reaction:
+def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, request: str, reply_asks: bool) -> Reaction:
     marks = {one.mark for one in flat}
-    answers = _is_answer(own, flat, asked=asked)
+    answers = _is_answer(own, flat, reply_asks=reply_asks)
     complains = "complaint" in marks and not answers
     if answers:
         hints = tuple(hint for hint in hints if hint.kind == "rule")
@@ -196,7 +196,7 @@ def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, reque
         return Reaction(score=1, note="praise or thanks")
     if repeated(request, own):
         return Reaction(score=-1, note="the same request again")
-    return Reaction(score=None, note="nothing said of the reply")
+    return Reaction(score=None, note="nothing about the reply")
 
 
 def _to_the_point(flat: Sequence[_Marked]) -> bool:
@@ -219,7 +219,7 @@ def _standing(hints: Sequence[Hint]) -> bool:
     return any(re.search(pattern, hint.text, re.IGNORECASE) for hint in hints)
 
 
-def _is_answer(own: str, flat: Sequence[_Marked], *, asked: bool) -> bool:
+def _is_answer(own: str, flat: Sequence[_Marked], *, reply_asks: bool) -> bool:
     """A bare no, or one that only sounds like a complaint."""
     folded = own.lower().strip(" .!")
     if _NOT_A_NO.fullmatch(folded.replace(",", "")):
@@ -227,12 +227,12 @@ def _is_answer(own: str, flat: Sequence[_Marked], *, asked: bool) -> bool:
     said_no = [one for one in flat if one.mark == "complaint"]
     only_no = all(_ANSWERS.match(one.clause.folded) for one in said_no)
     of_oneself = any(one.mark == "other" and _OF_ONESELF.match(one.clause.folded) for one in flat)
-    return only_no and (asked or of_oneself or folded in ("no", "不", "不是"))
+    return only_no and (reply_asks or of_oneself or folded in ("no", "不", "不是"))
 
 
 def _complaint(flat: Sequence[_Marked]) -> tuple[Hint, ...]:
-    said = ", ".join(one.clause.text.strip(" .!?,") for one in flat if one.mark == "complaint")
-    return (Hint(text=said, kind="complaint"),) if said else ()
+    text = ", ".join(one.clause.text.strip(" .!?,") for one in flat if one.mark == "complaint")
+    return (Hint(text=text, kind="complaint"),) if text else ()
 
 
 def _praises(own: str, flat: Sequence[_Marked]) -> bool:
@@ -251,34 +251,34 @@ def _praises(own: str, flat: Sequence[_Marked]) -> bool:
 
 
 def _hints(
-    told: Sequence[Sentence], marks: Sequence[Sequence[_Marked]], *, reply: str, asked: bool
+    sentences: Sequence[Sentence], marks: Sequence[Sequence[_Marked]], *, reply: str, reply_asks: bool
 ) -> tuple[Hint, ...]:
     found: list[Hint] = []
     doubt = False
     vague_only = all(one.vague for row in marks for one in row if one.mark == "preference")
-    for at, (sentence, row) in enumerate(zip(told, marks, strict=True)):
-        if not _own(at, told, marks):
+    for at, (sentence, row) in enumerate(zip(sentences, marks, strict=True)):
+        if not _own(at, sentences, marks):
             continue
-        found.extend(_rules_of([one for one in row if vague_only or not one.vague], asked=asked))
-        fact = _fact_of(sentence, row, reply=reply, doubt=doubt, asked=asked)
+        found.extend(_rules_of([one for one in row if vague_only or not one.vague], reply_asks=reply_asks))
+        fact = _fact_of(sentence, row, reply=reply, doubt=doubt, reply_asks=reply_asks)
         if fact is not None:
             found.append(fact)
         doubt = doubt or any(one.mark == "complaint" for one in row)
     return tuple(found)
 
 
-def _own(at: int, told: Sequence[Sentence], marks: Sequence[Sequence[_Marked]]) -> bool:
+def _own(at: int, sentences: Sequence[Sentence], marks: Sequence[Sequence[_Marked]]) -> bool:
     """Whether a sentence is surely the user's word on the reply, not matter that other words of the message frame.
 
     It is not beside a line that is no remark itself, nor after a question or words that point ("this", "these"), nor
     behind a colon or a dash.
     """
-    for other, (sentence, row) in enumerate(zip(told, marks, strict=True)):
+    for other, (sentence, row) in enumerate(zip(sentences, marks, strict=True)):
         if other <= at and any(one.clause.before for one in row) and not _all_remarks(row):
             return False
         if other <= at and any(_points(one) for one in (row if other < at else row[:-1])):
             return False
-        framed = sentence.line != told[at].line or sentence.asks or sentence.text[:1] in "-–—"
+        framed = sentence.line != sentences[at].line or sentence.asks or sentence.text[:1] in "-–—"
         if other != at and framed and not any(one.mark in _REMARKS for one in row):
             return False
     return True
@@ -299,11 +299,11 @@ def _all_remarks(row: Sequence[_Marked]) -> bool:
     return remark
 
 
-def _rules_of(row: Sequence[_Marked], *, asked: bool) -> list[Hint]:
+def _rules_of(row: Sequence[_Marked], *, reply_asks: bool) -> list[Hint]:
     """Neighbouring preferences of a sentence make one instruction."""
     runs: list[list[_Marked]] = [[]]
     for one in row:
-        if one.mark == "preference" and (one.answerable or not asked):
+        if one.mark == "preference" and (one.answerable or not reply_asks):
             runs[-1].append(one)
         elif runs[-1]:
             runs.append([])
@@ -314,18 +314,18 @@ def _instruction(orders: Sequence[str]) -> str:
     first, *rest = (order.strip(" ,.!;:") for order in orders)
     if is_chinese(first):
         return zh.instruction("，".join((first, *rest)))
-    said = re.sub(r"(?i)^(?:(?:ok|and|also|but|so|then|hey|though|however|maybe|well|almost|good)[, ]+)+", "", first)
-    said = re.sub(r"(?i)^(?:can|could|would|will) (?:you|u) (?:please |maybe |also )?", "please ", said).rstrip("?")
-    said = re.sub(r"(?i)\bdont\b", "don't", re.sub(r"(?i)\b(?:pls|plz)\b", "please", said))
-    said = ", ".join((said, *(re.sub(r"(?i)^please ", "", order[:1].lower() + order[1:]) for order in rest)))
-    if re.search(r"(?i)\bplease$", said) and not re.match(r"(?i)please", said):
-        said = "please " + said[:1].lower() + said[1 : -len("please")].rstrip(" ,")
-    if re.fullmatch(r"(?i)please .+ please", said):
-        said = said[: -len("please")].rstrip(" ,")
-    if not _READS_AS_ORDER.match(said):
-        said = f"please {said[:1].lower()}{said[1:]}"
-    said = " ".join(said.split())
-    return f"{said[:1].upper()}{said[1:]}."
+    text = re.sub(r"(?i)^(?:(?:ok|and|also|but|so|then|hey|though|however|maybe|well|almost|good)[, ]+)+", "", first)
+    text = re.sub(r"(?i)^(?:can|could|would|will) (?:you|u) (?:please |maybe |also )?", "please ", text).rstrip("?")
+    text = re.sub(r"(?i)\bdont\b", "don't", re.sub(r"(?i)\b(?:pls|plz)\b", "please", text))
+    text = ", ".join((text, *(re.sub(r"(?i)^please ", "", order[:1].lower() + order[1:]) for order in rest)))
+    if re.search(r"(?i)\bplease$", text) and not re.match(r"(?i)please", text):
+        text = "please " + text[:1].lower() + text[1 : -len("please")].rstrip(" ,")
+    if re.fullmatch(r"(?i)please .+ please", text):
+        text = text[: -len("please")].rstrip(" ,")
+    if not _READS_AS_ORDER.match(text):
+        text = f"please {text[:1].lower()}{text[1:]}"
+    text = " ".join(text.split())
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 _READS_AS_ORDER = re.compile(
@@ -333,20 +333,20 @@ _READS_AS_ORDER = re.compile(
 )
 
 
-def _fact_of(sentence: Sentence, row: Sequence[_Marked], *, reply: str, doubt: bool, asked: bool) -> Hint | None:
+def _fact_of(sentence: Sentence, row: Sequence[_Marked], *, reply: str, doubt: bool, reply_asks: bool) -> Hint | None:
     """A statement of what is the case, given against the reply; an order that excludes something is a rule."""
-    if asked or sentence.asks or any(one.mark in ("preference", "question", "praise") for one in row):
+    if reply_asks or sentence.asks or any(one.mark in ("preference", "question", "praise") for one in row):
         return None
     if is_chinese(sentence.text):
         return _fact_zh(sentence, row)
-    said = _NO_LEAD.sub("", sentence.text).strip(" .!")
-    folded = " ".join(said.lower().split())
+    text = _NO_LEAD.sub("", sentence.text).strip(" .!")
+    folded = " ".join(text.lower().split())
     if _contradicts(folded, reply):
         kind: HintKind = "rule" if _ORDER.match(folded) else "fact"
-        return Hint(text=f"{said[:1].upper()}{said[1:]}.", kind=kind)
-    denied = doubt or said != sentence.text.strip(" .!") or any(one.mark == "complaint" for one in row)
+        return Hint(text=f"{text[:1].upper()}{text[1:]}.", kind=kind)
+    denied = doubt or text != sentence.text.strip(" .!") or any(one.mark == "complaint" for one in row)
     if denied and _FACT.fullmatch(folded) and not all(one.mark == "complaint" for one in row):
-        return Hint(text=f"{said[:1].upper()}{said[1:]}.", kind="fact")
+        return Hint(text=f"{text[:1].upper()}{text[1:]}.", kind="fact")
     return None
 
 
@@ -370,10 +370,10 @@ def _fact_zh(sentence: Sentence, row: Sequence[_Marked]) -> Hint | None:
 def repeated(request: str, message: str) -> bool:
     """Whether the message asks for the same as the request, with no new matter in it."""
     request = own_words(request)
-    asked, again = _content(request), _content(message)
-    if len(asked) < 2 or len(again) < 2 or _figures(request) != _figures(message):
+    before, again = _content(request), _content(message)
+    if len(before) < 2 or len(again) < 2 or _figures(request) != _figures(message):
         return False
-    return again <= asked and len(again) >= 0.75 * len(asked)
+    return again <= before and len(again) >= 0.75 * len(before)
 
 
 def _content(text: str) -> frozenset[str]:

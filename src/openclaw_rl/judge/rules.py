@@ -44,8 +44,10 @@ class RulesJudge:
     async def explain(self, case: Case) -> Explanation:
         """The rule that spoke."""
         verdict = await self.judge(case)
-        said = f"{verdict.score!r}: {verdict.note}"
-        return Explanation(judge=self.name, prompt_version=VERSION, ballots=(said,), verdict=verdict, note=verdict.note)
+        ballot = f"{verdict.score!r}: {verdict.note}"
+        return Explanation(
+            judge=self.name, prompt_version=VERSION, ballots=(ballot,), verdict=verdict, note=verdict.note
+        )
 
 
 def reaction_of(case: Case) -> Reaction:

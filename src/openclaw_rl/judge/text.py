@@ -113,7 +113,7 @@ def user_text(messages: Sequence[Message]) -> str:
 
 
 def fold(text: str) -> str:
-    """Small letters, straight apostrophes, common misspellings mended, no punctuation but what carries meaning."""
+    """Small letters, straight apostrophes, common misspellings corrected, no punctuation but what carries meaning."""
     text = text.lower().replace("’", "'").replace("‘", "'")
     text = re.sub(r"(\w)\1{2,}", r"\1\1", text)
     text = re.sub(r"[^\w\s'?/+*%_$.-]", " ", text)

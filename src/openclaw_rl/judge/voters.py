@@ -1,4 +1,4 @@
-"""Those who are asked for a vote: an OpenAI-compatible endpoint, or the policy's own base model."""
+"""Who votes: an OpenAI-compatible endpoint, or the policy's own base model."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class EndpointVoter:
     def _delay(self, tried: int, wait: str | None) -> float:
         """Half to all of a pause that doubles each time; the server's own retry-after counts if it is longer."""
         pause = 0.5 * (1 << (tried - 1)) * self._rng.uniform(0.5, 1.0)
-        asked = float(wait) if wait and wait.replace(".", "", 1).isdigit() else 0.0
-        return max(pause, min(asked, 30.0))
+        requested = float(wait) if wait and wait.replace(".", "", 1).isdigit() else 0.0
+        return max(pause, min(requested, 30.0))
 
     def _body(self, messages: Sequence[Message], schema: Mapping[str, Any], form: int) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -184,9 +184,9 @@ def _read(answered: _Answered, messages: Sequence[Message]) -> Ballot:
 
 def _spent(value: Mapping[str, Any], messages: Sequence[Message], text: str) -> int:
     usage = value.get("usage")
-    said = usage.get("total_tokens") if isinstance(usage, dict) else None
-    if isinstance(said, int) and 0 < said < _TOKENS:
-        return said
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    if isinstance(total, int) and 0 < total < _TOKENS:
+        return total
     return sum(approximate(message.content) for message in messages) + approximate(text)
 
 

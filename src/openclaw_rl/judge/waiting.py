@@ -17,7 +17,7 @@ class _Wait:
     """The answers given to others when a case was last asked, when that was, how often it failed alone."""
 
     answers: int
-    asked: float = 0.0
+    last_try: float = 0.0
     alone: int = 0
 
 
@@ -48,7 +48,7 @@ class WaitingList:
         """Cases for the judge: those that wait as far as the breaker lets them, longest unasked first; the new ones."""
         new = [case for case in cases if case.turn.id not in self._waits][:most]
         waited = [case for case in cases if case.turn.id in self._waits]
-        waited.sort(key=lambda case: self._waits[case.turn.id].asked)
+        waited.sort(key=lambda case: self._waits[case.turn.id].last_try)
         if not waited or not self.breaker.allow():
             return new
         return [*waited[: most if self.breaker.state == "closed" else 1], *new]
@@ -65,5 +65,5 @@ class WaitingList:
         wait = self._waits.setdefault(turn, _Wait(answers=self._answers))
         if self._answers > wait.answers:
             wait.alone += 1
-        wait.answers, wait.asked = self._answers, self._clock()
+        wait.answers, wait.last_try = self._answers, self._clock()
         return wait.alone >= TRIES
