@@ -15,15 +15,15 @@ from click.testing import CliRunner
 
 from openclaw_rl.cli.connect import connect
 from openclaw_rl.clients import connect as connecting
-from openclaw_rl.clients.connect import Served
+from openclaw_rl.clients.connect import ServerInfo
 from openclaw_rl.errors import BackendDown, BackendError, ConfigError, NotAllowed
 
-FOUND = Served(url="http://127.0.0.1:30000/v1", model="tiny", context=8192)
+FOUND = ServerInfo(url="http://127.0.0.1:30000/v1", model="tiny", context=8192)
 LISTING = {"object": "list", "data": [{"id": "tiny", "context_length": 8192}, {"id": "tiny-side"}]}
 
 
 class Listing(BaseHTTPRequestHandler):
-    """A server as far as `look` sees it; with a key if one is set."""
+    """A server as far as `read_server` sees it; with a key if one is set."""
 
     key: str | None = None
     listing = json.dumps(LISTING)
@@ -63,12 +63,12 @@ def run(*words: str, code: int = 0) -> str:
 # --- the server ---
 
 
-def look(url: str, key: str | None = None) -> Served:
-    return asyncio.run(connecting.look(url, key))
+def look(url: str, key: str | None = None) -> ServerInfo:
+    return asyncio.run(connecting.read_server(url, key))
 
 
 def test_what_is_served_is_read_from_the_server(url: str) -> None:
-    assert look(url + "/") == Served(url=url, model="tiny", context=8192)
+    assert look(url + "/") == ServerInfo(url=url, model="tiny", context=8192)
 
 
 def test_no_server_is_said_with_the_remedy() -> None:
@@ -98,7 +98,7 @@ def test_a_model_that_is_still_loading_has_no_context_to_tell(url: str, monkeypa
 
 @pytest.mark.parametrize(("context", "output"), [(8192, 2048), (2048, 512), (131_072, 8192)])
 def test_a_reply_leaves_room_for_its_question(context: int, output: int) -> None:
-    assert Served(url="u", model="m", context=context).output == output
+    assert ServerInfo(url="u", model="m", context=context).output == output
 
 
 # --- OpenClaw ---
@@ -132,7 +132,7 @@ def test_a_key_is_named_and_never_written() -> None:
 
 def test_lean_adds_to_the_entry_and_takes_nothing_from_it() -> None:
     plain, lean = (connecting.openclaw(FOUND, key_env=None, lean=each) for each in (False, True))
-    assert connecting.merged(lean, plain) == lean
+    assert connecting.merge(lean, plain) == lean
     defaults = lean["agents"]["defaults"]
     assert (defaults["contextInjection"], defaults["skills"], defaults["heartbeat"]["every"]) == ("never", [], "0m")
     assert defaults["compaction"]["keepRecentTokens"] == 1024
@@ -160,7 +160,7 @@ def test_the_plugin_is_allowed_to_see_the_run_of_a_call() -> None:
 def test_merging_keeps_all_else_and_replaces_what_is_no_table() -> None:
     old = {"a": {"x": 1, "y": [1, 2]}, "model": "theirs", "kept": True}
     new = {"a": {"y": [3]}, "model": {"primary": "ours"}}
-    assert connecting.merged(old, new) == {"a": {"x": 1, "y": [3]}, "model": {"primary": "ours"}, "kept": True}
+    assert connecting.merge(old, new) == {"a": {"x": 1, "y": [3]}, "model": {"primary": "ours"}, "kept": True}
     assert old == {"a": {"x": 1, "y": [1, 2]}, "model": "theirs", "kept": True}
 
 
@@ -252,7 +252,7 @@ def test_the_verb_prints_the_entry_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("OPENCLAW_STATE_DIR", str(tmp_path))
     printed = json.loads(run("openclaw", "--url", url))
-    assert printed == connecting.openclaw(Served(url=url, model="tiny", context=8192), key_env=None)
+    assert printed == connecting.openclaw(ServerInfo(url=url, model="tiny", context=8192), key_env=None)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,7 +11,7 @@ import click
 from openclaw_rl.cli.options import F
 
 if TYPE_CHECKING:
-    from openclaw_rl.clients.connect import Served
+    from openclaw_rl.clients.connect import ServerInfo
 
 KEY = "OPENCLAW_API_KEY"
 
@@ -28,7 +28,7 @@ def _server(command: F) -> F:
     return click.option("--url", metavar="URL", help=url_help)(command)
 
 
-def _look(url: str | None, key_env: str | None) -> tuple[Served, str | None]:
+def _look(url: str | None, key_env: str | None) -> tuple[ServerInfo, str | None]:
     """What is served there, and the name of the variable with the key, None if there is no key."""
     from openclaw_rl.clients import connect as connecting
     from openclaw_rl.config import environment
@@ -37,7 +37,7 @@ def _look(url: str | None, key_env: str | None) -> tuple[Served, str | None]:
     key = environment(key_env or KEY)
     if key_env and key is None:
         raise ConfigError(f"the environment variable {key_env} is not set", remedy="export it, or name another")
-    found = asyncio.run(connecting.look(url or _default_url(), key))
+    found = asyncio.run(connecting.read_server(url or _default_url(), key))
     return found, (key_env or KEY) if key else None
 
 
@@ -80,7 +80,7 @@ def openclaw(
     found, key_name = _look(url, key_env)
     settings = connecting.openclaw(found, key_env=key_name, lean=lean, plugin=plugin, max_tokens=max_tokens)
     if not writes:
-        click.echo(connecting.shown(settings))
+        click.echo(connecting.to_json(settings))
         click.secho("merge this into openclaw.json, or run it again with --write", fg="yellow", err=True)
         return
     path = file or _openclaw_file()

@@ -1,6 +1,6 @@
 """How clients reach a running server: what goes into their settings, and how it gets there.
 
-`look` asks the server what it serves; `openclaw` and `recipe` say what a client must know of it; `write` merges that
+`read_server` asks the server what it serves; `openclaw` and `recipe` say what a client needs of it; `write` merges that
 into a settings file. Everything between is pure.
 """
 
@@ -34,7 +34,7 @@ PATIENCE = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServerInfo:
     """A running server: its address up to /v1, the model it serves, the tokens of prompt and reply together."""
 
     url: str
@@ -67,16 +67,16 @@ class Recipe:
 # --- the server ---
 
 
-async def look(url: str, key: str | None = None) -> Served:
+async def read_server(url: str, key: str | None = None) -> ServerInfo:
     """What the server at ``url`` serves. Raises BackendDown when none answers, NotAllowed when the key is wrong."""
     from openclaw_rl.clients.api import ApiClient
 
     remedy = "name the variable that holds the server's key with --key-env NAME"
     async with ApiClient(url, key=key, key_remedy=remedy, timeout=10.0) as client:
-        return served(client.url, (await client.models())[0])
+        return server_info(client.url, (await client.models())[0])
 
 
-def served(url: str, model: ServedModel) -> Served:
+def server_info(url: str, model: ServedModel) -> ServerInfo:
     """What a listed model says. BackendError for one that is not this server's, BackendDown while it loads."""
     if model.context is None:
         raise BackendError(
@@ -85,14 +85,14 @@ def served(url: str, model: ServedModel) -> Served:
         )
     if model.context < 1:
         raise BackendDown(f"the model at {url} is still being loaded", remedy="try again in a moment")
-    return Served(url=url, model=model.name, context=model.context)
+    return ServerInfo(url=url, model=model.name, context=model.context)
 
 
 # --- OpenClaw ---
 
 
 def openclaw(
-    found: Served, *, key_env: str | None, lean: bool = False, plugin: bool = False, max_tokens: int | None = None
+    found: ServerInfo, *, key_env: str | None, lean: bool = False, plugin: bool = False, max_tokens: int | None = None
 ) -> Settings:
     """The part of openclaw.json that this server needs. ``key_env`` None: the server asks for no key.
 
@@ -111,10 +111,10 @@ def openclaw(
         "agents": {"defaults": _openclaw_roles(found)},
     }
     if lean:
-        settings = merged(settings, _lean(found.context))
+        settings = merge(settings, _lean(found.context))
     if plugin:
         entry = {"enabled": True, "hooks": {"allowConversationAccess": True}}
-        settings = merged(settings, {"plugins": {"entries": {PROVIDER: entry}}})
+        settings = merge(settings, {"plugins": {"entries": {PROVIDER: entry}}})
     return settings
 
 
@@ -132,7 +132,7 @@ def _openclaw_model(name: str, context: int, output: int) -> Settings:
     }
 
 
-def _openclaw_roles(found: Served) -> Settings:
+def _openclaw_roles(found: ServerInfo) -> Settings:
     """The talk goes to the model, all work beside it to the alias that is never trained on."""
     side = f"{PROVIDER}/{found.side}"
     return {
@@ -163,12 +163,12 @@ def _lean(context: int) -> Settings:
 # --- other clients ---
 
 
-def recipe(client: str, found: Served, *, key_env: str | None) -> Recipe:
+def recipe(client: str, found: ServerInfo, *, key_env: str | None) -> Recipe:
     """What to tell ``client``; it must be one of `CLIENTS`."""
     return CLIENTS[client](found, key_env)
 
 
-def _claude_code(found: Served, key_env: str | None) -> Recipe:
+def _claude_code(found: ServerInfo, key_env: str | None) -> Recipe:
     values = {
         "ANTHROPIC_BASE_URL": found.root,
         "ANTHROPIC_API_KEY": _shell_key(key_env),
@@ -179,7 +179,7 @@ def _claude_code(found: Served, key_env: str | None) -> Recipe:
     return Recipe(where="in the shell that starts claude", text=_exports(values))
 
 
-def _openai(found: Served, key_env: str | None) -> Recipe:
+def _openai(found: ServerInfo, key_env: str | None) -> Recipe:
     values = {"OPENAI_BASE_URL": found.url, "OPENAI_API_KEY": _shell_key(key_env)}
     return Recipe(
         where=f"in the shell that starts your program; ask for {found.model!r}, or {found.side!r} to stay untrained",
@@ -187,7 +187,7 @@ def _openai(found: Served, key_env: str | None) -> Recipe:
     )
 
 
-def _codex(found: Served, key_env: str | None) -> Recipe:
+def _codex(found: ServerInfo, key_env: str | None) -> Recipe:
     lines = [
         f"model = {json.dumps(found.model)}",
         f'model_provider = "{PROVIDER}"',
@@ -202,7 +202,7 @@ def _codex(found: Served, key_env: str | None) -> Recipe:
     return Recipe(where="in ~/.codex/config.toml", text="\n".join(lines))
 
 
-def _opencode(found: Served, key_env: str | None) -> Recipe:
+def _opencode(found: ServerInfo, key_env: str | None) -> Recipe:
     limit = {"limit": {"context": found.context, "output": found.output}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
@@ -216,10 +216,10 @@ def _opencode(found: Served, key_env: str | None) -> Recipe:
         "small_model": f"{PROVIDER}/{found.side}",
         "provider": {PROVIDER: provider},
     }
-    return Recipe(where="in opencode.json of your project, or ~/.config/opencode/opencode.json", text=shown(settings))
+    return Recipe(where="in opencode.json of your project, or ~/.config/opencode/opencode.json", text=to_json(settings))
 
 
-CLIENTS: Mapping[str, Callable[[Served, str | None], Recipe]] = {
+CLIENTS: Mapping[str, Callable[[ServerInfo, str | None], Recipe]] = {
     "claude-code": _claude_code,
     "codex": _codex,
     "opencode": _opencode,
@@ -238,16 +238,16 @@ def _exports(values: Mapping[str, str]) -> str:
 # --- files ---
 
 
-def shown(settings: Settings) -> str:
+def to_json(settings: Settings) -> str:
     return json.dumps(settings, indent=2, ensure_ascii=False)
 
 
-def merged(old: Settings, new: Settings) -> Settings:
+def merge(old: Settings, new: Settings) -> Settings:
     """``old`` with ``new`` over it: tables are joined, anything else is replaced, and nothing else is touched."""
     joined = dict(old)
     for name, value in new.items():
         before = joined.get(name)
-        joined[name] = merged(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+        joined[name] = merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
     return joined
 
 
@@ -268,12 +268,12 @@ def write(path: Path, settings: Settings) -> Path | None:
     """
     path = path.resolve()
     before = read(path)
-    after = merged(before, never_wider(before, settings))
+    after = merge(before, never_wider(before, settings))
     if after == before:
         return None
-    backup = _kept(path)
+    backup = _back_up(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write(path, shown(after) + "\n", mode=0o600)  # for its owner alone: such files hold keys
+    files.write(path, to_json(after) + "\n", mode=0o600)  # for its owner alone: such files hold keys
     return backup
 
 
@@ -293,7 +293,7 @@ def read(path: Path) -> Settings:
     return found
 
 
-def _kept(path: Path) -> Path | None:
+def _back_up(path: Path) -> Path | None:
     """A copy beside the file under a name that was free."""
     if not path.exists():
         return None

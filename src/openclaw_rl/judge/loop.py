@@ -194,7 +194,7 @@ class JudgeLoop:
                 await job()
 
         async with bare_errors(), anyio.create_task_group() as outer:
-            outer.start_soon(self._watch)
+            outer.start_soon(self._settle_new_evidence)
             async with anyio.create_task_group() as inner:
                 for job in jobs:
                     inner.start_soon(run, job)
@@ -202,7 +202,7 @@ class JudgeLoop:
         self._in_hand = 0
         return self._written
 
-    async def _watch(self) -> None:
+    async def _settle_new_evidence(self) -> None:
         """A slow judge holds up no evidence: look for it every second."""
         while True:
             await self._sleep(1.0)
@@ -235,13 +235,13 @@ class JudgeLoop:
 
     async def _finish(self, case: Case, verdict: Verdict, read_at: float) -> None:
         try:
-            sealed = _dated(case, self._sealed(case, verdict), read_at)
+            final = _dated(case, self._final_verdict(case, verdict), read_at)
         except Exception as error:  # a judge may be anyone's code and its verdict anything
             log.warning("judge.failed turn=%s", case.turn.id, exc_info=True)
             why = f"the verdict cannot be used: {type(error).__name__}"
             await self._give_up(case.turn.id, reason="judge failed", why=why)
         else:
-            await self._write([sealed])
+            await self._write([final])
             self._written += 1
 
     async def _ask(self, case: Case) -> Verdict:
@@ -255,7 +255,7 @@ class JudgeLoop:
             note = f"{self._judge.name} raised {type(error).__name__}"
             return Verdict(turn=case.turn.id, score=None, source="judge", judge=self._judge.name, note=note)
 
-    def _sealed(self, case: Case, verdict: Verdict) -> Verdict:
+    def _final_verdict(self, case: Case, verdict: Verdict) -> Verdict:
         """The judge's verdict under the house's rules: no hint from what may not instruct, a step's reward added."""
         trusted, limits = self._settings.trusted, self._settings.hints
         offered = verdict.hints if may_instruct(case, trusted) else ()
@@ -281,7 +281,7 @@ class JudgeLoop:
             self._pairs.append((case.turn.user, verdict.score, explicit))
 
     async def _write(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
-        await anyio.to_thread.run_sync(self._ledger.add_verdicts, [_sound(verdict) for verdict in verdicts], drops)
+        await anyio.to_thread.run_sync(self._ledger.add_verdicts, [_encodable(verdict) for verdict in verdicts], drops)
         for verdict in verdicts:
             log.info("judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
 
@@ -324,14 +324,16 @@ async def bare_errors() -> AsyncIterator[None]:
         raise first from None
 
 
-def _sound(verdict: Verdict) -> Verdict:
+def _encodable(verdict: Verdict) -> Verdict:
     """The verdict as it can be written: half characters, which no file holds, are replaced."""
-    hints = tuple(replace(hint, text=_whole(hint.text)) for hint in verdict.hints)
-    version = None if verdict.prompt_version is None else _whole(verdict.prompt_version)
-    return replace(verdict, hints=hints, note=_whole(verdict.note), judge=_whole(verdict.judge), prompt_version=version)
+    hints = tuple(replace(hint, text=_valid_text(hint.text)) for hint in verdict.hints)
+    version = None if verdict.prompt_version is None else _valid_text(verdict.prompt_version)
+    return replace(
+        verdict, hints=hints, note=_valid_text(verdict.note), judge=_valid_text(verdict.judge), prompt_version=version
+    )
 
 
-def _whole(text: str) -> str:
+def _valid_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode() if not text.isascii() else text
 
 
