@@ -221,7 +221,16 @@ async def test_without_bubblewrap_nothing_runs_unless_told_to() -> None:
 @pytest.mark.usefixtures("bare")
 async def test_an_evaluation_with_programs_is_refused_before_anything_is_asked() -> None:
     with pytest.raises(NoSandbox, match="--unsafe-no-sandbox"):
-        await models.evaluate(config.Config(), "http://127.0.0.1:9/v1")
+        await models.evaluate(
+            config.Config(),
+            "http://127.0.0.1:9/v1",
+            against=None,
+            seed=0,
+            temperature=0.0,
+            key_env=None,
+            unsafe=False,
+            done=lambda _: None,
+        )
 
 
 @pytest.mark.usefixtures("bare")
