@@ -236,6 +236,8 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
         "12",
         "--probes",
         "4",
+        "--together",
+        "2",
         "--dir",
         str(folder),
         "--json",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
-_SETS = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any setting; may be repeated.")
+_SETS = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated.")
 _PRESET = click.option(
     "--preset", default="cpu-demo", show_default=True, metavar="NAME", help="Settings to begin with."
 )
@@ -32,7 +32,8 @@ _PRESET = click.option(
 @click.option("--turns", default=44, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
 @click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
-@click.option("--together", default=8, show_default=True, type=click.IntRange(1, 256), help="Sessions at once.")
+@click.option("--concurrency", default=8, show_default=True, type=click.IntRange(1, 256), help="Sessions at once.")
+@click.option("--together", type=click.IntRange(1, 256), hidden=True, help="The former name of --concurrency.")
 @click.option("--rounds", default=1, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this file.")
 @click.option("--dir", "directory", type=_FOLDER, help="Where the run is kept [default: a new folder].")
@@ -44,7 +45,8 @@ def demo(
     turns: int,
     seed: int,
     probes: int,
-    together: int,
+    concurrency: int,
+    together: int | None,
     rounds: int,
     json_file: Path | None,
     directory: Path | None,
@@ -65,7 +67,9 @@ def demo(
     preference = _preference(name)
     config = _config(preset, sets, directory or _new_folder("demo"), seed=seed)
     _may_go_on(Path(config.run.dir), yes=yes)
-    plan = DemoPlan(preference=preference, turns=turns, seed=seed, probes=probes, concurrency=together, rounds=rounds)
+    plan = DemoPlan(
+        preference=preference, turns=turns, seed=seed, probes=probes, concurrency=together or concurrency, rounds=rounds
+    )
     view = Live(turns)
     try:
         report = asyncio.run(run(config, plan, view))

@@ -40,7 +40,7 @@ def _resolving(command: F, names: set[str]) -> F:
 
     for name in reversed([name for name in FLAGS if name in names]):
         wrapped = _flag(name)(wrapped)
-    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any setting; may be repeated.")(
+    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated.")(
         wrapped
     )
     wrapped = click.option("--preset", metavar="NAME", help="Begin from a shipped preset, such as cpu-demo.")(wrapped)
