@@ -434,7 +434,7 @@ async def test_a_version_whose_ancestor_was_taken_back_is_not_promoted(tmp_path:
 
 
 @pytest.mark.slow
-async def test_a_guest_is_kept_beside_the_live_version_and_damaged_weights_are_refused(tmp_path: Path) -> None:
+async def test_a_candidate_is_kept_beside_the_live_version_and_damaged_weights_are_refused(tmp_path: Path) -> None:
     import torch
     from peft import LoraConfig, get_peft_model
     from safetensors.torch import load_file, save_file
@@ -469,7 +469,7 @@ async def test_a_guest_is_kept_beside_the_live_version_and_damaged_weights_are_r
         old = await answer(policy, asked, Sampling(temperature=0.0, max_tokens=8))
         assert (policy.live, new.version, old.version) == (0, 3, 0)
         assert new.reply_tokens != old.reply_tokens
-        assert policy.health["versions"] == 2, "the guest stays while nobody asks it"
+        assert policy.health["versions"] == 2, "the candidate stays while nobody asks it"
         await policy.dismiss(3)
         await answer(policy, asked, Sampling(temperature=0.0, max_tokens=2))
         assert policy.health["versions"] == 1
@@ -478,19 +478,19 @@ async def test_a_guest_is_kept_beside_the_live_version_and_damaged_weights_are_r
 
 
 @pytest.mark.slow
-def test_a_guest_gives_way_while_a_user_is_being_answered() -> None:
+def test_a_candidate_gives_way_while_a_user_is_being_answered() -> None:
     from test_local_engine import engine, tiny, writing
 
     model = tiny("llama")
     machine = engine(model)
-    machine.host(7, machine.brains[0])
+    machine.host(7, machine.runners[0])
     long = Sampling(temperature=0.0, max_tokens=64)
     machine.submit(writing(1, [5, 6, 7], long, ends=()))
     machine.submit(writing(2, [5, 6, 8], long, version=7, ends=()))
     for _ in range(16):
         machine.step()
     written = {job.id: len(job.logprobs) for job in machine._queue.running}
-    assert written == {1: 16, 2: 4}, "the guest gets one pass in four"
+    assert written == {1: 16, 2: 4}, "the candidate gets one pass in four"
     machine.cancel(1)
     for _ in range(4):
         machine.step()
