@@ -111,12 +111,12 @@ async def evaluate(
     config: Config,
     name: str,
     *,
-    against: str | None,
-    seed: int,
-    temperature: float,
-    key_env: str | None,
-    unsafe: bool,
-    done: Callable[[suites.TaskResult], None],
+    against: str | None = None,
+    seed: int = 0,
+    temperature: float = 0.0,
+    key_env: str | None = None,
+    unsafe: bool = False,
+    done: Callable[[suites.TaskResult], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Run the suites of ``eval.tasks`` on one model, or on two and compare them; plain JSON.
 
