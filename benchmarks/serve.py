@@ -35,8 +35,8 @@ from starlette.routing import Route
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.ports import Delta
-from openclaw_rl.serve import RequestLimits, build_app
 from openclaw_rl.store import ServeLedger, Sync
+from openclaw_rl.testing import fake_api, request_limits
 from openclaw_rl.types import Message, Prompt, Sampling
 
 BODY = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "Tell me something."}]}
@@ -73,8 +73,8 @@ def serve(kind: str, descriptor: int, tokens: int, rate: float | None, folder: s
     if kind == "bare":
         app = bare_app(policy)
     else:
-        limits = RequestLimits(streams_per_key=10_000, queue_per_key=10_000)
-        app = build_app(policy=policy, ledger=ServeLedger(Path(folder) / "ledger.db", sync=sync), limits=limits)
+        limits = request_limits(streams_per_key=10_000, queue_per_key=10_000)
+        app = fake_api(policy, ServeLedger(Path(folder) / "ledger.db", sync=sync), limits=limits)
     config = uvicorn.Config(app, log_config=None, access_log=False, loop="uvloop", http="httptools")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 

@@ -25,9 +25,9 @@ from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import Delta, Policy, Stream
-from openclaw_rl.serve import ServeLoop, build_app
+from openclaw_rl.serve import ServeLoop
 from openclaw_rl.store import TrainLedger
-from openclaw_rl.testing import MemoryLedger
+from openclaw_rl.testing import MemoryLedger, fake_api
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
 
@@ -303,7 +303,7 @@ def halted(pid: int) -> Iterator[None]:
 
 def test_health_answers_while_the_engine_has_more_to_do_than_it_can(policy: LocalPolicy, loop: asyncio.Runner) -> None:
     async def story() -> None:
-        api = build_app(policy=policy, ledger=MemoryLedger())
+        api = fake_api(policy, MemoryLedger())
         transport = httpx2.ASGITransport(app=api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
 

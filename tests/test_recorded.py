@@ -15,9 +15,9 @@ import pytest
 
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.serve.headers import read_headers
-from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.wire.chat import ChatWire
-from openclaw_rl.types import Completion, Message, Outcome, ToolCall, Turn
+from openclaw_rl.testing import request_limits
+from openclaw_rl.types import Completion, Message, Outcome, Sampling, ToolCall, Turn
 
 DATA = Path(__file__).parent / "data" / "openclaw"
 FILES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -41,7 +41,7 @@ def turn_of(request: dict[str, Any], heard: Callable[[Headers], Headers]) -> Tur
     """The turn that serving would keep: parsed by the same code, the reply as it was."""
     silent = heard is none_of_them
     body = {name: value for name, value in request["body"].items() if not (silent and name == "prompt_cache_key")}
-    asked = ChatWire().parse(body, RequestLimits())
+    asked = ChatWire(Sampling()).parse(body, request_limits())
     marks = read_headers(heard(request["headers"]))
     side = asked.model.endswith("-side") and not silent
     reply = request["reply"]

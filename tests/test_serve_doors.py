@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.errors import LedgerError
-from openclaw_rl.serve import RequestLimits
 from openclaw_rl.store import LedgerReader, ServeLedger
-from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving
+from openclaw_rl.testing import RunningServer, ScriptedPolicy, request_limits, serving
 from openclaw_rl.types import Prompt
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
@@ -212,7 +211,7 @@ def test_unknown_paths_and_methods_are_answered_in_shape(server: RunningServer) 
 
 
 def test_large_bodies_headers_and_histories_are_refused() -> None:
-    with serving(limits=RequestLimits(body_bytes=1000, header_bytes=2000, messages=3)) as server:
+    with serving(limits=request_limits(body_bytes=1000, header_bytes=2000, messages=3)) as server:
         assert server.chat("x" * 2000).status_code == 413
         with server.client() as client:
             streamed = client.post("/v1/chat/completions", content=(b"x" * 500 for _ in range(4)))
@@ -223,7 +222,7 @@ def test_large_bodies_headers_and_histories_are_refused() -> None:
 
 
 def test_a_client_that_sends_too_slowly_is_told_so() -> None:
-    with serving(limits=RequestLimits(read_seconds=0.05)) as server:
+    with serving(limits=request_limits(read_seconds=0.05)) as server:
         host, port = server.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as line:
             line.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
@@ -233,7 +232,7 @@ def test_a_client_that_sends_too_slowly_is_told_so() -> None:
 def test_beyond_its_streams_and_its_queue_a_key_is_asked_to_come_back() -> None:
     policy = ScriptedPolicy("Hello")
     policy.stall_after = 2
-    limits = RequestLimits(streams_per_key=1, queue_per_key=1)
+    limits = request_limits(streams_per_key=1, queue_per_key=1)
     with (
         serving(policy, keys=KEYS, limits=limits) as server,
         ThreadPoolExecutor(2) as pool,

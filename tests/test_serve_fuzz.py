@@ -18,15 +18,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.openapi import description
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.serve.wire.responses import ResponsesWire
 from openclaw_rl.store import ServeLedger
-from openclaw_rl.testing import RunningServer, serving
-from openclaw_rl.types import Message, Prompt, Tool, ToolCall
+from openclaw_rl.testing import RunningServer, request_limits, serving
+from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
 
 EXAMPLES = 20
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -162,9 +161,9 @@ def as_messages(prompt: Prompt) -> dict[str, Any]:
 @settings(max_examples=100, deadline=None)
 @given(prompts())
 def test_one_conversation_written_in_any_format_is_the_same_prompt(prompt: Prompt) -> None:
-    assert ChatWire().parse(as_chat(prompt), RequestLimits()).prompt == prompt
-    assert ResponsesWire().parse(as_responses(prompt), RequestLimits()).prompt == prompt
-    assert MessagesWire().parse(as_messages(prompt), RequestLimits()).prompt == prompt
+    assert ChatWire(Sampling()).parse(as_chat(prompt), request_limits()).prompt == prompt
+    assert ResponsesWire(Sampling()).parse(as_responses(prompt), request_limits()).prompt == prompt
+    assert MessagesWire(Sampling()).parse(as_messages(prompt), request_limits()).prompt == prompt
 
 
 # --- what only the ledger, the redaction or a template would choke on ---

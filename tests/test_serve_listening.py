@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from openclaw_rl.serve import build_app
 from openclaw_rl.serve.listener import HttpServer, bind
-from openclaw_rl.testing import MemoryLedger, ScriptedPolicy
+from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, fake_api
 
 pytestmark = pytest.mark.anyio
 
@@ -22,8 +21,8 @@ HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length
 async def open_door(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server with these limits."""
     listener = bind("127.0.0.1", 0)
-    app = build_app(policy=ScriptedPolicy(), ledger=MemoryLedger())
-    server = HttpServer(app, listener, grace=1.0, **limits)  # type: ignore[arg-type]
+    app = fake_api(ScriptedPolicy(), MemoryLedger())
+    server = HttpServer(app, listener, grace=1.0, **{"head_seconds": 60.0, "head_bytes": 64 * 2**10, **limits})  # type: ignore[arg-type]
     await server.begin()
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     try:

@@ -12,9 +12,9 @@ import pytest
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.errors import LedgerError
-from openclaw_rl.serve import RequestLimits, ServeLoop, patterns
+from openclaw_rl.serve import ServeLoop, patterns
 from openclaw_rl.store import CollectLedger, ServeLedger
-from openclaw_rl.testing import MemoryVersions, RunningServer, ScriptedPolicy, serving, sse_events
+from openclaw_rl.testing import MemoryVersions, RunningServer, ScriptedPolicy, request_limits, serving, sse_events
 from openclaw_rl.types import Version
 from openclaw_rl.versions import LiveVersions
 
@@ -78,7 +78,7 @@ def test_while_the_backend_restarts_requests_are_held_and_none_fails(server: Run
 def test_a_held_stream_is_kept_alive_by_comments() -> None:
     policy = ScriptedPolicy("Hello")
     policy.down = 60
-    with serving(policy, limits=RequestLimits(keepalive_seconds=0.02, hold_seconds=20)) as server:
+    with serving(policy, limits=request_limits(keepalive_seconds=0.02, hold_seconds=20)) as server:
         text = server.chat(stream=True).text
     assert text.startswith(": keep-alive\n\n")
     assert [d["choices"][0]["delta"].get("content") for _, d in sse_events(text) if d != "[DONE]"][1:6] == list("Hello")
@@ -108,7 +108,7 @@ def test_a_request_that_comes_before_the_model_is_ready_is_read_as_the_model_wan
 def test_held_beyond_the_limit_is_503_with_a_time_to_come_back() -> None:
     policy = ScriptedPolicy()
     policy.down = 10**6
-    with serving(policy, limits=RequestLimits(hold_seconds=0.05)) as server:
+    with serving(policy, limits=request_limits(hold_seconds=0.05)) as server:
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
             refused = server.post(path, {**ASK, "input": "hi"})
             assert refused.status_code == 503
@@ -325,7 +325,7 @@ def test_versions_may_change_under_load_and_every_reply_names_exactly_one() -> N
 
 def test_a_caller_that_accepts_nothing_is_let_go() -> None:
     policy = ScriptedPolicy("x" * 40_000)
-    with serving(policy, limits=RequestLimits(send_seconds=0.1, keepalive_seconds=0.1)) as server:
+    with serving(policy, limits=request_limits(send_seconds=0.1, keepalive_seconds=0.1)) as server:
         host, port = server.url.removeprefix("http://").split(":")
         body = json.dumps({**ASK, "stream": True}).encode()
         with socket.socket() as line:

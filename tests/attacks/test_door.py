@@ -14,11 +14,11 @@ import pytest
 
 from openclaw_rl import config
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve import RequestLimits, endpoints
+from openclaw_rl.serve import endpoints
 from openclaw_rl.serve.body import parse_json, whole_json
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.store import LedgerReader, ServeLedger
-from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
+from openclaw_rl.testing import RunningServer, ScriptedPolicy, request_limits, serving, sse_events
 from openclaw_rl.views import status as views
 
 ASK = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
@@ -181,7 +181,7 @@ def lines(server: RunningServer, head: str) -> bytes:
 def test_a_large_body_is_sent_away_by_its_head_when_the_line_is_full() -> None:
     policy = ScriptedPolicy("Hello")
     policy.stall_after = 2
-    with serving(policy, limits=RequestLimits(streams_per_key=1, queue_per_key=0)) as server, server.client() as first:
+    with serving(policy, limits=request_limits(streams_per_key=1, queue_per_key=0)) as server, server.client() as first:
         with first.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as running:
             got = running.iter_lines()
             assert next(got).startswith("data: ")
@@ -198,7 +198,7 @@ def test_a_large_body_waits_unread_until_there_is_a_place() -> None:
     policy = ScriptedPolicy("Hello")
     policy.pause_after = 2
     body = json.dumps({**ASK, "messages": [{"role": "user", "content": "x" * 300_000}]}).encode()
-    with serving(policy, limits=RequestLimits(streams_per_key=1, read_seconds=30)) as server, server.client() as first:
+    with serving(policy, limits=request_limits(streams_per_key=1, read_seconds=30)) as server, server.client() as first:
         with first.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as running:
             got = running.iter_lines()
             assert next(got).startswith("data: ")

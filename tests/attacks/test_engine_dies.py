@@ -30,8 +30,8 @@ from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, BackendGone, FatalRequest
 from openclaw_rl.ports import Delta, ReportsOutage
-from openclaw_rl.serve import RequestLimits, ServeLoop, build_app
-from openclaw_rl.testing import FakeClock, MemoryLedger, MemoryVersions
+from openclaw_rl.serve import ServeLoop
+from openclaw_rl.testing import FakeClock, MemoryLedger, MemoryVersions, fake_api, request_limits
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 from openclaw_rl.versions import LiveVersions
 
@@ -316,7 +316,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def client(policy: LocalPolicy) -> httpx2.AsyncClient:
-    api = build_app(policy=policy, ledger=MemoryLedger(), limits=RequestLimits(hold_seconds=1000))
+    api = fake_api(policy, MemoryLedger(), limits=request_limits(hold_seconds=1000))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://localhost", timeout=60)
 
 

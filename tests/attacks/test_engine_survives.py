@@ -22,8 +22,7 @@ from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve import build_app
-from openclaw_rl.testing import MemoryLedger
+from openclaw_rl.testing import MemoryLedger, fake_api
 from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
 
 DEEP = '{"a":' * 900 + "1" + "}" * 900
@@ -76,7 +75,7 @@ def test_strange_requests_are_refused_or_answered_by_one_process(policy: LocalPo
     }
 
     async def story() -> dict[str, int]:
-        api = build_app(policy=policy, ledger=MemoryLedger())
+        api = fake_api(policy, MemoryLedger())
         transport = httpx2.ASGITransport(app=api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:
 

@@ -12,10 +12,9 @@ from judges import llm_judge
 
 from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
-from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.wire.messages import MessagesWire
-from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
-from openclaw_rl.types import Message, Prompt
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn, request_limits
+from openclaw_rl.types import Message, Prompt, Sampling
 
 
 def after(
@@ -79,7 +78,7 @@ def test_own_words_beside_a_text_are_still_heard(said: str, rule: str) -> None:
 
 def wired(*blocks: dict[str, Any]) -> Message:
     body = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": list(blocks)}]}
-    return MessagesWire().parse(body, RequestLimits()).prompt.messages[-1]
+    return MessagesWire(Sampling()).parse(body, request_limits()).prompt.messages[-1]
 
 
 def document(data: str) -> dict[str, Any]:

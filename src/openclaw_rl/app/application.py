@@ -24,9 +24,11 @@ from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.checks import refuse_unworkable
 from openclaw_rl.app.factories import (
+    build_generation,
     build_limits,
     build_people,
     build_policy,
+    build_recording,
     build_sample_settings,
     build_trainer,
     default_sampling,
@@ -46,6 +48,7 @@ from openclaw_rl.versions import LiveVersions, RetentionPolicy
 
 if TYPE_CHECKING:
     from openclaw_rl.gate.candidates import LazyPolicy
+    from openclaw_rl.serve.rules import AccessRules
 
 log = logging.getLogger(__name__)
 L = TypeVar("L", bound=LedgerWriter)
@@ -207,32 +210,29 @@ class App:
 
     def _build_api(self) -> Any:
         from openclaw_rl.serve.api import build_app
-        from openclaw_rl.serve.redact import patterns
 
         assert self.policy is not None
+        return build_app(
+            policy=self.policy,
+            ledger=self._turns,
+            access=self._access(),
+            limits=build_limits(self.config),
+            generation=build_generation(self.config, self.policy, when_ready(self.ready, self._generate())),
+            recording=build_recording(self.config),
+            health=self._health,
+        )
+
+    def _access(self) -> AccessRules:
+        from openclaw_rl.serve.rules import AccessRules
+
         serve = self.config.serve
         keys = settings.api_keys(self.config)
         refuse_open_listener(serve.host, keys)
         own = {}
-        if self.config.env.type:  # the environments of this process come through the door like everybody
+        if self.config.env.type:  # the environments of this process need a key like everybody
             self._env_key = secrets.token_urlsafe(32)
             own = {self._env_key: f"{ENVIRONMENT}{self.config.env.type}"}
-        return build_app(
-            policy=self.policy,
-            ledger=self._turns,
-            keys=keys,
-            own_keys=own,
-            model_name=serve.model_name,
-            limits=build_limits(self.config),
-            intercept=serve.intercept,
-            redact=patterns if serve.redact else None,
-            generate=when_ready(self.ready, self._generate()),
-            cors_origins=serve.cors_origins,
-            store_optouts=serve.store_optouts,
-            optout_users=serve.no_train_users,
-            defaults=default_sampling(self.config),
-            health=self._health,
-        )
+        return AccessRules(keys=keys, own_keys=own, cors_origins=serve.cors_origins)
 
     def _health(self) -> dict[str, Any]:
         """Whether the model is loaded, and what else makes this server unfit for requests."""

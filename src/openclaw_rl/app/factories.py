@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
-from openclaw_rl.ports import Policy, Trainer
+from openclaw_rl.ports import Generate, Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
 
 if TYPE_CHECKING:
+    from openclaw_rl.serve.limits import RequestLimits
+    from openclaw_rl.serve.rules import GenerationRules, RecordingRules
     from openclaw_rl.train.samples import SampleSettings
 
 _LEARNS_FROM: Final = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
@@ -100,7 +102,7 @@ def build_trainer(config: Config) -> Trainer:
     return built
 
 
-def build_limits(config: Config) -> Any:
+def build_limits(config: Config) -> RequestLimits:
     """What one request and one key may take."""
     from openclaw_rl.serve.limits import RequestLimits
 
@@ -117,6 +119,33 @@ def build_limits(config: Config) -> Any:
         keepalive_seconds=_KEEPALIVE_SECONDS,
         read_seconds=limits.body_seconds,
         send_seconds=limits.write_seconds,
+    )
+
+
+def build_generation(config: Config, policy: Policy, generate: Generate | None) -> GenerationRules:
+    """How a request becomes a reply. Clients come with model names of their own, so any is answered."""
+    from openclaw_rl.serve.rules import GenerationRules
+
+    return GenerationRules(
+        model_name=config.serve.model_name or policy.name,
+        any_model=True,
+        defaults=default_sampling(config),
+        reasoning="tags",
+        generate=generate,
+    )
+
+
+def build_recording(config: Config) -> RecordingRules:
+    """What is kept of an answered turn."""
+    from openclaw_rl.serve.redact import patterns
+    from openclaw_rl.serve.rules import RecordingRules
+
+    serve = config.serve
+    return RecordingRules(
+        intercept=serve.intercept,
+        redact=patterns if serve.redact else None,
+        store_optouts=serve.store_optouts,
+        optout_users=serve.no_train_users,
     )
 
 

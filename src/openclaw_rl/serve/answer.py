@@ -1,4 +1,4 @@
-"""Answers one request: streams the policy's reply, reads it, keeps the turn, and only then says that it ended."""
+"""Answers a request: streams the policy's reply, reads it, records the turn, and only then says it is finished."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypeVar, cast
 
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError
 from openclaw_rl.formats.parts import Part
-from openclaw_rl.formats.reply_parser import Reasoning, ReplyParser
-from openclaw_rl.ports import Delta, Generate, Piece, Policy, Stream, SupportsScopes
+from openclaw_rl.formats.reply_parser import ReplyParser
+from openclaw_rl.ports import Delta, Piece, Policy, Stream, SupportsScopes
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.recorder import TurnRecorder
@@ -29,6 +29,7 @@ from openclaw_rl.serve.request import (
     ReplyStarted,
     TurnLedger,
 )
+from openclaw_rl.serve.rules import GenerationRules, RecordingRules
 from openclaw_rl.serve.structured_output import clamp_max_tokens, enforce_format
 from openclaw_rl.types import Completion, Finish, Tokens, Turn
 
@@ -44,7 +45,7 @@ _LONG = 2**18
 
 @dataclass(slots=True)
 class _PartialReply:
-    """What has come of one reply so far."""
+    """A reply so far."""
 
     parser: ReplyParser
     tokens: list[int] = field(default_factory=list)
@@ -65,13 +66,11 @@ class Answerer:
     limits: RequestLimits
     metrics: Metrics
     writer: Executor
-    intercept: bool = True
-    redact: Redact | None = None
-    generate: Generate | None = None
-    reasoning: Reasoning = "tags"
-    clock: Callable[[], float] = time.time
-    ready: Callable[[], bool] = lambda: True
-    apart: bool = False
+    generation: GenerationRules
+    recording: RecordingRules
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+    apart: bool
     """whether users share nothing that the policy has read"""
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     pending: set[asyncio.Future[None]] = field(default_factory=set)
@@ -98,11 +97,11 @@ class Answerer:
                 if forced := partial.parser.open(request.prompt.opening):
                     yield ReplyDelta(forced)
                 while isinstance(item, Delta):
-                    said = _hear(request, partial, item)
-                    if said is not None:
-                        yield said
+                    delta = _add_delta(request, partial, item)
+                    if delta is not None:
+                        yield delta
                     item = await _next(stream)
-            rest = _hear_rest(partial, item)
+            rest = _add_rest(partial, item)
             if rest:
                 yield ReplyDelta(rest)
             partial.whole = True
@@ -113,7 +112,7 @@ class Answerer:
             raise
 
     async def _open(self, request: GenerationRequest, caller: Caller, version: int | None) -> _Opened:
-        """The first thing the policy says, and the stream that goes on from there.
+        """The first item of the policy's stream, and the stream that goes on from there.
 
         What depends on the model (its context, how it writes calls) is only known once it is ready.
         """
@@ -121,7 +120,9 @@ class Answerer:
             raise BackendDown("the model is still being loaded", retry_after=0.2)
         policy = self._policy_of(caller.user)
         request, unenforced = enforce_format(clamp_max_tokens(request, policy.context), policy)
-        partial = _PartialReply(ReplyParser(request.prompt, tool_format=policy.tool_format, reasoning=self.reasoning))
+        partial = _PartialReply(
+            ReplyParser(request.prompt, tool_format=policy.tool_format, reasoning=self.generation.reasoning)
+        )
         partial.version = policy.live if version is None else version
         stream = _closable(self._stream(policy, request, partial.version))
         try:
@@ -163,8 +164,9 @@ class Answerer:
         return policy.scoped(user) if self.apart and isinstance(policy, SupportsScopes) else policy
 
     def _stream(self, policy: Policy, request: GenerationRequest, version: int) -> Stream:
-        if self.generate is not None:
-            return self.generate(policy, request.prompt, request.sampling, version=version)
+        generate = self.generation.generate
+        if generate is not None:
+            return generate(policy, request.prompt, request.sampling, version=version)
         return policy.generate(request.prompt, request.sampling, version=version)
 
     async def _end(
@@ -195,11 +197,11 @@ class Answerer:
         """Durable when it returns; if it cannot be kept, the reply comes all the same (see `TurnRecorder`)."""
         done = turn.completion
         self.metrics.turns.labels(done.finish).inc()
-        if not (self.intercept and caller.stored):
+        if not (self.recording.intercept and caller.stored):
             return
         try:
             await self._carried_through(self._written(turn))
-        except Exception as error:  # a damaged ledger, a redactor of the user's own: told, counted, survived
+        except Exception as error:  # a damaged ledger, a redactor of the user's own: logged, counted, survived
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
             return
@@ -217,11 +219,12 @@ class Answerer:
         await asyncio.shield(task)
 
     async def settle(self) -> None:
-        """Return when all that was to be kept is kept; what could not be was told to whoever waited for it."""
+        """Return when all that was to be kept is kept; what could not be was reported to whoever waited for it."""
         await asyncio.gather(*self.pending, return_exceptions=True)
 
     async def _written(self, turn: Turn) -> None:
-        kept = turn if self.redact is None else await self._redacted(turn, self.redact)
+        redact = self.recording.redact
+        kept = turn if redact is None else await self._redacted(turn, redact)
         await self.write(lambda: self.recorder.add(kept))
         await self.recorder.retry(self.write)
 
@@ -260,7 +263,7 @@ class Answerer:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A reply that has begun: the request as the policy gets it, and what it says first."""
+    """A reply that has begun: the request as the policy gets it, and the first item of its stream."""
 
     request: GenerationRequest
     partial: _PartialReply
@@ -302,15 +305,15 @@ async def _next(stream: _Closable) -> Delta | Completion:
 
 
 def _for_choice(request: GenerationRequest, choice: int) -> GenerationRequest:
-    """Each of several replies draws by its own seed."""
+    """Each of several replies is sampled with its own seed."""
     seed = request.sampling.seed
     if choice == 0 or seed is None:
         return request
     return replace(request, sampling=replace(request.sampling, seed=seed + choice))
 
 
-def _hear(request: GenerationRequest, partial: _PartialReply, delta: Delta) -> ReplyDelta | None:
-    """Takes in one delta: what it says, None while that is held back."""
+def _add_delta(request: GenerationRequest, partial: _PartialReply, delta: Delta) -> ReplyDelta | None:
+    """Adds a delta of the policy; what the caller gets of it, None while that is held back."""
     partial.begun = True
     for piece in delta.pieces:
         partial.tokens.append(piece.token)
@@ -324,11 +327,11 @@ def _hear(request: GenerationRequest, partial: _PartialReply, delta: Delta) -> R
     return ReplyDelta(parts, delta.pieces) if parts or delta.pieces else None
 
 
-def _hear_rest(partial: _PartialReply, completion: Completion) -> list[Part]:
-    """What the deltas had not said yet."""
-    unsaid = completion.reply.content[partial.parser.fed :]
+def _add_rest(partial: _PartialReply, completion: Completion) -> list[Part]:
+    """What is in the completion and was in no delta."""
+    rest = completion.reply.content[partial.parser.fed :]
     cut = completion.finish in ("length", "aborted")
-    return [*(partial.parser.feed(unsaid) if unsaid else ()), *partial.parser.end(cut=cut)]
+    return [*(partial.parser.feed(rest) if rest else ()), *partial.parser.end(cut=cut)]
 
 
 def _stop(request: GenerationRequest, partial: _PartialReply) -> str | None:

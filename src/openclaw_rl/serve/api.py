@@ -22,25 +22,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from openclaw_rl.formats.reply_parser import Reasoning
-from openclaw_rl.ports import Generate, Policy, ReportsHealth
+from openclaw_rl.ports import Policy, ReportsHealth
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
-from openclaw_rl.serve.auth import ApiKeys
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
 from openclaw_rl.serve.feedback import FeedbackHandler, SessionEndHandler
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
-from openclaw_rl.serve.redact import Redact
 from openclaw_rl.serve.request import TurnLedger
+from openclaw_rl.serve.rules import AccessRules, GenerationRules, RecordingRules
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.serve.wire.responses import ResponsesWire
-from openclaw_rl.types import Json, Sampling
+from openclaw_rl.types import Json
 
 Health = Callable[[], Mapping[str, Json]]
 EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", UNENFORCED, "x-request-id", "retry-after"]
@@ -50,27 +48,15 @@ def build_app(
     *,
     policy: Policy,
     ledger: TurnLedger,
-    keys: Mapping[str, str] | None = None,
-    own_keys: Mapping[str, str] | None = None,
-    model_name: str | None = None,
-    limits: RequestLimits | None = None,
-    intercept: bool = True,
-    redact: Redact | None = None,
-    generate: Generate | None = None,
-    cors_origins: Collection[str] = (),
-    store_optouts: bool = True,
-    optout_users: Collection[str] = (),
-    any_model: bool = True,
-    reasoning: Reasoning = "tags",
-    defaults: Sampling | None = None,
+    access: AccessRules,
+    limits: RequestLimits,
+    generation: GenerationRules,
+    recording: RecordingRules,
+    health: Health,
     clock: Callable[[], float] = time.time,
-    health: Health | None = None,
 ) -> Starlette:
     """The server as an ASGI app; the policy must have been started.
 
-    ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
-    ``own_keys`` does so for the environments that this process runs.
-    ``defaults`` is how replies are drawn where a request does not say. ``optout_users`` are never trained on.
     ``health`` may say ``{"ready": False, ...}`` while the model loads, and ``{"reasons": [...]}`` for whatever else
     makes the server unfit; all it says is shown at /readyz.
     """
@@ -78,30 +64,20 @@ def build_app(
     answerer = Answerer(
         policy=policy,
         ledger=ledger,
-        limits=limits or RequestLimits(),
+        limits=limits,
+        generation=generation,
+        recording=recording,
         metrics=Metrics(),
         writer=writer,
-        intercept=intercept,
-        redact=redact,
-        generate=generate,
-        reasoning=reasoning,
         clock=clock,
-        ready=lambda: health is None or bool(health().get("ready", True)),
-        apart=len(set((keys or {}).values())) > 1,
+        ready=lambda: bool(health().get("ready", True)),
+        apart=len(set(access.keys.values())) > 1,
     )
-    server = ServerState(
-        answerer,
-        keys=ApiKeys(keys or {}, own_keys),
-        model_name=model_name or policy.name,
-        any_model=any_model,
-        store_optouts=store_optouts,
-        optout_users=optout_users,
-        cors_origins=cors_origins,
-    )
+    server = ServerState(answerer, access)
     app = Starlette(
-        routes=_routes(server, health, defaults),
-        middleware=_cors(cors_origins),
-        exception_handlers={HTTPException: _not_here},
+        routes=_routes(server, health),
+        middleware=_cors(access.cors_origins),
+        exception_handlers={HTTPException: _not_found},
         lifespan=_lifespan(answerer, writer, server.parser),
     )
     app.state.server = server
@@ -135,8 +111,9 @@ def _cors(origins: Collection[str]) -> list[Middleware]:
     ]
 
 
-def _routes(server: ServerState, health: Health | None, defaults: Sampling | None) -> list[Route]:
-    look = InfoHandlers(server, health)
+def _routes(server: ServerState, health: Health) -> list[Route]:
+    info = InfoHandlers(server, health)
+    defaults = server.answerer.generation.defaults
     chat, responses, messages = ChatWire(defaults), ResponsesWire(defaults), MessagesWire(defaults)
 
     def post(path: str, name: str, handle: Any, shape: Callable[[ApiError], Json] = openai_error) -> Route:
@@ -152,19 +129,19 @@ def _routes(server: ServerState, health: Health | None, defaults: Sampling | Non
         post("/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages), messages.fault),
         post("/v1/feedback", "feedback", FeedbackHandler(server)),
         post("/v1/sessions/{id}/end", "session_end", SessionEndHandler(server)),
-        get("/v1/models", look.models),
-        get("/v1/models/{id:path}", look.model),
-        get("/metrics", look.metrics),
-        get("/healthz", look.alive, guarded=False),
-        get("/readyz", look.ready, guarded=False),
-        get("/openapi.json", look.openapi, guarded=False),
+        get("/v1/models", info.models),
+        get("/v1/models/{id:path}", info.model),
+        get("/metrics", info.metrics),
+        get("/healthz", info.alive, guarded=False),
+        get("/readyz", info.ready, guarded=False),
+        get("/openapi.json", info.openapi, guarded=False),
     ]
 
 
 class InfoHandlers:
-    """The endpoints that only look."""
+    """The endpoints that only info."""
 
-    def __init__(self, server: ServerState, health: Health | None) -> None:
+    def __init__(self, server: ServerState, health: Health) -> None:
         self._server = server
         self._health = health
         self._since = int(time.time())
@@ -203,12 +180,12 @@ class InfoHandlers:
         await visit.exchange.reply_json(200, {"status": "ok"})
 
     async def ready(self, visit: AdmittedRequest) -> None:
-        told = dict(self._health()) if self._health else {}
-        reasons = [*told.get("reasons", ()), *self._server.answerer.recorder.reasons()]
-        ready = bool(told.get("ready", True)) and not reasons
+        report = dict(self._health())
+        reasons = [*report.get("reasons", ()), *self._server.answerer.recorder.reasons()]
+        ready = bool(report.get("ready", True)) and not reasons
         about = {"model": self._server.model_name, "version": self._server.policy.live}
         await visit.exchange.reply_json(
-            200 if ready else 503, {**about, **told, "ready": ready, "reasons": list(dict.fromkeys(reasons))}
+            200 if ready else 503, {**about, **report, "ready": ready, "reasons": list(dict.fromkeys(reasons))}
         )
 
     async def metrics(self, visit: AdmittedRequest) -> None:
@@ -222,7 +199,7 @@ class InfoHandlers:
         await visit.exchange.reply(200, self._openapi)
 
 
-async def _not_here(request: Request, error: Exception) -> Response:
+async def _not_found(request: Request, error: Exception) -> Response:
     """No such path or method, in the shape of the format that the path belongs to."""
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"

@@ -26,11 +26,11 @@ class ApiKeys:
     """Knows a user by the key; compares in constant time.
 
     A user called ``env:NAME`` is an environment: only whoever writes the keys can make one. ``own`` are the keys of
-    environments that this process runs itself; they open the door to them and close it to nobody.
+    environments that this process runs itself; they admit them and shut nobody out.
     """
 
-    def __init__(self, keys: Mapping[str, str], own: Mapping[str, str] | None = None) -> None:
-        self._keys = [(key.encode(), user) for key, user in {**keys, **(own or {})}.items()]
+    def __init__(self, keys: Mapping[str, str], own: Mapping[str, str]) -> None:
+        self._keys = [(key.encode(), user) for key, user in {**keys, **own}.items()]
         self.open = not keys
 
     def user(self, headers: Headers) -> str:

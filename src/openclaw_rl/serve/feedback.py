@@ -64,7 +64,8 @@ class FeedbackHandler:
         )
         turn = await self._server.turn(given.named, visit.user)
         feedback = feedback_of(given, turn, at=answerer.clock())
-        kept = await asyncio.to_thread(redact_feedback, feedback, answerer.redact) if answerer.redact else feedback
+        redact = answerer.recording.redact
+        kept = await asyncio.to_thread(redact_feedback, feedback, redact) if redact else feedback
         await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(kept)))
         taken = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
         await visit.exchange.reply_json(200, taken)

@@ -15,27 +15,27 @@ from openclaw_rl.serve.metrics import Metrics
 class RequestLimits:
     """What one request and one key may take. Seconds of 0 or below are not allowed."""
 
-    body_bytes: int = 8 * 2**20
+    body_bytes: int
     """the largest body"""
-    header_bytes: int = 64 * 2**10
+    header_bytes: int
     """all headers together"""
-    messages: int = 10_000
+    messages: int
     """messages or items in one request"""
-    values: int = 200_000
+    values: int
     """values in one body: fields, entries of lists"""
-    depth: int = 64
+    depth: int
     """how deep JSON may be nested"""
-    streams_per_key: int = 256
+    streams_per_key: int
     """requests of one key's user that are answered at once"""
-    queue_per_key: int = 1024
+    queue_per_key: int
     """requests of one key's user that wait for their place; more are answered 429"""
-    hold_seconds: float = 300.0
+    hold_seconds: float
     """how long a request is held while the backend restarts"""
-    keepalive_seconds: float = 10.0
+    keepalive_seconds: float
     """how often a silent stream gets a comment"""
-    read_seconds: float = 60.0
+    read_seconds: float
     """how long a client may take to send its request"""
-    send_seconds: float = 120.0
+    send_seconds: float
     """how long a client may take to accept what is sent"""
 
 

@@ -119,8 +119,8 @@ class HttpServer:
         listener: socket.socket,
         *,
         grace: float,
-        head_seconds: float = 60.0,
-        head_bytes: int = 64 * 2**10,
+        head_seconds: float,
+        head_bytes: int,
     ) -> None:
         settings = uvicorn.Config(
             api,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from openclaw_rl.serve.limits import RequestLimits, UserQueue
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.redact import REDACTED, redact_session
 from openclaw_rl.serve.request import Caller, Event, GenerationRequest
+from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.serve.wire.responses import continued, turn_of
 from openclaw_rl.types import Turn
 
@@ -60,24 +61,12 @@ class SessionCache:
 class ServerState:
     """The state of one server: small, bounded, and rebuilt by starting again."""
 
-    def __init__(
-        self,
-        answerer: Answerer,
-        *,
-        keys: ApiKeys,
-        model_name: str,
-        any_model: bool,
-        store_optouts: bool,
-        optout_users: Collection[str],
-        cors_origins: Collection[str],
-    ) -> None:
+    def __init__(self, answerer: Answerer, access: AccessRules) -> None:
         self.answerer = answerer
-        self.keys = keys
-        self.model_name = model_name
-        self._any_model = any_model
-        self._store_optouts = store_optouts
-        self._optout_users = frozenset(optout_users)
-        self._cors_origins = frozenset(cors_origins)
+        self.keys = ApiKeys(access.keys, access.own_keys)
+        self.model_name = answerer.generation.model_name
+        self._cors_origins = frozenset(access.cors_origins)
+        self._optout_users = frozenset(answerer.recording.optout_users)
         self._queues: dict[str, UserQueue] = {}
         self.parser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")
         self._sessions = SessionCache(_REMEMBERED)  # by user and name: a name is its user's own
@@ -113,32 +102,32 @@ class ServerState:
         numbered = re.fullmatch(re.escape(name) + r"@(\d{1,9})", model)
         if numbered:
             return ModelRoute(version=int(numbered[1]))
-        if self._any_model and not model.startswith(f"{name}@"):
+        if self.answerer.generation.any_model and not model.startswith(f"{name}@"):
             return ModelRoute()
         known = f"{name}, {name}-side, {name}@VERSION"
         raise RequestError(f"no model is called {model[:100]!r}; known: {known}", field="model", status=404)
 
     async def caller(self, headers: Headers, request: GenerationRequest, user: str, route: ModelRoute) -> Caller:
         """Everything about the turn that is not in its prompt."""
-        marks = read_headers(headers)
-        said = marks.session or request.session or request.guessed_session
-        session = self.kept_name(said) if said is not None else None
-        if not marks.train_session:
+        turn_headers = read_headers(headers)
+        name = turn_headers.session or request.session or request.guessed_session
+        session = self.kept_name(name) if name is not None else None
+        if not turn_headers.train_session:
             if session is None:
                 what = "x-openclaw-rl-train: off-session needs a session"
                 raise RequestError(what, field="x-openclaw-rl-train", remedy="name it in x-session-id, or say off")
             await self._opt_out(session, user)
         out = session is not None and await self._opted_out(session, user)
-        trainable = marks.train and user not in self._optout_users and not out
+        trainable = turn_headers.train and user not in self._optout_users and not out
         return Caller(
             user=user,
             session=session,
-            group=self.kept_name(marks.group) if marks.group else None,
-            client=marks.client,
-            declared="side" if route.side else marks.declared,
-            done=marks.done,
+            group=self.kept_name(turn_headers.group) if turn_headers.group else None,
+            client=turn_headers.client,
+            declared="side" if route.side else turn_headers.declared,
+            done=turn_headers.done,
             trainable=trainable,
-            stored=trainable or self._store_optouts,
+            stored=trainable or self.answerer.recording.store_optouts,
         )
 
     async def _opt_out(self, session: str, user: str) -> None:
@@ -155,12 +144,12 @@ class ServerState:
         known = self._sessions.get((user, session))
         if known is None:
             found = await self.answerer.write(lambda: self.answerer.ledger.opted_out(session, user))
-            known = self._sessions.get((user, session)) or (_OUT if found else _IN)  # it may have been said meanwhile
+            known = self._sessions.get((user, session)) or (_OUT if found else _IN)  # it may have opted out meanwhile
             self._sessions.put((user, session), known)
         return known == _OUT
 
     def kept_name(self, session: str) -> str:
-        redact = self.answerer.redact
+        redact = self.answerer.recording.redact
         return redact_session(session, redact) if redact else session
 
     async def known_session(self, session: str, user: str) -> str:

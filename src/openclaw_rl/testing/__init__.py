@@ -6,7 +6,8 @@
     envs       `FakeEnv`, an environment with given rewards; `FakeChatClient`, a client without a server
     ledgers    `MemoryLedger`, the ledger as the API sees it; `TemporaryLedger`, a real one with every writer;
                `MemoryVersions`, versions for `LiveVersions`
-    servers    `serving`: the API on a free port for the length of a block; `sse_events`, `chat_chunks`
+    servers    `serving`: the API on a free port for the length of a block; `fake_api` without one; `request_limits`;
+               `sse_events`, `chat_chunks`
     apps       `ticking_app`, `running_app`: the whole application on fakes
     clocks     `FakeClock`; `wait_until` for what another process does
     checks     `check_judge(judge)`, `check_env(env)` ...: whether a plugin keeps its port's promises
@@ -45,7 +46,9 @@ from openclaw_rl.testing.rows import (
 from openclaw_rl.testing.servers import (
     RunningServer,
     chat_chunks,
+    fake_api,
     listening,
+    request_limits,
     serving,
     sse_events,
 )
@@ -73,6 +76,7 @@ __all__ = [
     "check_policy",
     "check_rollout",
     "check_trainer",
+    "fake_api",
     "fake_config",
     "listening",
     "make_case",
@@ -83,6 +87,7 @@ __all__ = [
     "make_sample",
     "make_turn",
     "make_verdict",
+    "request_limits",
     "running_app",
     "serving",
     "sse_events",

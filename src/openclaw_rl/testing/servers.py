@@ -6,13 +6,18 @@ import contextlib
 import json
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 import uvicorn
+from starlette.applications import Starlette
 
+from openclaw_rl.app.factories import build_generation, build_limits, build_recording
+from openclaw_rl.config import Config
 from openclaw_rl.serve import RequestLimits, build_app
+from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.testing.ledgers import MemoryLedger
 from openclaw_rl.testing.policies import ScriptedPolicy
 
@@ -52,9 +57,47 @@ def _names(headers: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 
 
+def request_limits(**changes: Any) -> RequestLimits:
+    """The limits of a server with the settings' defaults, but for ``changes``.
+
+    >>> request_limits(messages=3).messages
+    3
+    """
+    return replace(build_limits(Config()), **changes)
+
+
+def fake_api(
+    policy: Any,
+    ledger: Any,
+    *,
+    limits: RequestLimits | None = None,
+    health: Callable[[], Mapping[str, Any]] = dict,
+    **options: Any,
+) -> Starlette:
+    """The API with the settings' defaults, but without redaction.
+
+    ``options`` change fields of `AccessRules`, `GenerationRules` and `RecordingRules`.
+    """
+    config = Config()
+    access = AccessRules(keys={}, own_keys={}, cors_origins=())
+    rules: list[Any] = [access, build_generation(config, policy, None), replace(build_recording(config), redact=None)]
+    known = [{name: options.pop(name) for name in group.__slots__ if name in options} for group in rules]
+    assert not options, f"no rule is called {', '.join(options)}"
+    access, generation, recording = (replace(group, **given) for group, given in zip(rules, known, strict=True))
+    return build_app(
+        policy=policy,
+        ledger=ledger,
+        access=access,
+        limits=limits or request_limits(),
+        generation=generation,
+        recording=recording,
+        health=health,
+    )
+
+
 @contextlib.contextmanager
 def serving(policy: Any = None, *, ledger: Any = None, **options: Any) -> Iterator[RunningServer]:
-    """The API over ``policy`` and ``ledger`` (a `ScriptedPolicy` and a `MemoryLedger`); ``options`` go to `build_app`.
+    """The API over ``policy`` and ``ledger`` (a `ScriptedPolicy` and a `MemoryLedger`); ``options`` to `fake_api`.
 
     >>> with serving(ScriptedPolicy("Tea is a plant.")) as server:
     ...     answer = server.chat("Tell me about tea").json()
@@ -66,7 +109,7 @@ def serving(policy: Any = None, *, ledger: Any = None, **options: Any) -> Iterat
     """
     policy = policy or ScriptedPolicy()
     ledger = ledger or MemoryLedger()
-    app = build_app(policy=policy, ledger=ledger, **{"limits": RequestLimits(hold_seconds=5.0), **options})
+    app = fake_api(policy, ledger, **{"limits": request_limits(hold_seconds=5.0), **options})
     with listening(app) as url, contextlib.closing(RunningServer(policy, ledger, url, app)) as server:
         yield server
 

@@ -22,8 +22,8 @@ class ResponsesWire:
 
     name = "responses"
 
-    def __init__(self, defaults: Sampling | None = None) -> None:
-        self._defaults = defaults or Sampling()
+    def __init__(self, defaults: Sampling) -> None:
+        self._defaults = defaults
 
     def parse(self, body: Mapping[str, Json], limits: RequestLimits) -> GenerationRequest:
         return parse(body, limits, self._defaults)
