@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1] / "src" / "openclaw_rl"
 FILES = sorted(ROOT.rglob("*.py"))
 
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "text", "stats", "files", "processes"),
+    ("errors", "text", "stats", "files", "machine"),
     ("types",),
     ("ports", "config", "losses"),
     ("plugins", "store", "formats", "tasks"),
@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "text": set(),
     "stats": set(),
     "files": {"errors"},
-    "processes": set(),
+    "machine": set(),
     "types": {"errors"},
     "ports": {"types"},
     "config": {"errors"},
@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "versions": GROUND,
     "gate": GROUND | {"formats", "tasks", "store"},
     "views": GROUND | {"store", "versions"},
-    "backends": GROUND | {"formats", "losses", "plugins", "processes"},
+    "backends": GROUND | {"formats", "losses", "plugins", "machine"},
     "envs": GROUND,
     "clients": GROUND,
     # only app sees the whole config and wires

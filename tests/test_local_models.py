@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
 from openclaw_rl.backends.hf import models as local_models
-from openclaw_rl.backends.hf.memory import GIB, available, fastest_dtype
+from openclaw_rl.backends.hf.memory import available, fastest_dtype
 from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pick_device, pick_dtype
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.hf.weights import inspect
@@ -22,6 +22,7 @@ from openclaw_rl.backends.local.engine import worker
 from openclaw_rl.backends.local.engine.model_runner import model_runner_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.engine.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError
+from openclaw_rl.machine import GIB
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 TEMPLATE = (

@@ -20,10 +20,9 @@ from openclaw_rl.app.application import ledger_path
 from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
+from openclaw_rl.machine import GIB, total_memory
 from openclaw_rl.serve.listener import is_loopback
 from openclaw_rl.store import LedgerReader
-
-GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +61,11 @@ def _python(_: Config) -> Diagnosis:
 
 
 def _memory(config: Config) -> Diagnosis:
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+    total = total_memory()
+    if total is None:
         return Diagnosis("memory", "warning", "cannot be read on this system")
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-    detail = f"{total:.1f} GiB"
-    if config.policy.backend == "local" and total < 3:
+    detail = f"{total / GIB:.1f} GiB"
+    if config.policy.backend == "local" and total < 3 * GIB:
         return Diagnosis("memory", "trouble", detail, "the embedded model wants 3 GiB to serve and train")
     return Diagnosis("memory", "ok", detail)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import os
 import platform
 import sys
 import time
@@ -17,28 +16,17 @@ import torch
 from torch.nn import functional
 
 from openclaw_rl import files
+from openclaw_rl.machine import free_memory
 
-GIB = 1 << 30
 LARGE = 1 << 26
 
 
 def available(device: torch.device) -> int:
-    """Bytes that can still be taken on ``device``."""
+    """Bytes that can still be taken on ``device``; a very large number where the system does not say."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return min(int(lines["MemAvailable"].split()[0]) * 1024, _cgroup_left())
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-
-
-def _cgroup_left() -> int:
-    """What a container's limit leaves; a very large number where there is none."""
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.is_file() and used.is_file() and (text := limit.read_text().strip()) != "max":
-        return max(int(text) - int(used.read_text()), 0)
-    return sys.maxsize
+    free = free_memory()
+    return sys.maxsize if free is None else free
 
 
 def release(*, wait: float = 0.0) -> None:

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 
 from openclaw_rl.backends.hf.convert import gguf_folder
-from openclaw_rl.backends.hf.memory import GIB, available, fastest_dtype
+from openclaw_rl.backends.hf.memory import available, fastest_dtype
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
+from openclaw_rl.machine import GIB
 
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"

@@ -17,7 +17,7 @@ from openclaw_rl.backends.local.engine.messages import (
     StopRequest,
 )
 from openclaw_rl.errors import RequestError
-from openclaw_rl.processes import show_name
+from openclaw_rl.machine import show_name
 
 GRACE = 5.0
 """seconds a process is given to end by itself"""

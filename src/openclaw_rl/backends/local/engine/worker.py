@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from openclaw_rl.backends.hf.adapters import version_model
-from openclaw_rl.backends.hf.memory import GIB, available, release
+from openclaw_rl.backends.hf.memory import available, release
 from openclaw_rl.backends.hf.models import LoadedModel, load
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed
@@ -47,6 +47,7 @@ from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_ru
 from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
+from openclaw_rl.machine import GIB
 from openclaw_rl.types import Tokens
 
 LEAST = 1024

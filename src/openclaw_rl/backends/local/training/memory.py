@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from openclaw_rl.errors import ModelRefused
+from openclaw_rl.machine import GIB
 
-GIB = 1024**3
 _LEAST = 512  # tokens: a plan with less room than this is no plan
 _MOST = 65_536
 _ROOMY = 8_192  # with room for so many tokens, recomputing layers would only cost time
@@ -100,24 +99,3 @@ def _per_token(shape: ModelShape, recompute: bool) -> int:
     layer = (14 * shape.hidden + 6 * shape.intermediate) * number
     kept = shape.hidden * number
     return shape.layers * kept + 2 * layer if recompute else shape.layers * layer
-
-
-def free_memory() -> int | None:
-    """Bytes of main memory that can be had, the control group's limit respected; None where nothing says."""
-    found = [value for value in (_meminfo(), _control_group()) if value is not None]
-    return min(found) if found else None
-
-
-def _meminfo() -> int | None:
-    path = Path("/proc/meminfo")
-    if not path.exists():
-        return None
-    lines = dict(line.split(":", 1) for line in path.read_text().splitlines() if ":" in line)
-    return int(lines["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in lines else None
-
-
-def _control_group() -> int | None:
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if not (limit.exists() and used.exists()) or limit.read_text().strip() == "max":
-        return None
-    return max(0, int(limit.read_text()) - int(used.read_text()))

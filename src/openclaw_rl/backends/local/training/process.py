@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import ModelRefused, OpenClawError
-from openclaw_rl.processes import end_with_parent, show_name
+from openclaw_rl.machine import end_with_parent, show_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

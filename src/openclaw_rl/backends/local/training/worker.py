@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from openclaw_rl import files, plugins
+from openclaw_rl.backends.hf.memory import available
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.batch import (
@@ -30,7 +31,7 @@ from openclaw_rl.backends.local.training.batch import (
     gradient,
     run_references,
 )
-from openclaw_rl.backends.local.training.memory import MemoryPlan, ModelShape, free_memory, plan
+from openclaw_rl.backends.local.training.memory import MemoryPlan, ModelShape, plan
 from openclaw_rl.backends.local.training.model import PolicyModel, Weights
 from openclaw_rl.backends.local.training.publish import STATE, read_manifest, write_manifest
 from openclaw_rl.backends.local.training.settings import TrainerArgs
@@ -293,8 +294,7 @@ class TrainWorker:
             ema=s.teacher == "ema",
             offload=s.offload_optimizer,
         )
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-        free = int(free * _SHARE.get(device.type, 0.5)) if free is not None else None
+        free = int(available(device) * _SHARE.get(device.type, 0.5))
         return plan(shape, free, recompute=s.recompute, chunk=train_head.ELEMENTS.get(device.type, 1 << 24))
 
     # --- versions
