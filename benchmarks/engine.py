@@ -32,9 +32,9 @@ from safetensors.torch import save_file
 
 from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.hf.models import find, load, pick_device, pick_dtype
+from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of
-from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.types import Sampling
 

@@ -19,6 +19,7 @@ from openclaw_rl.backends.local.engine import model_runner as runners
 from openclaw_rl.backends.local.engine import packed_linear as matrices
 from openclaw_rl.backends.local.engine.attention import Layout, Singles, Span
 from openclaw_rl.backends.local.engine.detokenizer import IncrementalDetokenizer, StopStrings
+from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished, TokenDelta
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, common_prefix
 from openclaw_rl.backends.local.engine.model_runner import (
@@ -29,7 +30,7 @@ from openclaw_rl.backends.local.engine.model_runner import (
     version_bytes,
 )
 from openclaw_rl.backends.local.engine.sampler import WINDOW, RequestSampler, sample
-from openclaw_rl.backends.local.engine.scheduler import Engine, PrefillBudget
+from openclaw_rl.backends.local.engine.scheduler import PrefillBudget
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.types import Sampling
@@ -341,7 +342,7 @@ def test_the_weights_of_a_version_that_left_are_held_by_nobody(models: dict[str,
 def test_a_version_that_cannot_be_had_fails_its_requests_only(models: dict[str, Any]) -> None:
     wanted: list[int] = []
     machine = Engine(
-        model_runner_of(models["llama"]), models["llama"], cache_tokens=1024, max_batch=4, wanted=wanted.append
+        model_runner_of(models["llama"]), models["llama"], cache_tokens=1024, max_batch=4, request_version=wanted.append
     )
     machine.submit(writing(0, [5, 6], version=9))
     machine.submit(writing(1, [5, 6]))
@@ -351,7 +352,7 @@ def test_a_version_that_cannot_be_had_fails_its_requests_only(models: dict[str, 
     assert [event.job for event in events if isinstance(event, JobFailed)] == [0]
 
 
-def test_replies_that_outgrow_the_memory_are_put_back_and_still_right(models: dict[str, Any]) -> None:
+def test_replies_that_outgrow_the_memory_are_preempted_and_still_right(models: dict[str, Any]) -> None:
     asked = [prompt[:60] for prompt in prompts(5, seed=7)]
     ask = Sampling(temperature=0.0, max_tokens=200)
     machine = engine(models["llama"], rows=640)

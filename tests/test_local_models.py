@@ -158,7 +158,7 @@ def test_a_cache_that_does_not_fit_beside_the_weights_is_refused_with_the_number
     monkeypatch.setattr(worker, "available", lambda _: 64 * GIB)
     many = replace(asked, max_batch=4096)
     assert cache_rows(loaded, runner, many) == min(4096 * loaded.context, 2 * GIB // each), "enough, and no more"
-    monkeypatch.setattr(worker, "MODERATE", 0)
+    monkeypatch.setattr(worker, "CPU_CACHE", 0)
     assert cache_rows(loaded, runner, many) == 4 * loaded.context, "but four full contexts"
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 1000 * each)
     with pytest.raises(

@@ -260,7 +260,7 @@ def test_twenty_swaps_under_two_hundred_requests_mix_nothing_and_leave_no_memory
 
     loop.run(story())
     assert policy.health["versions"] == 2
-    assert policy.health["cache_held"] == 0
+    assert policy.health["kv_cache_used"] == 0
 
 
 def test_a_version_that_cannot_be_loaded_changes_nothing(
@@ -439,7 +439,7 @@ def test_the_embedded_model_answers_and_scores_what_it_said(
         assert await made.decode(done.reply_tokens[-1:]) == "<|im_end|>"
         scores = await made.score(done.prompt_tokens, done.reply_tokens, version=0)
         assert scores.logprobs == pytest.approx(done.logprobs, abs=1e-4)
-        assert made.health["tokens_reused"] >= len(done.prompt_tokens) - 1
+        assert made.health["prefix_cache_hits"] >= len(done.prompt_tokens) - 1
 
     try:
         loop.run(story())

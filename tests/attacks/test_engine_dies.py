@@ -14,7 +14,7 @@ import pytest
 from defaults import engine_args
 
 from openclaw_rl.app.application import App
-from openclaw_rl.backends.local.engine import policy as local
+from openclaw_rl.backends.local.engine import client as local
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.messages import (
     CallResult,
@@ -57,9 +57,9 @@ class Toy:
     """An `EngineProcess` to such a process. It works on what it has been sent when the event loop comes round."""
 
     def __init__(
-        self, machine: Machine, args: EngineArgs, *, heard: Callable[..., None], ended: Callable[..., None]
+        self, machine: Machine, args: EngineArgs, *, received: Callable[..., None], ended: Callable[..., None]
     ) -> None:
-        self.machine, self._heard, self._ended = machine, heard, ended
+        self.machine, self._received, self._ended = machine, received, ended
         self.pid = machine.starts = machine.starts + 1
         self.dead = False
         self.open: list[GenerateRequest | ScoreRequest] = []
@@ -72,7 +72,7 @@ class Toy:
         if self.machine.no_start:
             self.die()
         else:
-            self._heard(self, READY)
+            self._received(self, READY)
 
     def send(self, request: Any) -> None:
         if isinstance(request, LoadRequest):
@@ -82,7 +82,7 @@ class Toy:
                 if bad
                 else CallResult(request.id, request.version)
             )
-            self._loop.call_soon(self._heard, self, reply)
+            self._loop.call_soon(self._received, self, reply)
         elif isinstance(request, GenerateRequest | ScoreRequest):
             self.machine.asked[-1].append(_text(request))
             self.open.append(request)
@@ -98,7 +98,7 @@ class Toy:
         for request in self.open:
             if isinstance(request, GenerateRequest):
                 done = Finished(request.id, "ok", (1,), (2,), (-0.5,), "stop", request.version)
-                self._heard(self, EngineOutput((TokenDelta(request.id, Delta(text="ok")), done), {}))
+                self._received(self, EngineOutput((TokenDelta(request.id, Delta(text="ok")), done), {}))
         self.open = []
 
     def die(self) -> None:
@@ -219,7 +219,7 @@ async def test_one_that_is_down_is_started_again_by_itself(machine: Machine, mon
     policy = toy()
     await policy.start()
     machine.no_start = True
-    monkeypatch.setattr(local, "LATER", 0.0)
+    monkeypatch.setattr(local, "RETRY_DOWN", 0.0)
     machine.links[0].die()
     while policy.outage is None:
         await asyncio.sleep(0)

@@ -15,11 +15,10 @@ from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, qui
 
 from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.hf.template import ChatTemplate
-from openclaw_rl.backends.local.engine import scheduler as engine_module
+from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished
 from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
-from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import RequestError
 from openclaw_rl.testing import MemoryLedger, fake_api
@@ -173,14 +172,14 @@ def test_a_job_that_fails_while_its_token_is_taken_in_is_the_only_one(
         )
     for id in (4, 5):
         engine.submit(Scoring(id=id, version=0, tokens=[5, 6, 7], prompt=2, reply=(7, 8), temperature=1.0, top_k=0))
-    note = engine_module._note
+    take = Scoring.take
 
     def failing(job: Scoring, logits: Any) -> None:
         if job.id == 4:
             raise ValueError("no score of this")
-        note(job, logits)
+        take(job, logits)
 
-    monkeypatch.setattr(engine_module, "_note", failing)
+    monkeypatch.setattr(Scoring, "take", failing)
     events: list[JobEvent] = []
     while not engine.idle:
         events += engine.step()

@@ -16,7 +16,7 @@ from typing import Any
 from openclaw_rl.experiments import results
 from openclaw_rl.experiments.cell_run import BenchmarkSetup, run_cell
 from openclaw_rl.experiments.cells import Cell, summary
-from openclaw_rl.processes import end_with_parent
+from openclaw_rl.machine import end_with_parent
 
 Done = Callable[[Cell, Mapping[str, Any]], None]
 

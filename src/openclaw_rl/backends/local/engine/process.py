@@ -36,17 +36,17 @@ def _refused(error: Exception) -> RequestError:
 
 
 class EngineProcess:
-    """One engine process. ``heard`` and ``ended`` are called on the event loop; ``ended`` once, with the exit code."""
+    """One engine process. ``received`` and ``ended`` are called on the event loop, ``ended`` once, with the code."""
 
     def __init__(
         self,
         args: EngineArgs,
         *,
-        heard: Callable[[EngineProcess, EngineMessage], None],
+        received: Callable[[EngineProcess, EngineMessage], None],
         ended: Callable[[EngineProcess, int | None], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._heard, self._ended = heard, ended
+        self._received, self._ended = received, ended
         context = multiprocessing.get_context("spawn")
         self._conn, theirs = context.Pipe()
         self._process = context.Process(target=_begin, args=(theirs, args), daemon=True, name="openclaw-engine")
@@ -85,7 +85,7 @@ class EngineProcess:
             except OSError:
                 return  # the reader sees the same end and reports it
             except Exception as error:  # it cannot travel, such as an object that is nested too deep: its own failure
-                self._call(self._heard, EngineFailure.of(getattr(request, "id", None), _refused(error)))
+                self._call(self._received, EngineFailure.of(getattr(request, "id", None), _refused(error)))
 
     def _read(self) -> None:
         while True:
@@ -93,7 +93,7 @@ class EngineProcess:
                 reply: EngineMessage = self._conn.recv()
             except (EOFError, OSError):
                 break
-            if not self._call(self._heard, reply):
+            if not self._call(self._received, reply):
                 return
         self._process.join()
         self._call(self._ended, self._process.exitcode)

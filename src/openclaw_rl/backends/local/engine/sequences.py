@@ -1,9 +1,11 @@
-"""What the engine works on: a reply being written, a reply being scored."""
+"""What the engine works on: a reply being generated, a reply being scored."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+
+import torch
 
 from openclaw_rl.backends.local.engine.detokenizer import IncrementalDetokenizer, StopStrings
 from openclaw_rl.backends.local.engine.events import Finished, ScoreFinished
@@ -15,7 +17,7 @@ from openclaw_rl.types import Finish, Logprobs, Sampling, Tokens
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A reply being written. ``tokens`` are the prompt and what was sampled."""
+    """A reply being generated. ``tokens`` are the prompt and what was sampled."""
 
     id: int
     version: int
@@ -65,16 +67,16 @@ class Generation:
         )
 
     @property
-    def wanted(self) -> int:
-        """Tokens whose values must be in the cache before the next one can be drawn."""
+    def num_tokens(self) -> int:
+        """Tokens whose values must be in the cache before the next one can be sampled."""
         return len(self.tokens)
 
-    def take(self, drawn: SampledToken) -> tuple[Delta, Finish | None]:
-        """Add a drawn token: what to show for it, and how the reply ends if it does."""
-        self.tokens.append(drawn.token)
-        self.logprobs.append(drawn.tempered)
-        ended = drawn.token in self.ends
-        shown, stopped = ("", False) if ended else self.stops.push(self.words.push(drawn.token))
+    def take(self, sampled: SampledToken) -> tuple[Delta, Finish | None]:
+        """Add a sampled token: what to show for it, and how the reply ends if it does."""
+        self.tokens.append(sampled.token)
+        self.logprobs.append(sampled.tempered)
+        ended = sampled.token in self.ends
+        shown, stopped = ("", False) if ended else self.stops.push(self.words.push(sampled.token))
         finish: Finish | None = "stop" if ended or stopped else None
         if finish is None and len(self.logprobs) >= self.limit:
             finish = "length"
@@ -82,7 +84,7 @@ class Generation:
             shown, stopped = self._rest(shown)
             finish = "stop" if stopped else finish
         self.text.append(shown)
-        return Delta(text=shown, pieces=(self._piece(drawn),)), finish
+        return Delta(text=shown, pieces=(self._piece(sampled),)), finish
 
     def result(self, finish: Finish) -> Finished:
         """The finished reply."""
@@ -93,9 +95,9 @@ class Generation:
         more, stopped = self.stops.push(self.words.flush())
         return shown + more + ("" if stopped else self.stops.flush()), stopped
 
-    def _piece(self, drawn: SampledToken) -> Piece:
-        top = tuple(Alternative(token=t, text=self.text_of(t), logprob=value) for t, value in drawn.top)
-        return Piece(token=drawn.token, text=self.text_of(drawn.token), logprob=drawn.raw, top=top)
+    def _piece(self, sampled: SampledToken) -> Piece:
+        top = tuple(Alternative(token=t, text=self.text_of(t), logprob=value) for t, value in sampled.top)
+        return Piece(token=sampled.token, text=self.text_of(sampled.token), logprob=sampled.raw, top=top)
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +118,7 @@ class Scoring:
     top_logprobs: list[Logprobs] = field(default_factory=list)
 
     @property
-    def wanted(self) -> int:
+    def num_tokens(self) -> int:
         """Tokens whose values must be in the cache before the job is done."""
         return len(self.tokens)
 
@@ -124,6 +126,17 @@ class Scoring:
     def reusable(self) -> int:
         """Tokens that may come from the cache: the rest must be computed, for their logits."""
         return self.prompt - 1 + len(self.logprobs)
+
+    def take(self, logits: torch.Tensor) -> None:
+        """Add the log-probs of the reply tokens that ``logits`` `[n, vocabulary]` predict."""
+        done = len(self.logprobs)
+        values = (logits / self.temperature).log_softmax(-1) if self.temperature != 1.0 else logits.log_softmax(-1)
+        targets = torch.tensor(self.reply[done : done + len(values)], device=values.device)
+        self.logprobs.extend(values.gather(1, targets[:, None])[:, 0].clamp(max=0.0).tolist())
+        if self.top_k:
+            best, ids = values.topk(min(self.top_k, values.shape[-1]))
+            self.top_tokens.extend(map(tuple, ids.tolist()))
+            self.top_logprobs.extend(map(tuple, best.clamp(max=0.0).tolist()))
 
     def result(self) -> ScoreFinished:
         """The finished score."""

@@ -16,6 +16,8 @@ class VersionTable:
 
     def __init__(self) -> None:
         self.adapters: dict[int, str | None] = {0: None}
+        self.live = 0
+        """the one that new requests take"""
         self.unloadable: dict[int, str] = {}
         """why, for each that could not be loaded when it was last tried"""
         self._parents: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The engine's process: one thread listens, one runs the engine, one loads versions.
+"""The engine's process: one thread receives requests, one runs the engine, one loads versions.
 
 It ends when its parent does, however that ends: the pipe between them breaks.
 """
@@ -21,6 +21,7 @@ from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.hf.memory import available, release
 from openclaw_rl.backends.hf.models import LoadedModel, load
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
+from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed
 from openclaw_rl.backends.local.engine.messages import (
     AdmitRequest,
@@ -44,15 +45,14 @@ from openclaw_rl.backends.local.engine.messages import (
     TokenizeRequest,
 )
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of, row_bytes, version_bytes
-from openclaw_rl.backends.local.engine.scheduler import Engine
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.machine import GIB
 from openclaw_rl.types import Tokens
 
-LEAST = 1024
+MIN_TOKENS = 1024
 """a cache smaller than this is of no use"""
-MODERATE = 2 * GIB
+CPU_CACHE = 2 * GIB
 """bytes of main memory that a cache takes unless four full contexts need more"""
 SETTLED = 0.15
 """seconds after which freed memory can be given back"""
@@ -61,19 +61,19 @@ Action = Callable[[Engine], list[JobEvent]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Want:
-    """The engine itself asks for a version, for the jobs that wait for it."""
+class _VersionRequest:
+    """The engine itself requests a version, for the jobs that wait for it."""
 
     version: int
     id: None = None
 
 
 def main(conn: Connection, args: EngineArgs) -> None:
-    """Load the model, then answer requests until told to stop or left alone."""
+    """Load the model, then answer requests until a `StopRequest` or until the parent is gone."""
     # Ctrl-C reaches the whole group of processes; the parent decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        EngineWorker(conn, args).listen()
+        EngineWorker(conn, args).serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(0)
     except OpenClawError as error:
@@ -90,26 +90,26 @@ class EngineWorker:
         self._conn = conn
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[Action] = SimpleQueue()
-        self._loads: SimpleQueue[LoadRequest | AdmitRequest | _Want | None] = SimpleQueue()
-        self._left: deque[ModelRunner] = deque()
+        self._loads: SimpleQueue[LoadRequest | AdmitRequest | _VersionRequest | None] = SimpleQueue()
+        self._unused: deque[ModelRunner] = deque()
         self._adapters: dict[int, str | None] = {0: None}
         self._loaded = _load(args, lambda text: self._send(LoadProgress(text)))
         self._name = args.name or self._loaded.name
         self._base = model_runner_of(self._loaded.model)
         rows = cache_rows(self._loaded, self._base, args)
         self._chat = ChatTemplate(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
-        self._words = self._chat.again()
+        self._detokenizer = self._chat.again()
         self._engine = Engine(
             self._base,
             self._loaded.model,
             cache_tokens=rows,
             max_batch=args.max_batch,
-            wanted=self._want,
-            let_go=self._let_go if self._loaded.device.type == "cpu" else None,
+            request_version=self._request_version,
+            free_runners=self._free_later if self._loaded.device.type == "cpu" else None,
         )
         self._context = min(args.context or self._loaded.context, self._loaded.context, self._engine.kv_cache.rows)
 
-    def listen(self) -> None:
+    def serve(self) -> None:
         """Answer requests until the pipe breaks."""
         gc.collect()
         gc.freeze()  # what lives as long as the process is not looked at again when a version leaves
@@ -121,11 +121,11 @@ class EngineWorker:
             if isinstance(request, StopRequest):
                 os._exit(0)
             try:
-                self._take(request)
+                self._handle(request)
             except Exception as error:  # what one request fails with is its own: the engine goes on
-                if (asker := getattr(request, "id", None)) is None:
+                if (id := getattr(request, "id", None)) is None:
                     raise
-                self._send(EngineFailure.of(asker, error))
+                self._send(EngineFailure.of(id, error))
 
     def _facts(self) -> EngineReady:
         loaded = self._loaded
@@ -139,7 +139,7 @@ class EngineWorker:
             cache_tokens=self._engine.kv_cache.rows,
         )
 
-    def _take(self, request: EngineRequest) -> None:
+    def _handle(self, request: EngineRequest) -> None:
         match request:
             case EncodeRequest(id, prompt):
                 self._send(CallResult(id, self._chat.encode(prompt)))
@@ -167,35 +167,35 @@ class EngineWorker:
 
         self._inbox.put(action)
 
-    def _generation(self, ask: GenerateRequest) -> Generation:
-        ids = self._chat.encode(ask.prompt)
+    def _generation(self, request: GenerateRequest) -> Generation:
+        ids = self._chat.encode(request.prompt)
         self._check_ids(ids)
-        self._check(len(ids), ask.sampling.max_tokens or 1)
+        self._check_length(len(ids), request.sampling.max_tokens or 1)
         return Generation.of(
-            ask.id,
-            ask.version,
+            request.id,
+            request.version,
             ids,
-            ask.sampling,
+            request.sampling,
             context=self._context,
             ends=self._chat.ends,
-            scope=ask.scope,
-            decode=self._words.decode,
+            scope=request.scope,
+            decode=self._detokenizer.decode,
         )
 
-    def _scoring(self, ask: ScoreRequest) -> Scoring:
-        if not ask.prompt or not ask.reply:
+    def _scoring(self, request: ScoreRequest) -> Scoring:
+        if not request.prompt or not request.reply:
             raise RequestError("a score needs a prompt and a reply of at least one token each")
-        self._check_ids((*ask.prompt, *ask.reply))
-        self._check(len(ask.prompt), len(ask.reply))
+        self._check_ids((*request.prompt, *request.reply))
+        self._check_length(len(request.prompt), len(request.reply))
         return Scoring(
-            id=ask.id,
-            version=ask.version,
-            tokens=[*ask.prompt, *ask.reply[:-1]],
-            prompt=len(ask.prompt),
-            reply=ask.reply,
-            temperature=ask.temperature or 1.0,
-            top_k=ask.top_k,
-            scope=ask.scope,
+            id=request.id,
+            version=request.version,
+            tokens=[*request.prompt, *request.reply[:-1]],
+            prompt=len(request.prompt),
+            reply=request.reply,
+            temperature=request.temperature or 1.0,
+            top_k=request.top_k,
+            scope=request.scope,
         )
 
     def _check_ids(self, ids: Tokens) -> None:
@@ -203,18 +203,18 @@ class EngineWorker:
         if ids and not 0 <= min(ids) <= max(ids) < self._loaded.model.config.vocab_size:
             raise RequestError("a token id lies outside the model's vocabulary")
 
-    def _check(self, prompt: int, reply: int) -> None:
+    def _check_length(self, prompt: int, reply: int) -> None:
         if prompt + reply > self._context:
             raise ContextOverflow(limit=self._context, asked=prompt + reply)
 
-    def _want(self, version: int) -> None:
+    def _request_version(self, version: int) -> None:
         """The engine needs a version that it does not hold."""
-        self._loads.put(_Want(version))
+        self._loads.put(_VersionRequest(version))
 
-    def _let_go(self, runners: list[ModelRunner]) -> None:
+    def _free_later(self, runners: list[ModelRunner]) -> None:
         """Versions that nobody uses any more are freed by the thread that made them: see `release`."""
         while runners:
-            self._left.append(runners.pop())
+            self._unused.append(runners.pop())
         self._loads.put(None)
 
     def _run_engine(self) -> None:
@@ -226,7 +226,7 @@ class EngineWorker:
             events += self._drain()
             if not engine.idle:
                 events += engine.step()
-            self._tell(events)
+            self._send_events(events)
 
     def _drain(self) -> list[JobEvent]:
         events: list[JobEvent] = []
@@ -236,7 +236,7 @@ class EngineWorker:
             except Empty:
                 return events
 
-    def _tell(self, events: list[JobEvent]) -> None:
+    def _send_events(self, events: list[JobEvent]) -> None:
         for event in events:
             if isinstance(event, JobFailed):
                 self._send(EngineFailure.of(event.job, event.error))
@@ -246,19 +246,19 @@ class EngineWorker:
 
     def _run_loads(self) -> None:
         while True:
-            wish = self._loads.get()
-            self._left.clear()
-            if wish is None:
+            request = self._loads.get()
+            self._unused.clear()
+            if request is None:
                 release(wait=SETTLED if self._loads.empty() else 0.0)
                 continue
             try:
-                self._bring(wish)
+                self._load_version(request)
             except Exception as error:  # whatever is wrong with these weights, those that run go on
-                self._refuse(wish.version, wish.id, error)
+                self._refuse(request.version, request.id, error)
 
-    def _bring(self, wish: LoadRequest | AdmitRequest | _Want) -> None:
+    def _load_version(self, request: LoadRequest | AdmitRequest | _VersionRequest) -> None:
         """Build a version beside the running ones; the engine takes it between two steps."""
-        version, asker = wish.version, wish.id
+        version, caller = request.version, request.id
         if version not in self._adapters:
             raise BackendError(f"no version {version}; known: {sorted(self._adapters)}")
         adapter = self._adapters[version]
@@ -267,19 +267,19 @@ class EngineWorker:
             runner = self._engine.runners[0]
         if runner is None:
             assert adapter is not None
-            if asker is None and not Path(adapter).is_dir():
+            if caller is None and not Path(adapter).is_dir():
                 raise RequestError(f"the weights of version {version} are no longer kept", field="model", status=404)
             self._check_room()
             runner = model_runner_of(version_model(self._loaded.model, adapter), like=self._base)
         ready = runner
 
         def action(engine: Engine) -> list[JobEvent]:
-            if isinstance(wish, AdmitRequest):
-                engine.host(version, ready)
+            if isinstance(request, AdmitRequest):
+                engine.admit(version, ready)
             else:
-                engine.install(version, ready, live=isinstance(wish, LoadRequest))
-            if asker is not None:
-                self._send(CallResult(asker, version))
+                engine.install(version, ready, live=isinstance(request, LoadRequest))
+            if caller is not None:
+                self._send(CallResult(caller, version))
             return []
 
         self._inbox.put(action)
@@ -294,12 +294,12 @@ class EngineWorker:
                 remedy="lower cache_tokens, or choose a smaller model",
             )
 
-    def _refuse(self, version: int, asker: int | None, error: Exception) -> None:
-        fault = EngineFailure.of(asker, error)
-        if asker is not None:
-            self._send(fault)
+    def _refuse(self, version: int, caller: int | None, error: Exception) -> None:
+        failure = EngineFailure.of(caller, error)
+        if caller is not None:
+            self._send(failure)
         else:
-            self._inbox.put(lambda engine: engine.refuse(version, fault.error()))
+            self._inbox.put(lambda engine: engine.refuse(version, failure.error()))
 
     def _guarded(self, target: Callable[[], None]) -> None:
         """A thread's failure is the process's: the parent sees why, and starts another."""
@@ -343,12 +343,12 @@ def cache_rows(loaded: LoadedModel, runner: ModelRunner, args: EngineArgs) -> in
     else:
         on_cpu = loaded.device.type == "cpu"
         share = int(max(left - version_bytes(loaded.model, runner), 0) * (0.25 if on_cpu else 0.5))
-        most = max(MODERATE // each, 4 * context) if on_cpu else args.max_batch * context
+        most = max(CPU_CACHE // each, 4 * context) if on_cpu else args.max_batch * context
         rows = min(args.max_batch * context, most, share // each)
-    if rows * each > share or rows < min(LEAST, context):
+    if rows * each > share or rows < min(MIN_TOKENS, context):
         raise ModelRefused(
             f"{loaded.name}: the cache has {share / GIB:.2f} GiB, and {rows:,} tokens at {each:,} bytes each "
-            f"need {rows * each / GIB:.2f} GiB ({min(LEAST, context):,} tokens at least)",
+            f"need {rows * each / GIB:.2f} GiB ({min(MIN_TOKENS, context):,} tokens at least)",
             remedy="lower cache_tokens or context, choose a smaller model, or close other programs",
         )
     return rows
