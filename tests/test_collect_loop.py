@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_threads import CHANGES, bot, play, turn, user
+from conversations import CHANGES, bot, simulate, turn, user
 
 from openclaw_rl.collect import CollectLoop
 from openclaw_rl.store import CollectLedger, ServeLedger
@@ -188,7 +188,7 @@ async def test_a_failed_write_is_decided_again() -> None:
 def random_turns(seed: int, length: int = 45) -> list[Turn]:
     rng = random.Random(seed)
     steps = [(rng.randrange(4), rng.choice(CHANGES)) for _ in range(length)]
-    return play(seed, steps, unique=seed % 2 == 0).turns
+    return simulate(seed, steps, unique=seed % 2 == 0).turns
 
 
 async def lived(book: Book, turns: Sequence[Turn], endings: Sequence[SessionEnd], restart: bool) -> dict[str, Outcome]:

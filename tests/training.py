@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.ports import Gate, LiveMonitor, Trainer
+from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.loop import Housekeeping, LoopLedger, Review, TrainLoop
 from openclaw_rl.train.queue import QueueSettings
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import SampleSettings
 from openclaw_rl.train.startup import RunOrigin
+from openclaw_rl.types import Hint
 from openclaw_rl.versions import RetentionPolicy
 
 
@@ -65,3 +68,19 @@ def train_loop(
         pause_after=3,
         clock=clock,
     )
+
+
+class Story(TemporaryLedger):
+    """A ledger with every writer at hand, and a clock that stands still."""
+
+    def __init__(self, root: Path, trainer: object | None = None) -> None:
+        super().__init__(root)
+        self.root, self.now = root, 1000.0
+        self.loop = self.begin(trainer or FakeTrainer())
+
+    def begin(self, trainer: object, base: str = "fake", **more: object) -> TrainLoop:
+        return train_loop(self.train, trainer, self.root, base=base, clock=lambda: self.now, **more)  # type: ignore[arg-type]
+
+    def said(self, score: float | None, hint: str | Hint | None = None, *, kind: str = "main", **turn_is: Any) -> str:
+        hints = (hint,) if hint else ()
+        return self.add(score, *hints, outcome={"kind": kind}, at=self.now, **turn_is).id

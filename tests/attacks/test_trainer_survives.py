@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from test_local_trainer import ASK, HINT, folder, lesson, order, worker  # noqa: F401 (a fixture)
-from test_train_loop import Story
+from training import Story
 
 from openclaw_rl.backends.fake import FakeTrainer, read_turns
 from openclaw_rl.backends.hf.template import ChatTemplate
