@@ -87,7 +87,7 @@ def _judge(ledger: JudgeLedger) -> None:
 def _train(ledger: TrainLedger) -> None:
     if rows := ledger.untrained(16):
         ledger.add_drops(
-            [Drop(turn=row.turn.id, stage="train", reason="benchmark") for row in rows if isinstance(row, JudgedTurn)]
+            [Drop(turn=row.turn.id, stage="train", reason="no signal") for row in rows if isinstance(row, JudgedTurn)]
         )
 
 

@@ -14,7 +14,7 @@ from conversations import CHANGES, bot, simulate, turn, user
 from openclaw_rl.collect import CollectLoop
 from openclaw_rl.store import CollectLedger, ServeLedger
 from openclaw_rl.types import Drop, ImportRecord, Message, Outcome, SessionEnd, Turn
-from openclaw_rl.views.alarms import starving
+from openclaw_rl.views.alarms import nothing_trainable
 
 pytestmark = pytest.mark.anyio
 
@@ -258,11 +258,13 @@ async def test_the_real_ledger_is_read_and_settled(ledger_path: Path) -> None:
 
 
 def test_starvation_is_said_with_its_reasons_and_a_remedy() -> None:
-    said = starving(answered=30, trainable=0, reasons={"idle": 4, "side: heartbeat": 26, "superseded": 0})
+    reasons = {"no signal": 4, "side turn": 26, "stale": 0}
+    said = nothing_trainable(answered=30, trainable=0, reasons=reasons, after=20)
     assert said is not None
-    assert said.startswith("30 turns answered, none trainable, because: 26 side: heartbeat, 4 idle; mark talk with")
+    assert said.startswith("30 turns answered, none trainable, because: 26 side turn, 4 no signal; mark talk with")
 
 
 @pytest.mark.parametrize(("answered", "trainable"), [(19, 0), (30, 1), (0, 0)])
 def test_no_alarm_while_there_is_something_to_learn_or_little_was_said(answered: int, trainable: int) -> None:
-    assert starving(answered=answered, trainable=trainable, reasons={"idle": answered}) is None
+    reasons = {"no signal": answered}
+    assert nothing_trainable(answered=answered, trainable=trainable, reasons=reasons, after=20) is None

@@ -94,6 +94,6 @@ async def test_serving_goes_on_and_every_outcome_is_judged_once_the_endpoint_is_
         scores = reader.rows("SELECT turn, score FROM verdicts")
         assert len(scores) == len({row["turn"] for row in scores}) == 31, "each outcome is judged once"
         assert {row["score"] for row in scores} == {1.0}, "no trouble was mistaken for a score"
-        [judge] = [loop for loop in views.status(reader)["loops"] if loop["loop"] == "judge"]
+        [judge] = [loop for loop in views.status(reader, starve_after=20)["loops"] if loop["loop"] == "judge"]
         assert judge["detail"]["judge"] == "llm"
     server.close()

@@ -72,7 +72,7 @@ async def test_one_conversation_walks_from_a_request_to_version_one_and_back(
         version = views.version(walk.ledger, 1)
         assert (version["state"], version["parent"], version["step"]) == ("live", 0, 1)
         assert set(version["turns"]) == {first["id"], second["id"]}
-        status = views.status(walk.ledger)
+        status = views.status(walk.ledger, starve_after=20)
         assert (status["live"], status["turns"]["answered"], status["turns"]["trained"]) == (1, 5, 2)
     assert sum(slept) == 0, "nothing on the line waits for time to pass"
 
@@ -207,7 +207,7 @@ async def test_a_trainer_that_cannot_start_is_shown_and_takes_nothing_down(tmp_p
         first = await walk.ask("Tell me about tea")
         await walk.ask("Tell me about tea", text(first), "Too long. Please keep it under 30 words.")
         await until(lambda: loops(reader).get("train") == "failing" and walk.show(first["id"])["verdict"] is not None)
-        assert any("it needs 64 GiB" in alarm for alarm in views.status(reader)["alarms"])
+        assert any("it needs 64 GiB" in alarm for alarm in views.status(reader, starve_after=20)["alarms"])
         assert text(await walk.ask("Still there?")) == "You said: Still there?"
         assert LiveVersions(reader).live() is not None, "version 0 is written, so a person can still roll back"
 

@@ -218,5 +218,5 @@ async def test_a_drop_rolls_back_automatically_pauses_training_and_says_so(tmp_p
     submit_request(story.path, "resume")
     await story.loop.tick()
     assert story.train.dropped(waiting[0]).reason == "taken back"  # type: ignore[union-attr]
-    assert views.status(story.train)["turns"]["dropped"]["taken back"] == 8
+    assert views.status(story.train, starve_after=20)["turns"]["dropped"]["taken back"] == 8
     assert await story.loop.tick() == 0, "the same evidence does not roll back twice"

@@ -74,7 +74,7 @@ async def test_a_run_directory_that_is_given_as_a_relative_path_is_found_again_f
     await train(Path("./rl_buffer"), file)
     monkeypatch.chdir("/")
     with LedgerReader(tmp_path / "rl_buffer" / "ledger.db") as ledger:
-        live = ledger.live_version()
+        live = LiveVersions(ledger).live()
         assert live.adapter == str(tmp_path / "rl_buffer" / "versions" / "000001")
         assert "under 30 words" in " ".join(read_rules(live.adapter))
     more = written(tmp_path / "b.jsonl", talk("three", WISH), talk("four", LISTS))
@@ -96,9 +96,9 @@ async def test_the_same_file_again_trains_nothing_and_a_longer_one_only_what_is_
 
 
 async def test_a_changed_reply_or_another_users_copy_is_another_turn() -> None:
-    record = transcripts.Record(1, talk("one", WISH))
+    record = transcripts.TranscriptRecord(1, talk("one", WISH))
     session, [said] = transcripts.parse(record)
-    other = transcripts.parse(transcripts.Record(1, talk("one", LISTS)))[1][0]
+    other = transcripts.parse(transcripts.TranscriptRecord(1, talk("one", LISTS)))[1][0]
     ids = {
         transcripts.turn_id("u1", session, 0, said),
         transcripts.turn_id("u2", session, 0, said),

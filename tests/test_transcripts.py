@@ -31,7 +31,7 @@ TALK: dict[str, Any] = {
 }
 
 
-async def taken(path: Path, ledger_path: Path, **more: Any) -> transcripts.Report:
+async def taken(path: Path, ledger_path: Path, **more: Any) -> transcripts.ImportReport:
     with ImportLedger(ledger_path, sync="normal") as ledger:
         return await transcripts.import_file(ledger, path, FakePolicy(), user="u1", **more)
 

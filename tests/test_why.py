@@ -109,7 +109,7 @@ def test_a_version_leads_back_to_the_sentence_and_the_hint(run: Path) -> None:
         [step] = view["steps"]
         assert [cause["turn"] for cause in step["turns"]] == ["t1", "t2"]
         cause = step["turns"][0]
-        assert (cause["sentence"], cause["score"], cause["hints"][0]["text"]) == (SENTENCE, -1.0, RULE)
+        assert (cause["next_message"], cause["score"], cause["hints"][0]["text"]) == (SENTENCE, -1.0, RULE)
         assert why.version(ledger, 2)["line"] == [2, 1, 0]
         story = "\n".join(why.version_lines(why.version(ledger, 2), steps=1))
     assert "! length: words" in story
@@ -130,12 +130,13 @@ def test_checks_that_older_code_wrote_are_read_under_their_present_names(run: Pa
 def test_a_correction_leads_forward_to_its_step_and_the_answers_before_and_after(run: Path) -> None:
     with LedgerReader(run / "ledger.db") as ledger:
         view = why.turn(ledger, "t1")
-        assert (view["step"], view["made"]["number"], view["fallen"]) == (1, 1, None)
+        assert (view["step"], view["made"]["number"], view["failed_version"]) == (1, 1, None)
         assert view["before"] == "Tea is a very long story."
         assert [(after["version"], after["reply"]) for after in view["after"]] == [(1, "Tea 1."), (2, "Tea 2.")]
         told = "\n".join(why.turn_lines(view))
         assert "trained in step 1, which made version 1 (live)" in told
-        assert why.turn(ledger, "t3")["fallen"] == {"version": 2, "state": "refused"}
+        failed = why.turn(ledger, "t3")
+        assert failed["failed_version"] == failed["fallen"] == {"version": 2, "state": "refused"}
         with pytest.raises(NotInLedger):
             why.either(ledger, "t9")
         with pytest.raises(NotInLedger):

@@ -142,8 +142,8 @@ def test_a_turn_that_no_ledger_would_take_does_not_hold_up_those_behind_it() -> 
 def test_status_raises_an_alarm_for_a_loop_that_can_no_longer_say_how_it_is(ledger_path: Path) -> None:
     with ServeLedger(ledger_path, sync="full") as ledger:
         ledger.report("serve", state="running", moved=0, failures=0)
-        assert views.status(ledger)["alarms"] == []
-        alarms = views.status(ledger, now=time.time() + 60)["alarms"]
+        assert views.status(ledger, starve_after=20)["alarms"] == []
+        alarms = views.status(ledger, starve_after=20, now=time.time() + 60)["alarms"]
     assert alarms[0].startswith("loop serve has said nothing for 60 s; see whether process")
 
 

@@ -17,7 +17,7 @@ from openclaw_rl.ports import Policy
 from openclaw_rl.store import ImportLedger
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.versions import LiveVersions
-from openclaw_rl.views.transcripts import Report, import_file
+from openclaw_rl.views.transcripts import ImportReport, import_file
 
 WriteLine = Callable[[str], None]
 
@@ -29,7 +29,7 @@ class Summary:
     ``waiting`` turns are not judged or trained yet; the gate has not ruled on version ``undecided`` yet, if any.
     """
 
-    reports: dict[Path, Report] = field(default_factory=dict)
+    reports: dict[Path, ImportReport] = field(default_factory=dict)
     steps: int = 0
     trained: int = 0
     dropped: dict[str, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class _Pipeline:
         await self._work()
         return self._end()
 
-    async def _after(self, report: Report) -> None:
+    async def _after(self, report: ImportReport) -> None:
         if report.turns - self._read >= self._app.config.train.batch_size:
             self._read = report.turns
             await self._work()

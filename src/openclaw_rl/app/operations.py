@@ -22,7 +22,7 @@ from openclaw_rl.views import transcripts
 
 async def import_files(
     config: Config, files: Sequence[Path], *, user: str, strict: bool, progress: Callable[[str], None]
-) -> dict[Path, transcripts.Report]:
+) -> dict[Path, transcripts.ImportReport]:
     """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
     async with running_policy(config) as policy:
         with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
@@ -32,7 +32,7 @@ async def import_files(
             reports = {}
             for path in files:
 
-                async def report_on(report: transcripts.Report, name: str = path.name) -> None:
+                async def report_on(report: transcripts.ImportReport, name: str = path.name) -> None:
                     progress(f"{name}: {report.turns} turns")
 
                 reports[path] = await transcripts.import_file(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from openclaw_rl.collect.threads import CAPACITY, Threads
-from openclaw_rl.types import Drop, ImportRecord, Outcome, SessionEnd, Turn, UnreadableTurn
+from openclaw_rl.types import Drop, DropReason, ImportRecord, Outcome, SessionEnd, Turn, UnreadableTurn
 
 log = logging.getLogger(__name__)
 
@@ -244,7 +244,7 @@ def from_record(record: ImportRecord, *, at: float) -> Outcome:
     )
 
 
-def _why_empty(turn: Turn) -> tuple[str, str]:
+def _why_empty(turn: Turn) -> tuple[DropReason, str]:
     """Why a turn has no reply tokens: they were redacted, or none was sampled."""
     if "redacted" in turn.completion.flaws:
         return "redacted", "it holds something that must not be kept, so its tokens were not; serve.redact"

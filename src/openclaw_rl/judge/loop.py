@@ -22,7 +22,7 @@ from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
-from openclaw_rl.types import Drop, Json, UnreadableTurn, Verdict
+from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class JudgeLoop:
             await self._give_up(found.turn, reason="unreadable", why=found.why)
         return list({case.turn.id: case for case in (*fresh, *late) if isinstance(case, Case)}.values())
 
-    async def _give_up(self, turn: str, *, reason: str, why: str) -> None:
+    async def _give_up(self, turn: str, *, reason: DropReason, why: str) -> None:
         """A turn that cannot be judged: no opinion, and not trained on; what is said of it later still counts."""
         self._waiting.remove(turn)
         note = f"{reason}: {why}"

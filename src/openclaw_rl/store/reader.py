@@ -9,6 +9,7 @@ from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.store.rows import UNTRAINED
 from openclaw_rl.store.turns import TurnQueries
 from openclaw_rl.store.versions import VersionQueries
+from openclaw_rl.types import DropReason
 
 
 class LedgerReader(TurnQueries, VersionQueries):
@@ -40,7 +41,7 @@ class LedgerReader(TurnQueries, VersionQueries):
         unused = self.one(f"SELECT count(*) AS n FROM verdicts v WHERE {UNTRAINED}", marks.get("verdicts", 0))
         return int(unjudged["n"] + unused["n"])
 
-    def drop_counts(self) -> dict[str, int]:
+    def drop_counts(self) -> dict[DropReason, int]:
         """How many turns were dropped, by reason."""
         rows = self.rows("SELECT reason, sum(n) AS n FROM tallies GROUP BY reason ORDER BY sum(n) DESC")
         return {row["reason"]: row["n"] for row in rows}

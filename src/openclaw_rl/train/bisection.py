@@ -6,11 +6,11 @@ Kept in memory only: after a restart the same batch is tried from the beginning.
 from __future__ import annotations
 
 from openclaw_rl.train.samples import TrainingBatch
-from openclaw_rl.types import Drop
+from openclaw_rl.types import Drop, DropReason
 
 TRIES = 2
 """how often a batch, and at last a single turn, may fail: a trainer that was killed gets another chance"""
-UNTRAINABLE = "cannot be trained"
+UNTRAINABLE: DropReason = "cannot be trained"
 """the reason of the drop"""
 
 

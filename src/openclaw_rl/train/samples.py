@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from openclaw_rl.train.consent import SHARE_ALL, Consent
-from openclaw_rl.types import Baseline, Drop, Outcome, Prompt, Sample, Turn, Verdict
+from openclaw_rl.types import Baseline, Drop, DropReason, Outcome, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
@@ -83,7 +83,7 @@ def to_sample(
     return _sample(turn, outcome, score=None if greedy else score, teachers=teachers, recalled=source)
 
 
-def _drop(turn: Turn, reason: str, detail: str) -> Drop:
+def _drop(turn: Turn, reason: DropReason, detail: str) -> Drop:
     return Drop(turn=turn.id, stage="train", reason=reason, detail=detail)
 
 
@@ -108,7 +108,7 @@ def _sample(
     )
 
 
-def _unfit(turn: Turn, outcome: Outcome, *, live: int, settings: SampleSettings) -> tuple[str, str] | None:
+def _unfit(turn: Turn, outcome: Outcome, *, live: int, settings: SampleSettings) -> tuple[DropReason, str] | None:
     done = turn.completion
     if outcome.kind == "side":
         return "side turn", outcome.kind_reason

@@ -34,6 +34,7 @@ from openclaw_rl.types.training import (
 from openclaw_rl.types.turns import (
     ENVIRONMENT,
     Drop,
+    DropReason,
     Feedback,
     Hint,
     HintKind,
@@ -59,6 +60,7 @@ __all__ = [
     "Completion",
     "ControlRequest",
     "Drop",
+    "DropReason",
     "Feedback",
     "Finish",
     "Hint",

@@ -14,6 +14,23 @@ from openclaw_rl.types.validation import need, need_finite, need_one_of
 Kind = Literal["main", "side"]
 HintKind = Literal["rule", "fact", "complaint"]
 Source = Literal["explicit", "environment", "deterministic", "judge"]
+DropReason = Literal[
+    "side turn",
+    "opted out",
+    "aborted",
+    "empty reply",
+    "redacted",
+    "cut off",
+    "stale",
+    "greedy",
+    "not shared",
+    "no signal",
+    "taken back",
+    "cannot be trained",
+    "unreadable",
+    "collect failed",
+    "judge failed",
+]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as it counts
 _last_id = 0
@@ -174,7 +191,7 @@ class Drop:
 
     turn: str
     stage: Literal["collect", "judge", "train"]
-    reason: str
+    reason: DropReason
     detail: str = ""
     at: float = field(default_factory=time.time)
 

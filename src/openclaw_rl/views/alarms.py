@@ -1,22 +1,26 @@
-"""Is there anything to learn from? Pure."""
+"""Is there anything to train on? Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-AFTER = 20
-"""answered turns from which on "none of them trains" is no accident"""
+from openclaw_rl.types import DropReason
 
-REMEDIES = {
-    "side": "mark talk with the header X-Turn-Type: main, or do not use the '-side' model for it",
-    "idle": "send the whole history with each request, or a session id (X-Session-Id)",
-    "superseded": "send the whole history with each request: the replies were not found in later requests",
+REMEDIES: Mapping[DropReason, str] = {
+    "side turn": "mark talk with the header X-Turn-Type: main, or do not use the '-side' model for it",
     "opted out": "remove x-openclaw-rl-train: off from the requests or the key",
+    "no signal": "send the whole history with each request, or a session id (X-Session-Id)",
+    "cut off": "raise max_tokens, or set train.train_truncated = true",
+    "greedy": "sample with a temperature above 0",
+    "not shared": "see train.share",
+    "stale": "raise train.max_lag",
+    "redacted": "see serve.redact",
 }
+"""what to do where most turns are dropped for a reason"""
 
 
-def starving(*, answered: int, trainable: int, reasons: Mapping[str, int], after: int = AFTER) -> str | None:
-    """The alarm when many turns were answered and none may train; None while learning has something to eat.
+def nothing_trainable(*, answered: int, trainable: int, reasons: Mapping[DropReason, int], after: int) -> str | None:
+    """The alarm when ``after`` turns or more were answered and none of them may train; None otherwise.
 
     ``reasons`` counts turns that do not train by why; the most frequent comes first, with its remedy if one is known.
     Turns that still wait for what comes next belong in none of the counts.
@@ -25,5 +29,5 @@ def starving(*, answered: int, trainable: int, reasons: Mapping[str, int], after
         return None
     ranked = sorted(((count, why) for why, count in reasons.items() if count > 0), key=lambda item: (-item[0], item[1]))
     because = ", ".join(f"{count} {why}" for count, why in ranked) or "no reason was recorded"
-    remedy = next((text for word, text in REMEDIES.items() if ranked and word in ranked[0][1]), None)
+    remedy = REMEDIES.get(ranked[0][1]) if ranked else None
     return f"{answered} turns answered, none trainable, because: {because}" + (f"; {remedy}" if remedy else "")

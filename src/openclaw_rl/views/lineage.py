@@ -1,4 +1,4 @@
-"""Why is it as it is? From a version back to the sentences that made it, from a correction forward to its effect.
+"""Where a version comes from, back to the messages that made it; what became of a correction, with its effect.
 
 Plain JSON like the other views, documented in docs/json.md; `version_lines` and `turn_lines` are for a terminal.
 """
@@ -21,7 +21,13 @@ from openclaw_rl.views.aliases import with_aliases
 
 View = dict[str, Any]
 
-FORMER = {"gate_decision": "ruling", "gate_decisions": "rulings", "question": "asked"}
+FORMER = {
+    "gate_decision": "ruling",
+    "gate_decisions": "rulings",
+    "question": "asked",
+    "next_message": "sentence",
+    "failed_version": "fallen",
+}
 """renamed fields, printed under their former names as well"""
 FORMER_IN_CHECKS = {"detail": "said", "p_value": "chance"}
 FORMER_CHECKS = {"relevance": "sense", "drift": "slide"}
@@ -49,6 +55,7 @@ def _row(ledger: LedgerReader, version: Version, rate: BadRate | None, live: Ver
         "scored": rate.scored if rate else 0,
         "bad_high": round(wilson(*rate)[1], 3) if rate else None,
         "gate_decision": _decision(decisions[-1]) if decisions else None,
+        "origin": version.origin,
         "note": version.note,
         "at": version.at,
         "seconds_ago": round(now - version.at, 1),
@@ -108,7 +115,7 @@ def _cause(ledger: LedgerReader, name: str, step: Step | None) -> View:
         "version": found.completion.version,
         "question": _question(found),
         "reply": found.completion.reply.content,
-        "sentence": _sentence(ledger, name),
+        "next_message": _next_message(ledger, name),
         "score": verdict.score if verdict else None,
         "source": verdict.source if verdict else None,
         "note": verdict.note if verdict else None,
@@ -130,7 +137,7 @@ def turn(ledger: LedgerReader, name: str) -> View:
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "step": used,
         "made": {"number": made.number, "state": made.state, "at": made.at} if made else None,
-        "fallen": failed._asdict() if failed else None,
+        "failed_version": failed._asdict() if failed else None,
         "gate_decision": _decision(decisions[-1]) if decisions else None,
         "before": ledger.turn(name).completion.reply.content,
         "after": [*_after(ledger, name)],
@@ -159,7 +166,7 @@ def _question(found: Turn) -> str:
     return (texts(found.prompt.messages, "user") or (found.prompt.messages[-1].content,))[-1]
 
 
-def _sentence(ledger: LedgerReader, name: str) -> str | None:
+def _next_message(ledger: LedgerReader, name: str) -> str | None:
     """The user's next message."""
     outcome = ledger.outcome(name)
     messages = texts(outcome.next_state, "user") if outcome else ()
@@ -208,7 +215,7 @@ def versions_lines(rows: list[View]) -> Iterator[str]:
         )
         if decision and decision["decision"] != "promote":
             yield f"{'':>9}{decision['reason']}"
-        elif not decision and row["note"] != f"step {row['step']}":
+        elif not decision and (row["origin"] != "trained" or row["step"] is None):
             yield f"{'':>9}{row['note']}"
 
 
@@ -246,8 +253,8 @@ def turn_lines(view: View) -> Iterator[str]:
         made = view["made"]
         what = f"which made version {made['number']} ({made['state']})" if made else "which made no version"
         yield f"trained in step {view['step']}, {what}"
-    if view["fallen"]:
-        yield f"marked: version {view['fallen']['version']}, which it trained, was {view['fallen']['state']}"
+    if failed := view["failed_version"]:
+        yield f"marked: version {failed['version']}, which it trained, was {failed['state']}"
     yield f"before   version {view['version']}: {_short(view['before'], 300)}"
     for after in view["after"]:
         yield f"after    version {after['version']}: {_short(after['reply'], 300)}   ({after['from']})"
@@ -256,8 +263,8 @@ def turn_lines(view: View) -> Iterator[str]:
 def _cause_lines(cause: View, *, indent: str) -> Iterator[str]:
     yield f"{indent}turn {cause['turn']} of {cause['user']}: {_short(cause['question'])}"
     yield f"{indent}  version {cause['version']} replied  {_short(cause['reply'])}"
-    if cause["sentence"]:
-        yield f"{indent}  the user wrote  {_short(cause['sentence'])}"
+    if cause["next_message"]:
+        yield f"{indent}  the user wrote  {_short(cause['next_message'])}"
     score = "no opinion" if cause["score"] is None else f"{cause['score']:+g}"
     yield f"{indent}  verdict  {score} ({cause['source']}: {cause['note']})"
     for hint in cause["hints"]:

@@ -1,4 +1,4 @@
-"""What `status` and `show` say, as plain JSON: stable, documented in docs/json.md, read while the system runs."""
+"""What `status` and `show` print, as plain JSON: stable, documented in docs/json.md, read while the system runs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,26 @@ from typing import Any
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.store import LedgerReader, codec
 from openclaw_rl.store.results import LoopHealth
-from openclaw_rl.types import Turn, Verdict
+from openclaw_rl.types import DropReason, Turn, Verdict
 from openclaw_rl.versions import LiveVersions
-from openclaw_rl.views.alarms import AFTER, starving
+from openclaw_rl.views.alarms import nothing_trainable
+from openclaw_rl.views.aliases import with_aliases
 
 View = dict[str, Any]
 
 STALE = 30.0
-"""seconds after which a loop that has said nothing is shown as silent"""
+"""seconds without a report after which a running loop is shown as silent"""
+FORMER = {"last_message": "said"}
+"""renamed fields, printed under their former names as well"""
 LITTLE = 64 * 2**20
 """bytes of room on the ledger's disk under which there is an alarm"""
 
 
-def status(ledger: LedgerReader, *, now: float | None = None, starve_after: int = AFTER) -> View:
-    """How the run stands: loops, rows, drops by reason, the live version, alarms."""
+def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None) -> View:
+    """How the run stands: loops, rows, drops by reason, the live version, alarms.
+
+    ``starve_after`` settled turns of which none may train are an alarm.
+    """
     counts = ledger.counts()
     live = LiveVersions(ledger).live()
     last = ledger.last_step()
@@ -56,7 +62,7 @@ def _loop(health: LoopHealth, now: float) -> View:
     return {**asdict(health), "state": state, "seconds_ago": round(age, 1)}
 
 
-def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View], *, after: int) -> list[str]:
+def alarms(counts: Mapping[str, int], drops: Mapping[DropReason, int], loops: list[View], *, after: int) -> list[str]:
     """What a person should look at, each with the reason and the remedy."""
     found = [
         f"loop {loop['loop']} is failing ({loop['failures']} times in a row): {loop['error']}"
@@ -64,16 +70,15 @@ def alarms(counts: Mapping[str, int], drops: Mapping[str, int], loops: list[View
         if loop["state"] == "failing"
     ]
     found += [
-        f"loop {loop['loop']} has said nothing for {loop['seconds_ago']:.0f} s; see whether process {loop['pid']} on"
+        f"loop {loop['loop']} has not reported for {loop['seconds_ago']:.0f} s; see whether process {loop['pid']} on"
         f" {loop['host']} still runs, its log, and the room on its disk"
         for loop in loops
         if loop["state"] == "silent"
     ]
     for loop in loops:
         found += [f"{alarm['what']}; {alarm['remedy']}" for alarm in loop["detail"].get("alarms", ())]
-    starved = starving(
-        answered=counts["outcomes"], trainable=counts["outcomes"] - sum(drops.values()), reasons=drops, after=after
-    )
+    trainable = counts["outcomes"] - sum(drops.values())
+    starved = nothing_trainable(answered=counts["outcomes"], trainable=trainable, reasons=drops, after=after)
     return [*found, starved] if starved else found
 
 
@@ -85,7 +90,7 @@ def _room(ledger: LedgerReader) -> list[str]:
 
 
 def turn(ledger: LedgerReader, name: str) -> View:
-    """One turn: what was said, what came after, what was thought of it and what became of it."""
+    """One turn: its prompt and reply, what came after, its verdict, and whether it trained."""
     found = ledger.turn(turn_id(name))
     outcome, verdict = ledger.outcome(found.id), ledger.verdict(found.id)
     drop, recorded = ledger.dropped(found.id), ledger.recorded(found.id)
@@ -114,7 +119,7 @@ def turn(ledger: LedgerReader, name: str) -> View:
         "next_state": codec.plain(outcome.next_state) if outcome else None,
         "ended": outcome.ended if outcome else None,
         "evidence": list(outcome.evidence) if outcome else [],
-        "feedback": [asdict(said) for said in ledger.feedback(found.id)],
+        "feedback": [asdict(feedback) for feedback in ledger.feedback(found.id)],
         "verdict": _verdict(verdict) if verdict else None,
         "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
         "version": done.version,
@@ -145,13 +150,13 @@ def turn_id(name: str) -> str:
 
 def session(ledger: LedgerReader, name: str, user: str | None = None) -> View:
     """One session: its turns in order, each in a line. ``user`` says whose, where several have one of this name."""
-    users = [one for one in ledger.session_users(name) if user in (None, one)]
+    users = [each for each in ledger.session_users(name) if user in (None, each)]
     if not users:
         raise NotInLedger(f"there is no session {name!r} in the ledger", remedy="'openclaw-rl show turn ID' names it")
     if len(users) > 1:
-        raise NotInLedger(f"{len(users)} users have a session {name!r}: {', '.join(users)}", remedy="say --user")
+        raise NotInLedger(f"{len(users)} users have a session {name!r}: {', '.join(users)}", remedy="give --user")
     turns = [_line(ledger, ledger.turn(found)) for found in ledger.session(name, users[0])]
-    return {"session": name, "user": users[0], "turns": turns}
+    return {"session": name, "user": users[0], "turns": with_aliases(turns, FORMER)}
 
 
 def _line(ledger: LedgerReader, found: Turn) -> View:
@@ -162,7 +167,7 @@ def _line(ledger: LedgerReader, found: Turn) -> View:
         "user": found.user,
         "kind": outcome.kind if outcome else None,
         "index": outcome.index if outcome else None,
-        "said": found.prompt.messages[-1].content,
+        "last_message": found.prompt.messages[-1].content,
         "reply": found.completion.reply.content,
         "score": verdict.score if verdict else None,
         "hints": [hint.text for hint in verdict.hints] if verdict else [],
@@ -191,6 +196,7 @@ def version(ledger: LedgerReader, number: int) -> View:
         "adapter": found.adapter,
         "step": found.step,
         "state": found.state,
+        "origin": found.origin,
         "note": found.note,
         "at": found.at,
         "turns": trained,

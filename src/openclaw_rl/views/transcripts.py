@@ -3,7 +3,7 @@
     {"session_id": "…",
      "turns": [{"type": "main", "prompt": "…", "response": "…", "next_state": "…", "trainable": true}]}
 
-``prompt`` is what the user said, or a list of messages, or absent beside ``messages`` (the whole prompt). A main turn
+``prompt`` is the user's message, or a list of messages, or absent beside ``messages`` (the whole prompt). A main turn
 whose prompt is the ``next_state`` of the main turn before it goes on that conversation; any other begins a new one.
 ``next_state`` is text (the user's next message), one message, or a list of messages. Unknown keys are kept and come
 back with the export. Files are read record by record, so a file may be larger than memory.
@@ -38,7 +38,7 @@ class Scorer(Protocol):
 
 
 @dataclass(slots=True)
-class Report:
+class ImportReport:
     """What an import did: conversations and turns taken, and the records refused, each with its place and reason.
 
     ``known`` turns were in the ledger already and were left as they are.
@@ -50,13 +50,13 @@ class Report:
     refused: list[str] = field(default_factory=list)
 
 
-Progress: TypeAlias = Callable[[Report], Awaitable[None]]
+Progress: TypeAlias = Callable[[ImportReport], Awaitable[None]]
 
 # --- in ---
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TranscriptRecord:
     """One conversation as it stands in a file; ``fault`` is set instead where it cannot be read."""
 
     line: int
@@ -64,7 +64,7 @@ class Record:
     fault: str | None = None
 
 
-def records(file: IO[str]) -> Iterator[Record]:
+def records(file: IO[str]) -> Iterator[TranscriptRecord]:
     """Every top-level object of a JSON list, of JSONL, or of one object over many lines; one in memory at a time."""
     text, at, line, in_list = "", 0, 1, False
     decoder = json.JSONDecoder()
@@ -85,10 +85,12 @@ def records(file: IO[str]) -> Iterator[Record]:
                 if more:  # twice as much each time, so that one huge record stays linear
                     text, at = text[at:] + more, 0
                     continue
-                yield Record(line, fault=f"not JSON: {error.msg} (line {line + text.count(chr(10), at, error.pos)})")
+                yield TranscriptRecord(
+                    line, fault=f"not JSON: {error.msg} (line {line + text.count(chr(10), at, error.pos)})"
+                )
                 end = text.find("\n", at) + 1 or len(text)  # a broken line must not take the others with it
             else:
-                yield Record(line, value)
+                yield TranscriptRecord(line, value)
             line, at = line + text.count("\n", at, end), end
 
 
@@ -111,21 +113,21 @@ async def import_file(
     user: str,
     strict: bool = False,
     progress: Progress | None = None,
-) -> Report:
+) -> ImportReport:
     """Read conversations into the ledger, each whole or not at all; with ``strict`` one bad record refuses the file.
 
     A turn whose user, session, place, prompt, reply and next state are in the ledger already is known and not taken
     again. ``progress`` is awaited after each conversation, and may take its time: nothing is read meanwhile.
     """
-    report = Report()
+    report = ImportReport()
     if strict:
         _check_all(path)
     with path.open(encoding="utf-8", errors="surrogateescape") as file:
         for record in records(file):
             try:
                 session, turns = parse(record)
-                said = {turn_id(user, session, index, turn): (index, turn) for index, turn in enumerate(turns)}
-                new = {id: one for id, one in said.items() if not ledger.has_turn(id)}
+                found = {turn_id(user, session, index, turn): (index, turn) for index, turn in enumerate(turns)}
+                new = {id: each for id, each in found.items() if not ledger.has_turn(id)}
                 rows = [await _row(id, session, index, turn, policy, user) for id, (index, turn) in new.items()]
             except ImportRefused as error:
                 report.refused.append(f"{path}:{error.what}")
@@ -136,23 +138,23 @@ async def import_file(
             ledger.add_recorded(rows)
             report.sessions += bool(rows)
             report.turns += len(rows)
-            report.known += len(said) - len(rows)
+            report.known += len(found) - len(rows)
             if progress is not None:
                 await progress(report)
     return report
 
 
-def turn_id(user: str, session: str, index: int, said: Said) -> str:
+def turn_id(user: str, session: str, index: int, turn: RecordedTurn) -> str:
     """The id of a recorded turn: the same record of the same user gives the same id, however often it is read."""
-    told = [
+    key = [
         user,
         session,
         index,
-        said.kind,
-        said.trainable,
-        *map(codec.plain, (said.prompt, said.reply, said.next_state)),
+        turn.kind,
+        turn.trainable,
+        *map(codec.plain, (turn.prompt, turn.reply, turn.next_state)),
     ]
-    return f"import-{hashlib.sha256(canonical(told).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+    return f"import-{hashlib.sha256(canonical(key).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
 
 
 def _check_all(path: Path) -> None:
@@ -162,13 +164,13 @@ def _check_all(path: Path) -> None:
                 parse(record)
             except ImportRefused as error:
                 raise ImportRefused(
-                    f"{path}:{error.what}", remedy="nothing was imported; mend it or leave out --strict"
+                    f"{path}:{error.what}", remedy="nothing was imported; correct it, or leave out --strict"
                 ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
-    """One turn of a record, made sense of."""
+class RecordedTurn:
+    """One turn of a record, parsed."""
 
     kind: Any
     prompt: Prompt
@@ -178,7 +180,7 @@ class Said:
     extra: Mapping[str, Json]
 
 
-def parse(record: Record) -> tuple[str, list[Said]]:
+def parse(record: TranscriptRecord) -> tuple[str, list[RecordedTurn]]:
     """A conversation from its record; raises ImportRefused with line and field."""
     if record.fault:
         raise ImportRefused(f"{record.line}: {record.fault}")
@@ -187,15 +189,15 @@ def parse(record: Record) -> tuple[str, list[Said]]:
     session, turns = value.get("session_id"), value.get("turns")
     _want(isinstance(session, str) and bool(session), record.line, "session_id", "must be a text that is not empty")
     _want(isinstance(turns, list) and bool(turns), record.line, "turns", "must be a list that is not empty")
-    said: list[Said] = []
+    parsed: list[RecordedTurn] = []
     for index, turn in enumerate(turns):
-        said.append(_turn(turn, said, line=record.line, where=f"turns[{index}]"))
+        parsed.append(_turn(turn, parsed, line=record.line, where=f"turns[{index}]"))
     if extra := {key: part for key, part in value.items() if key not in ("session_id", "turns")}:
-        said[0] = replace(said[0], extra={**said[0].extra, "session": extra})
-    return session, said
+        parsed[0] = replace(parsed[0], extra={**parsed[0].extra, "session": extra})
+    return session, parsed
 
 
-def _turn(turn: Json, before: list[Said], *, line: int, where: str) -> Said:
+def _turn(turn: Json, before: list[RecordedTurn], *, line: int, where: str) -> RecordedTurn:
     _want(isinstance(turn, Mapping), line, where, "must be an object")
     kind = turn.get("type", "main")
     _want(kind in ("main", "side"), line, f"{where}.type", f"{kind!r} is neither 'main' nor 'side'")
@@ -209,7 +211,9 @@ def _turn(turn: Json, before: list[Said], *, line: int, where: str) -> Said:
         raise ImportRefused(f"{line}: {where}: {error}") from error
     for part in (reply, *prompt.messages, *next_state):
         _want(_encodable(part.content), line, where, "holds bytes that are not UTF-8")
-    return Said(kind=kind, prompt=prompt, reply=reply, next_state=next_state, trainable=trainable, extra={"turn": turn})
+    return RecordedTurn(
+        kind=kind, prompt=prompt, reply=reply, next_state=next_state, trainable=trainable, extra={"turn": turn}
+    )
 
 
 def _reply(turn: Mapping[str, Json], *, line: int, where: str) -> Message:
@@ -220,15 +224,17 @@ def _reply(turn: Mapping[str, Json], *, line: int, where: str) -> Message:
     return Message(role="assistant", content=str(reply))
 
 
-def _prompt(turn: Mapping[str, Json], before: list[Said], *, line: int, where: str) -> Prompt:
+def _prompt(turn: Mapping[str, Json], before: list[RecordedTurn], *, line: int, where: str) -> Prompt:
     if "messages" in turn:
         whole = {"messages": turn["messages"], "tools": turn.get("tools", ())}
         return codec.prompt(whole)
-    said = turn.get("prompt")
-    _want(isinstance(said, list | str) and bool(said), line, f"{where}.prompt", "must be a text or a list of messages")
-    fresh = _messages(said, line=line, where=f"{where}.prompt")
+    given = turn.get("prompt")
+    _want(
+        isinstance(given, list | str) and bool(given), line, f"{where}.prompt", "must be a text or a list of messages"
+    )
+    fresh = _messages(given, line=line, where=f"{where}.prompt")
     last = next((one for one in reversed(before) if one.kind == "main"), None)
-    if isinstance(said, str) and last is not None and last.next_state == fresh:
+    if isinstance(given, str) and last is not None and last.next_state == fresh:
         return Prompt(messages=(*last.prompt.messages, last.reply, *fresh), tools=last.prompt.tools)
     return Prompt(messages=fresh)
 
@@ -252,17 +258,19 @@ def _want(ok: bool, line: int, where: str, what: str) -> None:
         raise ImportRefused(f"{line}: {where}: {what}" if where else f"{line}: {what}")
 
 
-async def _row(id: str, session: str, index: int, said: Said, policy: Scorer, user: str) -> tuple[Turn, ImportRecord]:
-    prompt_ids = await policy.encode(said.prompt)
-    reply_ids = await policy.tokenize(_written(said.reply))
+async def _row(
+    id: str, session: str, index: int, given: RecordedTurn, policy: Scorer, user: str
+) -> tuple[Turn, ImportRecord]:
+    prompt_ids = await policy.encode(given.prompt)
+    reply_ids = await policy.tokenize(_written(given.reply))
     scores = await policy.score(prompt_ids, reply_ids)
     completion = Completion(
-        reply=said.reply,
+        reply=given.reply,
         prompt_tokens=prompt_ids,
         reply_tokens=reply_ids,
         logprobs=scores.logprobs,
         sampling=Sampling(),
-        finish="tool_calls" if said.reply.tool_calls else "stop",
+        finish="tool_calls" if given.reply.tool_calls else "stop",
         version=policy.live,
         scored=True,
     )
@@ -271,19 +279,19 @@ async def _row(id: str, session: str, index: int, said: Said, policy: Scorer, us
         session=session,
         user=user,
         client="import",
-        declared=said.kind,
-        trainable=said.trainable,
-        prompt=said.prompt,
+        declared=given.kind,
+        trainable=given.trainable,
+        prompt=given.prompt,
         completion=completion,
     )
     recorded = ImportRecord(
         turn=turn.id,
         session=session,
         index=index,
-        kind=said.kind,
-        next_state=said.next_state,
-        trainable=said.trainable,
-        extra=said.extra,
+        kind=given.kind,
+        next_state=given.next_state,
+        trainable=given.trainable,
+        extra=given.extra,
     )
     return turn, recorded
 
