@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from openclaw_rl import losses
 from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
-from openclaw_rl.backends.local.training import publish as train_publish
+from openclaw_rl.backends.local.training import manifest as train_manifest
+from openclaw_rl.backends.local.training.alarms import norm_alarm
 from openclaw_rl.backends.local.training.batch import (
     Net,
     Student,
@@ -39,8 +40,9 @@ from openclaw_rl.backends.local.training.batch import (
 )
 from openclaw_rl.backends.local.training.head import Head, largest
 from openclaw_rl.backends.local.training.memory import ModelShape, plan
+from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
-from openclaw_rl.backends.local.training.worker import StepRequest, TrainWorker, norm_alarm
+from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.losses import LossInputs, LossSettings
 from openclaw_rl.losses.tree import TokenPath, pack
@@ -379,7 +381,7 @@ def lesson(advantage: float | None = 1.0, teachers: tuple[Prompt, ...] = (HINT,)
     ]
 
 
-def same_files(a: str | None, b: str | None, name: str = train_publish.ADAPTER) -> bool:
+def same_files(a: str | None, b: str | None, name: str = train_manifest.ADAPTER) -> bool:
     assert a is not None
     assert b is not None
     return (Path(a) / name).read_bytes() == (Path(b) / name).read_bytes()
@@ -415,7 +417,7 @@ def test_an_adapter_leaves_the_base_bit_for_bit_and_a_full_tune_moves_it(folder:
     assert any(bool(p.detach().any()) for n, p in after.items() if "lora_B" in n)
     full = worker(folder, lora=False, lr=1e-3)
     full.step(order(lesson(), tmp_path / "full"))
-    moved = load_file(tmp_path / "full" / train_publish.MODEL)
+    moved = load_file(tmp_path / "full" / train_manifest.MODEL)
     assert not torch.equal(moved["model.layers.0.self_attn.q_proj.weight"], before_of(folder))
 
 
@@ -467,7 +469,7 @@ def test_a_run_that_was_interrupted_ends_with_the_same_weights(
             parent = version(number, done.adapter)
         return parent.adapter
 
-    name = train_publish.ADAPTER if settings.get("lora", True) else train_publish.MODEL
+    name = train_manifest.ADAPTER if settings.get("lora", True) else train_manifest.MODEL
     steady = worker(folder, **settings)
     whole = run([steady] * 3, "whole")
     assert same_files(run([worker(folder, **settings), worker(folder, **settings), steady], "broken"), whole, name)
@@ -481,10 +483,10 @@ def test_the_second_step_goes_on_with_the_momentum_of_the_first(folder: str, tmp
     first = worker(folder).step(order(lesson(), tmp_path / "v1"))
     parent = version(1, first.adapter)
     second = worker(folder).step(order(lesson(), tmp_path / "v2", number=2, parent=parent))
-    kept = torch.load(tmp_path / "v2" / train_publish.STATE, weights_only=True)
+    kept = torch.load(tmp_path / "v2" / train_manifest.STATE, weights_only=True)
     assert {int(state["step"]) for state in kept["optimizer"]["state"].values()} == {2}
     assert len(kept["norms"]) == 2
-    (tmp_path / "v1" / train_publish.STATE).unlink()
+    (tmp_path / "v1" / train_manifest.STATE).unlink()
     without = worker(folder).step(order(lesson(), tmp_path / "v2b", number=2, parent=parent))
     assert not same_files(second.adapter, without.adapter)
 
@@ -493,10 +495,10 @@ def test_a_step_that_was_published_but_never_reported_is_reported_and_not_done_t
     folder: str, tmp_path: Path
 ) -> None:
     first = worker(folder).step(order(lesson(), tmp_path / "v1"))
-    stamp = (tmp_path / "v1" / train_publish.ADAPTER).stat().st_mtime_ns
+    stamp = (tmp_path / "v1" / train_manifest.ADAPTER).stat().st_mtime_ns
     again = worker(folder).step(order(lesson(), tmp_path / "v1"))
     assert again.metrics == first.metrics
-    assert (tmp_path / "v1" / train_publish.ADAPTER).stat().st_mtime_ns == stamp
+    assert (tmp_path / "v1" / train_manifest.ADAPTER).stat().st_mtime_ns == stamp
     other = worker(folder).step(order(lesson()[:2], tmp_path / "v1"))  # another batch: what lies there is a leftover
     assert other.metrics["samples"] == 2
 
@@ -515,7 +517,10 @@ def test_the_manifest_tells_where_a_version_comes_from(folder: str, tmp_path: Pa
 
 
 def unchanged(trainer: TrainWorker, weights: dict[str, Tensor], state: Any) -> bool:
-    return all(torch.equal(weights[n], p) for n, p in trainer.policy.parameters.items()) and trainer._state is state
+    return (
+        all(torch.equal(weights[n], p) for n, p in trainer.policy.parameters.items())
+        and trainer.checkpoints.state is state
+    )
 
 
 @pytest.mark.parametrize(
@@ -538,7 +543,7 @@ def test_a_skipped_step_says_why_and_leaves_weights_and_optimizer_bit_for_bit(
     trainer.settings = replace(trainer.settings, gap_alarm=99.0, ess_alarm=0.0)
     first = trainer.step(order(lesson(), tmp_path / "v1"))
     trainer.settings = worker(folder, **settings).settings
-    weights, state = trainer.policy.weights(), trainer._state
+    weights, state = trainer.policy.weights(), trainer.checkpoints.state
     done = trainer.step(order(samples, tmp_path / "v2", number=2, parent=version(1, first.adapter)))
     assert done.adapter is None
     assert reason in str(done.skipped)
@@ -614,7 +619,7 @@ def steps(trainer: TrainWorker, where: Path, count: int) -> list[str]:
 
 
 def published(folder: str | None) -> dict[str, Tensor]:
-    return load_file(Path(str(folder)) / train_publish.ADAPTER)
+    return load_file(Path(str(folder)) / train_manifest.ADAPTER)
 
 
 def test_what_is_published_is_the_mean_of_the_trained_weights_and_training_goes_on_from_the_newest(

@@ -23,9 +23,9 @@ from openclaw_rl.backends.local.engine.events import Finished
 from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
-from openclaw_rl.backends.local.training import publish as train_publish
+from openclaw_rl.backends.local.training import manifest as train_manifest
 from openclaw_rl.backends.local.training.batch import collate
-from openclaw_rl.backends.local.training.worker import StepRequest
+from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.ports import StepResult
 from openclaw_rl.store import TrainLedger
 from openclaw_rl.testing import TemporaryLedger
@@ -188,7 +188,7 @@ async def test_a_run_that_dies_anywhere_ends_with_the_same_weights_optimizer_and
 
 
 def _states_equal(a: str, b: str) -> bool:
-    found = [torch.load(Path(one) / train_publish.STATE, weights_only=True) for one in (a, b)]
+    found = [torch.load(Path(one) / train_manifest.STATE, weights_only=True) for one in (a, b)]
     moments = [[value for entry in state["optimizer"]["state"].values() for value in entry.values()] for state in found]
     same = all(torch.equal(x, y) for x, y in zip(*moments, strict=True))
     return same and torch.equal(found[0]["random"]["cpu"], found[1]["random"]["cpu"])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from openclaw_rl.backends.hf.memory import available as available_bytes
+from openclaw_rl.backends.local.training.head import ELEMENTS
+from openclaw_rl.backends.local.training.model import PolicyModel
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.machine import GIB
 
 _LEAST = 512  # tokens: a plan with less room than this is no plan
 _MOST = 65_536
+_SHARE = {"cuda": 0.85}  # of what is free; main memory is shared with whoever serves, so half of it
 _ROOMY = 8_192  # with room for so many tokens, recomputing layers would only cost time
 
 
@@ -99,3 +103,25 @@ def _per_token(shape: ModelShape, recompute: bool) -> int:
     layer = (14 * shape.hidden + 6 * shape.intermediate) * number
     kept = shape.hidden * number
     return shape.layers * kept + 2 * layer if recompute else shape.layers * layer
+
+
+def plan_for(policy: PolicyModel) -> MemoryPlan:
+    """The plan of a step with this model, on its device as it is now."""
+    s, config, device = policy.settings, policy.model.config, policy.device
+    trained = list(policy.parameters.values())
+    copies = (s.teacher_model is not None) + (not s.lora and s.kl_coef > 0) + (not s.lora and s.average > 1)
+    shape = ModelShape(
+        parameters=sum(p.numel() for p in policy.model.parameters()),
+        trainable=sum(p.numel() for p in trained),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=getattr(config, "intermediate_size", 4 * config.hidden_size),
+        vocabulary=config.vocab_size,
+        weight_bytes=policy.compute.itemsize,
+        trainable_bytes=trained[0].element_size(),
+        copies=copies,
+        ema=s.teacher == "ema",
+        offload=s.offload_optimizer,
+    )
+    free = int(available_bytes(device) * _SHARE.get(device.type, 0.5))
+    return plan(shape, free, recompute=s.recompute, chunk=ELEMENTS.get(device.type, 1 << 24))

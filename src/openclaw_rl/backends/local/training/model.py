@@ -17,7 +17,7 @@ from openclaw_rl.backends.hf.models import pick_device
 from openclaw_rl.backends.local.training.batch import Net, Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head, can_compile
-from openclaw_rl.backends.local.training.publish import ADAPTER, MODEL
+from openclaw_rl.backends.local.training.manifest import ADAPTER, MODEL
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.errors import BackendError, ModelRefused
 
@@ -172,6 +172,11 @@ class PolicyModel:
         finally:
             for name, value in before.items():
                 self.parameters[name].data = value
+
+    def forget_gradients(self) -> None:
+        """Drop the gradients of the trained parameters."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     # --- from and to disk
 

@@ -5,26 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
+from openclaw_rl.backends.local.training.messages import WorkerFailure
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import ModelRefused, OpenClawError
 from openclaw_rl.machine import end_with_parent, show_name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerFailure:
-    """Why the worker is about to end: what to say, what to do, and whether the model was refused.
-
-    ``outside``: the machine failed it (no room on the disk, say), whatever the batch is.
-    """
-
-    what: str
-    remedy: str | None = None
-    refused: bool = False
-    outside: bool = False
 
 
 def _failure(error: BaseException) -> WorkerFailure:

@@ -11,6 +11,8 @@ from openclaw_rl.backends.hf.models import load
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.losses import LossSettings
 
+ADAM_EPS = 1e-8
+"""AdamW's own, which nobody needs to set"""
 TEACHERS = ("base", "live", "ema")
 _NO_RECORD = ("cache_dir", "chat_template", "threads", "loader", "compile", "niceness")
 _LORA = ("rank", "alpha", "dropout", "targets")
@@ -70,4 +72,4 @@ class TrainerArgs(LossSettings):
         found = {name: value for name, value in asdict(self).items() if name not in _NO_RECORD}
         losses = {each.name: found.pop(each.name) for each in fields(LossSettings)}
         lora = {name: found.pop(f"lora_{name}") for name in _LORA}
-        return {**found, "losses": losses, "lora": lora if self.lora else None}
+        return {**found, "adam_eps": ADAM_EPS, "losses": losses, "lora": lora if self.lora else None}

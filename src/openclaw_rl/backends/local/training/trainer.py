@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from openclaw_rl.backends.local.training.process import WorkerFailure, serve
+from openclaw_rl.backends.local.training.messages import StepRequest, WorkerFailure
+from openclaw_rl.backends.local.training.process import serve
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.backends.local.training.worker import StepRequest
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Version
@@ -84,16 +84,16 @@ class LocalTrainer:
             log.warning("the token tree is not used for %s: %s; one sequence per turn", self.args.model, note)
         return ours
 
-    async def _ask(self, pipe: Connection, order: StepRequest | None) -> Any:
+    async def _ask(self, pipe: Connection, request: StepRequest | None) -> Any:
         """Send (nothing, to a worker that is starting) and wait; whatever goes wrong, no worker is left behind."""
         try:
-            answer = await anyio.to_thread.run_sync(_exchange, pipe, order, abandon_on_cancel=True)
+            answer = await anyio.to_thread.run_sync(_exchange, pipe, request, abandon_on_cancel=True)
         except (EOFError, OSError) as error:
             code = await self._farewell()
             raise BackendError(
                 f"the training worker died (exit code {code}); the next step starts a new one"
             ) from error
-        except BaseException:  # cancelled: its answer would be taken for that of the next order
+        except BaseException:  # cancelled: its answer would be taken for that of the next request
             with anyio.CancelScope(shield=True):
                 await self.stop()
             raise
@@ -118,9 +118,9 @@ def local_trainer(**settings: Any) -> LocalTrainer:
     return LocalTrainer(TrainerArgs(**settings))
 
 
-def _exchange(pipe: Connection, order: StepRequest | None) -> Any:
-    if order is not None:
-        pipe.send(order)
+def _exchange(pipe: Connection, request: StepRequest | None) -> Any:
+    if request is not None:
+        pipe.send(request)
     return pipe.recv()
 
 

@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Say in words and numbers what lies beside it."""
+    """Write what lies beside it."""
     text = json.dumps({"format": FORMAT, **manifest}, indent=2, sort_keys=True, allow_nan=False)
     (directory / MANIFEST).write_text(text + "\n")
 
