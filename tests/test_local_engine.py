@@ -29,7 +29,7 @@ from openclaw_rl.backends.local.engine.model_runner import (
     model_runner_of,
     version_bytes,
 )
-from openclaw_rl.backends.local.engine.sampler import WINDOW, RequestSampler, sample
+from openclaw_rl.backends.local.engine.sampler import DRY_WINDOW, RequestSampler, sample
 from openclaw_rl.backends.local.engine.scheduler import PrefillBudget
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import BackendError, ModelRefused
@@ -573,7 +573,7 @@ def drawn(logits: list[float], count: int = 400, **ask: Any) -> set[int]:
     found = set()
     for _ in range(count):
         found.add(sample(table, [sampler])[0].token)
-        sampler.said.clear()
+        sampler.counts.clear()
     return found
 
 
@@ -652,12 +652,12 @@ def test_signs_and_figures_may_come_again_but_not_the_same_item_whatever_its_num
 def test_looking_for_repeats_is_bounded() -> None:
     ask = Sampling(temperature=0.0, dry_multiplier=4.0)
     far, near = RequestSampler.of(ask, [], word), RequestSampler.of(ask, [], word)
-    far.trail.extend([1, 2, 3, *range(10, 10 + WINDOW - 4), 1, 2])
+    far.history.extend([1, 2, 3, *range(10, 10 + DRY_WINDOW - 4), 1, 2])
     assert sample(leading(3), [far])[0].token == 3
-    near.trail.extend([1, 2, 3, *range(10, 10 + WINDOW - 5), 1, 2])
+    near.history.extend([1, 2, 3, *range(10, 10 + DRY_WINDOW - 5), 1, 2])
     assert sample(leading(3), [near])[0].token == 0
     endless = RequestSampler.of(ask, [], word)
-    endless.trail.extend([1] * WINDOW)
+    endless.history.extend([1] * DRY_WINDOW)
     # after twelve in a row or more the penalty is 4 times 1.75 to the tenth, 1077
     assert [sample(leading(1) * lead, [endless])[0].token for lead in (360.0, 350.0)] == [1, 0]
 

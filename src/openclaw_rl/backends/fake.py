@@ -1,7 +1,7 @@
 """A policy and a trainer without weights, for small stories, examples and benchmarks.
 
-The fake policy speaks bytes: token id = byte, 256 ends a turn. It echoes the user; what it has been taught it says
-after the echo, so a reader sees at once which rules a version knows. The fake trainer teaches it each hint it is given.
+The fake policy's tokens are bytes: token id = byte, 256 ends a turn. It echoes the user, then the rules it has learned,
+so a reader sees at once which rules a version knows. The fake trainer adds each hint it is given to them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ReplyFunction = Callable[[Prompt, Sequence[str]], str]
 
 
 def echo(prompt: Prompt, rules: Sequence[str]) -> str:
-    """What the fake says unless told otherwise: the user's last words, then the rules it has learned."""
-    said = (texts(prompt.messages, "user") or ("nothing",))[-1]
-    return f"You said: {said}" + "".join(f" [learned: {rule}]" for rule in rules)
+    """The fake's reply unless another is given: the user's last words, then the rules it has learned."""
+    last = (texts(prompt.messages, "user") or ("nothing",))[-1]
+    return f"You said: {last}" + "".join(f" [learned: {rule}]" for rule in rules)
 
 
 def logprob(token: int, position: int) -> float:
@@ -133,7 +133,7 @@ class FakePolicy:
         )
 
     def know(self, version: Version) -> None:
-        """Answer for ``version`` too, when it is asked for by its number."""
+        """Answer for ``version`` too, when a request names its number."""
         self._adapters[version.number] = version.adapter
 
     async def admit(self, version: Version) -> None:

@@ -4,7 +4,7 @@ Letters: `N` reply tokens of the batch, one after another; `S` samples; `K` top-
 without any hint has one row that ``has_teacher`` nowhere).
 Every log-prob is a log-softmax over the whole vocabulary of logits divided by that sample's own temperature.
 
-    inputs       what a loss may look at: `LossInputs`, each field with its shape
+    inputs       what a loss may read: `LossInputs`, each field with its shape
     arithmetic   the formulas, elementwise: `pg`, `k3`, `full_kl`, `reverse_kl`, `overlap`, `topk_opd`
     selection    which hint teaches (h*) and which entries are compared (S_t)
     methods      binary, opd, distill, combine, topk: inputs to parts; the KL penalty to the base model

@@ -1,4 +1,4 @@
-"""What a loss may look at."""
+"""What a loss may read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from openclaw_rl.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """All that a loss may look at. ``current``, ``student_current``, ``teacher_current`` and ``kl`` carry the gradient.
+    """All that a loss may read. ``current``, ``student_current``, ``teacher_current`` and ``kl`` carry the gradient.
 
     Values under a False in ``mask`` or ``has_teacher`` are never read: they may hold anything.
     """

@@ -73,6 +73,6 @@ def weight_of(s: LossSettings, *, hinted: bool, advantage: float | None, urgency
     """
     method = METHODS[s.method]
     w_opd, w_rl = (s.w_opd, s.w_rl) if method.weighted else (1.0, 1.0)
-    told = w_opd * urgency if hinted and method.hints != 0 else 0.0
+    distilled = w_opd * urgency if hinted and method.hints != 0 else 0.0
     scored = w_rl * min(1.0, abs(advantage or 0.0)) if method.scores else 0.0
-    return max(told, scored) / (max(w_opd, w_rl) or 1.0)
+    return max(distilled, scored) / (max(w_opd, w_rl) or 1.0)

@@ -60,7 +60,7 @@ class PackedTree:
         return len(self.tokens)
 
     def attention_mask(self) -> Tensor:
-        """The whole attention mask [T, T], True where row i may look at column j. For small trees and tests."""
+        """The whole attention mask [T, T], True where token i may attend to token j. For small trees and tests."""
         at = torch.arange(self.size)
         return (at[None, :] <= at[:, None]) & (at[:, None] < self.end[None, :])
 
@@ -70,7 +70,7 @@ class PackedTree:
 
 
 def pack(paths: Sequence[TokenPath], *, budget: int | None = None, share: bool = True) -> tuple[PackedTree, ...]:
-    """Forests that hold every path once, each of at most ``budget`` tokens (a longer path stands alone).
+    """Packed trees that hold every path once, each of at most ``budget`` tokens (a longer path stands alone).
 
     ``share`` False repeats shared prefixes: one tree for each path, for models that cannot see a tree.
     """

@@ -6,7 +6,7 @@ spell one together with what stands beside them; after rendering, a special toke
 text is cut there before it is encoded. A prompt in which no content spells one is encoded as if this were not here.
 
 Which tokens count (`Guard`): those that the tokenizer calls special, those that the template itself writes, and those
-of the form ``<|name|>``. In what the assistant said plain tags (``<think>``, ``<tool_call>``) stay what they are: they
+of the form ``<|name|>``. In what the assistant wrote plain tags (``<think>``, ``<tool_call>``) stay what they are: they
 are how a reply spells its parts, and templates look for them there. A single word is never marked, because templates
 compare words (``function``, ``string``). A tokenizer that begins each text with a space writes one at a cut.
 """

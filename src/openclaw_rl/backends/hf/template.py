@@ -90,9 +90,9 @@ class ChatTemplate:
 
     def _end_of_turn(self) -> int:
         """The special token that the template writes after an assistant's words; the tokenizer's own end otherwise."""
-        talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "zebra"}]
+        messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "zebra"}]
         try:
-            text: str = self.tokenizer.apply_chat_template(talk, tokenize=False)
+            text: str = self.tokenizer.apply_chat_template(messages, tokenize=False)
         except (TemplateError, TypeError, KeyError):
             text = ""  # a template with its own idea of messages: the tokenizer's end of sequence serves
         after = self.tokenizer.encode(text.rpartition("zebra")[2], add_special_tokens=False)
@@ -138,19 +138,19 @@ class _TemplateInputs:
         def text(value: str) -> str:
             return guard.all.marked(value, mark)
 
-        def said(value: str) -> str:
+        def reply(value: str) -> str:
             return guard.turns.marked(value, mark)
 
         def message(old: dict[str, Any]) -> dict[str, Any]:
-            own = said if old["role"] == "assistant" else text
-            return {name: within(value, own if name in _SAID else text) for name, value in old.items()}
+            own = reply if old["role"] == "assistant" else text
+            return {name: within(value, own if name in _REPLY_FIELDS else text) for name, value in old.items()}
 
         messages = [message(old) for old in self.messages]
         return _TemplateInputs(messages, within(self.tools, text), within(self.variables, text))
 
 
-_SAID = frozenset({"content", "reasoning_content"})
-"""what the assistant said in so many words"""
+_REPLY_FIELDS = frozenset({"content", "reasoning_content"})
+"""what the assistant wrote in so many words"""
 
 
 def _message(message: Message) -> dict[str, Any]:

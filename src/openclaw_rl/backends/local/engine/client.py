@@ -56,7 +56,7 @@ class EngineLost(BackendDown):
 
 
 class EngineClient:
-    """One engine, whatever process it runs in at the moment. ``versions`` are those it may be asked for."""
+    """One engine, whatever process it runs in at the moment. ``versions`` are those it can answer with."""
 
     def __init__(self, args: EngineArgs, versions: VersionTable, progress: Callable[[str], None]) -> None:
         self.state = "stopped"

@@ -1,4 +1,4 @@
-"""What the engine says about its jobs. Plain values: they travel between processes and need no torch."""
+"""Events of the engine's jobs. Plain values: they are sent between processes and need no torch."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A sequence slot holds a run of rows, one row per token: `[layers, rows, 2, heads, dim]`. The slot of a finished sequence
 stays, idle, until its rows are needed, so that the next turn of its conversation is a prefix cache hit. A hit needs
 the same (version, scope, tokens): values of one version are never taken for those of another, and how fast a prompt is
-read tells nobody what was asked in another scope.
+prefilled does not show what another scope has sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the policy and its engine process say to each other. Plain values, so that they travel between processes."""
+"""Messages between the policy and its engine process. Plain values, so that they can be pickled."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class DecodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """Ask for a reply of one version."""
+    """Generate a reply of one version."""
 
     id: int
     prompt: Prompt
@@ -97,7 +97,7 @@ class AdmitRequest:
 
 @dataclass(frozen=True, slots=True)
 class DismissRequest:
-    """Keep a hosted version no longer."""
+    """Keep an admitted version no longer."""
 
     version: int
 
@@ -157,7 +157,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class EngineFailure:
-    """An error that can travel. ``id`` None: the process cannot go on."""
+    """An error that can be pickled. ``id`` None: the process cannot go on."""
 
     id: int | None
     kind: str
@@ -193,7 +193,7 @@ class EngineFailure:
 
 @dataclass(frozen=True, slots=True)
 class EngineOutput:
-    """What the engine did since the last news, and its figures."""
+    """What the engine did since the last one, and its figures."""
 
     events: tuple[TokenDelta | Finished | ScoreFinished, ...]
     stats: Mapping[str, int]

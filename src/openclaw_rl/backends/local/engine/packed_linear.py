@@ -68,9 +68,9 @@ def _gain(rows: int, columns: int, dtype: torch.dtype) -> float:
 
     Several matrices are gone through in turn, because in a pass none is still in a cache either.
     """
-    chance = torch.Generator().manual_seed(0)
-    weights = [torch.randn(rows, columns, generator=chance).to(dtype) for _ in range(4)]
-    x = torch.randn(16, columns, generator=chance).to(dtype)
+    rng = torch.Generator().manual_seed(0)
+    weights = [torch.randn(rows, columns, generator=rng).to(dtype) for _ in range(4)]
+    x = torch.randn(16, columns, generator=rng).to(dtype)
     with torch.inference_mode():
         try:
             packed = [_packed(weight) for weight in weights]

@@ -1,4 +1,4 @@
-"""The parent's end of an engine process: starts it, talks to it without blocking the event loop, sees it die."""
+"""The parent's end of an engine process: starts it, passes messages without blocking the event loop, sees it die."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.machine import show_name
 
 GRACE = 5.0
-"""seconds a process is given to end by itself"""
+"""seconds a process has to end before it is killed"""
 
 
 def _begin(conn: Connection, args: EngineArgs) -> None:
@@ -84,7 +84,9 @@ class EngineProcess:
                 self._conn.send(request)
             except OSError:
                 return  # the reader sees the same end and reports it
-            except Exception as error:  # it cannot travel, such as an object that is nested too deep: its own failure
+            except (
+                Exception
+            ) as error:  # it cannot be pickled, such as an object that is nested too deep: its own failure
                 self._call(self._received, EngineFailure.of(getattr(request, "id", None), _refused(error)))
 
     def _read(self) -> None:

@@ -15,19 +15,19 @@ import torch
 from openclaw_rl.types import Sampling
 
 BLOCK = 128
-"""probs that are added up before it is looked in which of such blocks a drawn number falls"""
+"""probs that are added up first, to find the block of the vocabulary in which a random number falls"""
 HEAD = 512
 """top-p looks at this many of the best tokens first, and sorts the whole vocabulary only where they do not suffice"""
-FREE = 2
+DRY_ALLOWED = 2
 """so many tokens in a row may come again before what came after them is penalised"""
-GROWTH = 1.75
+DRY_BASE = 1.75
 """by how much that penalty grows with each token more"""
-LONGEST = 12
-"""a stretch that comes again is measured up to here, which keeps the penalty finite"""
-SIGNS = -1
+DRY_LONGEST = 12
+"""a repeat is measured up to here, which keeps the penalty finite"""
+DRY_BREAKER = -1
 """stands for signs and figures, so that an item of a list that comes again is known whatever its number"""
-WINDOW = 1024
-"""stretches are looked for in so many of the newest tokens"""
+DRY_WINDOW = 1024
+"""repeats are searched in so many of the newest tokens"""
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class RequestSampler:
     rng: Random
     prompt: frozenset[int]
     text_of: Callable[[int], str]
-    said: Counter[int] = field(default_factory=Counter)
-    trail: list[int] = field(default_factory=list)
+    counts: Counter[int] = field(default_factory=Counter)
+    history: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, sampling: Sampling, prompt: Sequence[int], text_of: Callable[[int], str]) -> RequestSampler:
@@ -47,31 +47,31 @@ class RequestSampler:
         return cls(sampling, Random(sampling.seed), seen, text_of)
 
     def note(self, token: int) -> None:
-        """Remember a token that was drawn; in ``trail`` whatever stands between two words is one `SIGNS`."""
-        self.said[token] += 1
+        """Remember a sampled token; in ``history`` whatever stands between two words is one `DRY_BREAKER`."""
+        self.counts[token] += 1
         if not self.sampling.dry_multiplier:
             return
         if any(sign.isalpha() for sign in self.text_of(token)):
-            self.trail.append(token)
-        elif self.trail[-1:] != [SIGNS]:
-            self.trail.append(SIGNS)
+            self.history.append(token)
+        elif self.history[-1:] != [DRY_BREAKER]:
+            self.history.append(DRY_BREAKER)
 
     @property
     def penalised(self) -> bool:
-        ask = self.sampling
-        return ask.repetition_penalty != 1.0 or ask.presence_penalty != 0.0 or ask.frequency_penalty != 0.0
+        s = self.sampling
+        return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
 
-    def again(self) -> dict[int, float]:
+    def dry_penalties(self) -> dict[int, float]:
         """What tokens lose that would go on with a repeat; nothing in most steps."""
         if not self.sampling.dry_multiplier:
             return {}
-        found = _again(self.trail[-WINDOW:]).items()
-        return {token: self.sampling.dry_multiplier * GROWTH ** (length - FREE) for token, length in found}
+        found = _repeats(self.history[-DRY_WINDOW:]).items()
+        return {token: self.sampling.dry_multiplier * DRY_BASE ** (length - DRY_ALLOWED) for token, length in found}
 
     @property
     def filtered(self) -> bool:
-        ask = self.sampling
-        return ask.top_p < 1.0 or ask.top_k > 0 or ask.min_p > 0.0
+        sampling = self.sampling
+        return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +88,15 @@ class SampledToken:
 def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[SampledToken]:
     """One token per row of ``logits`` `[n, vocabulary]`, float32."""
     temperatures = [sampler.sampling.temperature or 1.0 for sampler in samplers]
-    hot = any(temperature != 1.0 for temperature in temperatures)
-    scaled = logits / logits.new_tensor(temperatures)[:, None] if hot else logits
+    scales = any(temperature != 1.0 for temperature in temperatures)
+    scaled = logits / logits.new_tensor(temperatures)[:, None] if scales else logits
     raw_norm = logits.logsumexp(-1)
-    hot_norm = scaled.logsumexp(-1) if hot else raw_norm
+    scaled_norm = scaled.logsumexp(-1) if scales else raw_norm
     scores = _penalise(scaled, logits, samplers, temperatures)
-    tokens = _choose(scores, samplers, hot_norm if scores is scaled else scores.logsumexp(-1))
+    tokens = _choose(scores, samplers, scaled_norm if scores is scaled else scores.logsumexp(-1))
     at = tokens[:, None]
     raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
-    tempered = (scaled.gather(1, at)[:, 0] - hot_norm).tolist()
+    tempered = (scaled.gather(1, at)[:, 0] - scaled_norm).tolist()
     tops = _tops(logits, raw_norm, samplers)
     ids = tokens.tolist()
     for sampler, token in zip(samplers, ids, strict=True):
@@ -110,42 +110,42 @@ def _penalise(
     scaled: torch.Tensor, logits: torch.Tensor, samplers: Sequence[RequestSampler], temperatures: Sequence[float]
 ) -> torch.Tensor:
     """Penalties act on the logits before the temperature; rows without any are left alone."""
-    again = [sampler.again() for sampler in samplers]
-    rows = [row for row, sampler in enumerate(samplers) if sampler.penalised or again[row]]
+    dry = [sampler.dry_penalties() for sampler in samplers]
+    rows = [row for row, sampler in enumerate(samplers) if sampler.penalised or dry[row]]
     if not rows:
         return scaled
     scaled = scaled.clone()
     for row in rows:
-        sampler, ask = samplers[row], samplers[row].sampling
+        sampler, sampling = samplers[row], samplers[row].sampling
         scores = logits[row].clone()
-        if ask.repetition_penalty != 1.0 and (seen := sorted(sampler.prompt | sampler.said.keys())):
+        if sampling.repetition_penalty != 1.0 and (seen := sorted(sampler.prompt | sampler.counts.keys())):
             index = torch.tensor(seen, device=logits.device)
             old = scores[index]
-            scores[index] = torch.where(old < 0, old * ask.repetition_penalty, old / ask.repetition_penalty)
-        if sampler.said:
-            index = torch.tensor(list(sampler.said), device=logits.device)
-            counts = logits.new_tensor(list(sampler.said.values()))
-            scores[index] -= ask.presence_penalty + ask.frequency_penalty * counts
-        if again[row]:
-            index = torch.tensor(list(again[row]), device=logits.device)
-            scores[index] -= logits.new_tensor(list(again[row].values()))
+            scores[index] = torch.where(old < 0, old * sampling.repetition_penalty, old / sampling.repetition_penalty)
+        if sampler.counts:
+            index = torch.tensor(list(sampler.counts), device=logits.device)
+            times = logits.new_tensor(list(sampler.counts.values()))
+            scores[index] -= sampling.presence_penalty + sampling.frequency_penalty * times
+        if dry[row]:
+            index = torch.tensor(list(dry[row]), device=logits.device)
+            scores[index] -= logits.new_tensor(list(dry[row].values()))
         scaled[row] = scores / temperatures[row]
     return scaled
 
 
-def _again(trail: Sequence[int]) -> dict[int, int]:
-    """Which tokens would go on repeating something said before, and how many tokens in a row are a repeat already.
+def _repeats(history: Sequence[int]) -> dict[int, int]:
+    """Which tokens would go on repeating an earlier stretch, and how many tokens in a row are a repeat already.
 
     Signs and figures may come as often as they like.
     """
-    newest = len(trail) - 1
+    newest = len(history) - 1
     found: dict[int, int] = {}
     for at in range(newest):
         length = 0
-        while length < LONGEST and length <= at and trail[at - length] == trail[newest - length]:
+        while length < DRY_LONGEST and length <= at and history[at - length] == history[newest - length]:
             length += 1
-        follower = trail[at + 1]
-        if length >= FREE and follower != SIGNS:
+        follower = history[at + 1]
+        if length >= DRY_ALLOWED and follower != DRY_BREAKER:
             found[follower] = max(length, found.get(follower, 0))
     return found
 
@@ -183,23 +183,23 @@ def _pick(probs: torch.Tensor, samplers: Sequence[RequestSampler]) -> torch.Tens
 
 def _pick_filtered(scores: torch.Tensor, sampler: RequestSampler) -> torch.Tensor:
     """Among the tokens that top-k, then top-p, then min-p leave, best first."""
-    ask = sampler.sampling
+    sampling = sampler.sampling
     size = scores.shape[-1]
     probs = scores.softmax(-1)
-    head = min(size, ask.top_k or HEAD, size)
+    head = min(size, sampling.top_k or HEAD, size)
     best, ids = probs.topk(head)
-    if not ask.top_k and head < size and _needs_more(best, ask):
+    if not sampling.top_k and head < size and _needs_more(best, sampling):
         best, ids = probs.sort(descending=True)
-    if ask.top_k:
+    if sampling.top_k:
         best = best / best.sum()
-    kept = best * (best.cumsum(-1) - best < ask.top_p) * (best >= ask.min_p * best[0])
+    kept = best * (best.cumsum(-1) - best < sampling.top_p) * (best >= sampling.min_p * best[0])
     return ids[_pick(kept[None], [sampler])[0]]
 
 
-def _needs_more(best: torch.Tensor, ask: Sampling) -> bool:
+def _needs_more(best: torch.Tensor, sampling: Sampling) -> bool:
     """Whether a token behind the head could still be allowed."""
-    reached = float(best.sum()) >= ask.top_p
-    return not reached and not float(best[-1]) < ask.min_p * float(best[0])
+    reached = float(best.sum()) >= sampling.top_p
+    return not reached and not float(best[-1]) < sampling.min_p * float(best[0])
 
 
 def _tops(

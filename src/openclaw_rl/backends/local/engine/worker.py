@@ -112,7 +112,7 @@ class EngineWorker:
     def serve(self) -> None:
         """Answer requests until the pipe breaks."""
         gc.collect()
-        gc.freeze()  # what lives as long as the process is not looked at again when a version leaves
+        gc.freeze()  # what lives as long as the process is not traversed again when a version leaves
         for target in (self._run_engine, self._run_loads):
             threading.Thread(target=self._guarded, args=(target,), daemon=True).start()
         self._send(self._facts())
@@ -331,7 +331,7 @@ def _load(args: EngineArgs, progress: Callable[[str], None]) -> LoadedModel:
 
 
 def cache_rows(loaded: LoadedModel, runner: ModelRunner, args: EngineArgs) -> int:
-    """How many tokens the cache holds: as asked, or as many as a full batch can use within a share of free memory.
+    """How many tokens the cache holds: as set, or as many as a full batch can use within a share of free memory.
 
     What the next version needs is left free; in main memory, which others use too, a moderate cache is enough.
     """

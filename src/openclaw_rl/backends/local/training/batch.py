@@ -27,7 +27,7 @@ Views = Sequence[Sequence[Tokens | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Net:
-    """Weights that can be asked: a Hugging Face model, its head, and the state it is put in while it is asked."""
+    """Weights that can run: a Hugging Face model, its head, and the context that a pass of it runs in."""
 
     model: Any
     head: Head
@@ -136,7 +136,7 @@ class TeacherOutputs:
 class References:
     """What the step compares the student with: the teacher's views, the base, and log-probs [N] of what is served.
 
-    Each is None where it was not asked for.
+    Each is None where it was not wanted.
     """
 
     teacher: TeacherOutputs | None
@@ -214,15 +214,15 @@ class Leaves:
 
 
 def loss_inputs(
-    batch: TrainBatch, student: Tensor, head: Head, others: References, *, k: int
+    batch: TrainBatch, student: Tensor, head: Head, references: References, *, k: int
 ) -> tuple[LossInputs, Leaves]:
     """Fill a loss's inputs from the student's hidden states [N, d] at all reply tokens.
 
     The proximal policy of the top-k sets is the student itself as it stands: there is one update for each batch.
     """
-    seen = train_head.scan(student, head, batch.temperature, k=k, base=others.base)
+    seen = train_head.scan(student, head, batch.temperature, k=k, base=references.base)
     n, width = seen.ids.shape
-    teacher_ids, teacher = _teacher_values(batch, others.teacher, seen.ids)
+    teacher_ids, teacher = _teacher_values(batch, references.teacher, seen.ids)
     ids = torch.cat([batch.tokens[:, None], seen.ids, teacher_ids.permute(1, 0, 2).reshape(n, -1)], 1)
     values = train_head.at(student, head, batch.temperature, seen.norm, ids)
     at = values.clone().requires_grad_()
@@ -242,8 +242,8 @@ def loss_inputs(
         teacher_old=values[:, 1 + width :].view(n, -1, width).permute(1, 0, 2),
         teacher_current=at[:, 1 + width :].view(n, -1, width).permute(1, 0, 2),
         kl=kl,
-        reference=_reference(batch, others.base, seen.base_norm),
-        served=others.served,
+        reference=_reference(batch, references.base, seen.base_norm),
+        served=references.served,
         **teacher,
     )
     return inputs, Leaves(ids=ids, at=at, kl=kl)
@@ -265,8 +265,8 @@ def _teacher_values(
     sampled, present = nothing[..., 0].clone(), torch.zeros(shape[:2], dtype=torch.bool, device=student_ids.device)
     if views is not None:
         where, temperature = (views.hint, views.token), batch.temperature[views.token]
-        asked = torch.cat([batch.tokens[views.token][:, None], student_ids[views.token]], 1)
-        found = train_head.at(views.hidden, views.head, temperature, views.seen.norm, asked).to(nothing.dtype)
+        ids_there = torch.cat([batch.tokens[views.token][:, None], student_ids[views.token]], 1)
+        found = train_head.at(views.hidden, views.head, temperature, views.seen.norm, ids_there).to(nothing.dtype)
         sampled[where], at_student[where], present[where] = found[:, 0], found[:, 1:], True
         ids[where], top[where] = views.seen.ids, views.seen.top.to(nothing.dtype)
     return ids, {"teacher": sampled, "has_teacher": present, "student_teacher": at_student, "teacher_top": top}
@@ -279,7 +279,7 @@ class Student:
     net: Net
     training: Callable[[], AbstractContextManager[Any]] = nullcontext
     two_passes: bool = False
-    """look first without dropout, then run again for the gradient"""
+    """compute the loss without dropout first, then run again for the gradient"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -293,7 +293,7 @@ class StudentPass:
 def gradient(
     batch: TrainBatch,
     student: Student,
-    others: References,
+    references: References,
     loss: LossFunction,
     stop: Callable[[LossInputs], str | None],
     *,
@@ -303,9 +303,9 @@ def gradient(
 ) -> tuple[dict[str, float], str | None]:
     """Add the batch's gradient to the student's parameters; the loss's metrics, and why it was not done or None.
 
-    A batch that fits is one pass forward and back. A larger one is looked at piece by piece first, so that the loss
-    always sees the whole batch and does not depend on how it was cut; then each piece runs again and is pulled back.
-    ``stop`` looks at the inputs before any backward pass and may give a reason to end it there.
+    A batch that fits is one pass forward and back. A larger one is computed piece by piece first, so that the loss
+    always sees the whole batch and does not depend on how it was cut; then each piece runs again, forward and back.
+    ``stop`` sees the inputs before any backward pass and may give a reason to end it there.
     """
     trees = pack(batch.plain, budget=budget, share=student.net.tree)
     alone = None
@@ -315,7 +315,7 @@ def gradient(
         at_tokens = torch.empty_like(alone.hidden.detach()).index_copy_(0, alone.token, alone.hidden.detach())
     else:
         at_tokens = torch.cat(hidden_states(student.net, batch.plain, budget, count))
-    inputs, leaves = loss_inputs(batch, at_tokens, student.net.head, others, k=k)
+    inputs, leaves = loss_inputs(batch, at_tokens, student.net.head, references, k=k)
     why = stop(inputs)
     if why is not None:
         return {}, why
@@ -323,7 +323,7 @@ def gradient(
     at, kl = leaves.gradients(total)
     for packed in trees:
         piece = alone or _run(batch, student, packed)
-        _pull(batch, student, piece, others, leaves.ids, at, kl)
+        _backward(batch, student, piece, references, leaves.ids, at, kl)
     if alone is None:
         count.add(trees, batch.plain)
     return dict(metrics), None
@@ -339,18 +339,18 @@ def _run(batch: TrainBatch, student: Student, packed: PackedTree) -> StudentPass
     return StudentPass(hidden=out[rows], token=token)
 
 
-def _pull(
+def _backward(
     batch: TrainBatch,
     student: Student,
     piece: StudentPass,
-    others: References,
+    references: References,
     ids: Tensor,
     at: Tensor,
     kl: Tensor | None,
 ) -> None:
-    token, base = piece.token, others.base
+    token, base = piece.token, references.base
     local = None if base is None or kl is None else BaseOutputs(hidden=base.hidden[token], head=base.head)
-    back = train_head.pull_back(
+    back = train_head.backward_hidden(
         piece.hidden.detach(),
         student.net.head,
         batch.temperature[token],

@@ -1,8 +1,8 @@
-"""One forward pass over a packed packed, for any Hugging Face model whose attention goes through its interface.
+"""One forward pass over a packed tree, for any Hugging Face model whose attention goes through its interface.
 
 The model's code is untouched: an attention function is registered under a name, and what each token may see travels
 beside the hidden states as a keyword argument. Where no tree branches (a session whose every turn extends the one
-before it) that is plain causal attention. Else, on a CPU, blocks of queries look only at the keys that one of them
+before it) that is plain causal attention. Else, on a CPU, blocks of queries attend only to the keys that one of them
 needs; on CUDA, where kernels can be compiled, flex attention skips the blocks that nobody sees.
 """
 
@@ -18,9 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from openclaw_rl.backends.local.training.head import can_compile
-
-# Beside its own package, ports, types and errors, a local trainer's module may import the two pure modules of the
-# training loop, `train.losses` and `train.tree`: they compute and touch nothing.
 from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 
 ATTENTION = "openclaw_tree"
@@ -30,7 +27,7 @@ _CHAINS = 32  # each is a call of its own; beyond, one call that skips what nobo
 _TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 """of flex attention's kernel where no gradient is wanted: an eighth quicker than its own choice on an H200
 
-Rows are never promised to be safe: a branch may see nothing of the first block that is looked at.
+Rows are never promised to be safe: a branch may see nothing of the first block.
 """
 
 
@@ -58,7 +55,7 @@ class AttentionPlan:
 
 
 def attention_plan(end: Tensor, trees: Sequence[int], device: torch.device) -> AttentionPlan:
-    """What the attention function needs on ``device`` for a packed whose subtrees end at ``end`` [T].
+    """What the attention function needs on ``device`` for a packed tree whose subtrees end at ``end`` [T].
 
     ``trees`` are where the trees begin. One that does not branch is a chain: all of its tokens end where it does.
     """
@@ -136,8 +133,8 @@ def _attend(
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms in single precision leave them wider
     grouped = query.shape[1] != key.shape[1]
     if token_tree.alone:
-        look = nn.functional.scaled_dot_product_attention
-        out = look(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
+        attend = nn.functional.scaled_dot_product_attention
+        out = attend(query, key, value, is_causal=True, scale=scaling, enable_gqa=grouped)
     else:
         out = _attend_apart(query, key, value, token_tree, scaling, grouped)
     return out.transpose(1, 2), None
@@ -163,8 +160,8 @@ def _attend_apart(
     attend = partial(nn.functional.scaled_dot_product_attention, scale=scaling, enable_gqa=grouped)
     parts = [attend(query[:, :, c], key[:, :, c], value[:, :, c], is_causal=True) for c in seen.chains]
     parts += [
-        attend(query[:, :, look.first : look.last], key[:, :, look.keys], value[:, :, look.keys], attn_mask=look.mask)
-        for look in seen.query_blocks
+        attend(query[:, :, b.first : b.last], key[:, :, b.keys], value[:, :, b.keys], attn_mask=b.mask)
+        for b in seen.query_blocks
     ]
     return torch.cat(parts, 2)
 
@@ -178,7 +175,7 @@ def _padded(size: int) -> int:
 def hidden(model: Any, packed: PackedTree, *, tree: bool) -> Tensor:
     """The last hidden states [T, d] of every packed token, before the head.
 
-    ``tree`` True is for a model that `enable_tree` accepted. False runs each tree of an unshared packed as a sequence
+    ``tree`` True is for a model that `enable_tree` accepted. False runs each path, packed unshared, as a sequence
     of its own, with the model's own attention.
     """
     body, device = model.base_model, next(model.parameters()).device
@@ -190,7 +187,7 @@ def hidden(model: Any, packed: PackedTree, *, tree: bool) -> Tensor:
     depth, end, trees, size = packed.depth.to(device), packed.end, packed.roots(), packed.size
     if device.type == "cuda" and (extra := _padded(size) - size):
         tokens, depth = nn.functional.pad(tokens, (0, extra)), nn.functional.pad(depth, (0, extra))
-        if len(trees) == 1 and bool((end == size).all()):  # a chain grows: nobody looks at what comes later
+        if len(trees) == 1 and bool((end == size).all()):  # a chain grows: no token attends to a later one
             end = torch.full((size + extra,), size + extra)
         else:  # one more tree, unread
             end, trees = nn.functional.pad(end, (0, extra), value=size + extra), [*trees, size]

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
 """logits that one chunk may hold"""
 _BLOCK = 128
-"""logits of which only the largest is looked at first in the search for the k best"""
+"""logits of which only the largest is read first in the search for the k best"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ class BaseOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyScan:
-    """One look at the vocabulary: log-normaliser [N], the k best ids and log-probs [N, k].
+    """One pass over the vocabulary: log-normaliser [N], the k best ids and log-probs [N, k].
 
     With a base also the exact KL to it [N] and the base's own log-normaliser [N], else None.
     """
@@ -93,17 +93,17 @@ class VocabularyScan:
 
 @torch.no_grad()
 def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: BaseOutputs | None = None) -> VocabularyScan:
-    """Look once over the vocabulary at hidden [N, d], each row's logits divided by its temperature [N]."""
+    """Read the vocabulary once at hidden [N, d], each row's logits divided by its temperature [N]."""
     k, parts = min(k, len(head.weight)), []
     for rows in head.rows(len(hidden)):
-        logits, warmth = head.logits(hidden[rows]), temperature[rows, None]
+        logits, temperatures = head.logits(hidden[rows]), temperature[rows, None]
         best, ids = largest(logits, k)
         if base is None:
-            found = [_on(logits, _norm)(logits, warmth)]
+            found = [_on(logits, _norm)(logits, temperatures)]
         else:
-            found = [*_on(logits, _apart)(logits, base.head.logits(base.hidden[rows]), warmth)]
+            found = [*_on(logits, _norm_and_kl)(logits, base.head.logits(base.hidden[rows]), temperatures)]
         norm, *more = found
-        parts.append((norm, ids, best / warmth - norm[:, None], *more))
+        parts.append((norm, ids, best / temperatures - norm[:, None], *more))
     return VocabularyScan(
         **{name: torch.cat(part) for name, part in zip(_SCANNED, zip(*parts, strict=True), strict=False)}
     )
@@ -130,29 +130,29 @@ def largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best.values, torch.cat([where, rest], 1).gather(1, best.indices)
 
 
-def _norm(logits: Tensor, warmth: Tensor) -> Tensor:
+def _norm(logits: Tensor, temperatures: Tensor) -> Tensor:
     """The log-normaliser [n] of logits [n, V] divided by their temperature [n, 1]."""
-    return (logits / warmth).logsumexp(-1)
+    return (logits / temperatures).logsumexp(-1)
 
 
-def _apart(logits: Tensor, base: Tensor, warmth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _norm_and_kl(logits: Tensor, base: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-normaliser, KL to the base and the base's log-normaliser, each [n]."""
-    logits, base = logits / warmth, base / warmth
+    logits, base = logits / temperatures, base / temperatures
     norm, base_norm = logits.logsumexp(-1), base.logsumexp(-1)
     logq = logits - norm[:, None]
     return norm, (logq.exp() * (logq - (base - base_norm[:, None]))).sum(-1), base_norm
 
 
-def _slope(logits: Tensor, warmth: Tensor, given: Tensor) -> Tensor:
+def _logit_gradient(logits: Tensor, temperatures: Tensor, given: Tensor) -> Tensor:
     """The part of the gradient of the logits [n, V] that log-probs with gradients of sum ``given`` [n, 1] share."""
-    return (logits / warmth).softmax(-1) * (-given / warmth)
+    return (logits / temperatures).softmax(-1) * (-given / temperatures)
 
 
-def _slope_apart(logits: Tensor, base: Tensor, warmth: Tensor, given: Tensor, kl: Tensor) -> Tensor:
+def _logit_gradient_with_kl(logits: Tensor, base: Tensor, temperatures: Tensor, given: Tensor, kl: Tensor) -> Tensor:
     """The same with a KL to the base whose gradient is ``kl`` [n, 1]."""
-    logq, logp = (logits / warmth).log_softmax(-1), (base / warmth).log_softmax(-1)
+    logq, logp = (logits / temperatures).log_softmax(-1), (base / temperatures).log_softmax(-1)
     q, gap = logq.exp(), logq - logp
-    return q * ((gap - (q * gap).sum(-1, keepdim=True)) * kl - given) / warmth
+    return q * ((gap - (q * gap).sum(-1, keepdim=True)) * kl - given) / temperatures
 
 
 @cache
@@ -187,7 +187,7 @@ def at(hidden: Tensor, head: Head, temperature: Tensor, norm: Tensor, ids: Tenso
 
 
 @torch.no_grad()
-def pull_back(
+def backward_hidden(
     hidden: Tensor,
     head: Head,
     temperature: Tensor,
@@ -203,14 +203,14 @@ def pull_back(
     """
     parts = []
     for rows in head.rows(len(hidden)):
-        logits, warmth = head.logits(hidden[rows]), temperature[rows, None]
+        logits, temperatures = head.logits(hidden[rows]), temperature[rows, None]
         given = at_ids[rows].to(logits.dtype)
         whole = given.sum(-1, keepdim=True)
         if kl is None or base is None:
-            gradient = _on(logits, _slope)(logits, warmth, whole)
+            gradient = _on(logits, _logit_gradient)(logits, temperatures, whole)
         else:
             theirs = base.head.logits(base.hidden[rows])
-            gradient = _on(logits, _slope_apart)(logits, theirs, warmth, whole, kl[rows, None])
-        gradient.scatter_add_(1, ids[rows], given / warmth)
+            gradient = _on(logits, _logit_gradient_with_kl)(logits, theirs, temperatures, whole, kl[rows, None])
+        gradient.scatter_add_(1, ids[rows], given / temperatures)
         parts.append(head.back(gradient, hidden[rows]))
     return torch.cat(parts)

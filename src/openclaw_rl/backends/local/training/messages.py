@@ -1,4 +1,4 @@
-"""What the trainer and its worker process send each other. Plain values, so that they travel between processes."""
+"""Messages between the trainer and its worker process. Plain values, so that they can be pickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights in training, an adapter on a base or all of it: loading, saving, and who plays teacher and base."""
+"""The weights in training, an adapter on a base or all of it: loading, saving, and which are teacher and base."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PolicyModel:
         needed = s.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None)
         return self._net(self._frozen(s.model)) if needed and not s.lora else None
 
-    # --- who is asked
+    # --- student, teacher, base
 
     def _net(self, model: Any, context: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Net:
         layer = model.get_output_embeddings()
@@ -101,7 +101,7 @@ class PolicyModel:
     def student(self) -> Student:
         """The policy as it stands."""
         dropout = self.settings.lora and self.settings.lora_dropout > 0
-        return Student(net=self._net(self.model, self._asked), training=self._training, two_passes=dropout)
+        return Student(net=self._net(self.model, self._inference), training=self._training, two_passes=dropout)
 
     def base(self) -> Net:
         """The weights that nothing was learned into."""
@@ -113,7 +113,7 @@ class PolicyModel:
             return self._other
         roles: dict[str, Callable[[], Net]] = {
             "base": lambda: base,
-            "live": lambda: self._net(self.model, self._asked),
+            "live": lambda: self._net(self.model, self._inference),
             "ema": lambda: self._net(self.model, lambda: self.lent(ema or {})),
         }
         return roles[self.settings.teacher]()
@@ -136,7 +136,7 @@ class PolicyModel:
         return torch.autocast("cuda", dtype=self.compute) if self._mixed() else nullcontext()
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _inference(self) -> Iterator[None]:
         with self._cast():
             yield
 
@@ -156,7 +156,7 @@ class PolicyModel:
     @contextmanager
     def _without_adapter(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(self._asked())
+            stack.enter_context(self._inference())
             stack.enter_context(switched_off(self._switches))
             yield
 
@@ -167,7 +167,7 @@ class PolicyModel:
         try:
             for name, value in weights.items():
                 self.parameters[name].data = value.to(self.device)
-            with self._asked():
+            with self._inference():
                 yield
         finally:
             for name, value in before.items():

@@ -15,7 +15,7 @@ from openclaw_rl.machine import end_with_parent, show_name
 
 
 def _failure(error: BaseException) -> WorkerFailure:
-    """An error of ours speaks for itself; of any other the end of its traceback is told."""
+    """An error of ours with its remedy; of any other the end of its traceback."""
     if isinstance(error, OpenClawError):
         return WorkerFailure(what=error.what, remedy=error.remedy, refused=isinstance(error, ModelRefused))
     what = "the training worker failed:\n" + "".join(traceback.format_exception(error)[-6:])
@@ -23,7 +23,7 @@ def _failure(error: BaseException) -> WorkerFailure:
 
 
 def serve(pipe: Connection, args: TrainerArgs) -> None:
-    """Build a worker, say how it stands, then answer orders until the pipe closes. A failure ends the process."""
+    """Build a worker, send its memory plan, then answer requests until the pipe closes. A failure ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
     end_with_parent()
     show_name()
@@ -37,6 +37,6 @@ def serve(pipe: Connection, args: TrainerArgs) -> None:
     except EOFError:
         return
     except BaseException as error:
-        # whatever it is, the parent must hear of it: this process ends and takes any half-done state with it
+        # whatever it is, the parent must know: this process ends and takes any half-done state with it
         pipe.send(_failure(error))
         raise SystemExit(1) from error

@@ -1,4 +1,4 @@
-"""What a trainer is built from, as one value that travels to the worker process."""
+"""What a trainer is built from, as one value that is sent to the worker process."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from openclaw_rl.types import Sample, Version
 
 log = logging.getLogger(__name__)
 
-_FAREWELL = 5.0  # seconds a worker has to end by itself
+_GRACE = 5.0  # seconds a worker has to end before it is killed
 
 
 class LocalTrainer:
@@ -36,7 +36,7 @@ class LocalTrainer:
         self.args = args
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
 
     @property
     def process_id(self) -> int | None:
@@ -45,7 +45,7 @@ class LocalTrainer:
 
     async def start(self) -> None:
         """Start the worker and load the model; raises ModelRefused with the memory plan when it cannot fit."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
 
     async def stop(self) -> None:
@@ -59,7 +59,7 @@ class LocalTrainer:
 
     async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         """One step from ``parent`` into ``target``; see `ports.Trainer`."""
-        async with self._turn:
+        async with self._lock:
             pipe = await self._ensure()
             answer = await self._ask(
                 pipe, StepRequest(samples=tuple(samples), number=number, parent=parent, target=target)
@@ -89,7 +89,7 @@ class LocalTrainer:
         try:
             answer = await anyio.to_thread.run_sync(_exchange, pipe, request, abandon_on_cancel=True)
         except (EOFError, OSError) as error:
-            code = await self._farewell()
+            code = await self._reap()
             raise BackendError(
                 f"the training worker died (exit code {code}); the next step starts a new one"
             ) from error
@@ -98,15 +98,15 @@ class LocalTrainer:
                 await self.stop()
             raise
         if isinstance(answer, WorkerFailure):
-            await self._farewell()
+            await self._reap()
             kind = ModelRefused if answer.refused else BackendDown if answer.outside else BackendError
             raise kind(answer.what, remedy=answer.remedy)
         return answer
 
-    async def _farewell(self) -> int | None:
+    async def _reap(self) -> int | None:
         process = self._process
         if process is not None:
-            await anyio.to_thread.run_sync(process.join, _FAREWELL)
+            await anyio.to_thread.run_sync(process.join, _GRACE)
         code = process.exitcode if process is not None else None
         await self.stop()
         return code
@@ -126,7 +126,7 @@ def _exchange(pipe: Connection, request: StepRequest | None) -> Any:
 
 def _end(process: SpawnProcess) -> None:
     process.terminate()
-    process.join(_FAREWELL)
+    process.join(_GRACE)
     if process.is_alive():
         process.kill()
         process.join()
