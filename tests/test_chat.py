@@ -44,7 +44,8 @@ class Screen:
 
 @pytest.mark.anyio
 async def test_a_correction_is_followed_from_the_words_to_the_version_that_knows_it(tmp_path: Path) -> None:
-    async with up(tmp_path, *UNSEEN) as (app, client, reader), ApiClient(f"{client.base_url}/v1/") as api:
+    async with up(tmp_path, *UNSEEN) as walk, ApiClient(f"{walk.client.base_url}/v1/") as api:
+        app, client, reader = walk.app, walk.client, walk.ledger
         screen = Screen(api, look=_looker(app.config))
         await screen.talk.greet()
         assert screen.noted == [f"fake at {client.base_url}/v1, version 0; /help lists the commands"]
@@ -72,7 +73,8 @@ async def test_a_correction_is_followed_from_the_words_to_the_version_that_knows
 
 @pytest.mark.anyio
 async def test_words_alone_are_a_correction_of_the_reply_before(tmp_path: Path) -> None:
-    async with up(tmp_path, *UNSEEN) as (app, client, reader), ApiClient(f"{client.base_url}/v1") as api:
+    async with up(tmp_path, *UNSEEN) as walk, ApiClient(f"{walk.client.base_url}/v1") as api:
+        app, reader = walk.app, walk.ledger
         screen = Screen(api, look=_looker(app.config))
         await screen.types("Tell me about tea", WISH)
         first = screen.talk._turns[0]
@@ -171,7 +173,7 @@ def test_it_works_in_a_pipe_and_its_exit_code_tells(tmp_path: Path) -> None:
         hello, reason, remedy = done.stdout.splitlines()
         assert hello == "Hello there."
         assert reason == f"what became of it cannot be seen from here: there is no ledger at {tmp_path}/ledger.db"
-        assert remedy == "name the run with --rl-buffer-dir"
+        assert remedy == "name the run with --run-dir"
         assert [said.score for said in server.ledger.feedback] == [1.0]
         assert len(server.ledger.endings) == 1
         refused = chat("--url", f"{server.url}/v1", "--model", "toy@x", typed="hi\n")
