@@ -21,7 +21,7 @@ def make_episodes(make_env: Callable[[], Env], chat: SessionClient, **given: Any
     """With settings as given, or the least."""
     names = {"parallel": 4, "group_size": 1, "max_steps": 20, "seed": 0}
     settings = EpisodeSettings(**{name: given.pop(name, least) for name, least in names.items()})
-    return Episodes(make_env, chat, settings, **given)
+    return Episodes(make_env, chat, settings, **{"behind": lambda: False, **given})
 
 
 async def test_an_episode_asks_acts_and_pays_each_turn() -> None:

@@ -86,10 +86,10 @@ class Episodes:
         chat: SessionClient,
         settings: EpisodeSettings,
         *,
+        behind: Callable[[], bool],
         rollout: Rollout = run_episode,
         tasks: Sequence[str] | None = None,
         rounds: int | None = None,
-        behind: Callable[[], bool] = lambda: False,
         report: Callable[[Episode], None] | None = None,
     ) -> None:
         """``tasks`` None: all of the environment. ``rounds`` None: for ever. ``report`` gets each that ended."""
