@@ -483,15 +483,15 @@ def test_a_candidate_gives_way_while_a_user_is_being_answered() -> None:
 
     model = tiny("llama")
     machine = engine(model)
-    machine.host(7, machine.runners[0])
+    machine.admit(7, machine.runners[0])
     long = Sampling(temperature=0.0, max_tokens=64)
     machine.submit(writing(1, [5, 6, 7], long, ends=()))
     machine.submit(writing(2, [5, 6, 8], long, version=7, ends=()))
     for _ in range(16):
         machine.step()
-    written = {job.id: len(job.logprobs) for job in machine._queue.running}
+    written = {job.id: len(job.logprobs) for job in machine._scheduler.running}
     assert written == {1: 16, 2: 4}, "the candidate gets one pass in four"
     machine.cancel(1)
     for _ in range(4):
         machine.step()
-    assert {job.id: len(job.logprobs) for job in machine._queue.running} == {2: 8}, "and every pass when alone"
+    assert {job.id: len(job.logprobs) for job in machine._scheduler.running} == {2: 8}, "and every pass when alone"
