@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -44,8 +45,8 @@ class Screen:
 
 @pytest.mark.anyio
 async def test_a_correction_is_followed_from_the_words_to_the_version_that_knows_it(tmp_path: Path) -> None:
-    async with up(tmp_path, *UNSEEN) as walk, ApiClient(f"{walk.client.base_url}/v1/") as api:
-        app, client, reader = walk.app, walk.client, walk.ledger
+    async with up(tmp_path, *UNSEEN) as run, ApiClient(f"{run.client.base_url}/v1/") as api:
+        app, client, reader = run.app, run.client, run.ledger
         screen = Screen(api, look=_looker(app.config))
         await screen.talk.greet()
         assert screen.noted == [f"fake at {client.base_url}/v1, version 0; /help lists the commands"]
@@ -73,12 +74,11 @@ async def test_a_correction_is_followed_from_the_words_to_the_version_that_knows
 
 @pytest.mark.anyio
 async def test_words_alone_are_a_correction_of_the_reply_before(tmp_path: Path) -> None:
-    async with up(tmp_path, *UNSEEN) as walk, ApiClient(f"{walk.client.base_url}/v1") as api:
-        app, reader = walk.app, walk.ledger
-        screen = Screen(api, look=_looker(app.config))
+    async with up(tmp_path, *UNSEEN) as run, ApiClient(f"{run.client.base_url}/v1") as api:
+        screen = Screen(api, look=_looker(run.app.config))
         await screen.types("Tell me about tea", WISH)
         first = screen.talk._turns[0]
-        await until(lambda: reader.trained_in(first) is not None)
+        await until(lambda: run.ledger.trained_in(first) is not None)
         why = await screen.types("/why")
         assert why.startswith(f"turn {first}, answered by version 0: Tell me about tea\njudged ")
         assert f"hint (rule): {WISH}\nused by step 1" in why
@@ -179,6 +179,25 @@ def test_it_works_in_a_pipe_and_its_exit_code_tells(tmp_path: Path) -> None:
         refused = chat("--url", f"{server.url}/v1", "--model", "toy@x", typed="hi\n")
         assert refused.returncode == 1
         assert "error: no model is called 'toy@x'" in refused.stderr
+
+
+def test_an_interrupt_stops_the_reply_and_the_conversation_goes_on() -> None:
+    policy = ScriptedPolicy("Hello there.")
+    policy.stall_after = 3
+    with serving(policy) as server:
+        command = [sys.executable, "-m", "openclaw_rl", "chat", "--url", f"{server.url}/v1"]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as person:
+            assert person.stdin is not None
+            assert person.stdout is not None
+            person.stdin.write("hi\n")
+            person.stdin.flush()
+            assert person.stdout.read(3) == "Hel"
+            person.send_signal(signal.SIGINT)
+            assert policy.closed.wait(30), "the server hears of it"
+            policy.stall_after = None
+            said, noted = person.communicate("again\n", timeout=60)
+    assert (said, noted.splitlines()[-1], person.returncode) == ("\nHello there.\n", "stopped", 0)
 
 
 def test_no_server_is_said_with_the_command_that_starts_one() -> None:
