@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "judge": GROUND,
     "train": GROUND | {"versions"},
     "versions": GROUND,
-    "gate": GROUND | {"formats", "tasks", "store"},
+    "gate": GROUND | {"formats", "tasks", "store", "versions"},
     "views": GROUND | {"store", "versions"},
     "backends": GROUND | {"formats", "losses", "plugins", "machine"},
     "envs": GROUND,

@@ -13,6 +13,7 @@ from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.gate.monitor import VersionMonitor
 from openclaw_rl.gate.regression import MonitorRules, evidence, find_regression, is_new, lineage
+from openclaw_rl.ports import Regression
 from openclaw_rl.store import ScoredTurn, submit_request
 from openclaw_rl.testing import TemporaryLedger, make_completion
 from openclaw_rl.types import Version
@@ -37,6 +38,12 @@ def chain(*states: str) -> list[Version]:
     ]
 
 
+def regression_in(story: list[ScoredTurn], versions: list[Version]) -> Regression | None:
+    """The regression where the newest of these versions that was not taken back is live."""
+    live = next(version for version in reversed(versions) if version.state == "live")
+    return find_regression(story, versions, live=live, rules=RULES)
+
+
 def test_the_ratio_by_hand() -> None:
     # 40 good turns before: the upper bound is under least = 0.2, which is then tolerated.
     # one bad turn: rates 0.2 + 0.8 * (.15 .3 .5 .7 .9) = .32 .44 .6 .76 .92, over 0.2: mean of 1.6 2.2 3 3.8 4.6 = 3.04
@@ -47,51 +54,49 @@ def test_the_ratio_by_hand() -> None:
 
 def test_five_bad_turns_in_a_row_after_a_clean_record_are_a_regression_and_three_are_not() -> None:
     clean = seen(0, 2, 18)
-    assert find_regression([*clean, *seen(1, 3)], chain("live", "live"), rules=RULES) is None
-    found = find_regression([*clean, *seen(1, 6)], chain("live", "live"), rules=RULES)
+    assert regression_in([*clean, *seen(1, 3)], chain("live", "live")) is None
+    found = regression_in([*clean, *seen(1, 6)], chain("live", "live"))
     assert found is not None
     assert (found.version, found.to) == (1, 0)
     assert found.reason == "6 of 6 turns since version 1 went badly, 2 of 20 before it"
 
 
 def test_a_user_who_was_never_content_cannot_become_less_so() -> None:
-    assert find_regression([*seen(0, 20), *seen(1, 40)], chain("live", "live"), rules=RULES) is None
+    assert regression_in([*seen(0, 20), *seen(1, 40)], chain("live", "live")) is None
 
 
 def test_without_a_record_there_is_nothing_to_compare_with() -> None:
-    assert find_regression([*seen(0, 0, 7), *seen(1, 40)], chain("live", "live"), rules=RULES) is None
+    assert regression_in([*seen(0, 0, 7), *seen(1, 40)], chain("live", "live")) is None
 
 
 def test_each_user_is_compared_with_their_own_record() -> None:
     before = [*seen(0, 0, 15, user="u1"), *seen(0, 15, user="u2")]
-    grumbler = find_regression([*before, *seen(1, 12, user="u2")], chain("live", "live"), rules=RULES)
+    grumbler = regression_in([*before, *seen(1, 12, user="u2")], chain("live", "live"))
     assert grumbler is None, "u2 complained before as well"
-    assert find_regression([*before, *seen(1, 12, user="u1")], chain("live", "live"), rules=RULES) is not None
+    assert regression_in([*before, *seen(1, 12, user="u1")], chain("live", "live")) is not None
 
 
 def test_a_newcomer_says_nothing_about_a_version_that_they_never_met() -> None:
-    assert find_regression([*seen(0, 0, 20), *seen(1, 12, user="u9")], chain("live", "live"), rules=RULES) is None
+    assert regression_in([*seen(0, 0, 20), *seen(1, 12, user="u9")], chain("live", "live")) is None
 
 
 def test_a_preference_from_long_ago_is_still_known() -> None:
     story = [*seen(0, 3, rule=BRIEF), *seen(0, 0, 60), *seen(1, 10, rule=BRIEF)]
-    assert find_regression(story, chain("live", "live"), rules=RULES) is not None
+    assert regression_in(story, chain("live", "live")) is not None
 
 
 def test_a_preference_that_the_user_never_had_before_says_nothing_about_the_version() -> None:
     clean = seen(0, 0, 20)
-    assert find_regression([*clean, *seen(1, 12, rule=BRIEF)], chain("live", "live"), rules=RULES) is None
+    assert regression_in([*clean, *seen(1, 12, rule=BRIEF)], chain("live", "live")) is None
     known = [*seen(0, 4, rule=BRIEF), *seen(0, 0, 20)]
     again = seen(1, 12, rule="Answer in fewer than 30 words.")
-    assert find_regression([*known, *again], chain("live", "live"), rules=RULES) is not None, (
-        "the old preference is no longer met"
-    )
+    assert regression_in([*known, *again], chain("live", "live")) is not None, "the old preference is no longer met"
     assert is_new(["Use a bulleted list."], [frozenset({"under", "30", "words"})])
 
 
 def test_the_version_that_made_it_worse_is_blamed_not_those_around_it() -> None:
     story = [*seen(0, 0, 20), *seen(1, 1, 7), *seen(2, 4), *seen(3, 4)]
-    found = find_regression(story, chain("live", "live", "live", "live"), rules=RULES)
+    found = regression_in(story, chain("live", "live", "live", "live"))
     assert found is not None
     assert (found.version, found.to) == (2, 1)
 
@@ -101,8 +106,8 @@ def test_what_was_taken_back_is_not_held_against_those_before_it() -> None:
         *chain("live", "live", "rolled back"),
         Version(number=3, parent=1, base="b", adapter="a1", state="live"),
     ]
-    assert lineage(versions) == {0: 0, 1: 1, 3: 1}
-    assert find_regression([*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 12)], versions, rules=RULES) is None
+    assert lineage(versions[-1], versions) == {0: 0, 1: 1, 3: 1}
+    assert regression_in([*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 12)], versions) is None
 
 
 def test_a_version_that_a_person_brought_back_is_judged_anew() -> None:
@@ -112,15 +117,15 @@ def test_a_version_that_a_person_brought_back_is_judged_anew() -> None:
         Version(number=3, parent=1, base="b", adapter="a1", state="live"),
     ]
     story = [*seen(0, 0, 20), *seen(1, 12)]
-    assert find_regression(story, versions, rules=RULES) is None, "what was said of it before is over"
-    found = find_regression([*story, *seen(3, 8)], versions, rules=RULES)
+    assert regression_in(story, versions) is None, "what was said of it before is over"
+    found = regression_in([*story, *seen(3, 8)], versions)
     assert found is not None
     assert (found.version, found.to) == (3, 0)
 
 
 def test_weights_that_are_no_longer_kept_are_passed_by() -> None:
     story = [*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 8)]
-    found = find_regression(story, chain("live", "deleted", "live"), rules=RULES)
+    found = regression_in(story, chain("live", "deleted", "live"))
     assert found is not None
     assert (found.version, found.to) == (2, 0)
 
@@ -167,7 +172,7 @@ class Served(TemporaryLedger):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.loop = train_loop(self.train, FakeTrainer(), root, monitor=VersionMonitor(self.train, rules=RULES))
+        self.loop = train_loop(self.train, FakeTrainer(), root, monitor=VersionMonitor(self.train))
 
     def served(
         self, version: int, scores: Sequence[float], hint: str | None = None, *, trainable: bool = True

@@ -54,19 +54,28 @@ def run(tmp_path: Path) -> Path:
         train.add_version(Version(number=0, parent=None, base="fake", state="live", note="the base model"))
         first = Version(number=1, parent=0, base="fake", adapter=str(one), step=1, note="step 1")
         train.add_step(Step(number=1, turns=("t1", "t2"), metrics={"loss": 0.5}, seconds=1.0), first)
-        train.add_gate_decision(_ruling(1, "promote", "passed: all"))
+        train.add_gate_decision(_decision(1, "promote", "passed: all"))
         train.set_state(1, "live", "passed: all")
         second = Version(number=2, parent=1, base="fake", adapter=str(tmp_path / "two"), step=2, note="step 2")
         train.add_step(Step(number=2, turns=("t3",), metrics={}, seconds=1.0), second)
-        train.add_gate_decision(_ruling(2, "refuse", "length: 1.0 words a reply"))
+        train.add_gate_decision(_decision(2, "refuse", "length: 1.0 words a reply"))
         train.set_state(2, "refused", "length: 1.0 words a reply")
         train.add_version(
-            Version(number=3, parent=1, base="fake", adapter=str(one), step=1, state="live", note="rollback to 1")
+            Version(
+                number=3,
+                parent=1,
+                base="fake",
+                adapter=str(one),
+                step=1,
+                state="live",
+                note="rollback to 1",
+                origin="rollback",
+            )
         )
     return tmp_path
 
 
-def _ruling(number: int, decision: str, reason: str) -> GateDecision:
+def _decision(number: int, decision: str, reason: str) -> GateDecision:
     example = {
         "prompt": "What is tea?",
         "turn": "t1",

@@ -101,7 +101,9 @@ async def test_a_rollback_that_waits_for_the_trainer_is_not_called_a_failure(tmp
     config = load(sets=[f"run.dir={tmp_path}"]).config
     with TrainLedger(tmp_path / "ledger.db", sync="full") as train:
         two_versions(train)
-        with pytest.raises(LedgerError, match=r"is written down \(request 1\).*follows by itself, so do not ask again"):
+        with pytest.raises(
+            LedgerError, match=r"is written down \(request 1\).*follows automatically, so do not repeat it"
+        ):
             await roll_back_now(config, to=0, why="worse", patience=0.0)
         with pytest.raises(NotInLedger, match="no version '9'"):
             await roll_back_now(config, to=9, why="worse")

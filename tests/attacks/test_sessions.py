@@ -45,7 +45,7 @@ def test_who_comes_second_with_a_name_gets_a_session_of_their_own(server: Runnin
     assert list(book.sessions()) == [("work", "ann"), ("work", "bob")]
     assert [one["session_id"] for one in transcripts.export(book)] == ["work", "work"]
     assert [turn["id"] for turn in views.session(book, "work", "bob")["turns"]] == [bobs]
-    with pytest.raises(NotInLedger, match="2 users have a session 'work': ann, bob; say --user"):
+    with pytest.raises(NotInLedger, match="2 users have a session 'work': ann, bob; give --user"):
         views.session(book, "work")
 
 

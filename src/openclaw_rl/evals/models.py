@@ -49,11 +49,10 @@ def _version(config: Config, name: str) -> Version | None:
     if name != "live" and not name.isdecimal():
         return None
     with LedgerReader(ledger_path(config)) as ledger:
-        found = LiveVersions(ledger).live() if name == "live" else ledger.version(int(name))
+        versions = LiveVersions(ledger)
+        found = versions.live() if name == "live" else versions.kept(int(name))
     if found is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
-    if found.state == "deleted":
-        raise NotInLedger(f"the weights of version {found.number} are no longer kept", remedy="see train.keep")
     return found
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from openclaw_rl.gate.regression import MonitorRules, find_regression
 from openclaw_rl.ports import Regression
 from openclaw_rl.store import LedgerReader
+from openclaw_rl.versions import LiveVersions
 
 REACH = 1000
 """judged turns that the monitor looks back on"""
@@ -15,6 +16,7 @@ class VersionMonitor:
 
     def __init__(self, ledger: LedgerReader, *, rules: MonitorRules) -> None:
         self._ledger = ledger
+        self._versions = LiveVersions(ledger)
         self._rules = rules
         self._seen = -1
 
@@ -24,4 +26,7 @@ class VersionMonitor:
         if newest == self._seen:
             return None
         self._seen = newest
-        return find_regression(self._ledger.scored(REACH), self._ledger.versions(), rules=self._rules)
+        live = self._versions.live()
+        if live is None:
+            return None
+        return find_regression(self._ledger.scored(REACH), self._versions.versions(), live=live, rules=self._rules)

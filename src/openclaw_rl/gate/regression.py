@@ -60,9 +60,11 @@ class MonitorRules:
     least: float
 
 
-def find_regression(seen: Sequence[Evidence], versions: Sequence[Version], *, rules: MonitorRules) -> Regression | None:
+def find_regression(
+    seen: Sequence[Evidence], versions: Sequence[Version], *, live: Version, rules: MonitorRules
+) -> Regression | None:
     """The promotion after which it became worse, if there is one; ``seen`` is in order, oldest first."""
-    line = lineage(versions)
+    line = lineage(live, versions)
     over = {version.number for version in versions if version.state == "rolled back"}  # a person brought it back since
     mine = [(line[one.version], one) for one in seen if one.version in line and one.version not in over]
     found: list[tuple[float, int, Regression]] = []
@@ -78,13 +80,13 @@ def find_regression(seen: Sequence[Evidence], versions: Sequence[Version], *, ru
     return max(found, key=lambda each: each[:2])[2] if found else None  # of promotions alike, the newest
 
 
-def lineage(versions: Sequence[Version]) -> dict[int, int]:
+def lineage(live: Version, versions: Sequence[Version]) -> dict[int, int]:
     """The place of each version in the line of weights that leads to the live one; others have none.
 
     Versions with the same weights (a rollback and what it went back to) share a place.
     """
     known = {version.number: version for version in versions}
-    at: Version | None = next((v for v in reversed(versions) if v.state == "live"), None)
+    at: Version | None = live
     line: list[Version] = []
     while at is not None:
         line.append(at)

@@ -83,8 +83,8 @@ def unpack_json(blob: bytes) -> Json:
 def plain(value: Any) -> Json:
     """A noun as plain JSON: default fields left out, tuples as lists."""
     if is_dataclass(value) and not isinstance(value, type):
-        said = ((f.name, getattr(value, f.name)) for f in fields(value) if not _is_default(value, f))
-        return {name: plain(part) for name, part in said}
+        given = ((f.name, getattr(value, f.name)) for f in fields(value) if not _is_default(value, f))
+        return {name: plain(part) for name, part in given}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     if isinstance(value, Mapping):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 from openclaw_rl.errors import LedgerDown, LedgerError, NotInLedger
 from openclaw_rl.store.locks import WriterLock
-from openclaw_rl.store.opening import connect, create, layout, look, migrate, transaction
+from openclaw_rl.store.opening import connect, create, layout, migrate, open_read_only, transaction
 from openclaw_rl.store.results import LoopState
 from openclaw_rl.store.rows import Row
 from openclaw_rl.store.schema import MIGRATIONS
@@ -44,7 +44,7 @@ class LedgerFile:
         self.db.row_factory = sqlite3.Row
 
     def _open(self, migrations: Sequence[str]) -> sqlite3.Connection:
-        db = look(self.path, newest=len(migrations))
+        db = open_read_only(self.path, newest=len(migrations))
         if layout(db) < len(migrations):
             db.close()
             raise LedgerError(
@@ -103,7 +103,7 @@ class LedgerWriter(LedgerFile):
             new = not self.path.exists()
         if new:
             create(self.path, migrations)
-        look(self.path, newest=len(migrations)).close()
+        open_read_only(self.path, newest=len(migrations)).close()
         self._writer_lock = WriterLock(self.path, self.writer)
         try:
             return self._migrated(migrations)

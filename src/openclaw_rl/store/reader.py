@@ -13,7 +13,7 @@ from openclaw_rl.types import DropReason
 
 
 class LedgerReader(TurnQueries, VersionQueries):
-    """Every query that does not change the ledger; opened by itself it cannot write."""
+    """Every query that does not change the ledger; a connection of this class cannot write."""
 
     def counts(self) -> dict[str, int]:
         """How many rows each table of facts has. Cheap: from the sequence numbers, not by counting."""

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from openclaw_rl.store.opening import connect, look, transaction
+from openclaw_rl.store.opening import connect, open_read_only, transaction
 from openclaw_rl.store.rows import insert
 from openclaw_rl.store.troubles import sqlite_errors
 from openclaw_rl.types import Command
@@ -18,7 +18,12 @@ def submit_request(
 ) -> int:
     """Write a request to a run, running or not; its number."""
     place = Path(path).absolute()
-    with closing(look(place)), closing(connect(place, mode="rw")) as db, sqlite_errors(place), transaction(db):
+    with (
+        closing(open_read_only(place)),
+        closing(connect(place, mode="rw")) as db,
+        sqlite_errors(place),
+        transaction(db),
+    ):
         return insert_request(db, command, version=version, turn=turn, reason=reason)
 
 

@@ -158,7 +158,7 @@ def either(ledger: LedgerReader, name: str) -> View:
     if name.isdecimal():
         return version(ledger, int(name))
     if not name:
-        raise NotInLedger("say which version or turn", remedy="'openclaw-rl versions' lists versions")
+        raise NotInLedger("no version or turn is named", remedy="'openclaw-rl versions' lists versions")
     return turn(ledger, name)
 
 
