@@ -61,8 +61,8 @@ def ledger_path(config: Config) -> Path:
     return config.run.dir / "ledger.db"
 
 
-def patient(config: Config) -> Config:
-    """The same settings, but a step waits for a full batch, however long: then the clock decides nothing."""
+def full_batches_only(config: Config) -> Config:
+    """The same settings, but a step waits for a full batch, however long, so that no clock decides anything."""
     train = config.train.model_copy(update={"max_wait": math.inf, "idle_wait": math.inf})
     return config.model_copy(update={"train": train})
 
@@ -71,7 +71,7 @@ class App:
     """The parts of one process, built but not started."""
 
     def __init__(self, config: Config, *, loops: Sequence[Writer] = LOOPS, policy: bool = False) -> None:
-        """``policy`` True builds one even if no loop asks for it."""
+        """``policy`` True builds one even if no loop needs it."""
         refuse_unworkable(config, loops)
         self.config = config
         self.names = tuple(loops)
@@ -81,7 +81,7 @@ class App:
         self._ledgers: dict[str, LedgerWriter] = {}
         self._env_key: str | None = None
         self._recorder: Recorder | None = None
-        self._own: LazyPolicy | None = None
+        self._gate_policy: LazyPolicy | None = None
         self.api: Any = None
         try:
             self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
@@ -117,9 +117,9 @@ class App:
 
         assert self.policy is not None
         self._turns = self._opened(ServeLedger(ledger_path(self.config), sync=self.config.store.sync))
-        return ServeLoop(self.policy, LiveVersions(self._turns), alarms=self._unkept)
+        return ServeLoop(self.policy, LiveVersions(self._turns), alarms=self._storage_alarms)
 
-    def _unkept(self) -> list[dict[str, Any]]:
+    def _storage_alarms(self) -> list[dict[str, Any]]:
         return self.api.state.server.answerer.recorder.alarms() if self.api is not None else []
 
     def _collect_loop(self) -> Loop:
@@ -176,10 +176,10 @@ class App:
         if settings.mode == "off":
             log.warning("gate.mode is off: every version is served unexamined")
             return None
-        self._own = None if self.policy is not None else LazyPolicy(lambda: build_policy(self.config))
+        self._gate_policy = None if self.policy is not None else LazyPolicy(lambda: build_policy(self.config))
         return VersionGate(
             ledger,
-            self._own or self._lent,
+            self._gate_policy or self._borrow,
             limits=gate_limits(self.config),
             sampling=default_sampling(self.config),
             user_score=lambda case: reaction_of(case).score,
@@ -188,7 +188,7 @@ class App:
             tokens=settings.tokens,
         )
 
-    async def _lent(self) -> Policy:
+    async def _borrow(self) -> Policy:
         assert self.policy is not None
         return self.policy
 
@@ -205,7 +205,7 @@ class App:
 
         run = self.config.run
         path = run.dir / "record.jsonl" if run.record else None
-        self._recorder = Recorder(ledger, path, open_sinks(run.sinks, run.dir.absolute()))
+        self._recorder = Recorder(ledger, path, open_sinks(run.sinks, run.dir))
         return self._recorder
 
     def _build_api(self) -> Any:
@@ -245,7 +245,7 @@ class App:
 
     def _generate(self) -> Generate:
         path = self.config.policy.generate
-        return plugins.resolve("generate", path) if path else straight
+        return plugins.resolve("generate", path) if path else generate_directly
 
     # --- running ---
 
@@ -263,7 +263,7 @@ class App:
             await self._stop()
 
     async def _stop(self) -> None:
-        for part in (self.trainer, self.policy, self._own):
+        for part in (self.trainer, self.policy, self._gate_policy):
             if part is not None:
                 await part.stop()
         if self._recorder is not None:
@@ -284,7 +284,7 @@ class App:
         return await drain(list(self.loops.values()))
 
     @classmethod
-    def hurried(cls, config: Config, *, loops: Sequence[Writer]) -> App:
+    def without_waiting(cls, config: Config, *, loops: Sequence[Writer]) -> App:
         """An app that does not wait for a batch to fill: for `--once`, which trains what is there and ends."""
         train = config.train.model_copy(update={"max_wait": 0.0})
         return cls(config.model_copy(update={"train": train}), loops=loops)
@@ -344,7 +344,7 @@ class App:
             await server.end()
 
 
-def straight(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
+def generate_directly(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
     """Ask the policy as it is."""
     return policy.generate(prompt, sampling, version=version)
 

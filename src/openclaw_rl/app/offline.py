@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openclaw_rl.app.application import App, ledger_path, patient
+from openclaw_rl.app.application import App, full_batches_only, ledger_path
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
@@ -54,7 +54,7 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
     for file in files:
         if not file.is_file():
             raise ConfigError(f"train.data: there is no file {file}", remedy="give the path of a JSON or JSONL file")
-    app = App(patient(config), loops=("collect", "judge", "train"), policy=True)
+    app = App(full_batches_only(config), loops=("collect", "judge", "train"), policy=True)
     async with app.started():
         with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
             assert app.policy is not None

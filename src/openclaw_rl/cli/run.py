@@ -117,7 +117,7 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
     _begin(resolved)
 
     async def go() -> None:
-        build = App.hurried if once else App
+        build = App.without_waiting if once else App
         app = build(resolved.config, loops=(only,) if only else LOOPS)
         click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
         if app.shared:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl.app.application import LOOPS, App, ledger_path, patient
+from openclaw_rl.app.application import LOOPS, App, full_batches_only, ledger_path
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.experiments.cells import METHODS, Cell
@@ -217,12 +217,12 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
     keys.chmod(0o600)
     method = {"method": cell.arm} if cell.arm in METHODS else {}
     changes: dict[str, dict[str, Any]] = {
-        "run": {"dir": folder, "seed": cell.seed},
+        "run": {"dir": folder.absolute(), "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
         "train": {**method, "save_dir": None, "share": "all"},
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
-    return patient(config.model_copy(update=changed))
+    return full_batches_only(config.model_copy(update=changed))
 
 
 async def ability(policy: Policy) -> float:

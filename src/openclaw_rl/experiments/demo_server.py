@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openclaw_rl.app.application import App, ledger_path, patient
+from openclaw_rl.app.application import App, full_batches_only, ledger_path
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Policy
@@ -75,7 +75,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
     from openclaw_rl.clients.api import ApiClient
 
     shared = config.train.model_copy(update={"share": "all"})  # its users are simulated and have one preference
-    app, stop = App(patient(config.model_copy(update={"train": shared}))), asyncio.Event()
+    app, stop = App(full_batches_only(config.model_copy(update={"train": shared}))), asyncio.Event()
     assert app.policy is not None, "an app with all loops answers"
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
