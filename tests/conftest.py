@@ -73,3 +73,9 @@ def system(tmp_path: Path) -> Iterator[System]:
     yield system
     if system.process.poll() is None:
         system.kill()
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory of its own, without a file of settings."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
