@@ -113,8 +113,10 @@ def _settle(path: Path, turns: int) -> None:
             "INSERT INTO verdicts (turn, score, source, votes, hints, judge, seconds, note, feedback_seen, at)"
             " SELECT id, 1, 'judge', '[]', '[]', '', 0, '', 0, at FROM turns"
         )
-        db.execute("INSERT INTO trained SELECT id, 1 FROM turns")
-        db.executemany("INSERT INTO cursors VALUES (?, ?)", [(n, turns) for n in ("turns", "outcomes", "verdicts")])
+        db.execute("INSERT INTO trained (turn, step) SELECT id, 1 FROM turns")
+        db.executemany(
+            "INSERT INTO cursors (name, seq) VALUES (?, ?)", [(n, turns) for n in ("turns", "outcomes", "verdicts")]
+        )
 
 
 def timed(add: Callable[[Turn], None], templates: list[Turn], count: int) -> list[float]:

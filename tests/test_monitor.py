@@ -172,7 +172,7 @@ class Served(TemporaryLedger):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        self.loop = train_loop(self.train, FakeTrainer(), root, monitor=VersionMonitor(self.train))
+        self.loop = train_loop(self.train, FakeTrainer(), root, monitor=VersionMonitor(self.train, rules=RULES))
 
     def served(
         self, version: int, scores: Sequence[float], hint: str | None = None, *, trainable: bool = True

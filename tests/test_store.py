@@ -43,7 +43,7 @@ from openclaw_rl.types import (
     Version,
 )
 from openclaw_rl.versions import LiveVersions, VersionManager, checkpoints
-from openclaw_rl.versions.checkpoints import Checkpoint, Memory
+from openclaw_rl.versions.checkpoints import Checkpoint, TrainingProgress
 
 words = st.text(max_size=40)
 ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=50).map(tuple)
@@ -419,12 +419,15 @@ def test_a_run_that_was_moved_still_finds_its_adapters(tmp_path: Path) -> None:
 
 def test_many_processes_may_begin_a_ledger_at_once(ledger_path: Path) -> None:
     code = (
-        "import sys; from test_store import one_of_each; print('ready', flush=True); sys.stdin.readline();"
-        "one_of_each(sys.argv[1], sys.argv[2]).close(); print('done')"
+        "import sys; from openclaw_rl import store; print('ready', flush=True); sys.stdin.readline();"
+        "path, name, *sync = sys.argv[1:]; getattr(store, name)(path, **({'sync': sync[0]} if sync else {})).close();"
+        "print('done')"
     )
     command = [sys.executable, "-c", code, str(ledger_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": Path(__file__).parent}
-    others = [subprocess.Popen([*command, writer], **pipes) for writer in WRITERS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    durable = [["ServeLedger", "full"], ["ImportLedger", "full"], ["TrainLedger", "full"]]
+    opened = [["CollectLedger"], ["JudgeLedger"], *durable]
+    others = [subprocess.Popen([*command, *words], **pipes) for words in opened]
     for other in others:
         assert other.stdout.readline() == "ready\n"
     for other in others:
@@ -527,9 +530,10 @@ def test_a_ledger_of_layout_6_opens_with_its_states_as_fields_and_goes_on(ledger
 def test_a_checkpoint_is_known_again_by_its_directory_in_a_ledger_of_layout_6(ledger_path: Path) -> None:
     of_layout_6(ledger_path)
     same, other = (
-        Checkpoint(directory=Path("/elsewhere/versions") / name, base="b", memory=Memory()) for name in ("000007", "7")
+        Checkpoint(directory=Path("/elsewhere/versions") / name, base="b", progress=TrainingProgress())
+        for name in ("000007", "7")
     )
     with one_of_each(ledger_path, "train") as train:
-        assert not checkpoints.fresh(same, train.versions())
+        assert not checkpoints.to_be_adopted(same, train.versions())
         with pytest.raises(ConfigError, match="this run has versions of its own already"):
-            checkpoints.fresh(other, train.versions())
+            checkpoints.to_be_adopted(other, train.versions())

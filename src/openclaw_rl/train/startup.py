@@ -30,8 +30,8 @@ def checkpoint_to_adopt(versions: LiveVersions, origin: RunOrigin) -> Checkpoint
     """What ``resume`` names, None if it names nothing or was adopted before; raises ConfigError if it cannot be."""
     if origin.resume is None:
         return None
-    found = checkpoints.examine(origin.resume, base=origin.base)
-    return found if checkpoints.fresh(found, versions.versions()) else None
+    found = checkpoints.read_checkpoint(origin.resume, base=origin.base)
+    return found if checkpoints.to_be_adopted(found, versions.versions()) else None
 
 
 def begin(versions: VersionManager, origin: RunOrigin, checkpoint: Checkpoint | None) -> Version | None:

@@ -17,7 +17,7 @@ from openclaw_rl.train.samples import SampleSettings, TrainingBatch, with_advant
 from openclaw_rl.train.startup import RunOrigin
 from openclaw_rl.types import Drop, Sample, Step, Version
 from openclaw_rl.versions import VersionLedger, VersionManager, checkpoints
-from openclaw_rl.versions.checkpoints import Memory
+from openclaw_rl.versions.checkpoints import TrainingProgress
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ class StepRunner:
 
     async def run(self, chosen: Sequence[Sample]) -> int:
         """Take one step with these samples, or with a part of them after a failure; how many it used up."""
-        memory = await asyncio.to_thread(self._memory)
-        batch = self._batch(chosen, memory)
-        number = memory.step + 1
+        progress = await asyncio.to_thread(self._progress)
+        batch = self._batch(chosen, progress)
+        number = progress.step + 1
         parent = await asyncio.to_thread(self._versions.current)
         target = self._origin.folder(await asyncio.to_thread(self._versions.next_number))
         try:
@@ -76,21 +76,21 @@ class StepRunner:
         await asyncio.to_thread(self._publish, batch, number, parent, result)
         return len(batch.samples)
 
-    def _memory(self) -> Memory:
+    def _progress(self) -> TrainingProgress:
         """The newest step and the baselines after it; before the first step of this run, those of the live version."""
         last = self._ledger.last_step()
         if last is not None:
-            return Memory(step=last.number, baselines=last.baselines)
+            return TrainingProgress(step=last.number, baselines=last.baselines)
         adapter = self._versions.current().adapter
-        return checkpoints.recall(Path(adapter)) if adapter else Memory()
+        return checkpoints.load_progress(Path(adapter)) if adapter else TrainingProgress()
 
-    def _batch(self, chosen: Sequence[Sample], memory: Memory) -> TrainingBatch:
+    def _batch(self, chosen: Sequence[Sample], progress: TrainingProgress) -> TrainingBatch:
         """The samples with their advantages; after a failure a part of them, with those that they have in the whole."""
-        whole = with_advantages(chosen, baselines=memory.baselines, settings=self._samples)
+        whole = with_advantages(chosen, baselines=progress.baselines, settings=self._samples)
         size = self._bisection.size(len(chosen))
         if size == len(chosen):
             return whole
-        part = with_advantages(chosen[:size], baselines=memory.baselines, settings=self._samples)
+        part = with_advantages(chosen[:size], baselines=progress.baselines, settings=self._samples)
         return TrainingBatch(samples=whole.samples[:size], baselines=part.baselines)
 
     async def _train(self, batch: TrainingBatch, *, number: int, parent: Version, target: Path) -> StepResult:
@@ -118,7 +118,7 @@ class StepRunner:
             if not batch.without_signal:
                 self._control.alarm(str(result.skipped))
         else:
-            checkpoints.remember(result.adapter, Memory(step=number, baselines=batch.baselines))
+            checkpoints.save_progress(result.adapter, TrainingProgress(step=number, baselines=batch.baselines))
             version = self._version(step, parent, result.adapter)
             self._ledger.add_step(step, version, drops)
             self._offer(version)

@@ -1,4 +1,4 @@
-"""A version's directory as a place to go on from, in this run or another.
+"""Checkpoints: a version's directory, from which training goes on in this run or another.
 
 The trainer's own files (weights, optimiser, random state) lie beside ``manifest.json``, which names the base and the
 step; ``loop.json`` holds what the loop must remember: how many steps were taken, and the users' baselines.
@@ -18,11 +18,11 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Baseline, Version
 
 MANIFEST = "manifest.json"
-MEMORY = "loop.json"
+PROGRESS = "loop.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class TrainingProgress:
     """Where a run stood after a version was made."""
 
     step: int = 0
@@ -35,29 +35,29 @@ class Checkpoint:
 
     directory: Path
     base: str
-    memory: Memory
+    progress: TrainingProgress
 
 
-def remember(directory: str, memory: Memory) -> None:
-    """Put the loop's memory beside a trainer's files; a version that lies elsewhere than on this disk has none."""
+def save_progress(directory: str, progress: TrainingProgress) -> None:
+    """Put the training progress beside a trainer's files; a version that lies elsewhere than on this disk has none."""
     path = Path(directory)
     if path.is_dir():
-        files.write(path / MEMORY, json.dumps({"step": memory.step, "baselines": dict(memory.baselines)}))
+        files.write(path / PROGRESS, json.dumps({"step": progress.step, "baselines": dict(progress.baselines)}))
 
 
-def recall(directory: Path) -> Memory:
-    """What `remember` wrote; the manifest's step and no baselines where it wrote nothing."""
-    if (directory / MEMORY).exists():
-        kept = _json(directory / MEMORY)
-        return Memory(
+def load_progress(directory: Path) -> TrainingProgress:
+    """What `save_progress` wrote; the manifest's step and no baselines where it wrote nothing."""
+    if (directory / PROGRESS).exists():
+        kept = _json(directory / PROGRESS)
+        return TrainingProgress(
             step=int(kept["step"]),
             baselines={user: Baseline.read(written) for user, written in kept["baselines"].items()},
         )
     manifest = _json(directory / MANIFEST) if (directory / MANIFEST).exists() else {}
-    return Memory(step=int(manifest.get("step") or 0))
+    return TrainingProgress(step=int(manifest.get("step") or 0))
 
 
-def examine(directory: Path, *, base: str) -> Checkpoint:
+def read_checkpoint(directory: Path, *, base: str) -> Checkpoint:
     """The checkpoint in a directory; raises ConfigError if it is none, is damaged, or is of other weights."""
     directory = directory.expanduser().absolute()
     if not (directory / MANIFEST).is_file():
@@ -67,10 +67,10 @@ def examine(directory: Path, *, base: str) -> Checkpoint:
         raise _refused(
             directory, f"it was trained on {manifest.get('base')!r}, not on {base!r}", "set policy.model to its base"
         )
-    return Checkpoint(directory=directory, base=base, memory=recall(directory))
+    return Checkpoint(directory=directory, base=base, progress=load_progress(directory))
 
 
-def fresh(checkpoint: Checkpoint, versions: Sequence[Version]) -> bool:
+def to_be_adopted(checkpoint: Checkpoint, versions: Sequence[Version]) -> bool:
     """Whether it is still to be adopted: False once it has been; raises ConfigError in a run that went another way."""
     trained = [version for version in versions if version.number > 0]
     if not trained:
