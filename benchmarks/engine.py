@@ -172,8 +172,8 @@ def _size(model: Any) -> int:
 
 
 def _prompts(model: Any, count: int, length: int, *, seed: int = 0) -> list[list[int]]:
-    chance = torch.Generator().manual_seed(seed)
-    return torch.randint(3, min(model.config.vocab_size, 40000), (count, length), generator=chance).tolist()
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(3, min(model.config.vocab_size, 40000), (count, length), generator=rng).tolist()
 
 
 def _submit(machine: Engine, index: int, prompt: Sequence[int], count: int, version: int) -> None:

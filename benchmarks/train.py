@@ -4,7 +4,7 @@
     python benchmarks/train.py --shape 4b --device cuda --compile   4B-shaped random weights in bfloat16
     python benchmarks/train.py --curve                    cost by turns: 2, 4, 8, 16, 32
 
-Both roads compute the same: for each turn the student with gradient, the base under the plain prompt (for the KL) and
+Both ways compute the same: for each turn the student with gradient, the base under the plain prompt (for the KL) and
 the teacher under each hint, and the default loss; how alike their gradients are is printed beside the times, which
 are the best of ``--repeat`` after a warm-up.
 Where TRL is installed, its GRPO trainer computes the same turns as far as it can say them: the scalar loss and the
@@ -33,9 +33,9 @@ from torch import Tensor
 from openclaw_rl import losses
 from openclaw_rl.app.factories import build_trainer
 from openclaw_rl.backends.local.training.batch import (
+    ComputedTokens,
     Net,
     Student,
-    TokenCount,
     TrainBatch,
     collate,
     gradient,
@@ -60,7 +60,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True},
 }
 SESSION = {"tiny": (150, 20, 20), "135m": (100, 20, 20), "4b": (1500, 200, 200)}
-"""tokens of the first prompt, of each reply, of what is said after it"""
+"""tokens of the first prompt, of each reply, of what follows it"""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def attend(bench: Bench, how: str) -> None:
 def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list[Tokens | None]]]:
     """A conversation whose every request extends the one before; hints go in before the last message's end."""
     make, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
-    first, reply, said = SESSION[shape]
+    first, reply, after = SESSION[shape]
 
     def words(count: int) -> tuple[int, ...]:
         return tuple(make.randrange(vocabulary) for _ in range(count))
@@ -138,22 +138,22 @@ def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list
             )
         )
         views.append([(*history[:-4], *words(30), *history[-4:]) for _ in range(hints)])
-        history = (*history, *answer, *words(said))
+        history = (*history, *answer, *words(after))
     return samples, views
 
 
 @torch.no_grad()
 def sampled_now(bench: Bench, samples: Sequence[Sample]) -> list[Sample]:
-    """The samples as if the model itself had just said them."""
+    """The samples as if the model itself had just sampled them."""
     attend(bench, bench.plain_attention)
     bench.model.eval()
 
-    def said(sample: Sample) -> Sample:
+    def sampled(sample: Sample) -> Sample:
         reply = torch.tensor(sample.reply_tokens, device=bench.device)
         of_all = plain_logprobs(bench, sample.prompt_tokens, sample.reply_tokens)
         return replace(sample, logprobs=tuple(of_all.gather(1, reply[:, None])[:, 0].tolist()))
 
-    return [said(sample) for sample in samples]
+    return [sampled(sample) for sample in samples]
 
 
 def slopes(bench: Bench, work: Callable[[], object]) -> Tensor:
@@ -168,12 +168,12 @@ def forget(bench: Bench) -> None:
         parameter.grad = None
 
 
-# --- two roads
+# --- the two ways
 
 
-def tree_step(bench: Bench, batch: TrainBatch, budget: int | None) -> TokenCount:
+def tree_step(bench: Bench, batch: TrainBatch, budget: int | None) -> ComputedTokens:
     attend(bench, ATTENTION)
-    layer, count = bench.model.get_output_embeddings(), TokenCount()
+    layer, count = bench.model.get_output_embeddings(), ComputedTokens()
     head = Head(weight=layer.weight)
 
     if bench.model.training != bench.model.is_gradient_checkpointing:  # as the trainer does: there is no dropout
@@ -221,12 +221,12 @@ def turn_by_turn(bench: Bench, samples: Sequence[Sample], views: Sequence[Sequen
         torch.autograd.backward(losses.loss(inputs, settings())[0])
 
 
-# --- a third road, where it is installed
+# --- TRL, where it is installed
 
 
 @dataclass(frozen=True)
 class Grpo:
-    """TRL's GRPO trainer on the same weights; it query_blocks at ``at_once`` padded turns in each pass."""
+    """TRL's GRPO trainer on the same weights; it takes ``at_once`` padded turns in each pass."""
 
     bench: Bench
     trainer: Any
@@ -264,16 +264,16 @@ class Grpo:
     def step(self, samples: Sequence[Sample]) -> None:
         attend(self.bench, self.bench.plain_attention)
         for first in range(0, len(samples), self.at_once):
-            asked = self._padded(samples[first : first + self.at_once])
-            ids = torch.cat([asked["prompt_ids"], asked["completion_ids"]], 1)
-            mask = torch.cat([asked["prompt_mask"], asked["completion_mask"]], 1)
-            keep = asked["completion_ids"].shape[1]
+            padded = self._padded(samples[first : first + self.at_once])
+            ids = torch.cat([padded["prompt_ids"], padded["completion_ids"]], 1)
+            mask = torch.cat([padded["prompt_mask"], padded["completion_mask"]], 1)
+            keep = padded["completion_ids"].shape[1]
             self.bench.model.eval()
             with torch.no_grad(), self.bench.wrapped.disable_adapter():
                 known = self.trainer._get_per_token_logps_and_entropies(self.bench.wrapped, ids, mask, keep)[0]
             self.bench.model.train()
             with self.bench.cast():
-                loss = self.trainer.compute_loss(self.bench.wrapped, asked | {"ref_per_token_logps": known})
+                loss = self.trainer.compute_loss(self.bench.wrapped, padded | {"ref_per_token_logps": known})
             torch.autograd.backward(loss)
 
     def _padded(self, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -371,7 +371,7 @@ def peak_flops(device: torch.device) -> float:
     return 2 * size**3 / best
 
 
-def floor_seconds(bench: Bench, batch: TrainBatch, count: TokenCount, hints: int, flops: float) -> float:
+def floor_seconds(bench: Bench, batch: TrainBatch, count: ComputedTokens, hints: int, flops: float) -> float:
     """The multiplications that cannot be avoided: each packed token forward, the student's back again, and the head.
 
     What tokens see of each other is counted apart in the line below it.
@@ -400,7 +400,7 @@ def one_run(args: argparse.Namespace, bench: Bench) -> None:
     turns = measure(bench, lambda: turn_by_turn(bench, samples, views), args.repeat)
     wanted = slopes(bench, lambda: turn_by_turn(bench, samples, views))
     theirs = against_trl(args, bench) if find_spec("trl") else None
-    if args.compile:  # only the tree's road: the others are measured as people run them
+    if args.compile:  # only for the tree: the others are measured as people run them
         compile_layers(bench.model)
     counted = tree_step(bench, batch, args.budget)
     tree = measure(bench, lambda: tree_step(bench, batch, args.budget), args.repeat)
@@ -459,8 +459,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--budget", type=int, default=None, help="tokens at once; default: all")
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing, for both")
-    parser.add_argument("--trl-turns", type=int, default=1, help="padded turns that TRL query_blocks at in one pass")
-    parser.add_argument("--compile", action="store_true", help="compile the layers on the tree's road")
+    parser.add_argument("--trl-turns", type=int, default=1, help="padded turns that TRL takes in one pass")
+    parser.add_argument("--compile", action="store_true", help="compile the layers for the token tree")
     parser.add_argument("--curve", action="store_true")
     args = parser.parse_args()
     bench = build(args.shape, torch.device(args.device), args.recompute)

@@ -17,7 +17,7 @@ from openclaw_rl.backends.hf.adapters import version_model
 from openclaw_rl.backends.local.engine import attention
 from openclaw_rl.backends.local.engine import model_runner as runners
 from openclaw_rl.backends.local.engine import packed_linear as matrices
-from openclaw_rl.backends.local.engine.attention import Layout, Singles, Span
+from openclaw_rl.backends.local.engine.attention import DecodeLayout, Layout, Span
 from openclaw_rl.backends.local.engine.detokenizer import IncrementalDetokenizer, StopStrings
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished, TokenDelta
@@ -443,7 +443,7 @@ def test_single_tokens_answered_together_equal_those_answered_one_by_one(
     tokens, keep = torch.tensor([7, 8]), torch.tensor([0, 1])
     apart = runner(tokens, Layout(room, [Span(slot, 1) for slot in slots]), keep)
     starts = torch.tensor([slot.start for slot in slots])
-    together = runner(tokens, Singles(room, starts, torch.tensor([40, 70]), 128), keep)
+    together = runner(tokens, DecodeLayout(room, starts, torch.tensor([40, 70]), 128), keep)
     assert torch.allclose(apart, together, atol=1e-4)
 
 

@@ -28,9 +28,9 @@ from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import manifest as train_manifest
 from openclaw_rl.backends.local.training.alarms import norm_alarm
 from openclaw_rl.backends.local.training.batch import (
+    ComputedTokens,
     Net,
     Student,
-    TokenCount,
     TrainBatch,
     collate,
     gradient,
@@ -202,9 +202,9 @@ def net(model: Any, tree: bool = True) -> Net:
 
 def by_tree(
     model: Any, base: Any, batch: TrainBatch, loss: LossSettings, *, k: int, budget: int | None, tree: bool = True
-) -> tuple[LossInputs, dict[str, float], TokenCount]:
+) -> tuple[LossInputs, dict[str, float], ComputedTokens]:
     """The trainer's road, and its inputs once more for a look at them."""
-    count = TokenCount()
+    count = ComputedTokens()
     teacher = net(base, tree)
     others = run_references(batch, teacher, teacher, k=k, budget=budget, count=count)
     student = Student(net=net(model, tree))
@@ -212,7 +212,7 @@ def by_tree(
         batch, student, others, lambda x: losses.loss(x, loss), lambda _: None, k=k, budget=budget, count=count
     )
     assert why is None
-    at_tokens = torch.cat(hidden_states(student.net, batch.plain, budget, TokenCount()))
+    at_tokens = torch.cat(hidden_states(student.net, batch.plain, budget, ComputedTokens()))
     return loss_inputs(batch, at_tokens, student.net.head, others, k=k)[0], metrics, count
 
 
@@ -287,7 +287,7 @@ def test_recomputed_layers_and_many_query_blocks_change_nothing(monkeypatch: pyt
 def test_a_session_is_computed_once_and_not_once_per_turn() -> None:
     prompts = [list(range(1, 11 + 10 * turn)) for turn in range(4)]  # 10, 20, 30, 40 ids, each extending the last
     samples = [sample(prompt, [50, 51]) for prompt in prompts]
-    count = TokenCount()
+    count = ComputedTokens()
     student, _, _ = pair("llama")
     hidden_states(
         net(student),

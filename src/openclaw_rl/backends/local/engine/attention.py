@@ -34,7 +34,7 @@ class Span:
     count: int
 
 
-class Places(Protocol):
+class AttentionLayout(Protocol):
     """Where the `[N]` tokens of one pass stand."""
 
     positions: torch.Tensor
@@ -46,7 +46,7 @@ class Places(Protocol):
         ...
 
 
-class Singles:
+class DecodeLayout:
     """One token of each of `[n]` sequences, answered together from copies of their pasts, ``length`` rows each."""
 
     def __init__(self, kv_cache: KVCache, starts: torch.Tensor, positions: torch.Tensor, length: int) -> None:
@@ -141,7 +141,7 @@ class Layout:
         keys, values = (views[layer] for views in self._pasts[index])
         if window:
             keys, values = keys[:, :, -window:], values[:, :, -window:]
-        # as in `Singles`: the heads of a group stand in for query positions
+        # as in `DecodeLayout`: the heads of a group stand in for query positions
         grouped = query.view(1, keys.shape[1], -1, query.shape[-1])
         return functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).reshape(query.shape)
 
@@ -186,7 +186,7 @@ class Layout:
         short = [index for place, index in enumerate(by_length, 1) if place * self._ends[index] <= COPIED]
         return sorted(short) if len(short) > 1 else []
 
-    def _gather(self) -> tuple[torch.Tensor, Singles]:
+    def _gather(self) -> tuple[torch.Tensor, DecodeLayout]:
         """Where the grouped tokens stand, and how they are answered."""
         counts = [span.count for span in self.spans]
         firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
@@ -196,7 +196,7 @@ class Layout:
         starts = torch.tensor([self.spans[index].slot.start for index in found], device=device)
         stride = STRIDE if device.type == "cuda" else 1  # a CPU needs no few shapes, and copies what it reads
         length = -(-max(self._ends[index] for index in found) // stride) * stride
-        return where, Singles(self.kv_cache, starts, self.positions[where], length)
+        return where, DecodeLayout(self.kv_cache, starts, self.positions[where], length)
 
 
 def _additive(seen: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -213,7 +213,7 @@ def _attention(
     value: torch.Tensor,
     _mask: torch.Tensor | None,
     *,
-    layout: Places,
+    layout: AttentionLayout,
     scaling: float,
     sliding_window: int | None = None,
     **_rest: Any,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from openclaw_rl.backends.local.engine.attention import Layout, Singles
+from openclaw_rl.backends.local.engine.attention import DecodeLayout, Layout
 from openclaw_rl.backends.local.engine.kv_cache import KVCache
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner
 
@@ -61,7 +61,7 @@ class GraphedRunner:
             # everything but the inputs is made inside, so that it lives in the memory of the graph
             tokens, starts, positions = inputs
             keep = torch.arange(size, device=device)
-            return self._runner(tokens, Singles(self._kv_cache, starts, positions, length), keep)
+            return self._runner(tokens, DecodeLayout(self._kv_cache, starts, positions, length), keep)
 
         try:
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from openclaw_rl.backends.local.engine.attention import NAME, Layout, Places, Span
+from openclaw_rl.backends.local.engine.attention import NAME, AttentionLayout, Layout, Span
 from openclaw_rl.backends.local.engine.kv_cache import KVCache
 from openclaw_rl.backends.local.engine.packed_linear import LinearPacker, PackedLinear, worth_packing
 from openclaw_rl.errors import ModelRefused
@@ -34,7 +34,7 @@ class TransformersRunner:
         self.model = model
         model.set_attn_implementation(NAME)
 
-    def __call__(self, tokens: torch.Tensor, layout: Places, keep: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: AttentionLayout, keep: torch.Tensor) -> torch.Tensor:
         output = self.model(
             input_ids=tokens[None],
             position_ids=layout.positions[None],
@@ -91,7 +91,7 @@ class FusedRunner:
         plain = config.hidden_act == "silu" if config.model_type in FUSED else False
         return plain and model.lm_head.bias is None and not getattr(config, "mlp_bias", False)
 
-    def __call__(self, tokens: torch.Tensor, layout: Places, keep: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: torch.Tensor, layout: AttentionLayout, keep: torch.Tensor) -> torch.Tensor:
         x = functional.embedding(tokens, self.embedding)
         cos, sin = (part[0, :, None] for part in self.rotary(x[None], layout.positions[None]))
         half = self.dim // 2
@@ -106,7 +106,7 @@ class FusedRunner:
         return self.head(functional.rms_norm(x[keep], size, self.norm, self.eps)).float()
 
     def _attend(
-        self, index: int, layer: _Layer, h: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: Places
+        self, index: int, layer: _Layer, h: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, layout: AttentionLayout
     ) -> torch.Tensor:
         turned = self.heads + self.kv_heads
         y = layer.qkv(h).view(len(h), -1, self.dim)

@@ -94,7 +94,7 @@ def _path(prompt: Tokens, reply: Tokens) -> TokenPath:
 
 
 @dataclass(slots=True)
-class TokenCount:
+class ComputedTokens:
     """What was computed: packed tokens, the tokens of the same sequences one by one, forward passes."""
 
     packed: int = 0
@@ -108,7 +108,7 @@ class TokenCount:
 
 
 @torch.no_grad()
-def hidden_states(net: Net, paths: Sequence[TokenPath], budget: int | None, count: TokenCount) -> list[Tensor]:
+def hidden_states(net: Net, paths: Sequence[TokenPath], budget: int | None, count: ComputedTokens) -> list[Tensor]:
     """For each path the hidden states [R, d] that predict its reply, without a gradient."""
     trees = pack(paths, budget=budget, share=net.tree)
     count.add(trees, paths)
@@ -152,7 +152,7 @@ def run_references(
     *,
     k: int,
     budget: int | None,
-    count: TokenCount,
+    count: ComputedTokens,
 ) -> References:
     """One pass through the teacher for all hinted views, one through the base and one through ``served`` for the rest.
 
@@ -173,7 +173,7 @@ def run_references(
     )
 
 
-def _sampled(batch: TrainBatch, net: Net, budget: int | None, count: TokenCount) -> Tensor:
+def _sampled(batch: TrainBatch, net: Net, budget: int | None, count: ComputedTokens) -> Tensor:
     """The log-prob [N] of each sampled token."""
     found = torch.cat(hidden_states(net, batch.plain, budget, count))
     norm = train_head.scan(found, net.head, batch.temperature, k=1).norm
@@ -299,7 +299,7 @@ def gradient(
     *,
     k: int,
     budget: int | None,
-    count: TokenCount,
+    count: ComputedTokens,
 ) -> tuple[dict[str, float], str | None]:
     """Add the batch's gradient to the student's parameters; the loss's metrics, and why it was not done or None.
 

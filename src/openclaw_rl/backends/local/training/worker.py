@@ -17,9 +17,9 @@ from openclaw_rl import plugins
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.training.alarms import StepSkipped, batch_alarm
 from openclaw_rl.backends.local.training.batch import (
+    ComputedTokens,
     LossFunction,
     References,
-    TokenCount,
     TrainBatch,
     collate,
     gradient,
@@ -123,7 +123,7 @@ class TrainWorker:
                 self._shrink(batch, str(error))
 
     def _try_gradient(self, batch: TrainBatch) -> dict[str, float]:
-        count, s = TokenCount(), self.settings
+        count, s = ComputedTokens(), self.settings
         self.policy.recompute(self.plan.recompute and _tokens(batch) > self.plan.spared)
         references = self._references(batch, count)
         measured: dict[str, float] = {}
@@ -145,7 +145,7 @@ class TrainWorker:
             "tree": float(self.policy.tree),
         }
 
-    def _references(self, batch: TrainBatch, count: TokenCount) -> References:
+    def _references(self, batch: TrainBatch, count: ComputedTokens) -> References:
         """What the student is compared with: the teacher, the base, and what is served where that is an average."""
         s, state = self.settings, self.checkpoints.state
         base = self.policy.base()
