@@ -75,8 +75,8 @@ def remove(run_dir: Path) -> None:
 def read(run_dir: Path) -> ServerAddress | None:
     """The address that was written last and not removed; None if there is none, or none that can be read."""
     try:
-        said = json.loads((run_dir / FILE).read_text("utf-8"))
-        return ServerAddress(host=said["host"], port=int(said["port"]), model=said["model"], pid=int(said["pid"]))
+        kept = json.loads((run_dir / FILE).read_text("utf-8"))
+        return ServerAddress(host=kept["host"], port=int(kept["port"]), model=kept["model"], pid=int(kept["pid"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

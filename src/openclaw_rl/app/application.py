@@ -93,7 +93,7 @@ class App:
 
     @property
     def shared(self) -> str | None:
-        """What the people who have a key share, to be said at the start; None where there is nobody to share with."""
+        """What the people who have a key share, shown at the start; None where there is nobody to share with."""
         return sharing_note(self.config)
 
     def _needs_policy(self) -> bool:

@@ -42,7 +42,7 @@ async def import_files(
 
 
 async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
-    """How the judge comes to its verdict on a turn: it is asked anew and nothing is written."""
+    """How the judge comes to its verdict on a turn: it judges anew and nothing is written."""
     from openclaw_rl.judge.explain import explain
 
     with LedgerReader(ledger_path(config)) as ledger:

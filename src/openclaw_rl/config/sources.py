@@ -2,7 +2,7 @@
 
     defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
 
-A later rank wins. Every value that is said is checked, even one that a later rank replaces; all that is wrong is said
+A later rank wins. Every value that is given is checked, even one that a later rank replaces; all that is wrong stands
 in one `ConfigError`, one line each. Secrets are `SecretStr` and appear in no message, table or text made here.
 The tree is declared in `settings`, the known names in `names`, and what a user is shown is made in `shown`.
 """
@@ -30,7 +30,6 @@ from openclaw_rl.errors import ConfigError
 DEFAULT_FILE: Final = Path("openclaw-rl.toml")
 PREFIX: Final = "OPENCLAW_RL__"
 _PRESETS: Final = Path(__file__).parent / "presets"
-_ONE_USER: Final = "default"
 _NOT_YET: Final = frozenset(path for path in SETTINGS if path.startswith(("gpus.", "cloud.")))
 """settings that users of the field know and set, whose part of the house is not built yet"""
 
@@ -42,8 +41,10 @@ def environment(name: str) -> str | None:
 
 def cache_dir() -> Path:
     """Where converted models are kept: ``OPENCLAW_RL_CACHE``, else the user's cache folder."""
-    said = environment("OPENCLAW_RL_CACHE")
-    return Path(said).expanduser().absolute() if said else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
+    given = environment("OPENCLAW_RL_CACHE")
+    return (
+        Path(given).expanduser().absolute() if given else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
+    )
 
 
 def presets() -> tuple[str, ...]:
@@ -213,7 +214,7 @@ def _take_file(draft: _Draft, file: Path, source: str) -> None:
 def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
     """Take the names users already know; gives the setting of each name that was set."""
     first: dict[str, tuple[str, Any]] = {}
-    for name, path, raw in _said(draft, environ):
+    for name, path, raw in _known_values(draft, environ):
         setting = SETTINGS[path]
         value = draft.check(setting, _typed(setting, raw), f"environment {name}")
         winner, taken = first.setdefault(path, (name, value))
@@ -226,7 +227,7 @@ def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: path for path, (name, _) in first.items()}
 
 
-def _said(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+def _known_values(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
     """Name, setting and text of each known environment name that is not empty, the grouped ones last."""
     for name, path in ENVIRONMENT.items():
         if text := environ.get(name, "").strip():
@@ -307,7 +308,7 @@ def _known_notes(known: Mapping[str, str], sources: Mapping[str, str]) -> Iterat
 
 
 def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> Iterator[str]:
-    """What a careful user would want to be told about these settings."""
+    """What a careful user would want to know about these settings."""
     secrets = [path for path, setting in SETTINGS.items() if setting.kind == "secret" and get(config, path) is not None]
     for path in secrets:
         if file and sources[path].startswith("file ") and _open_to_all(file):
@@ -342,57 +343,3 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             place.setdefault(name, {})[path.removeprefix(f"{owner}.")] = value
     return tree
-
-
-def api_keys(config: Config) -> Mapping[str, str]:
-    """The user of each bearer key: of the one key of the settings, and of the keys file. Empty: no key is asked for."""
-    keys: dict[str, str] = {}
-    if config.serve.api_key is not None:
-        keys[config.serve.api_key.get_secret_value()] = _ONE_USER
-    if config.serve.keys_file is not None:
-        found = list(_read_keys(config.serve.keys_file))
-        if not found:
-            raise ConfigError(
-                f"serve.keys_file {config.serve.keys_file} holds no key, so nobody could be told apart",
-                remedy='write one "user:key" to a line, or take serve.keys_file out',
-            )
-        for where, user, key in found:
-            if not (user and key):
-                raise ConfigError(
-                    f"keys file {where}: needs a user and a key",
-                    remedy="write one user:key to a line, env:NAME:key for an environment",
-                )
-            if keys.setdefault(key, user) != user:
-                raise ConfigError(f"keys file {where}: {user} and {keys[key]} have the same key")
-    return keys
-
-
-def _read_keys(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Place, user and key of each entry; no message shows a key."""
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"serve.keys_file {file} cannot be read: {reason}") from None
-    if file.suffix == ".toml":
-        yield from _read_toml_keys(file, text)
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            user, _, key = line.partition(":")
-            if user.strip() == "env":  # an environment has a name of two parts
-                name, _, key = key.partition(":")
-                user = f"env:{name.strip()}" if name.strip() else ""
-            yield f"{file}, line {number}", user.strip(), key.strip()
-
-
-def _read_toml_keys(file: Path, text: str) -> Iterator[tuple[str, str, str]]:
-    try:
-        users = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"keys file {file}: is not valid TOML: {error}") from None
-    for user, keys in users.items():
-        for key in keys if isinstance(keys, list) else [keys]:
-            if not isinstance(key, str):
-                raise ConfigError(f"keys file {file}: {user} must be a key or a list of keys, as text")
-            yield f"{file}, {user}", user.strip(), key.strip()
