@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,16 @@ async def test_a_run_directory_that_is_given_as_a_relative_path_is_found_again_f
         assert "under 30 words" in " ".join(read_rules(live.adapter))
     more = written(tmp_path / "b.jsonl", talk("three", WISH), talk("four", LISTS))
     assert (await train(tmp_path / "rl_buffer", more)).live == 2
+
+
+async def test_a_run_whose_versions_were_written_from_its_working_directory_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    await train(run, written(tmp_path / "a.jsonl", talk("one", WISH), talk("two", LISTS)))
+    with sqlite3.connect(run / "ledger.db") as ledger:
+        ledger.execute("UPDATE versions SET adapter = 'runs/one/versions/000001' WHERE number = 1")
+    ledger.close()
+    more = written(tmp_path / "b.jsonl", talk("three", WISH), talk("four", LISTS))
+    assert (await train(run, more)).live == 2
 
 
 async def test_the_same_file_again_trains_nothing_and_a_longer_one_only_what_is_new(tmp_path: Path) -> None:

@@ -253,7 +253,7 @@ def to_version(row: Row, root: Path) -> Version:
         number=row["number"],
         parent=row["parent"],
         base=row["base"],
-        adapter=str(root / row["adapter"]) if row["adapter"] else None,
+        adapter=_place(row["adapter"], root) if row["adapter"] else None,
         step=row["step"],
         note=row["note"],
         origin=row["origin"],
@@ -262,6 +262,19 @@ def to_version(row: Row, root: Path) -> Version:
         at=row["at"],
         state=row["state"],
     )
+
+
+def _place(adapter: str, root: Path) -> str:
+    """Where an adapter lies.
+
+    A run that was named by a relative path, such as ./runs/one, may have written runs/one/versions/000001, which began
+    at its working directory and not at the ledger's folder: it lies where the part after the folder's name leads.
+    """
+    place, parts = root / adapter, Path(adapter).parts
+    if root.name in parts and not place.exists():
+        inside = root.joinpath(*parts[parts.index(root.name) + 1 :])
+        return str(inside if inside.exists() else place)
+    return str(place)
 
 
 def _inside(adapter: str | None, root: Path) -> str | None:
