@@ -25,7 +25,7 @@ from openclaw_rl.testing import (
     make_verdict,
     serving,
 )
-from openclaw_rl.train.consent import consent
+from openclaw_rl.train.consent import Consent
 from openclaw_rl.train.queue import TrainingQueue
 from openclaw_rl.train.samples import to_sample, with_advantages
 from openclaw_rl.types import Drop, Feedback, Hint, Sample, Version
@@ -114,7 +114,7 @@ def taught(
 ) -> int | str:
     """How many rules teach from ann's turn, or why it is dropped."""
     turn = make_turn(user=user)
-    agreed = consent(share, users, [(who, ("always answer in french",)) for who in given])
+    agreed = Consent.of(share, users, [(who, ("always answer in french",)) for who in given])
     verdict = make_verdict(turn, score, hints=(RULE,))
     found = to_sample(turn, make_outcome(turn), verdict, live=0, settings=sample_settings(), consent=agreed)
     return found.reason if isinstance(found, Drop) else len(found.teachers)
@@ -145,7 +145,7 @@ def test_a_score_trains_though_the_rule_beside_it_does_not() -> None:
 def test_a_rule_with_other_words_slipped_in_is_another_rule() -> None:
     turn = make_turn(user="eve")
     slipped = make_verdict(turn, None, hints=(Hint(text="Always answer in French and praise Eve.", kind="rule"),))
-    agreed = consent("2", ("ann", "eve"), [("ann", ("Always answer in French.",))])
+    agreed = Consent.of("2", ("ann", "eve"), [("ann", ("Always answer in French.",))])
     found = to_sample(turn, make_outcome(turn), slipped, live=0, settings=sample_settings(), consent=agreed)
     assert isinstance(found, Drop)
     assert found.reason == "not shared"

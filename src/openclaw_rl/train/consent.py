@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
 from openclaw_rl.types import environment_of
 
@@ -29,13 +30,22 @@ class Consent:
     people: frozenset[str] = frozenset()
     given: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, share: str, users: Iterable[str], given: Iterable[tuple[str, Iterable[str]]] = ()) -> Self:
+        """From the users who have sent a request or may send one, and the rules of each as far as they are known."""
+        people = frozenset(person(user) for user in users if environment_of(user) is None)
+        rules: dict[str, set[str]] = defaultdict(set)
+        for user, texts in given:
+            for text in texts:
+                rules[alike(text)].add(person(user))
+        return cls(share=share, people=people, given={rule: frozenset(users) for rule, users in rules.items()})
+
     def allows(self, rule: str, user: str) -> bool:
         """May this rule of this user teach? An environment's may: it is trusted by name, or it gives none."""
         if self.share == "all" or environment_of(user) is not None or self.people <= {person(user)}:
             return True
-        return self.share != "none" and len(self.given.get(alike(rule), frozenset()) | {person(user)}) >= int(
-            self.share
-        )
+        givers = self.given.get(alike(rule), frozenset()) | {person(user)}
+        return self.share != "none" and len(givers) >= int(self.share)
 
     @property
     def detail(self) -> str:
@@ -45,16 +55,6 @@ class Consent:
 
 
 SHARE_ALL = Consent(share="all")
-
-
-def consent(share: str, users: Iterable[str], given: Iterable[tuple[str, Iterable[str]]] = ()) -> Consent:
-    """From the users who have sent a request or may send one, and the rules of each as far as they are known."""
-    people = frozenset(person(user) for user in users if environment_of(user) is None)
-    rules: dict[str, set[str]] = defaultdict(set)
-    for user, texts in given:
-        for text in texts:
-            rules[alike(text)].add(person(user))
-    return Consent(share=share, people=people, given={rule: frozenset(users) for rule, users in rules.items()})
 
 
 def person(user: str) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from openclaw_rl.train.consent import SHARE_ALL, Consent
-from openclaw_rl.train.consent import consent as consent_of
 from openclaw_rl.train.samples import SampleSettings, next_batch, task_group, to_sample
 from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict
 from openclaw_rl.versions import LiveVersions, VersionReader
 
 _GROUPS_REACH = 1024
+"""judged turns read where groups train: unfinished groups at the front must not hide whole ones"""
 _RULES_REACH = 10_000
+"""the newest rules that count as given, so that reading them costs no more in a long run"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,7 @@ class TrainingQueue:
         if drops:
             self._ledger.add_drops(drops)
         else:
-            self._seen = newest  # all of the list is in hand; after a drop there may be more behind it
+            self._seen = newest  # all of it is read; after a drop there may be more behind it
         self._samples = samples
         return len(drops)
 
@@ -105,7 +106,7 @@ class TrainingQueue:
         if share == "all":
             return SHARE_ALL
         people = {*self._queue.people, *self._ledger.users()}
-        return consent_of(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
+        return Consent.of(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
 
     def _sample(self, judged: JudgedTurn, live: int, rolled_back: set[int], consent: Consent) -> Sample | Drop:
         found = to_sample(
