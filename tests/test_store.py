@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.errors import ConfigError, LedgerDamaged, LedgerDown, LedgerHeld, LedgerNewer, NotInLedger
+from openclaw_rl.errors import ConfigError, LedgerDamaged, LedgerDown, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
 from openclaw_rl.store import (
     WRITERS,
     CollectLedger,
@@ -525,6 +525,16 @@ def test_a_ledger_of_layout_6_opens_with_its_states_as_fields_and_goes_on(ledger
         assert submit_request(ledger_path, "resume") == 7
         assert VersionManager(train).roll_back(2, "better after all", request=8).number == 4
         assert (train.version_of_request(8).adapter, train.paused()) == (train.version(2).adapter, None)
+
+
+def test_nothing_is_read_or_requested_in_an_older_layout_and_the_remedy_is_given(ledger_path: Path) -> None:
+    of_layout_6(ledger_path)
+    before = ledger_path.read_bytes()
+    with pytest.raises(LedgerError, match="older layout than this release reads; start 'openclaw-rl up' once"):
+        LedgerReader(ledger_path)
+    with pytest.raises(LedgerError, match="older layout than this release reads; start 'openclaw-rl up' once"):
+        submit_request(ledger_path, "pause")
+    assert ledger_path.read_bytes() == before
 
 
 def test_a_checkpoint_is_known_again_by_its_directory_in_a_ledger_of_layout_6(ledger_path: Path) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Literal, Self, get_args
 
-from openclaw_rl.errors import LedgerDown, LedgerError, NotInLedger
+from openclaw_rl.errors import LedgerDown, NotInLedger
 from openclaw_rl.store.locks import WriterLock
-from openclaw_rl.store.opening import connect, create, layout, migrate, open_read_only, transaction
+from openclaw_rl.store.opening import connect, create, migrate, open_current, open_read_only, transaction
 from openclaw_rl.store.results import LoopState
 from openclaw_rl.store.rows import Row
 from openclaw_rl.store.schema import MIGRATIONS
@@ -44,14 +44,7 @@ class LedgerFile:
         self.db.row_factory = sqlite3.Row
 
     def _open(self, migrations: Sequence[str]) -> sqlite3.Connection:
-        db = open_read_only(self.path, newest=len(migrations))
-        if layout(db) < len(migrations):
-            db.close()
-            raise LedgerError(
-                f"{self.path} has an older layout than this release reads",
-                remedy="start 'openclaw-rl up' once to bring it forward",
-            )
-        return db
+        return open_current(self.path, newest=len(migrations))
 
     def close(self) -> None:
         """Close the file and let the writer's place go. Safe to call twice."""

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from openclaw_rl.errors import LedgerNewer, NotInLedger
+from openclaw_rl.errors import LedgerError, LedgerNewer, NotInLedger
 from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
 from openclaw_rl.store.troubles import damaged, file_errors, sqlite_errors
 
@@ -51,6 +51,18 @@ def open_read_only(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Conn
     except BaseException:
         db.close()
         raise
+    return db
+
+
+def open_current(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
+    """A connection that only reads, to a healthy ledger of layout ``newest``; raises LedgerError for an older one."""
+    db = open_read_only(path, newest=newest)
+    if layout(db) < newest:
+        db.close()
+        raise LedgerError(
+            f"{path} has an older layout than this release reads",
+            remedy="start 'openclaw-rl up' once to bring it forward",
+        )
     return db
 
 

@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from openclaw_rl.store.opening import connect, open_read_only, transaction
+from openclaw_rl.store.opening import connect, open_current, transaction
 from openclaw_rl.store.rows import insert
 from openclaw_rl.store.troubles import sqlite_errors
 from openclaw_rl.types import Command
@@ -19,7 +19,7 @@ def submit_request(
     """Write a request to a run, running or not; its number."""
     place = Path(path).absolute()
     with (
-        closing(open_read_only(place)),
+        closing(open_current(place)),
         closing(connect(place, mode="rw")) as db,
         sqlite_errors(place),
         transaction(db),
