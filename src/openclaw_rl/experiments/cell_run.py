@@ -30,6 +30,7 @@ from openclaw_rl.ports import Policy
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks.preferences import PREFERENCES, About
 from openclaw_rl.types import Message, Prompt
+from openclaw_rl.versions import LiveVersions
 
 if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient
@@ -162,8 +163,9 @@ async def _held_out(
 def _versions(app: App) -> dict[str, Any]:
     """What became of the versions of a run, and why its training was paused, if it was."""
     with LedgerReader(ledger_path(app.config)) as reader:
-        every = sum(version.number > 0 for version in reader.versions())
-        refused, back = len(reader.ever("refused")), len(reader.ever("rolled back"))
+        versions = LiveVersions(reader)
+        every = sum(version.number > 0 for version in versions.versions())
+        refused, back = len(versions.ever("refused")), len(versions.ever("rolled back"))
         counts, paused = reader.counts(), reader.paused()
     made = {"promoted": every - refused, "refused": refused, "rolled_back": back}
     return made | {"steps": counts["steps"], "trained": counts["trained"], "paused": paused}

@@ -46,8 +46,8 @@ class DemoServer:
         Read in the order in which things move on, so that what moves meanwhile is seen twice rather than not at all.
         """
         used = self._used()
-        versions, live = self.reader.versions(), LiveVersions(self.reader).live()
-        refused = len(self.reader.ever("refused"))
+        known = LiveVersions(self.reader)
+        versions, live, refused = known.versions(), known.live(), len(known.ever("refused"))
         undecided = sum(version.state == "candidate" for version in versions)
         untaken = live is not None and live.number != self.policy.live
         return Progress(
