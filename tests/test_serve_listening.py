@@ -18,7 +18,7 @@ HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length
 
 
 @asynccontextmanager
-async def open_door(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connection(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server with these limits."""
     listener = bind("127.0.0.1", 0)
     app = fake_api(ScriptedPolicy(), MemoryLedger())
@@ -34,19 +34,19 @@ async def open_door(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat", HEAD], ids=["nothing", "half a line", "no end"])
 async def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
-    async with open_door(head_seconds=0.05) as (reader, writer):
+    async with connection(head_seconds=0.05) as (reader, writer):
         writer.write(sent)
         assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
-    async with open_door(head_bytes=1000) as (reader, writer):
+    async with connection(head_bytes=1000) as (reader, writer):
         writer.write(HEAD + b"x-much: " + b"a" * 2000)
         assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
 
 
 async def test_the_head_of_a_second_request_is_watched_too_and_idleness_between_them_is_not() -> None:
-    async with open_door(head_seconds=0.1) as (reader, writer):
+    async with connection(head_seconds=0.1) as (reader, writer):
         writer.write(HEAD + b"\r\n" + BODY)
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
         head = await reader.readuntil(b"\r\n\r\n")

@@ -1,4 +1,4 @@
-"""A disk without room loses no answered turn that memory can hold, says so everywhere, and is over by itself."""
+"""A disk without room loses no answered turn that memory can hold, says so everywhere, and recovers automatically."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ MALFORMED = "malformed_tool_call"
 SPACE = " \t\n\r"
 
 
-class Calls(ABC):
+class ToolCallParser(ABC):
     """A tool-call reader under construction: subclasses say how text is taken and how it ends."""
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Calls(ABC):
 
     def feed(self, text: str) -> list[Part]:
         self._take(text)
-        return self._given()
+        return self._take_parts()
 
     def end(self, *, cut: bool) -> list[Part]:
         self._finish(cut=cut)
-        return self._given()
+        return self._take_parts()
 
     @abstractmethod
     def _take(self, text: str) -> None:
@@ -38,36 +38,36 @@ class Calls(ABC):
     def _finish(self, *, cut: bool) -> None:
         """Make parts of what is still open; ``cut`` says that the reply ran out of tokens."""
 
-    def _given(self) -> list[Part]:
+    def _take_parts(self) -> list[Part]:
         given, self._parts = self._parts, []
         return _joined(given)
 
-    def _say(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if text:
             self._parts.append(Text(text))
 
-    def _begin(self, name: str) -> None:
+    def _start_call(self, name: str) -> None:
         self._open = self._count
         self._count += 1
         self._parts.append(CallStart(self._open, "call" + new_id(), name))
 
-    def _argue(self, text: str) -> None:
+    def _add_arguments(self, text: str) -> None:
         assert self._open is not None
         if text:
             self._parts.append(CallArgs(self._open, text))
 
-    def _whole(self) -> None:
+    def _end_call(self) -> None:
         assert self._open is not None
         self._parts.append(CallEnd(self._open))
         self._open = None
         self._raw = []
 
-    def _break(self, *, flaw: bool) -> None:
+    def _break_call(self, *, flaw: bool) -> None:
         if self._open is not None:
             self._parts.append(CallBroken(self._open))
             self._open = None
         raw, self._raw = "".join(self._raw), []
-        self._say(raw)
+        self._add_text(raw)
         if flaw:
             self.flaws.add(MALFORMED)
 
@@ -75,9 +75,9 @@ class Calls(ABC):
         """One character of a JSON call: begins it, passes arguments on, ends it."""
         more = envelope.take(char)
         if envelope.begun and self._open is None:
-            self._begin(envelope.name or "")
+            self._start_call(envelope.name or "")
         if more:
-            self._argue(more)
+            self._add_arguments(more)
 
 
 def _joined(parts: list[Part]) -> list[Part]:

@@ -167,7 +167,7 @@ class Envelope:
         self.name: str | None = None
         self.keys: list[str] = []
         self.begun = False  # arguments are being passed on
-        self.argued = False  # the arguments' key was seen
+        self.has_arguments = False  # the arguments' key was seen
         self._scan = JsonScanner()
         self._key = ""
         self._value = ""
@@ -200,9 +200,9 @@ class Envelope:
         elif self._scan.state is JsonState.COLON:
             key = json.loads(f'"{self._key}"')
             if key in ("arguments", "parameters"):
-                if self.argued:
+                if self.has_arguments:
                     raise Broken("arguments twice")
-                self.argued = True
+                self.has_arguments = True
             self.keys.append(key)
             self._value = ""
         else:

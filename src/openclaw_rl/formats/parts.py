@@ -10,7 +10,7 @@ from openclaw_rl.types import Message, ToolCall
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """More of what is said."""
+    """More of the reply's text."""
 
     text: str
 
@@ -57,17 +57,17 @@ Part: TypeAlias = Text | Thought | CallStart | CallArgs | CallEnd | CallBroken
 
 
 class Assembly:
-    """Adds parts up to the message that the whole stream said."""
+    """Adds parts up to the message of the whole stream."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
+        self._text: list[str] = []
         self._thought: list[str] = []
         self._begun: dict[int, tuple[CallStart, list[str]]] = {}
-        self._whole: list[int] = []
+        self._complete: list[int] = []
 
     def add(self, part: Part) -> None:
         if type(part) is Text:  # most are
-            self._said.append(part.text)
+            self._text.append(part.text)
             return
         match part:
             case Thought(text):
@@ -77,7 +77,7 @@ class Assembly:
             case CallArgs(index, text):
                 self._begun[index][1].append(text)
             case CallEnd(index):
-                self._whole.append(index)
+                self._complete.append(index)
             case CallBroken(index):
                 del self._begun[index]
 
@@ -85,12 +85,12 @@ class Assembly:
         """The reply so far; a call that is not whole is not in it."""
         calls = tuple(
             ToolCall(id=start.id, name=start.name, arguments="".join(bits))
-            for start, bits in (self._begun[index] for index in self._whole)
+            for start, bits in (self._begun[index] for index in self._complete)
         )
         thought = "".join(self._thought)
         return Message(
             role="assistant",
-            content="".join(self._said),
+            content="".join(self._text),
             reasoning=thought if thought else None,
             tool_calls=calls,
         )

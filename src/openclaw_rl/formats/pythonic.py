@@ -6,12 +6,12 @@ import ast
 import json
 import re
 
-from openclaw_rl.formats.calls import SPACE, Calls
+from openclaw_rl.formats.calls import SPACE, ToolCallParser
 from openclaw_rl.formats.jsonscan import Broken
 from openclaw_rl.types import Json
 
 
-class Pythonic(Calls):
+class Pythonic(ToolCallParser):
     """The whole reply is ``[name(key=value, ...), ...]``; arguments are passed on one by one."""
 
     def __init__(self) -> None:
@@ -22,19 +22,19 @@ class Pythonic(Calls):
         self._depth = 0
         self._quote = ""
         self._escaped = False
-        self._argued = False
+        self._has_arguments = False
 
     def _take(self, text: str) -> None:
         for at, char in enumerate(text):
             if self._step == "text":
-                self._say(text[at:])
+                self._add_text(text[at:])
                 return
             self._raw.append(char)
             try:
                 self._char(char)
             except Broken:
                 self._step = "text"
-                self._break(flaw=self._open is not None or self._count > 0)
+                self._break_call(flaw=self._open is not None or self._count > 0)
 
     def _char(self, char: str) -> None:
         match self._step:
@@ -57,14 +57,14 @@ class Pythonic(Calls):
                 self._raw = []
                 if char not in SPACE:
                     self._step = "text"
-                    self._say(char)
+                    self._add_text(char)
 
     def _in_name(self, char: str) -> None:
         if char == "(":
             if not re.fullmatch(r"[A-Za-z_][\w.-]*", self._name):
                 raise Broken("no name")
-            self._begin(self._name)
-            self._step, self._value, self._argued = "args", "", False
+            self._start_call(self._name)
+            self._step, self._value, self._has_arguments = "args", "", False
         elif char not in SPACE or self._name:
             self._name += char
             if not re.fullmatch(r"[A-Za-z_][\w.-]*", self._name):
@@ -92,20 +92,20 @@ class Pythonic(Calls):
             key, sep, value = self._value.partition("=")
             if not sep or not key.strip().isidentifier():
                 raise Broken("an argument needs its name")
-            said = f"{json.dumps(key.strip(), ensure_ascii=False)}: {json.dumps(literal(value), ensure_ascii=False)}"
-            self._argue((", " if self._argued else "{") + said)
-            self._argued = True
+            written = f"{json.dumps(key.strip(), ensure_ascii=False)}: {json.dumps(literal(value), ensure_ascii=False)}"
+            self._add_arguments((", " if self._has_arguments else "{") + written)
+            self._has_arguments = True
         elif not last:
             raise Broken("an empty argument")
         self._value = ""
         if last:
-            self._argue("}" if self._argued else "{}")
-            self._whole()
+            self._add_arguments("}" if self._has_arguments else "{}")
+            self._end_call()
             self._step = "after"
 
     def _finish(self, *, cut: bool) -> None:
         if self._step in ("start", "name", "args"):
-            self._break(flaw=not cut and (self._open is not None or self._count > 0))
+            self._break_call(flaw=not cut and (self._open is not None or self._count > 0))
 
 
 def literal(text: str) -> Json:

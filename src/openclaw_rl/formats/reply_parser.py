@@ -24,11 +24,11 @@ class ReplyParser:
         calls = bool(prompt.tools) and prompt.tool_choice != "none"
         self._reader = tool_call_reader(tool_format) if calls else Plain()
         self._assembly = Assembly()
-        self._step: Literal["start", "thinking", "gap", "saying"] = "saying" if reasoning == "off" else "start"
+        self._step: Literal["start", "reasoning", "gap", "text"] = "text" if reasoning == "off" else "start"
         if reasoning == "open":
-            self._step = "thinking"
-        if prompt.opening:  # what it is made to begin with is no thought
-            self._step = "saying"
+            self._step = "reasoning"
+        if prompt.opening:  # what it is made to begin with is no reasoning
+            self._step = "text"
         self._held = ""
         self._begun = False
         self.fed = 0
@@ -37,37 +37,37 @@ class ReplyParser:
     def flaws(self) -> tuple[str, ...]:
         return tuple(sorted(self._reader.flaws))
 
-    def open(self, opening: str) -> Sequence[Part]:
-        """What the reply was made to begin with, which the policy does not say again."""
-        return self._kept(self._reader.feed(opening)) if opening else ()
+    def add_prefix(self, prefix: str) -> Sequence[Part]:
+        """What the reply was made to begin with, which the policy does not generate again."""
+        return self._recorded(self._reader.feed(prefix)) if prefix else ()
 
     def feed(self, text: str) -> Sequence[Part]:
         self.fed += len(text)
-        if self._step == "saying":
-            return self._kept(self._reader.feed(text))
+        if self._step == "text":
+            return self._recorded(self._reader.feed(text))
         parts: list[Part] = []
         text = self._held + text
         self._held = ""
         if self._step == "start":
             text = self._start(text)
-        if self._step == "thinking":
+        if self._step == "reasoning":
             text = self._think(text, parts)
         if self._step == "gap" and text:
             text = text.lstrip(_SPACE)
-            self._step = "saying" if text else "gap"
-        if self._step == "saying" and text:
+            self._step = "text" if text else "gap"
+        if self._step == "text" and text:
             parts.extend(self._reader.feed(text))
-        return self._kept(parts)
+        return self._recorded(parts)
 
     def _start(self, text: str) -> str:
         rest = text.lstrip(_SPACE)
         if rest.startswith(_OPEN):
-            self._step = "thinking"
+            self._step = "reasoning"
             return rest[len(_OPEN) :]
         if _OPEN.startswith(rest):
             self._held = text
             return ""
-        self._step = "saying"
+        self._step = "text"
         return text
 
     def _think(self, text: str, parts: list[Part]) -> str:
@@ -90,17 +90,17 @@ class ReplyParser:
             parts.append(Thought(text))
 
     def end(self, *, cut: bool) -> Sequence[Part]:
-        """What was held back; ``cut`` if the reply did not end by itself."""
+        """What was held back; ``cut`` if the reply ran out of tokens."""
         parts: list[Part] = []
-        if self._step == "thinking":
+        if self._step == "reasoning":
             self._thought(self._held, parts)
         elif self._held:
             parts.extend(self._reader.feed(self._held))
         parts.extend(self._reader.end(cut=cut))
         self._held = ""
-        return self._kept(parts)
+        return self._recorded(parts)
 
-    def _kept(self, parts: list[Part]) -> list[Part]:
+    def _recorded(self, parts: list[Part]) -> list[Part]:
         for part in parts:
             self._assembly.add(part)
         return parts
@@ -113,7 +113,7 @@ def split(
     text: str, prompt: Prompt, *, tool_format: str, reasoning: Reasoning = "tags"
 ) -> tuple[Message, tuple[str, ...]]:
     """A whole raw reply at once: the message in it, and its flaws."""
-    reading = ReplyParser(prompt, tool_format=tool_format, reasoning=reasoning)
-    reading.feed(text)
-    reading.end(cut=False)
-    return reading.message(), reading.flaws
+    parser = ReplyParser(prompt, tool_format=tool_format, reasoning=reasoning)
+    parser.feed(text)
+    parser.end(cut=False)
+    return parser.message(), parser.flaws

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from openclaw_rl.formats.calls import SPACE, Calls, held_back
+from openclaw_rl.formats.calls import SPACE, ToolCallParser, held_back
 from openclaw_rl.formats.jsonscan import Broken, Envelope
 from openclaw_rl.formats.parts import Part, Text
 from openclaw_rl.formats.pythonic import Pythonic
 
 
 class ToolCallReader(Protocol):
-    """Text in, parts out. ``end`` gives what was held back; ``cut`` says that the reply did not end by itself."""
+    """Text in, parts out. ``end`` gives what was held back; ``cut`` says that the reply ran out of tokens."""
 
     flaws: set[str]
 
@@ -26,7 +26,7 @@ class ToolCallReader(Protocol):
 
 def tool_call_reader(tool_format: str) -> ToolCallReader:
     """The reader of a model's tool format; a format nobody knows has no calls."""
-    known: dict[str, type[Calls]] = {"hermes": Hermes, "llama": Llama, "pythonic": Pythonic}
+    known: dict[str, type[ToolCallParser]] = {"hermes": Hermes, "llama": Llama, "pythonic": Pythonic}
     return known[tool_format]() if tool_format in known else Plain()
 
 
@@ -43,7 +43,7 @@ class Plain:
         return []
 
 
-class Hermes(Calls):
+class Hermes(ToolCallParser):
     """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, among text."""
 
     OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -67,14 +67,14 @@ class Hermes(Calls):
         self._held = ""
         at = text.find(self.OPEN)
         if at >= 0:
-            said = text[:at].rstrip(SPACE)
-            self._say(said)
-            self._raw = [text[len(said) : at + len(self.OPEN)]]
+            before = text[:at].rstrip(SPACE)
+            self._add_text(before)
+            self._raw = [text[len(before) : at + len(self.OPEN)]]
             self._call = Envelope()
             return text[at + len(self.OPEN) :]
         keep = len(text) - held_back(text, self.OPEN)
         keep = len(text[:keep].rstrip(SPACE))
-        self._say(text[:keep])
+        self._add_text(text[:keep])
         self._held = text[keep:]
         return ""
 
@@ -88,7 +88,7 @@ class Hermes(Calls):
                     return text[at + 1 :]
             except Broken:
                 self._call = None
-                self._break(flaw=True)
+                self._break_call(flaw=True)
                 return text[at + 1 :]
         return ""
 
@@ -96,9 +96,9 @@ class Hermes(Calls):
         if call.name is None:
             raise Broken("a call needs a name")
         if not call.begun:
-            self._begin(call.name)
-            self._argue("{}")
-        self._whole()
+            self._start_call(call.name)
+            self._add_arguments("{}")
+        self._end_call()
         self._call, self._tail = None, ""
 
     def _take_tail(self, text: str) -> str:
@@ -113,13 +113,13 @@ class Hermes(Calls):
     def _finish(self, *, cut: bool) -> None:
         if self._call is not None:
             self._call = None
-            self._break(flaw=not cut)
+            self._break_call(flaw=not cut)
         if self._held.strip(SPACE) or not self._count:
-            self._say(self._held)
+            self._add_text(self._held)
         self._held, self._tail = "", None
 
 
-class Llama(Calls):
+class Llama(ToolCallParser):
     """The whole reply is ``{"name": ..., "parameters": {...}}``, several split by ``;``, perhaps after a tag."""
 
     TAG = "<|python_tag|>"
@@ -135,7 +135,7 @@ class Llama(Calls):
     def _take(self, text: str) -> None:
         while text:
             if self._text:
-                self._say(text)
+                self._add_text(text)
                 return
             text = self._take_call(self._call, text) if self._call else self._take_gap(self._held + text)
 
@@ -154,7 +154,7 @@ class Llama(Calls):
             self._call = Envelope()
             return rest
         self._text = True
-        self._break(flaw=self._tagged and not self._count)
+        self._break_call(flaw=self._tagged and not self._count)
         return rest if self._count else text
 
     def _take_call(self, call: Envelope, text: str) -> str:
@@ -175,20 +175,20 @@ class Llama(Calls):
     def _close_call(self, call: Envelope) -> None:
         if not call.begun:
             raise Broken("no call, some other object")
-        self._whole()
+        self._end_call()
         self._call = None
 
     def _give_up(self, call: Envelope, *, cut: bool) -> None:
         self._call, self._text = None, True
-        meant = self._tagged or (call.argued and "name" in call.keys)
-        self._break(flaw=meant and not cut)
+        meant = self._tagged or (call.has_arguments and "name" in call.keys)
+        self._break_call(flaw=meant and not cut)
 
     def _finish(self, *, cut: bool) -> None:
         if self._call is not None:
             self._give_up(self._call, cut=cut)
         elif not self._count:
-            self._break(flaw=False)
-            self._say(self._held)
+            self._break_call(flaw=False)
+            self._add_text(self._held)
         elif self._held.strip(SPACE + ";,"):
-            self._say(self._held)
+            self._add_text(self._held)
         self._held = ""

@@ -70,7 +70,7 @@ class Answerer:
     recording: RecordingRules
     clock: Callable[[], float]
     ready: Callable[[], bool]
-    apart: bool
+    isolate_users: bool
     """whether users share nothing that the policy has read"""
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     pending: set[asyncio.Future[None]] = field(default_factory=set)
@@ -88,13 +88,13 @@ class Answerer:
     ) -> AsyncGenerator[Event, None]:
         """The events of one reply. Closed early, it stops the policy and keeps the turn as aborted."""
         started = time.perf_counter()
-        opened = await self.held(lambda: self._open(_for_choice(request, choice), caller, version))
+        opened = await self.retry_while_down(lambda: self._open(_for_choice(request, choice), caller, version))
         request, partial, item, stream = opened.request, opened.partial, opened.item, opened.stream
         try:
             async with aclosing(stream):
                 self.metrics.first.observe(time.perf_counter() - started)
                 yield ReplyStarted(turn, partial.version, await self._count(request), opened.unenforced)
-                if forced := partial.parser.open(request.prompt.opening):
+                if forced := partial.parser.add_prefix(request.prompt.opening):
                     yield ReplyDelta(forced)
                 while isinstance(item, Delta):
                     delta = _add_delta(request, partial, item)
@@ -131,7 +131,7 @@ class Answerer:
             await stream.aclose()
             raise
 
-    async def held(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry_while_down(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What ``attempt`` gives. While the backend is down it is held and tried again, up to the limit."""
         deadline = time.monotonic() + self.limits.hold_seconds
         first = True
@@ -161,7 +161,7 @@ class Answerer:
 
     def _policy_of(self, user: str) -> Policy:
         policy = self.policy
-        return policy.scoped(user) if self.apart and isinstance(policy, SupportsScopes) else policy
+        return policy.scoped(user) if self.isolate_users and isinstance(policy, SupportsScopes) else policy
 
     def _stream(self, policy: Policy, request: GenerationRequest, version: int) -> Stream:
         generate = self.generation.generate

@@ -71,7 +71,7 @@ def build_app(
         writer=writer,
         clock=clock,
         ready=lambda: bool(health().get("ready", True)),
-        apart=len(set(access.keys.values())) > 1,
+        isolate_users=len(set(access.keys.values())) > 1,
     )
     server = ServerState(answerer, access)
     app = Starlette(
@@ -123,10 +123,10 @@ def _routes(server: ServerState, health: Health) -> list[Route]:
         return Route(path, ApiEndpoint(server, "look", handle, openai_error, guarded=guarded), methods=["GET"])
 
     return [
-        post("/v1/chat/completions", "chat", GenerateHandler(server, chat), chat.fault),
-        post("/v1/responses", "responses", GenerateHandler(server, responses), responses.fault),
-        post("/v1/messages", "messages", GenerateHandler(server, messages), messages.fault),
-        post("/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages), messages.fault),
+        post("/v1/chat/completions", "chat", GenerateHandler(server, chat), chat.error),
+        post("/v1/responses", "responses", GenerateHandler(server, responses), responses.error),
+        post("/v1/messages", "messages", GenerateHandler(server, messages), messages.error),
+        post("/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages), messages.error),
         post("/v1/feedback", "feedback", FeedbackHandler(server)),
         post("/v1/sessions/{id}/end", "session_end", SessionEndHandler(server)),
         get("/v1/models", info.models),
@@ -147,19 +147,19 @@ class InfoHandlers:
         self._since = int(time.time())
         self._openapi = dumps(description(server.model_name)).encode()
 
-    async def models(self, visit: AdmittedRequest) -> None:
+    async def models(self, admitted: AdmittedRequest) -> None:
         name = self._server.model_name
         entries = [self._entry(name), self._entry(f"{name}-side")]
         page = {"object": "list", "data": entries, "has_more": False, "first_id": name, "last_id": entries[-1]["id"]}
-        await visit.exchange.reply_json(200, page)
+        await admitted.exchange.reply_json(200, page)
 
-    async def model(self, visit: AdmittedRequest) -> None:
-        wanted = visit.exchange.scope["path_params"]["id"]
+    async def model(self, admitted: AdmittedRequest) -> None:
+        wanted = admitted.exchange.scope["path_params"]["id"]
         if not wanted:
-            await self.models(visit)
+            await self.models(admitted)
             return
         self._server.route(wanted)
-        await visit.exchange.reply_json(200, self._entry(wanted))
+        await admitted.exchange.reply_json(200, self._entry(wanted))
 
     def _entry(self, model: str) -> dict[str, Json]:
         """One entry that reads as OpenAI's and as Anthropic's."""
@@ -176,33 +176,33 @@ class InfoHandlers:
             "version": self._server.policy.live,
         }
 
-    async def alive(self, visit: AdmittedRequest) -> None:
-        await visit.exchange.reply_json(200, {"status": "ok"})
+    async def alive(self, admitted: AdmittedRequest) -> None:
+        await admitted.exchange.reply_json(200, {"status": "ok"})
 
-    async def ready(self, visit: AdmittedRequest) -> None:
+    async def ready(self, admitted: AdmittedRequest) -> None:
         report = dict(self._health())
         reasons = [*report.get("reasons", ()), *self._server.answerer.recorder.reasons()]
         ready = bool(report.get("ready", True)) and not reasons
         about = {"model": self._server.model_name, "version": self._server.policy.live}
-        await visit.exchange.reply_json(
+        await admitted.exchange.reply_json(
             200 if ready else 503, {**about, **report, "ready": ready, "reasons": list(dict.fromkeys(reasons))}
         )
 
-    async def metrics(self, visit: AdmittedRequest) -> None:
+    async def metrics(self, admitted: AdmittedRequest) -> None:
         self._server.metrics.version.set(self._server.policy.live)
         if isinstance(self._server.policy, ReportsHealth):
             self._server.metrics.measure(self._server.policy.health)
         page = self._server.metrics.page()
-        await visit.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
+        await admitted.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
 
-    async def openapi(self, visit: AdmittedRequest) -> None:
-        await visit.exchange.reply(200, self._openapi)
+    async def openapi(self, admitted: AdmittedRequest) -> None:
+        await admitted.exchange.reply(200, self._openapi)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
     """No such path or method, in the shape of the format that the path belongs to."""
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
-    fault = ApiError(status=error.status_code, message=f"{what}; see /openapi.json")
+    api_error = ApiError(status=error.status_code, message=f"{what}; see /openapi.json")
     shape = anthropic_error if request.scope["path"].startswith("/v1/messages") else openai_error
-    return JSONResponse(shape(fault), status_code=error.status_code, headers=error.headers)
+    return JSONResponse(shape(api_error), status_code=error.status_code, headers=error.headers)

@@ -1,4 +1,4 @@
-"""What a caller is told when something goes wrong: a status and words, never a traceback."""
+"""What a caller gets when something goes wrong: a status and words, never a traceback."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ApiError:
     overflow: tuple[int, int] | None = None
     """tokens needed and tokens that fit, where that was the trouble"""
     again: bool = True
-    """False: a client must not send the same request again by itself"""
+    """False: a client must not retry the same request automatically"""
 
 
 def api_error_of(error: Exception) -> ApiError:
-    """The fault behind an exception; one that nobody foresaw tells nothing of itself."""
+    """What a caller gets for an exception; one that nobody foresaw shows nothing of itself."""
     match error:
         case ContextOverflow():
             numbers = (error.asked, error.limit)
@@ -81,11 +81,11 @@ def _code(error: RequestError) -> str | None:
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-def openai_error(fault: ApiError) -> Json:
+def openai_error(api_error: ApiError) -> Json:
     """The shape of chat completions, responses and our own endpoints."""
-    kind = _OPENAI_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "server_error")
-    param = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", fault.field) if fault.field else None
-    return {"error": {"message": fault.message, "type": kind, "param": param, "code": fault.code}}
+    kind = _OPENAI_TYPES.get(api_error.status, "invalid_request_error" if api_error.status < 500 else "server_error")
+    param = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", api_error.field) if api_error.field else None
+    return {"error": {"message": api_error.message, "type": kind, "param": param, "code": api_error.code}}
 
 
 _ANTHROPIC_TYPES = {
@@ -98,12 +98,12 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def anthropic_error(fault: ApiError) -> Json:
+def anthropic_error(api_error: ApiError) -> Json:
     """The shape of messages."""
-    kind = _ANTHROPIC_TYPES.get(fault.status, "invalid_request_error" if fault.status < 500 else "api_error")
-    message = fault.message
-    if fault.overflow:
-        needed, limit = fault.overflow
+    kind = _ANTHROPIC_TYPES.get(api_error.status, "invalid_request_error" if api_error.status < 500 else "api_error")
+    message = api_error.message
+    if api_error.overflow:
+        needed, limit = api_error.overflow
         message = f"prompt is too long: {needed} tokens > {limit} maximum; {message}"
     return {"type": "error", "error": {"type": kind, "message": message}}
 

@@ -35,7 +35,7 @@ _VERSION = "x-openclaw-rl-version"
 
 @dataclass(frozen=True, slots=True)
 class AdmittedRequest:
-    """One request that was let in."""
+    """A request whose caller may use the API."""
 
     exchange: HttpExchange
     headers: Headers
@@ -46,7 +46,7 @@ Handle = Callable[[AdmittedRequest], Awaitable[None]]
 
 
 class ApiEndpoint:
-    """An ASGI app around one handler: lets the caller in, counts, and explains what goes wrong."""
+    """An ASGI app around one handler: admits the caller, counts, and reports what goes wrong."""
 
     def __init__(
         self, server: ServerState, name: str, handle: Handle, shape: Callable[[ApiError], Json], *, guarded: bool = True
@@ -68,24 +68,24 @@ class ApiEndpoint:
         except CallerGone:
             exchange.status = _GONE
             log.info("caller gone request=%s wire=%s", exchange.headers["x-request-id"], self._name)
-        except Exception as error:  # the last door: whatever happened, the caller gets an answer and no traceback
+        except Exception as error:  # the last resort: whatever happened, the caller gets an answer and no traceback
             await self._fail(exchange, error)
         finally:
             self._server.metrics.requests.labels(self._name, str(exchange.status)).inc()
 
     async def _fail(self, exchange: HttpExchange, error: Exception) -> None:
-        fault = told(error, exchange, self._name)
+        api_error = report_error(error, exchange, self._name)
         if exchange.started:
-            return  # the head is out and the stream has said what it could
-        if fault.retry_after is not None:
-            exchange.headers["retry-after"] = str(max(1, math.ceil(fault.retry_after)))
-        if not fault.again:
+            return  # the head is out, and the stream has reported what it could
+        if api_error.retry_after is not None:
+            exchange.headers["retry-after"] = str(max(1, math.ceil(api_error.retry_after)))
+        if not api_error.again:
             exchange.headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's SDKs keep to it
-        if fault.status == 401:
+        if api_error.status == 401:
             exchange.headers["www-authenticate"] = "Bearer"
-        if fault.status in (408, 413):
+        if api_error.status in (408, 413):
             exchange.headers["connection"] = "close"
-        await exchange.reply_json(fault.status, self._shape_for(exchange)(fault))
+        await exchange.reply_json(api_error.status, self._shape_for(exchange)(api_error))
 
     def _shape_for(self, exchange: HttpExchange) -> Callable[[ApiError], Json]:
         """What both APIs have under one path is answered in the shape of the one that the caller speaks."""
@@ -93,17 +93,17 @@ class ApiEndpoint:
         return anthropic_error if anthropic and self._name == "look" else self._shape
 
 
-def told(error: Exception, exchange: HttpExchange, name: str) -> ApiError:
-    """The fault behind an error. The log gets its place; its words, which may quote a conversation, only at debug."""
-    fault = api_error_of(error)
+def report_error(error: Exception, exchange: HttpExchange, name: str) -> ApiError:
+    """What a caller gets for an error. Its words, which may quote a conversation, are logged at debug only."""
+    api_error = api_error_of(error)
     request = exchange.headers["x-request-id"]
-    if fault.status >= 500 and not isinstance(error, BackendDown | LedgerDown):
+    if api_error.status >= 500 and not isinstance(error, BackendDown | LedgerDown):
         where = "".join(traceback.format_tb(error.__traceback__))
         log.error("request failed request=%s wire=%s error=%s\n%s", request, name, type(error).__name__, where)
     else:
-        log.info("request refused request=%s wire=%s status=%d", request, name, fault.status)
+        log.info("request refused request=%s wire=%s status=%d", request, name, api_error.status)
     log.debug("request failed request=%s: %s", request, error)
-    return fault
+    return api_error
 
 
 def _check_head(headers: Headers, limit: int) -> None:
@@ -144,28 +144,30 @@ class GenerateHandler:
         self._server = server
         self._wire = wire
 
-    async def __call__(self, visit: AdmittedRequest) -> None:
+    async def __call__(self, admitted: AdmittedRequest) -> None:
         """A large body is read once it has a place; a small one at once, so that callers queue in their order."""
-        queue = self._server.queue(visit.user)
+        queue = self._server.queue(admitted.user)
         queue.check()
-        if not _is_large(visit.headers):
-            await self._answer(visit, queue)
+        if not _is_large(admitted.headers):
+            await self._answer(admitted, queue)
             return
         async with queue:
-            await self._answer(visit, nullcontext())
+            await self._answer(admitted, nullcontext())
 
-    async def _answer(self, visit: AdmittedRequest, place: Place) -> None:
-        exchange, server = visit.exchange, self._server
+    async def _answer(self, admitted: AdmittedRequest, place: Place) -> None:
+        exchange, server = admitted.exchange, self._server
         request = await read_body(server, exchange, lambda body: self._wire.parse(body, server.limits))
         route = server.route(request.model)
         if not request.model:
             request = replace(request, model=server.model_name)
-        caller = await server.caller(visit.headers, request, visit.user, route)
-        request = await server.go_on(request, visit.user)
+        caller = await server.caller(admitted.headers, request, admitted.user, route)
+        request = await server.continue_from(request, admitted.user)
         if request.stream:
-            await exchange.attend(self._stream(exchange, request, caller, route, place), alive=True)
+            await exchange.run_while_connected(self._stream(exchange, request, caller, route, place), keep_alive=True)
         else:
-            answers = await exchange.attend(self._whole(exchange, request, caller, route, place), alive=False)
+            answers = await exchange.run_while_connected(
+                self._whole(exchange, request, caller, route, place), keep_alive=False
+            )
             await exchange.reply_json(200, self._wire.plain(request, answers))
 
     async def _whole(
@@ -196,7 +198,7 @@ class GenerateHandler:
     async def _stream(
         self, exchange: HttpExchange, request: GenerationRequest, caller: Caller, route: ModelRoute, place: Place
     ) -> None:
-        """Writes events as they come. Once the head is out, a failure is told inside the stream."""
+        """Writes events as they come. Once the head is out, a failure is reported inside the stream."""
         turns = _turns(exchange, request)
         render = self._wire.stream(request, turn=turns[0], created=self._server.answerer.clock())
         try:
@@ -208,7 +210,7 @@ class GenerateHandler:
             await exchange.close(render.close())
         except Exception as error:
             if exchange.started and not isinstance(error, CallerGone):
-                await exchange.close(render.fault(told(error, exchange, self._wire.name)))
+                await exchange.close(render.error(report_error(error, exchange, self._wire.name)))
                 return
             raise
 
@@ -234,10 +236,10 @@ class CountTokensHandler:
         self._server = server
         self._wire = wire
 
-    async def __call__(self, visit: AdmittedRequest) -> None:
+    async def __call__(self, admitted: AdmittedRequest) -> None:
         server = self._server
-        async with server.queue(visit.user):
-            request = await read_body(server, visit.exchange, lambda body: self._wire.parse(body, server.limits))
+        async with server.queue(admitted.user):
+            request = await read_body(server, admitted.exchange, lambda body: self._wire.parse(body, server.limits))
             server.route(request.model)
-            tokens = await server.answerer.held(lambda: server.policy.encode(request.prompt))
-        await visit.exchange.reply_json(200, {"input_tokens": len(tokens)})
+            tokens = await server.answerer.retry_while_down(lambda: server.policy.encode(request.prompt))
+        await admitted.exchange.reply_json(200, {"input_tokens": len(tokens)})

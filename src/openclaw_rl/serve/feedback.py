@@ -57,18 +57,18 @@ class FeedbackHandler:
     def __init__(self, server: ServerState) -> None:
         self._server = server
 
-    async def __call__(self, visit: AdmittedRequest) -> None:
+    async def __call__(self, admitted: AdmittedRequest) -> None:
         limits, answerer = self._server.limits, self._server.answerer
         given = await read_body(
-            self._server, visit.exchange, lambda body: parse(FeedbackRequest, body, limits), limit=_LARGEST
+            self._server, admitted.exchange, lambda body: parse(FeedbackRequest, body, limits), limit=_LARGEST
         )
-        turn = await self._server.turn(given.named, visit.user)
+        turn = await self._server.turn(given.named, admitted.user)
         feedback = feedback_of(given, turn, at=answerer.clock())
         redact = answerer.recording.redact
         kept = await asyncio.to_thread(redact_feedback, feedback, redact) if redact else feedback
         await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(kept)))
         taken = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
-        await visit.exchange.reply_json(200, taken)
+        await admitted.exchange.reply_json(200, taken)
 
 
 def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:
@@ -105,10 +105,10 @@ class SessionEndHandler:
     def __init__(self, server: ServerState) -> None:
         self._server = server
 
-    async def __call__(self, visit: AdmittedRequest) -> None:
-        named = session_name(visit.exchange.scope["path_params"]["id"], "id")
-        session = await self._server.known_session(named, visit.user)
+    async def __call__(self, admitted: AdmittedRequest) -> None:
+        named = session_name(admitted.exchange.scope["path_params"]["id"], "id")
+        session = await self._server.known_session(named, admitted.user)
         answerer = self._server.answerer
         ledger = answerer.ledger
-        await answerer.write(lambda: answerer.recorder.then(lambda: ledger.add_ending(session, visit.user)))
-        await visit.exchange.reply_json(200, {"object": "session.ended", "session": session})
+        await answerer.write(lambda: answerer.recorder.then(lambda: ledger.add_ending(session, admitted.user)))
+        await admitted.exchange.reply_json(200, {"object": "session.ended", "session": session})

@@ -38,7 +38,7 @@ class TurnHeaders:
 
 
 def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
-    """Raises RequestError for a header that cannot be read; silence means nothing was said."""
+    """Raises RequestError for a header that cannot be read; an absent header means nothing."""
     train = headers.get("x-openclaw-rl-train", "on").strip().lower()
     if train not in ("on", "off", "off-session"):
         raise _header("x-openclaw-rl-train", "must be on, off or off-session")
@@ -54,11 +54,11 @@ def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
 
 
 def _session(headers: Mapping[str, str]) -> str | None:
-    """The first name said; where another header says the same name with an epoch (``NAME:3``), that one."""
-    said = [_named(headers, name) for name in _SESSION_HEADERS if headers.get(name, "").strip()]
-    if not said:
+    """The first name; where another header says the same name with an epoch (``NAME:3``), that one."""
+    names = [_named(headers, name) for name in _SESSION_HEADERS if headers.get(name, "").strip()]
+    if not names:
         return None
-    return next((name for name in said if re.fullmatch(re.escape(said[0]) + r":\d{1,9}", name)), said[0])
+    return next((name for name in names if re.fullmatch(re.escape(names[0]) + r":\d{1,9}", name)), names[0])
 
 
 def _named(headers: Mapping[str, str], name: str) -> str:

@@ -40,20 +40,20 @@ class RequestLimits:
 
 
 class UserQueue:
-    """The requests of one user: some are answered, some wait in line, the rest are sent away."""
+    """The requests of one user: some are answered, some wait in the queue, the rest are refused."""
 
     def __init__(self, limits: RequestLimits, metrics: Metrics) -> None:
         self._running = 0
-        self._line: deque[asyncio.Future[None]] = deque()
+        self._queue: deque[asyncio.Future[None]] = deque()
         self._limits = limits
         self._metrics = metrics
 
     def check(self) -> None:
-        """Raises TooMany if neither a place nor room in the line is left."""
+        """Raises TooMany if neither a place nor room in the queue is left."""
         full = self._running >= self._limits.streams_per_key
-        if full and len(self._line) >= self._limits.queue_per_key:
+        if full and len(self._queue) >= self._limits.queue_per_key:
             raise TooMany(
-                f"{self._running} requests of this key are running and {len(self._line)} are waiting",
+                f"{self._running} requests of this key are running and {len(self._queue)} are waiting",
                 remedy="wait and try again",
             )
 
@@ -67,24 +67,24 @@ class UserQueue:
 
     async def _wait(self) -> None:
         place = asyncio.get_running_loop().create_future()
-        self._line.append(place)
+        self._queue.append(place)
         self._metrics.waiting.inc()
         try:
             await place
         except asyncio.CancelledError:
             if place.done() and not place.cancelled():
                 self._leave()  # the place came at the same moment: hand it on
-            elif place in self._line:
-                self._line.remove(place)
+            elif place in self._queue:
+                self._queue.remove(place)
             raise
         finally:
             self._metrics.waiting.dec()
 
     def _leave(self) -> None:
-        while self._line:
-            place = self._line.popleft()
+        while self._queue:
+            place = self._queue.popleft()
             if not place.done():
-                place.set_result(None)  # the place passes to the next in line
+                place.set_result(None)  # the place passes to the next in the queue
                 return
         self._running -= 1
 

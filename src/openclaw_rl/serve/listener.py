@@ -1,4 +1,4 @@
-"""The door: who may be listened to, on which socket, and a server that ends properly."""
+"""The socket: which address may be listened on without a key, and a server that ends properly."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def bind(host: str, port: int) -> socket.socket:
 def timed_head_protocol(seconds: float, head_bytes: int) -> type[HttpToolsProtocol]:
     """A connection that waits for a request's head so long and no longer, and reads so much of it and no more.
 
-    The rest of a request is the API's to watch over; before the head is whole, the API knows nothing of it.
+    The API times the rest of a request; before the head is whole, the API knows nothing of it.
     """
 
     class TimedHeadProtocol(HttpToolsProtocol):
@@ -70,11 +70,11 @@ def timed_head_protocol(seconds: float, head_bytes: int) -> type[HttpToolsProtoc
             self._wait()
 
         def on_headers_complete(self) -> None:
-            self._heard()
+            self._head_done()
             super().on_headers_complete()
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._heard()
+            self._head_done()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -89,13 +89,13 @@ def timed_head_protocol(seconds: float, head_bytes: int) -> type[HttpToolsProtoc
                 self._read = 0
                 self._waiting = self.loop.call_later(seconds, self._refuse, "408 Request Timeout")
 
-        def _heard(self) -> None:
+        def _head_done(self) -> None:
             if self._waiting is not None:
                 self._waiting.cancel()
                 self._waiting = None
 
         def _refuse(self, status: str) -> None:
-            self._heard()
+            self._head_done()
             self.transport.write(f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode())
             self.transport.close()
 

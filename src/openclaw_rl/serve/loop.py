@@ -36,7 +36,7 @@ class ServeLoop:
 
     Where the live version cannot be loaded, the nearest one that it was trained from and that can be answers instead:
     turns are kept with the version that answered them, and `status` says so. It is tried again from time to time,
-    unless the engine died of it. A policy that can recall versions is told of every one in the ledger, so that each can
+    unless the engine died of it. A policy that supports versions gets to know every one in the ledger, so that each can
     be requested by its number, also those from before a restart.
     """
 
@@ -61,7 +61,7 @@ class ServeLoop:
     async def tick(self) -> int:
         """1 if another version was taken up, 0 if there was nothing to do."""
         if isinstance(self._policy, SupportsVersions):
-            for version in await asyncio.to_thread(self._unheard_of):
+            for version in await asyncio.to_thread(self._unknown_versions):
                 self._policy.know(version)
                 self._newest = version.number
         return await self._take_up()
@@ -107,7 +107,7 @@ class ServeLoop:
         """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns."""
         alarms = self._alarms()
         if isinstance(self._policy, ReportsOutage) and self._policy.outage:
-            remedy = "see the log; it is tried again by itself, and at once by 'openclaw-rl rollback'"
+            remedy = "see the log; it is tried again automatically, and at once by 'openclaw-rl rollback'"
             alarms.append({"what": self._policy.outage, "remedy": remedy})
         if self._unloadable is not None:
             number, why = self._unloadable
@@ -115,8 +115,8 @@ class ServeLoop:
             alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
         return {"alarms": alarms}
 
-    def _unheard_of(self) -> list[Version]:
-        """Versions that the policy has not been told of, oldest first: all of them once, then what follows."""
+    def _unknown_versions(self) -> list[Version]:
+        """Versions that the policy does not know yet, oldest first: all of them once, then what follows."""
         if self._newest is None:
             return self._versions.versions()
         found: list[Version] = []

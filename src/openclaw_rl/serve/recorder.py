@@ -21,7 +21,7 @@ _EVERY = 1.0
 """seconds between two attempts while turns wait"""
 
 
-class Turns(Protocol):
+class TurnSink(Protocol):
     """Where turns are written."""
 
     def add_turn(self, turn: Turn) -> None: ...
@@ -35,7 +35,7 @@ class TurnRecorder:
     `reasons` and `alarms` are for the one thread that writes.
     """
 
-    def __init__(self, ledger: Turns, metrics: Metrics, *, room: int = _ROOM) -> None:
+    def __init__(self, ledger: TurnSink, metrics: Metrics, *, room: int = _ROOM) -> None:
         self._ledger = ledger
         self._metrics = metrics
         self._room = room
@@ -87,10 +87,10 @@ class TurnRecorder:
 
     def find(self, turn: str) -> Turn | None:
         """A turn that waits."""
-        return next((one for one in self._waiting if one.id == turn), None)
+        return next((each for each in self._waiting if each.id == turn), None)
 
     def end(self) -> None:
-        """The last attempt; what is left is lost, and said."""
+        """The last attempt; what is left is lost, and logged."""
         self.flush()
         for _ in self._waiting:
             self.lose()
@@ -108,7 +108,7 @@ class TurnRecorder:
             await write(self.flush)
 
     def stop(self) -> None:
-        """No further attempts by itself."""
+        """No further attempts."""
         if self._task is not None:
             self._task.cancel()
 
@@ -121,7 +121,7 @@ class TurnRecorder:
 
     def alarms(self) -> list[dict[str, Json]]:
         """What a person should look at."""
-        found = [{"what": reason, "remedy": "they are written by themselves then"} for reason in self.reasons()]
+        found = [{"what": reason, "remedy": "they are written automatically then"} for reason in self.reasons()]
         if self.lost:
             what = f"{self.lost} answered turns are lost: the ledger could not take them"
             found.append({"what": what, "remedy": "the log names each one and why; see the room on its disk"})

@@ -56,7 +56,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks, and what the headers said about the turn."""
+    """Who calls, and what the headers say about the turn."""
 
     user: str
     session: str | None = None
@@ -108,11 +108,11 @@ class Renderer(Protocol):
 
     def close(self) -> bytes: ...
 
-    def fault(self, fault: ApiError) -> bytes: ...
+    def error(self, error: ApiError) -> bytes: ...
 
 
 class Wire(Protocol):
-    """A wire format: parses a body, renders a reply, a stream or a fault."""
+    """A wire format: parses a body, renders a reply, a stream or an error."""
 
     name: str
 
@@ -122,4 +122,4 @@ class Wire(Protocol):
 
     def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer: ...
 
-    def fault(self, fault: ApiError) -> Json: ...
+    def error(self, error: ApiError) -> Json: ...

@@ -22,7 +22,7 @@ from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.redact import REDACTED, redact_session
 from openclaw_rl.serve.request import Caller, Event, GenerationRequest
 from openclaw_rl.serve.rules import AccessRules
-from openclaw_rl.serve.wire.responses import continued, turn_of
+from openclaw_rl.serve.wire.responses import continued_prompt, turn_of
 from openclaw_rl.types import Turn
 
 log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class ServerState:
         """Everything about the turn that is not in its prompt."""
         turn_headers = read_headers(headers)
         name = turn_headers.session or request.session or request.guessed_session
-        session = self.kept_name(name) if name is not None else None
+        session = self.stored_name(name) if name is not None else None
         if not turn_headers.train_session:
             if session is None:
                 what = "x-openclaw-rl-train: off-session needs a session"
@@ -122,7 +122,7 @@ class ServerState:
         return Caller(
             user=user,
             session=session,
-            group=self.kept_name(turn_headers.group) if turn_headers.group else None,
+            group=self.stored_name(turn_headers.group) if turn_headers.group else None,
             client=turn_headers.client,
             declared="side" if route.side else turn_headers.declared,
             done=turn_headers.done,
@@ -148,13 +148,13 @@ class ServerState:
             self._sessions.put((user, session), known)
         return known == _OUT
 
-    def kept_name(self, session: str) -> str:
+    def stored_name(self, session: str) -> str:
         redact = self.answerer.recording.redact
         return redact_session(session, redact) if redact else session
 
     async def known_session(self, session: str, user: str) -> str:
         """The name, as it is kept, of a session that this user has opened; 404 if there is none."""
-        kept = self.kept_name(session)
+        kept = self.stored_name(session)
         known = self._sessions.get((user, kept)) is not None
         if not known and not await self.answerer.write(lambda: self.answerer.ledger.has_session(kept, user)):
             raise RequestError("no such session", field="id", status=404)
@@ -175,7 +175,7 @@ class ServerState:
     def _kept_turn(self, turn: str) -> Turn:
         return self.answerer.recorder.find(turn) or self.answerer.ledger.turn(turn)
 
-    async def go_on(self, request: GenerationRequest, user: str) -> GenerationRequest:
+    async def continue_from(self, request: GenerationRequest, user: str) -> GenerationRequest:
         """The request with the conversation of an earlier response before it, if it names one."""
         if request.after is None:
             return request
@@ -183,7 +183,7 @@ class ServerState:
         if REDACTED in turn.completion.flaws:
             what = "this response was redacted when it was kept, so it cannot be gone on from"
             raise RequestError(what, field="previous_response_id", remedy="send the whole conversation as input")
-        return replace(request, prompt=continued(request.prompt, turn.prompt, turn.completion.reply))
+        return replace(request, prompt=continued_prompt(request.prompt, turn.prompt, turn.completion.reply))
 
     async def events(
         self, request: GenerationRequest, caller: Caller, turns: Sequence[str], version: int | None
@@ -207,13 +207,13 @@ async def merged(streams: Sequence[AsyncGenerator[Event, None]]) -> AsyncGenerat
     """Several streams as one, in the order of arrival. If one fails, the others are stopped."""
     queue: asyncio.Queue[tuple[int, Event | None]] = asyncio.Queue(maxsize=64)
 
-    async def pour(choice: int, stream: AsyncGenerator[Event, None]) -> None:
+    async def forward(choice: int, stream: AsyncGenerator[Event, None]) -> None:
         async with aclosing(stream):
             async for event in stream:
                 await queue.put((choice, event))
         await queue.put((choice, None))
 
-    tasks = [asyncio.ensure_future(pour(choice, stream)) for choice, stream in enumerate(streams)]
+    tasks = [asyncio.ensure_future(forward(choice, stream)) for choice, stream in enumerate(streams)]
     try:
         left = len(tasks)
         while left:

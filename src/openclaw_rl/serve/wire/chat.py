@@ -53,8 +53,8 @@ class ChatWire:
     def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer:
         return ChatStream(request, turn, int(created))
 
-    def fault(self, fault: ApiError) -> Json:
-        return openai_error(fault)
+    def error(self, error: ApiError) -> Json:
+        return openai_error(error)
 
 
 def fingerprint(version: int) -> str:
@@ -127,9 +127,9 @@ class ChatStream:
                 self._heads[choice] = dumps({**self._fields, "system_fingerprint": fingerprint(version)})[:-1]
                 return b""
             case ReplyDelta(parts, pieces):
-                return self._said(choice, parts, pieces)
+                return self._deltas(choice, parts, pieces)
             case ReplyFinished():
-                return self._ended(choice, event)
+                return self._finish(choice, event)
 
     def _chunk(self, choice: int, delta: str, finish: str | None = None, pieces: Sequence[Piece] = ()) -> bytes:
         logprobs = dumps({"content": logprobs_of(pieces), "refusal": None}) if pieces else "null"
@@ -137,7 +137,7 @@ class ChatStream:
         body = f'"index":{choice},"delta":{delta},"logprobs":{logprobs},"finish_reason":{end}'
         return event(f'{self._heads[choice]},"choices":[{{{body}}}]{self._usage}}}')
 
-    def _said(self, choice: int, parts: Sequence[Part], pieces: Sequence[Piece]) -> bytes:
+    def _deltas(self, choice: int, parts: Sequence[Part], pieces: Sequence[Piece]) -> bytes:
         frame = self._frames.get(choice)
         if frame and len(parts) == 1 and not pieces and isinstance(parts[0], Text) and choice not in self._waiting:
             return f"{frame[0]}{quoted(parts[0].text)}{frame[1]}".encode()
@@ -160,10 +160,10 @@ class ChatStream:
             before, after = self._chunk(choice, '{"content":\0}').decode().split("\0")
             self._frames[choice] = (before, after)
 
-    def _ended(self, choice: int, ended: ReplyFinished) -> bytes:
-        self._ends[choice] = ended
-        opening = b"" if choice in self._begun else self._said(choice, (), ())
-        finish = FINISHES[ended.turn.completion.finish]
+    def _finish(self, choice: int, finished: ReplyFinished) -> bytes:
+        self._ends[choice] = finished
+        opening = b"" if choice in self._begun else self._deltas(choice, (), ())
+        finish = FINISHES[finished.turn.completion.finish]
         return opening + self._chunk(choice, "{}", finish, self._waiting.pop(choice, ()))
 
     def close(self) -> bytes:
@@ -178,8 +178,8 @@ class ChatStream:
             last["turns"] = [end.turn.id for end in ends]
         return event(f"{self._heads[0]},{dumps(last)[1:]}") + done
 
-    def fault(self, fault: ApiError) -> bytes:
-        return event(dumps(openai_error(fault))) + b"data: [DONE]\n\n"
+    def error(self, error: ApiError) -> bytes:
+        return event(dumps(openai_error(error))) + b"data: [DONE]\n\n"
 
 
 def _delta(part: Part) -> str:

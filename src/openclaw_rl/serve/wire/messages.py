@@ -49,8 +49,8 @@ class MessagesWire:
     def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer:
         return MessagesStream(request, turn)
 
-    def fault(self, fault: ApiError) -> Json:
-        return anthropic_error(fault)
+    def error(self, error: ApiError) -> Json:
+        return anthropic_error(error)
 
 
 def _heading(turn: str, model: str, version: int) -> dict[str, Json]:
@@ -177,11 +177,11 @@ class MessagesStream:
         ]
         return opening + b"".join(deltas) + self._close_block()
 
-    def _end(self, ended: ReplyFinished) -> bytes:
-        completion = ended.turn.completion
+    def _end(self, finished: ReplyFinished) -> bytes:
+        completion = finished.turn.completion
         delta = {
-            "stop_reason": stop_reason(ended),
-            "stop_sequence": ended.stop if completion.finish == "stop" else None,
+            "stop_reason": stop_reason(finished),
+            "stop_sequence": finished.stop if completion.finish == "stop" else None,
         }
         usage = _usage(len(completion.prompt_tokens), len(completion.reply_tokens))
         return (
@@ -191,8 +191,8 @@ class MessagesStream:
     def close(self) -> bytes:
         return b""
 
-    def fault(self, fault: ApiError) -> bytes:
-        return event(dumps(anthropic_error(fault)), "error")
+    def error(self, error: ApiError) -> bytes:
+        return event(dumps(anthropic_error(error)), "error")
 
 
 def _named(name: str, fields: dict[str, Json]) -> bytes:

@@ -34,11 +34,11 @@ class ResponsesWire:
     def stream(self, request: GenerationRequest, *, turn: str, created: float) -> Renderer:
         return ResponsesStream(request, turn, created)
 
-    def fault(self, fault: ApiError) -> Json:
-        return openai_error(fault)
+    def error(self, error: ApiError) -> Json:
+        return openai_error(error)
 
 
-def continued(prompt: Prompt, before: Prompt, reply: Message) -> Prompt:
+def continued_prompt(prompt: Prompt, before: Prompt, reply: Message) -> Prompt:
     """The prompt that goes on after an earlier response; new instructions take the place of the old ones."""
     earlier = list(before.messages)
     fresh = list(prompt.messages)

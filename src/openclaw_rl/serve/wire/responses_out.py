@@ -117,8 +117,8 @@ def call_item(turn: str, place: int, call: ToolCall, custom: frozenset[str]) -> 
 
 def plain_input(arguments: str) -> str:
     """The text that a custom tool is given."""
-    told: Mapping[str, Json] = json.loads(arguments or "{}")
-    text = told.get("input", "")
+    parsed: Mapping[str, Json] = json.loads(arguments or "{}")
+    text = parsed.get("input", "")
     return text if isinstance(text, str) else dumps(text)
 
 
@@ -133,8 +133,8 @@ class ResponsesStream:
         self._output: list[Item] = []
         self._kind: str | None = None  # the open item: reasoning or message
         self._text: list[str] = []
-        self._pieces: list[Piece] = []  # sampled, not yet told
-        self._told: list[Piece] = []  # those of the open message
+        self._pieces: list[Piece] = []  # sampled, not yet sent
+        self._sent: list[Piece] = []  # those of the open message
         self._version: int | None = None
         self._given_up = 0
         self._call: tuple[CallStart, list[str]] | None = None
@@ -166,13 +166,13 @@ class ResponsesStream:
     def _part(self, part: Part) -> bytes:
         match part:
             case Text(text):
-                return self._said(text)
+                return self._text_delta(text)
             case Thought(text):
-                return self._thought(text)
+                return self._reasoning_delta(text)
             case CallStart():
                 return self._close() + self._begin_call(part)
             case CallArgs(_, text):
-                return self._argue(text)
+                return self._arguments_delta(text)
             case CallEnd():
                 return self._end_call()
             case CallBroken():
@@ -180,21 +180,23 @@ class ResponsesStream:
                 self._given_up += 1
         return b""
 
-    def _said(self, text: str) -> bytes:
+    def _text_delta(self, text: str) -> bytes:
         opening = b"" if self._kind == "message" else self._close() + self._open_message()
         self._text.append(text)
         new, self._pieces = self._pieces, []
-        self._told.extend(new)
-        return opening + self._send("response.output_text.delta", **self._spot(), delta=text, logprobs=logprobs(new))
+        self._sent.extend(new)
+        return opening + self._send(
+            "response.output_text.delta", **self._position(), delta=text, logprobs=logprobs(new)
+        )
 
     def _open_message(self) -> bytes:
         self._kind, self._text = "message", []
-        self._told = []
+        self._sent = []
         item = {**message_item(self._turn, self._place, ""), "status": "in_progress", "content": []}
         added = self._send("response.output_item.added", output_index=self._place, item=item)
-        return added + self._send("response.content_part.added", **self._spot(), part=text_part(""))
+        return added + self._send("response.content_part.added", **self._position(), part=text_part(""))
 
-    def _thought(self, text: str) -> bytes:
+    def _reasoning_delta(self, text: str) -> bytes:
         opening = b""
         if self._kind != "reasoning":
             opening = self._close()
@@ -202,11 +204,11 @@ class ResponsesStream:
             item = {**thought_item(self._turn, self._place, ""), "content": [], "status": "in_progress"}
             opening += self._send("response.output_item.added", output_index=self._place, item=item)
             part = {"type": "reasoning_text", "text": ""}
-            opening += self._send("response.content_part.added", **self._spot(), part=part)
+            opening += self._send("response.content_part.added", **self._position(), part=part)
         self._text.append(text)
-        return opening + self._send("response.reasoning_text.delta", **self._spot(), delta=text)
+        return opening + self._send("response.reasoning_text.delta", **self._position(), delta=text)
 
-    def _spot(self) -> dict[str, Json]:
+    def _position(self) -> dict[str, Json]:
         prefix = "rs" if self._kind == "reasoning" else "msg"
         return {"item_id": f"{prefix}_{self._turn}{self._place}", "output_index": self._place, "content_index": 0}
 
@@ -216,13 +218,13 @@ class ResponsesStream:
             return b""
         text = "".join(self._text)
         if self._kind == "message":
-            logs = logprobs(self._told)
-            done = self._send("response.output_text.done", **self._spot(), text=text, logprobs=logs)
-            item = message_item(self._turn, self._place, text, self._told)
+            logs = logprobs(self._sent)
+            done = self._send("response.output_text.done", **self._position(), text=text, logprobs=logs)
+            item = message_item(self._turn, self._place, text, self._sent)
         else:
-            done = self._send("response.reasoning_text.done", **self._spot(), text=text)
+            done = self._send("response.reasoning_text.done", **self._position(), text=text)
             item = thought_item(self._turn, self._place, text)
-        done += self._send("response.content_part.done", **self._spot(), part=item["content"][0])
+        done += self._send("response.content_part.done", **self._position(), part=item["content"][0])
         self._kind = None
         return done + self._finish_item(item)
 
@@ -241,15 +243,15 @@ class ResponsesStream:
         call = ToolCall(id=start.id, name=start.name, arguments=arguments)
         return call_item(self._turn, self._place, call, self._custom)
 
-    def _argue(self, text: str) -> bytes:
+    def _arguments_delta(self, text: str) -> bytes:
         if self._call is None:
             return b""
         start, written = self._call
         written.append(text)
         if start.name in self._custom:
-            return b""  # the text inside is told when it is whole
-        spot = {"item_id": f"fc_{self._turn}{self._place}", "output_index": self._place}
-        return self._send("response.function_call_arguments.delta", **spot, delta=text)
+            return b""  # the text inside is sent when it is whole
+        position = {"item_id": f"fc_{self._turn}{self._place}", "output_index": self._place}
+        return self._send("response.function_call_arguments.delta", **position, delta=text)
 
     def _end_call(self) -> bytes:
         if self._call is None:
@@ -257,13 +259,13 @@ class ResponsesStream:
         start, written = self._call
         self._call = None
         item = self._call_item(start, "".join(written))
-        spot = {"item_id": item["id"], "output_index": self._place}
+        position = {"item_id": item["id"], "output_index": self._place}
         if start.name in self._custom:
-            told = self._send("response.custom_tool_call_input.delta", **spot, delta=item["input"])
-            told += self._send("response.custom_tool_call_input.done", **spot, input=item["input"])
+            events = self._send("response.custom_tool_call_input.delta", **position, delta=item["input"])
+            events += self._send("response.custom_tool_call_input.done", **position, input=item["input"])
         else:
-            told = self._send("response.function_call_arguments.done", **spot, arguments=item["arguments"])
-        return told + self._finish_item(item)
+            events = self._send("response.function_call_arguments.done", **position, arguments=item["arguments"])
+        return events + self._finish_item(item)
 
     def _end(self, completion: Completion) -> bytes:
         closing = self._close()
@@ -276,15 +278,10 @@ class ResponsesStream:
     def close(self) -> bytes:
         return b""
 
-    def fault(self, fault: ApiError) -> bytes:
-        error = openai_error(fault)["error"]
-        told = {"code": fault.code or "server_error", "message": fault.message}
-        response = {
-            **heading(self._request, self._turn, self._created, self._version),
-            "status": "failed",
-            "error": told,
-        }
+    def error(self, error: ApiError) -> bytes:
+        shown = {"code": error.code or "server_error", "message": error.message}
+        begun = heading(self._request, self._turn, self._created, self._version)
+        response = {**begun, "status": "failed", "error": shown}
         first = b"" if self._number else self._send("response.created", response={**response, "status": "in_progress"})
-        return (
-            first + self._send("response.failed", response=response) + self._send("error", **told, param=error["param"])
-        )
+        failed = self._send("response.failed", response=response)
+        return first + failed + self._send("error", **shown, param=openai_error(error)["error"]["param"])

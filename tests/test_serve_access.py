@@ -43,7 +43,7 @@ def test_a_key_is_needed_and_its_user_is_written_into_the_turn(locked: RunningSe
         assert refused.json()["error"]["type"] == "authentication_error"
     assert locked.chat(headers=U1).status_code == 200
     assert locked.chat(headers=U2).status_code == 200
-    assert [turn.user for turn in locked.notebook.turns.values()] == ["u1", "u2"]
+    assert [turn.user for turn in locked.ledger.turns.values()] == ["u1", "u2"]
     assert locked.post("/v1/messages", ASK).json()["error"]["type"] == "authentication_error"
 
 
@@ -60,7 +60,7 @@ def test_a_session_is_ended_by_the_key_that_opened_it(locked: RunningServer) -> 
     assert locked.post("/v1/sessions/s1/end", {}, **U2).status_code == 404
     assert locked.post("/v1/sessions/s1/end", {}, **U1).json() == {"object": "session.ended", "session": "s1"}
     assert locked.post("/v1/sessions/s9/end", {}, **U1).status_code == 404
-    assert locked.notebook.endings == [("s1", "u1")]
+    assert locked.ledger.endings == [("s1", "u1")]
 
 
 @pytest.mark.parametrize(

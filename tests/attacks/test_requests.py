@@ -1,4 +1,4 @@
-"""What comes to the door: broken heads, halves of characters, bodies of any size, and how each refusal is worded."""
+"""What comes in: broken heads, halves of characters, bodies of any size, and how each refusal is worded."""
 
 from __future__ import annotations
 
