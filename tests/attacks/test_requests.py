@@ -153,7 +153,7 @@ def test_many_parts_and_messages_are_refused_in_words(server: RunningServer) -> 
         many = server.post(
             path, {"messages": [{"role": "user", "content": parts}], "input": [{"role": "user", "content": parts}]}
         )
-        assert (many.status_code, "more than 200000 values" in many.text) == (413, True)
+        assert (many.status_code, f"more than {request_limits().values} values" in many.text) == (413, True)
     assert server.policy.requests == []
 
 
@@ -266,4 +266,4 @@ def test_an_option_whose_name_says_that_it_is_secret_is_never_shown(name: str) -
 
 def test_an_option_that_only_sounds_like_one_is_shown() -> None:
     resolved = config.load(environ={}, sets=["policy.options.max_tokens=12345", "policy.options.author=bob"])
-    assert {"12345", '"bob"'} <= {row.value for row in config.render(resolved)}
+    assert {"12345", '"bob"'} <= {row.value for rows in config.render(resolved).values() for row in rows}
