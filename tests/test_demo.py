@@ -251,7 +251,7 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
         "before and after",
         "preference met",
         "preference rate",
-        f"rollback 0 --rl-buffer-dir {folder}",
+        f"rollback 0 --run-dir {folder}",
     ):
         assert words in done.output
     found = json.loads(figures.read_text())["users"]["closing"]
