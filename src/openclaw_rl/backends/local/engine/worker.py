@@ -10,15 +10,13 @@ import os
 import signal
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from openclaw_rl.backends.hf.adapters import version_model
-from openclaw_rl.backends.hf.memory import available, release
+from openclaw_rl.backends.hf.memory import available
 from openclaw_rl.backends.hf.models import LoadedModel, load
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.engine import Engine
@@ -46,7 +44,8 @@ from openclaw_rl.backends.local.engine.messages import (
 )
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of, row_bytes, version_bytes
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
-from openclaw_rl.errors import BackendError, ContextOverflow, ModelRefused, OpenClawError, RequestError
+from openclaw_rl.backends.local.engine.version_loader import EngineAction, VersionLoader
+from openclaw_rl.errors import ContextOverflow, ModelRefused, OpenClawError, RequestError
 from openclaw_rl.machine import GIB
 from openclaw_rl.types import Tokens
 
@@ -54,18 +53,6 @@ MIN_TOKENS = 1024
 """a cache smaller than this is of no use"""
 CPU_CACHE = 2 * GIB
 """bytes of main memory that a cache takes unless four full contexts need more"""
-SETTLED = 0.15
-"""seconds after which freed memory can be given back"""
-
-Action = Callable[[Engine], list[JobEvent]]
-
-
-@dataclass(frozen=True, slots=True)
-class _VersionRequest:
-    """The engine itself requests a version, for the jobs that wait for it."""
-
-    version: int
-    id: None = None
 
 
 def main(conn: Connection, args: EngineArgs) -> None:
@@ -89,14 +76,12 @@ class EngineWorker:
         logging.disable_progress_bar()
         self._conn = conn
         self._sending = threading.Lock()
-        self._inbox: SimpleQueue[Action] = SimpleQueue()
-        self._loads: SimpleQueue[LoadRequest | AdmitRequest | _VersionRequest | None] = SimpleQueue()
-        self._unused: deque[ModelRunner] = deque()
-        self._adapters: dict[int, str | None] = {0: None}
+        self._inbox: SimpleQueue[EngineAction] = SimpleQueue()
         self._loaded = _load(args, lambda text: self._send(LoadProgress(text)))
         self._name = args.name or self._loaded.name
         self._base = model_runner_of(self._loaded.model)
         rows = cache_rows(self._loaded, self._base, args)
+        self._loader = VersionLoader(self._loaded, self._base, post=self._inbox.put, send=self._send)
         self._chat = ChatTemplate(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._detokenizer = self._chat.again()
         self._engine = Engine(
@@ -104,8 +89,8 @@ class EngineWorker:
             self._loaded.model,
             cache_tokens=rows,
             max_batch=args.max_batch,
-            request_version=self._request_version,
-            free_runners=self._free_later if self._loaded.device.type == "cpu" else None,
+            request_version=self._loader.load_for_jobs,
+            free_runners=self._loader.free if self._loaded.device.type == "cpu" else None,
         )
         self._context = min(args.context or self._loaded.context, self._loaded.context, self._engine.kv_cache.rows)
 
@@ -113,7 +98,7 @@ class EngineWorker:
         """Answer requests until the pipe breaks."""
         gc.collect()
         gc.freeze()  # what lives as long as the process is not traversed again when a version leaves
-        for target in (self._run_engine, self._run_loads):
+        for target in (self._run_engine, partial(self._loader.run, self._engine.runners)):
             threading.Thread(target=self._guarded, args=(target,), daemon=True).start()
         self._send(self._facts())
         while True:
@@ -148,9 +133,9 @@ class EngineWorker:
             case DecodeRequest(id, tokens):
                 self._send(CallResult(id, self._chat.decode(tokens)))
             case RegisterVersions(adapters):
-                self._adapters.update(adapters)
+                self._loader.register(adapters)
             case LoadRequest() | AdmitRequest():
-                self._loads.put(request)
+                self._loader.load(request)
             case DismissRequest(version):
                 self._inbox.put(lambda engine: engine.dismiss(version))
             case CancelRequest(id):
@@ -207,16 +192,6 @@ class EngineWorker:
         if prompt + reply > self._context:
             raise ContextOverflow(limit=self._context, asked=prompt + reply)
 
-    def _request_version(self, version: int) -> None:
-        """The engine needs a version that it does not hold."""
-        self._loads.put(_VersionRequest(version))
-
-    def _free_later(self, runners: list[ModelRunner]) -> None:
-        """Versions that nobody uses any more are freed by the thread that made them: see `release`."""
-        while runners:
-            self._unused.append(runners.pop())
-        self._loads.put(None)
-
     def _run_engine(self) -> None:
         engine = self._engine
         while True:
@@ -243,63 +218,6 @@ class EngineWorker:
         good = tuple(event for event in events if not isinstance(event, JobFailed))
         if good:
             self._send(EngineOutput(good, self._engine.stats()))
-
-    def _run_loads(self) -> None:
-        while True:
-            request = self._loads.get()
-            self._unused.clear()
-            if request is None:
-                release(wait=SETTLED if self._loads.empty() else 0.0)
-                continue
-            try:
-                self._load_version(request)
-            except Exception as error:  # whatever is wrong with these weights, those that run go on
-                self._refuse(request.version, request.id, error)
-
-    def _load_version(self, request: LoadRequest | AdmitRequest | _VersionRequest) -> None:
-        """Build a version beside the running ones; the engine takes it between two steps."""
-        version, caller = request.version, request.id
-        if version not in self._adapters:
-            raise BackendError(f"no version {version}; known: {sorted(self._adapters)}")
-        adapter = self._adapters[version]
-        runner = self._engine.runners.get(version)
-        if runner is None and adapter is None:
-            runner = self._engine.runners[0]
-        if runner is None:
-            assert adapter is not None
-            if caller is None and not Path(adapter).is_dir():
-                raise RequestError(f"the weights of version {version} are no longer kept", field="model", status=404)
-            self._check_room()
-            runner = model_runner_of(version_model(self._loaded.model, adapter), like=self._base)
-        ready = runner
-
-        def action(engine: Engine) -> list[JobEvent]:
-            if isinstance(request, AdmitRequest):
-                engine.admit(version, ready)
-            else:
-                engine.install(version, ready, live=isinstance(request, LoadRequest))
-            if caller is not None:
-                self._send(CallResult(caller, version))
-            return []
-
-        self._inbox.put(action)
-
-    def _check_room(self) -> None:
-        """Refuse to load a version that might not fit beside the running ones."""
-        model, place = self._loaded.model, self._loaded.device
-        needed, left = version_bytes(model, self._base), available(place)
-        if needed > left:
-            raise BackendError(
-                f"a further version needs up to {needed / GIB:.1f} GiB, {left / GIB:.1f} GiB are available",
-                remedy="lower cache_tokens, or choose a smaller model",
-            )
-
-    def _refuse(self, version: int, caller: int | None, error: Exception) -> None:
-        failure = EngineFailure.of(caller, error)
-        if caller is not None:
-            self._send(failure)
-        else:
-            self._inbox.put(lambda engine: engine.refuse(version, failure.error()))
 
     def _guarded(self, target: Callable[[], None]) -> None:
         """A thread's failure is the process's: the parent sees why, and starts another."""
