@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -10,14 +12,16 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl.cli import GROUPS, cli
+from openclaw_rl.cli import GROUPS, cli, main
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
@@ -34,18 +38,30 @@ FAKES = (
 )
 
 
-def run(*words: str, cwd: Path | None = None, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Done:
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def run(*words: str, cwd: Path | None = None, code: int = 0, **environ: str) -> Done:
+    """A command as a person types it, with the environment and the folder given, in this process."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENCLAW", "MODEL_PATH"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "openclaw_rl", *words],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**clean, **environ},
-        timeout=120,
-    )
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done
+    out, err, mask = io.StringIO(), io.StringIO(), os.umask(0o022)
+    with (
+        patch.dict(os.environ, {**clean, **environ}, clear=True),
+        patch.object(sys, "argv", ["openclaw-rl", *words]),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    os.umask(mask)
+    assert (ended.value.code or 0) == code, (ended.value.code, out.getvalue(), err.getvalue())
+    return Done(stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def read(*words: str, **more: Any) -> Any:

@@ -184,7 +184,6 @@ def test_the_table_shows_every_setting_once_with_its_source() -> None:
     assert ("serve.port", "1", "--set") in rows
     assert ("run.dir", literal(Path("runs").absolute()), "flag --rl-buffer-dir") in rows
     assert ("serve.api_key", "(not set)", "default") in rows
-    assert ("train.optim.lr", "(not set: 0.0005)", "default") in rows
     assert ("train.lora.alpha", "32.0", "default") in rows
 
 

@@ -251,7 +251,7 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
         "before and after",
         "preference met",
         "preference rate",
-        f"rollback 0 --run-dir {folder}",
+        f"rollback 0 --rl-buffer-dir {folder}",
     ):
         assert words in done.output
     found = json.loads(figures.read_text())["users"]["closing"]
@@ -353,6 +353,7 @@ def test_a_report_has_a_line_for_each_part_and_reads_back_as_it_was(tmp_path: Pa
     assert f' "a": {json.dumps(cell, ensure_ascii=False)},' in file.read_text(encoding="utf-8").splitlines()
 
 
+@pytest.mark.slow
 def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,7 @@ from openclaw_rl.errors import BackendError, ModelRefused
 from openclaw_rl.types import Sampling
 
 VOCABULARY = 320
+pytestmark = pytest.mark.slow
 CONTEXT = 512
 SHAPE = {
     "vocab_size": VOCABULARY,

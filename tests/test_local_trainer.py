@@ -53,7 +53,7 @@ from openclaw_rl.types import Message, Prompt, Sample, Version
 SHAPES = ("llama", "qwen2", "qwen3")
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 # --- tiny models
@@ -843,7 +843,6 @@ def test_a_setting_that_leads_nowhere_is_refused_before_anything_starts() -> Non
 
 
 @pytest.mark.anyio
-@pytest.mark.slow
 async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts_another(
     folder: str, tmp_path: Path
 ) -> None:
@@ -870,7 +869,6 @@ async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts
 
 
 @pytest.mark.anyio
-@pytest.mark.slow
 async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -> None:
     trainer = LocalTrainer(trainer_args(model=folder, cache_dir=folder, loader=load_nothing))
     with pytest.raises(BackendError, match="the disk is on fire"):

@@ -35,7 +35,8 @@ CALL = '<think>Hm.</think>I look.\n<tool_call>\n{"name": "%s", "arguments": {"x"
 def replay(server: RunningServer, name: str) -> tuple[Turn, list[tuple[str | None, Any]]]:
     """Send what a client sent; the turn that came of it and the events that the client got."""
     recorded = json.loads((RECORDED / f"{name}.json").read_text())
-    answer = server.client(**recorded["headers"]).post(recorded["path"], json=recorded["body"])
+    with server.client(**recorded["headers"]) as client:
+        answer = client.post(recorded["path"], json=recorded["body"])
     assert answer.status_code == 200, answer.text
     return server.ledger.last, sse_events(answer.text)
 

@@ -29,6 +29,7 @@ from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
 
 EXAMPLES = 20
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+pytestmark = pytest.mark.slow
 DESCRIBED = schemathesis.openapi.from_dict(description("toy"))
 OPERATIONS = [result.ok() for result in DESCRIBED.get_all_operations()]
 

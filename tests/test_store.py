@@ -417,6 +417,7 @@ def test_a_run_that_was_moved_still_finds_its_adapters(tmp_path: Path) -> None:
         assert reader.version(2).adapter == "/elsewhere/2"
 
 
+@pytest.mark.slow
 def test_many_processes_may_begin_a_ledger_at_once(ledger_path: Path) -> None:
     code = (
         "import sys; from openclaw_rl import store; print('ready', flush=True); sys.stdin.readline();"

@@ -33,7 +33,7 @@ from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Completion, Drop, Message, Prompt, Sample, Sampling, Step, Version
 from openclaw_rl.versions import LiveVersions
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,6 @@ def test_optimizer_state_in_main_memory_changes_nothing(folder: str, tmp_path: P
 # --- the engine's own log-probs
 
 
-@pytest.mark.slow
 def test_on_policy_replies_of_the_embedded_model_are_as_likely_to_the_trainer_as_to_the_engine(
     embedded: Path,  # noqa: F811 (the fixture)
     tmp_path: Path,

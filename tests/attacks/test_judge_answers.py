@@ -8,7 +8,7 @@ import json
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
 from judges import settings
@@ -39,11 +39,14 @@ class Server:
         self.sent += len(data)
 
     async def answer(self, reader: asyncio.StreamReader, writer: Writer) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             await reader.readexactly(int(head.split("content-length:")[1].split("\r\n")[0]))
             await self._send(self, writer)
-        writer.close()
+        except (OSError, asyncio.IncompleteReadError):
+            return  # the judge went away
+        finally:
+            writer.close()
 
 
 def whole(body: bytes, *headers: str) -> Callable[[Server, Writer], Awaitable[None]]:

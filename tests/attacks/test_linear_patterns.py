@@ -60,6 +60,7 @@ ATOMS = [
 ]
 ATOMS += ["a ", "a, ", "<a ", "<a>", "[a", "1 ", "1-", "a.", "not ", "is in ", "-eyJ", "\n "]
 SMALL, LARGE = 2_000, 16_000
+pytestmark = pytest.mark.slow
 NOTHING = 0.03
 """seconds that do not matter: a linear pattern needs less for `LARGE`, a quadratic one far more"""
 

@@ -264,5 +264,5 @@ def _keep(report: DemoReport, json_file: Path | None) -> None:
         click.echo(f"figures        {json_file}")
     click.echo(f"chart          {chart}")
     click.echo(f"run directory  {report.run_dir}")
-    click.echo(f"look into it   openclaw-rl status --run-dir {report.run_dir}")
-    click.echo(f"undo it        openclaw-rl rollback 0 --run-dir {report.run_dir}")
+    click.echo(f"look into it   openclaw-rl status --rl-buffer-dir {report.run_dir}")
+    click.echo(f"undo it        openclaw-rl rollback 0 --rl-buffer-dir {report.run_dir}")

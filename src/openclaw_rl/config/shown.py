@@ -105,13 +105,7 @@ def _rows(setting: Setting, resolved: Resolved) -> Iterator[Row]:
             yield Row(path, literal(each), resolved.sources[path])
     else:
         bare = value if setting.kind == "secret" and value else literal(value)
-        yield Row(
-            setting.path, _unset(setting, resolved.config) if value is None else bare, resolved.sources[setting.path]
-        )
-
-
-def _unset(setting: Setting, config: Config) -> str:
-    return f"(not set: {config.train.learning_rate})" if setting.path == "train.optim.lr" else "(not set)"
+        yield Row(setting.path, "(not set)" if value is None else bare, resolved.sources[setting.path])
 
 
 def as_json(resolved: Resolved) -> dict[str, Any]:
