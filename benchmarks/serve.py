@@ -50,7 +50,7 @@ def bare_app(policy: FakePolicy) -> Starlette:
 
     async def answer(request: Request) -> StreamingResponse:
         body = await request.json()
-        messages = tuple(Message(role=said["role"], content=said["content"]) for said in body["messages"])
+        messages = tuple(Message(role=each["role"], content=each["content"]) for each in body["messages"])
 
         async def events() -> AsyncIterator[str]:
             async for item in policy.generate(Prompt(messages=messages), Sampling()):
@@ -267,8 +267,8 @@ def main() -> None:
     flat = {kind: measure(kind, *shape, None, args.rounds, args.sync) for kind in ("bare", "ours")}
     memory = soak(args.soak, args.sync) if args.soak else None
     if args.json:
-        told = {"paced": paced, "flat_out": flat, "soak": memory, "cores": os.cpu_count()}
-        print(json.dumps(told, default=lambda each: each.__dict__))
+        report = {"paced": paced, "flat_out": flat, "soak": memory, "cores": os.cpu_count()}
+        print(json.dumps(report, default=lambda each: each.__dict__))
         return
     print(f"{args.streams} streams of {args.tokens} tokens at once, {os.cpu_count()} cores")
     show(f"paced, {args.rate:g} tokens/s each", paced["bare"], paced["ours"])
