@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from openclaw_rl.collect.threads import CAPACITY, Threads
 from openclaw_rl.types import Drop, DropReason, ImportRecord, Outcome, SessionEnd, Turn, UnreadableTurn
@@ -217,7 +217,7 @@ class CollectLoop:
             self.counts[f"dropped: {drop.reason}"] += 1
 
 
-RECORDED = "recorded"
+RECORDED: Final = "recorded"
 
 
 def unreadable(found: UnreadableTurn) -> Drop:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.collect.classify import REWRITTEN, ThreadContext, classify, compacted, is_machine_message
@@ -38,9 +38,9 @@ from openclaw_rl.collect.normalise import (
     skeleton,
     without_envelope,
 )
-from openclaw_rl.types import Message, Outcome, SessionEnd, Turn
+from openclaw_rl.types import Ended, Message, Outcome, SessionEnd, Turn
 
-ENDINGS = {
+ENDINGS: Mapping[Ended, str] = {
     "done": "the session was declared over",
     "idle": "nothing came for the length of session_idle",
     "superseded": "the conversation went on without this reply",
@@ -282,7 +282,7 @@ class Threads:
     def _compact(self, past: HistoryMatch, entry: Entry, turn: Turn) -> list[Outcome]:
         """End the turns that a new epoch or a summary left behind."""
         summary = compacted(turn.prompt.messages)
-        why = "compacted" if summary else "superseded"
+        why: Ended = "compacted" if summary else "superseded"
         waiting = [e for thread in self._earlier(entry.thread) for e in thread.open.values() if e.seq < entry.seq]
         if past.thread is None and summary:  # of several conversations of one name the latest was cut short
             waiting += [e for e in entry.thread.open.values() if e is not entry and e.kind == "main"][-1:]
@@ -294,11 +294,11 @@ class Threads:
         mine = epochs.get(thread.name, -1)
         return [self._threads[thread.user, name] for name, epoch in epochs.items() if -1 < epoch < mine]
 
-    def _close_all(self, thread: Thread, why: str, at: float, until: float | None = None) -> list[Outcome]:
+    def _close_all(self, thread: Thread, why: Ended, at: float, until: float | None = None) -> list[Outcome]:
         waiting = [entry for entry in thread.open.values() if until is None or entry.at <= until]
         return [outcome for entry in waiting for outcome in self._close(entry, why, at)]
 
-    def _close(self, entry: Entry, why: str, at: float) -> list[Outcome]:
+    def _close(self, entry: Entry, why: Ended, at: float) -> list[Outcome]:
         if entry.settled:
             return []
         if why == "idle" and entry.thread.last > entry.seq:
@@ -324,7 +324,7 @@ class Threads:
         at: float,
         *,
         next_state: tuple[Message, ...] = (),
-        ended: str | None = None,
+        ended: Ended | None = None,
         evidence: tuple[str, ...] = (),
     ) -> Outcome:
         self._settled(entry)

@@ -14,6 +14,7 @@ from openclaw_rl.types.validation import need, need_finite, need_one_of
 Kind = Literal["main", "side"]
 HintKind = Literal["rule", "fact", "complaint"]
 Source = Literal["explicit", "environment", "deterministic", "judge"]
+Ended = Literal["done", "idle", "superseded", "compacted", "side", "evicted", "recorded"]
 DropReason = Literal[
     "side turn",
     "opted out",
@@ -101,7 +102,7 @@ class Outcome:
     """What came after a turn. ``kind_reason`` says why it is main or side, ``confidence`` how sure that is.
 
     ``next_state`` is every message after the reply and before the next one; ``ended`` says why nothing more
-    will come (``done``, ``idle``, ``superseded`` ...), None while the thread went on.
+    will come (`openclaw_rl.collect.threads` has the meanings), None while the thread went on.
     ``evidence`` are deterministic marks found while matching (``regenerated``, ``repeated_call`` ...).
     """
 
@@ -113,7 +114,7 @@ class Outcome:
     confidence: float = 1.0
     parent: str | None = None
     next_state: tuple[Message, ...] = ()
-    ended: str | None = None
+    ended: Ended | None = None
     evidence: tuple[str, ...] = ()
     at: float = field(default_factory=time.time)
 
