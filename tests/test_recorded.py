@@ -41,9 +41,9 @@ def turn_of(request: dict[str, Any], heard: Callable[[Headers], Headers]) -> Tur
     """The turn that serving would keep: parsed by the same code, the reply as it was."""
     silent = heard is none_of_them
     body = {name: value for name, value in request["body"].items() if not (silent and name == "prompt_cache_key")}
-    asked = ChatWire(Sampling()).parse(body, request_limits())
+    parsed = ChatWire(Sampling()).parse(body, request_limits())
     marks = read_headers(heard(request["headers"]))
-    side = asked.model.endswith("-side") and not silent
+    side = parsed.model.endswith("-side") and not silent
     reply = request["reply"]
     calls = tuple(
         ToolCall(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
@@ -54,16 +54,16 @@ def turn_of(request: dict[str, Any], heard: Callable[[Headers], Headers]) -> Tur
         prompt_tokens=(1,),
         reply_tokens=(2,),
         logprobs=(-0.1,),
-        sampling=asked.sampling,
+        sampling=parsed.sampling,
         finish="stop",
         version=0,
     )
     return Turn(
         id=request["id"],
-        prompt=asked.prompt,
+        prompt=parsed.prompt,
         completion=completion,
         user="u1",
-        session=marks.session or asked.guessed_session,
+        session=marks.session or parsed.guessed_session,
         declared="side" if side else marks.declared,
         client=marks.client,
         at=float(request["at"]),

@@ -25,7 +25,7 @@ def chat(**fields: Any) -> dict[str, Any]:
     return {"messages": [USER], **fields}
 
 
-def said(content: Any, role: str = "user") -> dict[str, Any]:
+def only(content: Any, role: str = "user") -> dict[str, Any]:
     return {"messages": [{"role": role, "content": content}]}
 
 
@@ -40,15 +40,15 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"messages": [{"role": "robot"}]},
         "messages.0.role: must be one of system, developer, user, assistant, tool, function",
     ),
-    ("chat", said(7), "messages.0.content: must be a list, not a number"),
-    ("chat", said([{}]), "messages.0.content.0.type: is missing"),
+    ("chat", only(7), "messages.0.content: must be a list, not a number"),
+    ("chat", only([{}]), "messages.0.content.0.type: is missing"),
     (
         "chat",
-        said([{"type": "smell"}]),
+        only([{"type": "smell"}]),
         "messages.0.content.0.type: no part is called 'smell'; known: text, image_url, refusal",
     ),
-    ("chat", said([{"type": "text", "text": None}]), "messages.0.content.0.text: is missing"),
-    ("chat", said([{"type": "text", "text": 7}]), "messages.0.content.0.text: must be text, not a number"),
+    ("chat", only([{"type": "text", "text": None}]), "messages.0.content.0.text: is missing"),
+    ("chat", only([{"type": "text", "text": 7}]), "messages.0.content.0.text: must be text, not a number"),
     ("chat", chat(tools=[{"type": "mcp"}]), "tools.0.type: no tool type is called 'mcp'; known: function"),
     ("chat", chat(tools=[{"function": {"name": ""}}]), "tools.0.function.name: must not be empty"),
     ("chat", chat(tool_choice="maybe"), "tool_choice: must be one of auto, none, required"),
@@ -83,24 +83,24 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("responses", {"input": "hi", "metadata": "x"}, "metadata: must be an object, not text"),
     (
         "messages",
-        said([{"type": "tool_use"}]),
+        only([{"type": "tool_use"}]),
         "messages.0.content.0.type: no block here is called 'tool_use'; known: text, "
         "image, document, search_result, tool_result",
     ),
-    ("messages", said([{"type": "tool_use", "id": "t"}], "assistant"), "messages.0.content.0.name: is missing"),
+    ("messages", only([{"type": "tool_use", "id": "t"}], "assistant"), "messages.0.content.0.name: is missing"),
     (
         "messages",
-        said([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text"}]}]),
+        only([{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text"}]}]),
         "messages.0.content.0.content.0.text: is missing",
     ),
     (
         "messages",
-        said([{"type": "document", "source": {"type": "pdf"}}]),
+        only([{"type": "document", "source": {"type": "pdf"}}]),
         "messages.0.content.0.source.type: only plain text documents are taken",
     ),
     (
         "messages",
-        {**said("hi"), "tool_choice": {"type": "some"}},
+        {**only("hi"), "tool_choice": {"type": "some"}},
         "tool_choice.type: must be one of auto, any, tool, none",
     ),
 ]
