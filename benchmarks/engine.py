@@ -30,12 +30,12 @@ import httpx2
 import torch
 from safetensors.torch import save_file
 
-from openclaw_rl.backends.local.adapters import version_model
-from openclaw_rl.backends.local.brains import Brain, brain_of
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.events import Finished, Said
-from openclaw_rl.backends.local.jobs import Writing
-from openclaw_rl.backends.local.models import find, load, pick_device, pick_dtype
+from openclaw_rl.backends.hf.adapters import version_model
+from openclaw_rl.backends.hf.models import find, load, pick_device, pick_dtype
+from openclaw_rl.backends.local.engine.engine import Engine
+from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
+from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of
+from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.types import Sampling
 
 CONTEXT = 4096
@@ -63,12 +63,12 @@ def main() -> None:
     if ask.threads:
         torch.set_num_threads(ask.threads)
     model = _model(ask)
-    brain = brain_of(model)
+    runner = model_runner_of(model)
     with tempfile.TemporaryDirectory() as folder:
-        tuned = brain_of(version_model(model, _random_adapter(model, Path(folder))), like=brain)
-    print(f"{_size(model) / 1e6:,.0f} MB of weights, {model.dtype}, {model.device}, {type(brain).__name__} pass")
-    rows = _best([_throughput(model, brain, tuned, ask) for _ in range(ask.rounds)])
-    first = {"engine": _first_token(model, brain, ask.prefix)}
+        tuned = model_runner_of(version_model(model, _random_adapter(model, Path(folder))), like=runner)
+    print(f"{_size(model) / 1e6:,.0f} MB of weights, {model.dtype}, {model.device}, {type(runner).__name__} pass")
+    rows = _best([_throughput(model, runner, tuned, ask) for _ in range(ask.rounds)])
+    first = {"engine": _first_token(model, runner, ask.prefix)}
     floor = _size(model) / _bandwidth(model.device)
     if ask.vllm_python:
         rows, first["vLLM"] = _with_vllm(model, rows, ask)
@@ -172,39 +172,41 @@ def _size(model: Any) -> int:
 
 
 def _prompts(model: Any, count: int, length: int, *, seed: int = 0) -> list[list[int]]:
-    chance = torch.Generator().manual_seed(seed)
-    return torch.randint(3, min(model.config.vocab_size, 40000), (count, length), generator=chance).tolist()
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(3, min(model.config.vocab_size, 40000), (count, length), generator=rng).tolist()
 
 
 def _submit(machine: Engine, index: int, prompt: Sequence[int], count: int, version: int) -> None:
     ask = Sampling(temperature=1.0, max_tokens=count, seed=index)
-    job = Writing.of(index, version, prompt, ask, context=CONTEXT, ends=frozenset(), decode=lambda ids: "x" * len(ids))
+    job = Generation.of(
+        index, version, prompt, ask, context=CONTEXT, ends=frozenset(), decode=lambda ids: "x" * len(ids)
+    )
     machine.submit(job)
 
 
-def _engine(model: Any, brain: Brain, tuned: Brain | None = None, *, batch: int = 64) -> Engine:
-    machine = Engine(brain, model, cache_tokens=batch * 512 + 2 * CONTEXT, max_batch=batch)
+def _engine(model: Any, runner: ModelRunner, tuned: ModelRunner | None = None, *, batch: int = 64) -> Engine:
+    machine = Engine(runner, model, cache_tokens=batch * 512 + 2 * CONTEXT, max_batch=batch)
     if tuned is not None:
         machine.install(1, tuned, live=True)
     return machine
 
 
-def _throughput(model: Any, brain: Brain, tuned: Brain, ask: argparse.Namespace) -> list[Row]:
+def _throughput(model: Any, runner: ModelRunner, tuned: ModelRunner, ask: argparse.Namespace) -> list[Row]:
     _static(model, 1, 4)
     alone = _static(model, 1, ask.tokens)
     rows = []
     for count in map(int, ask.at_once.split(",")):
-        plain = _served(model, brain, tuned, count, ask.tokens, version=0)
-        merged = _served(model, brain, tuned, count, ask.tokens, version=1)
+        plain = _served(model, runner, tuned, count, ask.tokens, version=0)
+        merged = _served(model, runner, tuned, count, ask.tokens, version=1)
         together = _static(model, count, ask.tokens)
         rows.append(Row(at_once=count, engine=plain, adapter=merged, static=together, one_by_one=alone))
         print(f"  {rows[-1]}", file=sys.stderr)
     return rows
 
 
-def _served(model: Any, brain: Brain, tuned: Brain, count: int, tokens: int, *, version: int) -> float:
+def _served(model: Any, runner: ModelRunner, tuned: ModelRunner, count: int, tokens: int, *, version: int) -> float:
     """Tokens per second of ``count`` requests that come together."""
-    machine = _engine(model, brain, tuned, batch=count)
+    machine = _engine(model, runner, tuned, batch=count)
     _submit(machine, 9999, _prompts(model, 1, 32, seed=1)[0], 4, version)
     _run(machine)
     for index, prompt in enumerate(_prompts(model, count, 32)):
@@ -234,12 +236,12 @@ def _static(model: Any, count: int, tokens: int) -> float:
 ENDINGS = (("unseen", [5]), ("seen", [6, 7, 8]))
 
 
-def _first_token(model: Any, brain: Brain, prefix: int) -> dict[str, float]:
+def _first_token(model: Any, runner: ModelRunner, prefix: int) -> dict[str, float]:
     """Seconds to the first token after a prompt of ``prefix`` tokens: unseen, then seen with another ending.
 
     On a GPU the same is done once before, with another prompt: kernels are loaded when they are first used.
     """
-    machine = _engine(model, brain, batch=4)
+    machine = _engine(model, runner, batch=4)
     found: dict[str, float] = {}
     for seed in (3, 2) if model.device.type == "cuda" else (2,):
         prompt = _prompts(model, 1, prefix, seed=seed)[0]
@@ -317,7 +319,7 @@ def vllm_first(url: str, prompt: Sequence[int]) -> float:
 
 
 def _until_said(machine: Engine) -> None:
-    while not any(isinstance(event, Said | Finished) for event in machine.step()):
+    while not any(isinstance(event, TokenDelta | Finished) for event in machine.step()):
         pass
 
 

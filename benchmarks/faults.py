@@ -1,12 +1,12 @@
-"""Plants faults into a run of the embedded model and shows that each is refused by the gate or taken back by the watch.
+"""Plants faults into a run of the embedded model: the gate refuses each, or the live monitor rolls it back.
 
 python benchmarks/faults.py                    every fault, one after another (about three minutes each on two cores)
-python benchmarks/faults.py rate watch         some of them
+python benchmarks/faults.py rate monitor       some of them
 python benchmarks/faults.py --json FILE        also write what the ledger says
 
 flipped   every score has the wrong sign          praise    the judge likes everything
 rate      the learning rate is 100 times too high corrupt   the adapter's file is cut short
-watch     the rate again, with the gate off: what users say of it takes the version back
+monitor   the rate again, with the gate off: what users say of it rolls the version back
 """
 
 from __future__ import annotations
@@ -18,22 +18,27 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from openclaw_rl.app import App, ledger_path
-from openclaw_rl.backends.local.trainer import LocalTrainer
+from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
+from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.config import load
+from openclaw_rl.experiments.sessions import run_sessions
+from openclaw_rl.experiments.users import SimulatedUser
 from openclaw_rl.judge.rules import RulesJudge
-from openclaw_rl.ports import Case, Trained
-from openclaw_rl.review import why
-from openclaw_rl.review.everyday import Task, degenerate, sense, training
-from openclaw_rl.review.simulate import Reply, User, post, talk
-from openclaw_rl.review.wishes import WISHES, words
-from openclaw_rl.store import Ledger, ask
-from openclaw_rl.types import Sample, Verdict, Version
+from openclaw_rl.ports import Case, StepResult
+from openclaw_rl.store import LedgerReader, submit_request
+from openclaw_rl.tasks.everyday import Task, is_relevant, training
+from openclaw_rl.tasks.preferences import PREFERENCES
+from openclaw_rl.text import degenerate, word_count
+from openclaw_rl.types import Message, Prompt, Sample, Verdict, Version
+from openclaw_rl.views import lineage as why
 
 
 class Flipped(RulesJudge):
@@ -54,7 +59,7 @@ class Praising(RulesJudge):
 class Corrupting(LocalTrainer):
     """A disk that loses the end of every adapter."""
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         done = await super().step(samples, number=number, parent=parent, target=target)
         if done.adapter is not None:
             file = Path(done.adapter) / "adapter_model.safetensors"
@@ -62,9 +67,14 @@ class Corrupting(LocalTrainer):
         return done
 
 
+@wraps(TrainerArgs, assigned=(), updated=())
+def corrupting(**settings: Any) -> Corrupting:
+    return Corrupting(TrainerArgs(**settings))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What is planted, as dials."""
+    """What is planted, as settings."""
 
     name: str
     sets: tuple[str, ...]
@@ -72,11 +82,11 @@ class Fault:
 
 HERE = Path(__file__).resolve()
 PRESET = "cpu-demo"
-TOO_HIGH = f"train.lr={100 * load(environ={}, preset=PRESET).config.train.lr}"
+TOO_HIGH = f"train.optim.lr={100 * load(environ={}, preset=PRESET).config.train.learning_rate}"
 FAULTS = (
     Fault(name="flipped", sets=(f"judge.custom={HERE}:Flipped", "train.method=topk")),
     Fault(name="rate", sets=(TOO_HIGH,)),
-    Fault(name="corrupt", sets=(f"train.backend={HERE}:Corrupting",)),
+    Fault(name="corrupt", sets=(f"train.backend={HERE}:corrupting",)),
     Fault(name="praise", sets=(f"judge.custom={HERE}:Praising", "train.method=topk")),
 )
 
@@ -86,15 +96,15 @@ class Run:
     """One app on the embedded model, and a client of it."""
 
     app: App
-    client: httpx2.AsyncClient
+    client: ApiClient
 
     async def settle(self) -> None:
         """Work until nothing moves."""
         await self.app.finish()
 
-    def told(self) -> dict[str, Any]:
+    def evidence(self) -> dict[str, Any]:
         """What the ledger says: the table, the story of version 1, the alarms."""
-        with Ledger(ledger_path(self.app.config)) as ledger:
+        with LedgerReader(ledger_path(self.app.config)) as ledger:
             rows = why.versions(ledger)
             story = why.version(ledger, 1) if len(rows) > 1 else None
             return {"versions": rows, "story": story, "paused": ledger.paused()}
@@ -104,13 +114,13 @@ async def with_run(sets: Sequence[str], act: Callable[[Run], Any]) -> dict[str, 
     """Start the app in a folder of its own, act, and say how long it took."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as root:
-        dials = [f"run.dir={root}", "run.log_level=error", "train.max_wait=0", *sets]
-        app = App(load(environ={}, preset=PRESET, sets=dials).config)
+        settings = [f"run.dir={root}", "run.log_level=error", "train.max_wait=0", *sets]
+        app = App(load(environ={}, preset=PRESET, sets=settings).config)
         assert app.api is not None
         transport = httpx2.ASGITransport(app=app.api)
         async with (
             app.started(),
-            httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as client,
+            ApiClient("http://localhost/v1", timeout=300, transport=transport) as client,
         ):
             found: dict[str, Any] = await act(Run(app, client))
     return {**found, "seconds": round(time.monotonic() - began, 1)}
@@ -123,13 +133,13 @@ async def plant(fault: Fault) -> dict[str, Any]:
     """
 
     async def act(run: Run) -> dict[str, Any]:
-        user, heard = User(replace(WISHES["short"], room=400), seed=1), []
+        user, turns = SimulatedUser(replace(PREFERENCES["short"], max_tokens=400), seed=1), []
         for first in (0, 4):
-            heard += await talk(run.client, user, range(first, first + 4), together=4)
+            turns += await run_sessions(run.client, user, range(first, first + 4), concurrency=4)
             await run.settle()
-        heard += await talk(run.client, user, range(8, 12), together=4)
-        served = [exchange.reply for exchange in heard]
-        return {"fault": fault.name, **run.told(), "served": sound(served)}
+        turns += await run_sessions(run.client, user, range(8, 12), concurrency=4)
+        served = [turn.reply for turn in turns]
+        return {"fault": fault.name, **run.evidence(), "served": sound(served)}
 
     return await with_run(fault.sets, act)
 
@@ -141,30 +151,30 @@ def sound(replies: Sequence[str]) -> dict[str, Any]:
         "replies": len(replies),
         "degenerate": len(broken),
         "why": broken,
-        "words": round(sum(map(words, replies)) / len(replies), 1),
+        "words": round(sum(map(word_count, replies)) / len(replies), 1),
     }
 
 
-async def watched() -> dict[str, Any]:
-    """With the gate off a version that talks nonsense is served, until what users say of it takes it back."""
+async def monitored() -> dict[str, Any]:
+    """With the gate off a version that talks nonsense is served, until what users say of it rolls it back."""
 
     async def act(run: Run) -> dict[str, Any]:
         path = ledger_path(run.app.config)
         tasks = iter(training("facts"))
         await run.settle()
-        ask(path, "pause", {"why": "a clean record first"})
-        clean = [await _sensible(run, next(tasks)) for _ in range(12)]
+        submit_request(path, "pause", reason="a clean record first")
+        clean = [await _relevant(run, next(tasks)) for _ in range(12)]
         await run.settle()
-        ask(path, "resume", {})
+        submit_request(path, "resume")
         await run.settle()
         spoiled = 0
-        while "by itself" not in (_paused(path) or "") and spoiled < 40:
-            await _sensible(run, next(tasks))
+        while not _rolled_back(path) and spoiled < 40:
+            await _relevant(run, next(tasks))
             await run.settle()
             spoiled += 1
-        after = [await _sensible(run, next(tasks)) for _ in range(4)]
+        after = [await _relevant(run, next(tasks)) for _ in range(4)]
         served = {"before": sum(clean), "of": len(clean), "bad_turns_served": spoiled, "after": sum(after)}
-        return {"fault": "watch", **run.told(), "served": served}
+        return {"fault": "monitor", **run.evidence(), "served": served}
 
     wait = (
         "train.batch_size=12",
@@ -172,37 +182,37 @@ async def watched() -> dict[str, Any]:
         "train.idle_wait=3600",
         "train.method=topk",
         TOO_HIGH,
-        "train.w_opd=0",
+        "train.loss.w_opd=0",
         "gate.mode=off",
     )
     return await with_run(wait, act)
 
 
-async def _sensible(run: Run, task: Task) -> bool:
-    """One session of a user who only wants sense; whether they got it."""
-    first = [{"role": "user", "content": f"{task.prompt} Answer in one short sentence."}]
-    session = {"X-Session-Id": task.prompt, "X-Turn-Type": "main"}
-    reply: Reply = await post(run.client, first, max_tokens=96, headers=session, seed=7)
-    fine = degenerate(reply.text) is None and sense(task, reply.text)
+async def _relevant(run: Run, task: Task) -> bool:
+    """One session of a user who only wants relevant replies; whether they got one."""
+    first = (Message(role="user", content=f"{task.prompt} Answer in one short sentence."),)
+    options = {"max_tokens": 96, "seed": 7}
+    reply = await run.client.complete(Prompt(messages=first), session=task.prompt, options=options)
+    fine = degenerate(reply.text) is None and is_relevant(task, reply.text)
     said = "Thanks, that helped a lot!" if fine else "That makes no sense at all."
-    more = [*first, {"role": "assistant", "content": reply.text}, {"role": "user", "content": said}]
-    last = {**session, "X-Session-Done": "true", "x-openclaw-rl-train": "off"}
-    await post(run.client, more, max_tokens=4, headers=last, seed=7)
+    last = Prompt(messages=(*first, reply.message, Message(role="user", content=said)))
+    options = {"max_tokens": 4, "seed": 7}
+    await run.client.complete(last, session=task.prompt, done=True, train=False, options=options)
     return fine
 
 
-def _paused(path: Path) -> str | None:
-    with Ledger(path) as ledger:
-        return ledger.paused()
+def _rolled_back(path: Path) -> bool:
+    with LedgerReader(path) as ledger:
+        return bool(ledger.ever("rolled back"))
 
 
 def show(found: Mapping[str, Any]) -> None:
     """The ledger's story of one fault."""
     print(f"\n=== {found['fault']} ({found['seconds']} s) ===")
     print("served:", json.dumps(found["served"]))
-    print(*why.tell_versions(list(found["versions"])), sep="\n")
+    print(*why.versions_lines(list(found["versions"])), sep="\n")
     if found["story"]:
-        print(*why.tell_version(dict(found["story"]), steps=1), sep="\n")
+        print(*why.version_lines(dict(found["story"]), steps=1), sep="\n")
     if found["paused"]:
         print("paused:", found["paused"])
 
@@ -220,8 +230,8 @@ def main(arguments: Sequence[str]) -> None:
         if not words_given or fault.name in words_given:
             found.append(asyncio.run(plant(fault)))
             show(found[-1])
-    if not words_given or "watch" in words_given:
-        found.append(asyncio.run(watched()))
+    if not words_given or "monitor" in words_given:
+        found.append(asyncio.run(monitored()))
         show(found[-1])
     if file is not None:
         file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -19,14 +19,15 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from openclaw_rl.codec import plain
 from openclaw_rl.ports import Case
-from openclaw_rl.store import Judged, Ledger
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
+from openclaw_rl.store.codec import plain
 from openclaw_rl.store.rows import insert, turn_row
-from openclaw_rl.types import Completion, Drop, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
+from openclaw_rl.types import Completion, Drop, JudgedTurn, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936
 WORDS = ("agent", "reads", "file", "then", "writes", "another", "and", "says", "what", "it", "has", "done", "so", "far")
@@ -55,13 +56,18 @@ def fresh(turn: Turn) -> Turn:
 
 def company(path: str, role: str, stop: Event) -> None:
     """Another loop at work on the same ledger."""
-    with Ledger(path, writer=role) as ledger:  # type: ignore[arg-type]
-        while not stop.is_set():
-            {"collect": _collect, "judge": _judge, "train": _train}[role](ledger)
-            time.sleep(0.002)
+    opened: dict[str, Callable[[], Callable[[], None]]] = {
+        "collect": lambda: partial(_collect, CollectLedger(path)),
+        "judge": lambda: partial(_judge, JudgeLedger(path)),
+        "train": lambda: partial(_train, TrainLedger(path, sync="full")),
+    }
+    work = opened[role]()
+    while not stop.is_set():
+        work()
+        time.sleep(0.002)
 
 
-def _collect(ledger: Ledger) -> None:
+def _collect(ledger: CollectLedger) -> None:
     if read := ledger.new_turns(16):
         outcomes = [
             Outcome(turn=t.id, session="s", kind="main", kind_reason="declared", index=0, next_state=t.prompt.messages)
@@ -71,26 +77,26 @@ def _collect(ledger: Ledger) -> None:
         ledger.settle(outcomes, [], turns_read=read[-1][0])
 
 
-def _judge(ledger: Ledger) -> None:
+def _judge(ledger: JudgeLedger) -> None:
     if cases := ledger.unjudged(16):
         ledger.add_verdicts(
             [Verdict(turn=case.turn.id, score=1.0, source="judge") for case in cases if isinstance(case, Case)]
         )
 
 
-def _train(ledger: Ledger) -> None:
+def _train(ledger: TrainLedger) -> None:
     if rows := ledger.untrained(16):
         ledger.add_drops(
-            [Drop(turn=row.turn.id, stage="train", reason="benchmark") for row in rows if isinstance(row, Judged)]
+            [Drop(turn=row.turn.id, stage="train", reason="no signal") for row in rows if isinstance(row, JudgedTurn)]
         )
 
 
 def fill(path: Path, turns: int, rng: random.Random) -> None:
     """Give the ledger a history, all of it settled, judged and dropped, many rows to a transaction."""
     packed = [turn_row(make_turn(rng)) for _ in range(16)]
-    with Ledger(path, writer="serve", sync="normal") as ledger:
+    with ServeLedger(path, sync="normal") as ledger:
         for at in range(0, turns, 500):
-            with ledger.writing("serve") as db:
+            with ledger.writing() as db:
                 for i in range(min(500, turns - at)):
                     insert(db, "turns", packed[i % 16] | {"id": new_id()})
     _settle(path, turns)
@@ -98,17 +104,19 @@ def fill(path: Path, turns: int, rng: random.Random) -> None:
 
 def _settle(path: Path, turns: int) -> None:
     """Bring the loops behind the history up to date by SQL: what is measured starts after it."""
-    with Ledger(path, writer="collect", sync="normal") as ledger, ledger.writing("collect") as db:
+    with CollectLedger(path) as ledger, ledger.writing() as db:
         db.execute(
             "INSERT INTO outcomes (turn, session, kind, kind_reason, confidence, idx, next_state, evidence, at)"
             " SELECT id, 's' || (seq / 20), 'main', 'declared', 1, 0, x'', '[]', at FROM turns"
         )
         db.execute(
-            "INSERT INTO verdicts (turn, score, source, votes, hints, judge, seconds, note, heard, at)"
+            "INSERT INTO verdicts (turn, score, source, votes, hints, judge, seconds, note, feedback_seen, at)"
             " SELECT id, 1, 'judge', '[]', '[]', '', 0, '', 0, at FROM turns"
         )
-        db.execute("INSERT INTO trained SELECT id, 1 FROM turns")
-        db.executemany("INSERT INTO cursors VALUES (?, ?)", [(n, turns) for n in ("turns", "outcomes", "verdicts")])
+        db.execute("INSERT INTO trained (turn, step) SELECT id, 1 FROM turns")
+        db.executemany(
+            "INSERT INTO cursors (name, seq) VALUES (?, ?)", [(n, turns) for n in ("turns", "outcomes", "verdicts")]
+        )
 
 
 def timed(add: Callable[[Turn], None], templates: list[Turn], count: int) -> list[float]:
@@ -127,7 +135,7 @@ def in_company(path: Path, templates: list[Turn], count: int) -> list[float]:
     """Time adds while the three other loops work on the same file."""
     stop = mp.Event()
     others = [mp.Process(target=company, args=(str(path), role, stop)) for role in ("collect", "judge", "train")]
-    with Ledger(path, writer="serve") as ledger:
+    with ServeLedger(path, sync="full") as ledger:
         for other in others:
             other.start()
         timed(ledger.add_turn, templates, 50)

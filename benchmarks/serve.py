@@ -35,8 +35,8 @@ from starlette.routing import Route
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.ports import Delta
-from openclaw_rl.serve import Limits, build_app
-from openclaw_rl.store import Ledger, Sync
+from openclaw_rl.store import ServeLedger, Sync
+from openclaw_rl.testing import fake_api, request_limits
 from openclaw_rl.types import Message, Prompt, Sampling
 
 BODY = {"model": "fake", "stream": True, "messages": [{"role": "user", "content": "Tell me something."}]}
@@ -50,7 +50,7 @@ def bare_app(policy: FakePolicy) -> Starlette:
 
     async def answer(request: Request) -> StreamingResponse:
         body = await request.json()
-        messages = tuple(Message(role=said["role"], content=said["content"]) for said in body["messages"])
+        messages = tuple(Message(role=each["role"], content=each["content"]) for each in body["messages"])
 
         async def events() -> AsyncIterator[str]:
             async for item in policy.generate(Prompt(messages=messages), Sampling()):
@@ -73,10 +73,8 @@ def serve(kind: str, descriptor: int, tokens: int, rate: float | None, folder: s
     if kind == "bare":
         app = bare_app(policy)
     else:
-        limits = Limits(streams_per_key=10_000, queue_per_key=10_000)
-        app = build_app(
-            policy=policy, ledger=Ledger(Path(folder) / "ledger.db", writer="serve", sync=sync), limits=limits
-        )
+        limits = request_limits(streams_per_key=10_000, queue_per_key=10_000)
+        app = fake_api(policy, ServeLedger(Path(folder) / "ledger.db", sync=sync), limits=limits)
     config = uvicorn.Config(app, log_config=None, access_log=False, loop="uvloop", http="httptools")
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=descriptor)])
 
@@ -269,8 +267,8 @@ def main() -> None:
     flat = {kind: measure(kind, *shape, None, args.rounds, args.sync) for kind in ("bare", "ours")}
     memory = soak(args.soak, args.sync) if args.soak else None
     if args.json:
-        told = {"paced": paced, "flat_out": flat, "soak": memory, "cores": os.cpu_count()}
-        print(json.dumps(told, default=lambda each: each.__dict__))
+        report = {"paced": paced, "flat_out": flat, "soak": memory, "cores": os.cpu_count()}
+        print(json.dumps(report, default=lambda each: each.__dict__))
         return
     print(f"{args.streams} streams of {args.tokens} tokens at once, {os.cpu_count()} cores")
     show(f"paced, {args.rate:g} tokens/s each", paced["bare"], paced["ours"])

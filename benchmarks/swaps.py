@@ -28,10 +28,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.backends.local.policy import LocalPolicy
-from openclaw_rl.backends.local.trainer import LocalTrainer
-from openclaw_rl.config import cache_dir
-from openclaw_rl.store import Ledger
+from openclaw_rl.app.factories import build_policy, build_trainer
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
+from openclaw_rl.config import Config, cache_dir
+from openclaw_rl.store import LedgerReader, TrainLedger
 from openclaw_rl.types import Sample, Turn, Version
 
 KEY = "swaps"
@@ -200,7 +201,8 @@ def cpu_seconds(process: int | None) -> float:
 @contextlib.asynccontextmanager
 async def training(batch: Sequence[Sample], folder: Path) -> AsyncIterator[Effort]:
     """The local trainer at work in its own process for the length of the block, and what it got done."""
-    trainer = LocalTrainer(model="embedded", cache_dir=CACHE, method="opd")
+    trainer = build_trainer(Config.model_validate({"train": {"method": "opd"}}))
+    assert isinstance(trainer, LocalTrainer)
     base = Version(number=0, parent=None, base="embedded")
     effort = Effort()
 
@@ -251,8 +253,8 @@ async def with_and_without(port: int, folder: Path, args: argparse.Namespace) ->
     """The time between tokens alone, while the trainer runs, and alone again."""
     await timed(port, range(args.streams), args)  # starting is not measured
     before = await timed(port, range(args.timed), args)
-    with Ledger(folder / "run" / "ledger.db") as ledger:
-        turns = [turn for _, turn in ledger.new_turns(args.batch) if isinstance(turn, Turn)]
+    with LedgerReader(folder / "run" / "ledger.db") as ledger:
+        turns = [turn for _, turn in ledger.turns_after(0, args.batch) if isinstance(turn, Turn)]
     async with training(samples(turns), folder) as effort:
         during = await timed(port, range(args.timed, 2 * args.timed), args)
     after = await timed(port, range(2 * args.timed, 3 * args.timed), args)
@@ -266,7 +268,7 @@ def make_adapters(folder: Path, count: int) -> list[str]:
     import torch
     from safetensors.torch import save_file
 
-    from openclaw_rl.backends.local.models import load
+    from openclaw_rl.backends.hf.models import load
 
     model = load("embedded", cache_dir=CACHE, device="cpu", dtype="float32", progress=lambda _: None).model
     made = []
@@ -289,7 +291,7 @@ def make_adapters(folder: Path, count: int) -> list[str]:
 async def swaps(port: int, folder: Path, args: argparse.Namespace) -> tuple[dict[str, Any], list[Seen]]:
     """All requests, and a new version after each equal share of them."""
     adapters = make_adapters(folder, args.versions)
-    with Ledger(folder / "run" / "ledger.db", writer="train") as ledger:
+    with TrainLedger(folder / "run" / "ledger.db", sync="full") as ledger:
         publish(ledger, 0, None)
 
         def ended(count: int) -> None:
@@ -312,7 +314,7 @@ async def swaps(port: int, folder: Path, args: argparse.Namespace) -> tuple[dict
     return told, seen
 
 
-def publish(ledger: Ledger, number: int, adapter: str | None) -> None:
+def publish(ledger: TrainLedger, number: int, adapter: str | None) -> None:
     """Write a version as the trainer does; the server takes it up by itself."""
     parent = number - 1 if number else None
     ledger.add_version(Version(number=number, parent=parent, base="embedded", adapter=adapter))
@@ -321,14 +323,15 @@ def publish(ledger: Ledger, number: int, adapter: str | None) -> None:
 
 async def rescored(folder: Path, seen: Sequence[Seen], count: int) -> dict[str, float]:
     """How far recorded log-probs are from those of the version named, and of the version before it."""
-    policy = LocalPolicy(model="embedded", cache_dir=CACHE, progress=lambda _: None)
+    policy = build_policy(Config())
+    assert isinstance(policy, LocalPolicy)
     await policy.start()
     chosen = [each for each in seen if each.well and each.head != "0"]
     chosen = chosen[:: max(1, len(chosen) // count)][:count]
     own: list[float] = []
     other: list[float] = []
     try:
-        with Ledger(folder / "run" / "ledger.db") as ledger:
+        with LedgerReader(folder / "run" / "ledger.db") as ledger:
             for version in ledger.versions():
                 policy.know(version)
             for each in chosen:

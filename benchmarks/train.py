@@ -4,7 +4,7 @@
     python benchmarks/train.py --shape 4b --device cuda --compile   4B-shaped random weights in bfloat16
     python benchmarks/train.py --curve                    cost by turns: 2, 4, 8, 16, 32
 
-Both roads compute the same: for each turn the student with gradient, the base under the plain prompt (for the KL) and
+Both ways compute the same: for each turn the student with gradient, the base under the plain prompt (for the KL) and
 the teacher under each hint, and the default loss; how alike their gradients are is printed beside the times, which
 are the best of ``--repeat`` after a warm-up.
 Where TRL is installed, its GRPO trainer computes the same turns as far as it can say them: the scalar loss and the
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openclaw_rl.backends.local.train_batch import Batch, Count, Net, Student, ask_others, collate, gradient
-from openclaw_rl.backends.local.train_forward import ATTENTION, compile_layers, enable_tree
-from openclaw_rl.backends.local.train_head import Head
-from openclaw_rl.backends.local.train_model import adapter_layers, add_adapter, switched_off
-from openclaw_rl.backends.local.train_settings import LoraSettings
-from openclaw_rl.train import losses
-from openclaw_rl.train.tree import plant
+from openclaw_rl import losses
+from openclaw_rl.app.factories import build_trainer
+from openclaw_rl.backends.local.training.batch import (
+    ComputedTokens,
+    Net,
+    Student,
+    TrainBatch,
+    collate,
+    gradient,
+    run_references,
+)
+from openclaw_rl.backends.local.training.forward import ATTENTION, compile_layers, enable_tree
+from openclaw_rl.backends.local.training.head import Head
+from openclaw_rl.backends.local.training.model import adapter_layers, add_adapter, switched_off
+from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.trainer import LocalTrainer
+from openclaw_rl.config import Config
+from openclaw_rl.losses.tree import pack
 from openclaw_rl.types import Message, Prompt, Sample, Tokens
 
 GIB = 1024**3
@@ -48,7 +60,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     | {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "tie_word_embeddings": True},
 }
 SESSION = {"tiny": (150, 20, 20), "135m": (100, 20, 20), "4b": (1500, 200, 200)}
-"""tokens of the first prompt, of each reply, of what is said after it"""
+"""tokens of the first prompt, of each reply, of what follows it"""
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,14 @@ class Bench:
         return torch.autocast("cuda", dtype=torch.bfloat16) if mixed else nullcontext()
 
 
+@cache
+def settings() -> TrainerArgs:
+    """What the trainer works by when nothing is set."""
+    trainer = build_trainer(Config())
+    assert isinstance(trainer, LocalTrainer)
+    return trainer.args
+
+
 def build(shape: str, device: torch.device, recompute: bool) -> Bench:
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -78,7 +98,7 @@ def build(shape: str, device: torch.device, recompute: bool) -> Bench:
     why = enable_tree(model)
     if why is not None:
         raise SystemExit(f"this model cannot see a tree: {why}")
-    wrapped = add_adapter(model, LoraSettings(), shape, mixed=device.type == "cuda")
+    wrapped = add_adapter(model, replace(settings(), model=shape), mixed=device.type == "cuda")
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     return Bench(model, wrapped, adapter_layers(model), device, plain)
@@ -92,7 +112,7 @@ def attend(bench: Bench, how: str) -> None:
 def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list[Tokens | None]]]:
     """A conversation whose every request extends the one before; hints go in before the last message's end."""
     make, vocabulary = random.Random(0), SHAPES[shape]["vocab_size"]
-    first, reply, said = SESSION[shape]
+    first, reply, after = SESSION[shape]
 
     def words(count: int) -> tuple[int, ...]:
         return tuple(make.randrange(vocabulary) for _ in range(count))
@@ -118,22 +138,22 @@ def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list
             )
         )
         views.append([(*history[:-4], *words(30), *history[-4:]) for _ in range(hints)])
-        history = (*history, *answer, *words(said))
+        history = (*history, *answer, *words(after))
     return samples, views
 
 
 @torch.no_grad()
 def sampled_now(bench: Bench, samples: Sequence[Sample]) -> list[Sample]:
-    """The samples as if the model itself had just said them."""
+    """The samples as if the model itself had just sampled them."""
     attend(bench, bench.plain_attention)
     bench.model.eval()
 
-    def said(sample: Sample) -> Sample:
+    def sampled(sample: Sample) -> Sample:
         reply = torch.tensor(sample.reply_tokens, device=bench.device)
         of_all = plain_logprobs(bench, sample.prompt_tokens, sample.reply_tokens)
         return replace(sample, logprobs=tuple(of_all.gather(1, reply[:, None])[:, 0].tolist()))
 
-    return [said(sample) for sample in samples]
+    return [sampled(sample) for sample in samples]
 
 
 def slopes(bench: Bench, work: Callable[[], object]) -> Tensor:
@@ -148,21 +168,22 @@ def forget(bench: Bench) -> None:
         parameter.grad = None
 
 
-# --- two roads
+# --- the two ways
 
 
-def tree_step(bench: Bench, batch: Batch, budget: int | None) -> Count:
+def tree_step(bench: Bench, batch: TrainBatch, budget: int | None) -> ComputedTokens:
     attend(bench, ATTENTION)
-    layer, count = bench.model.get_output_embeddings(), Count()
+    layer, count = bench.model.get_output_embeddings(), ComputedTokens()
     head = Head(weight=layer.weight)
 
     if bench.model.training != bench.model.is_gradient_checkpointing:  # as the trainer does: there is no dropout
         bench.model.train(bench.model.is_gradient_checkpointing)
     base = Net(model=bench.model, head=head, tree=True, context=bench.cast)
     with switched_off(bench.adapter):
-        others = ask_others(batch, base, base, k=4, budget=budget, count=count)
+        others = run_references(batch, base, base, k=4, budget=budget, count=count)
     student = Student(net=base, training=bench.cast)
-    _, why = gradient(batch, student, others, losses.loss, lambda _: None, k=4, budget=budget, count=count)
+    loss = partial(losses.loss, settings=settings())
+    _, why = gradient(batch, student, others, loss, lambda _: None, k=4, budget=budget, count=count)
     if why is not None:
         raise SystemExit(f"the step in trees was left out: {why}")
     return count
@@ -197,15 +218,15 @@ def turn_by_turn(bench: Bench, samples: Sequence[Sample], views: Sequence[Sequen
             advantage=torch.tensor([sample.advantage or 0.0], device=bench.device),
             has_teacher=torch.full((max(1, len(shown)), len(reply)), bool(shown), device=bench.device),
         )
-        torch.autograd.backward(losses.loss(inputs)[0])
+        torch.autograd.backward(losses.loss(inputs, settings())[0])
 
 
-# --- a third road, where it is installed
+# --- TRL, where it is installed
 
 
 @dataclass(frozen=True)
 class Grpo:
-    """TRL's GRPO trainer on the same weights; it looks at ``at_once`` padded turns in each pass."""
+    """TRL's GRPO trainer on the same weights; it takes ``at_once`` padded turns in each pass."""
 
     bench: Bench
     trainer: Any
@@ -243,16 +264,16 @@ class Grpo:
     def step(self, samples: Sequence[Sample]) -> None:
         attend(self.bench, self.bench.plain_attention)
         for first in range(0, len(samples), self.at_once):
-            asked = self._padded(samples[first : first + self.at_once])
-            ids = torch.cat([asked["prompt_ids"], asked["completion_ids"]], 1)
-            mask = torch.cat([asked["prompt_mask"], asked["completion_mask"]], 1)
-            keep = asked["completion_ids"].shape[1]
+            padded = self._padded(samples[first : first + self.at_once])
+            ids = torch.cat([padded["prompt_ids"], padded["completion_ids"]], 1)
+            mask = torch.cat([padded["prompt_mask"], padded["completion_mask"]], 1)
+            keep = padded["completion_ids"].shape[1]
             self.bench.model.eval()
             with torch.no_grad(), self.bench.wrapped.disable_adapter():
                 known = self.trainer._get_per_token_logps_and_entropies(self.bench.wrapped, ids, mask, keep)[0]
             self.bench.model.train()
             with self.bench.cast():
-                loss = self.trainer.compute_loss(self.bench.wrapped, asked | {"ref_per_token_logps": known})
+                loss = self.trainer.compute_loss(self.bench.wrapped, padded | {"ref_per_token_logps": known})
             torch.autograd.backward(loss)
 
     def _padded(self, samples: Sequence[Sample]) -> dict[str, Any]:
@@ -350,7 +371,7 @@ def peak_flops(device: torch.device) -> float:
     return 2 * size**3 / best
 
 
-def floor_seconds(bench: Bench, batch: Batch, count: Count, hints: int, flops: float) -> float:
+def floor_seconds(bench: Bench, batch: TrainBatch, count: ComputedTokens, hints: int, flops: float) -> float:
     """The multiplications that cannot be avoided: each packed token forward, the student's back again, and the head.
 
     What tokens see of each other is counted apart in the line below it.
@@ -362,12 +383,12 @@ def floor_seconds(bench: Bench, batch: Batch, count: Count, hints: int, flops: f
     return (layers + 2 * head * replies * (hints + 4)) / flops
 
 
-def attention_seconds(bench: Bench, batch: Batch, flops: float) -> float:
+def attention_seconds(bench: Bench, batch: TrainBatch, flops: float) -> float:
     """The same for attention: all pairs of which one sees the other, forward, and the student's back again."""
     config = bench.model.config
     pair: int = 4 * config.num_attention_heads * config.head_dim * config.num_hidden_layers
     views, plain = [path for _, _, path in batch.hinted], list(batch.plain)
-    (others,), (student,) = plant([*views, *plain]), plant(plain)
+    (others,), (student,) = pack([*views, *plain]), pack(plain)
     pairs = int((others.depth + 1).sum()) + 3.5 * int((student.depth + 1).sum())
     return pair * pairs / flops
 
@@ -379,7 +400,7 @@ def one_run(args: argparse.Namespace, bench: Bench) -> None:
     turns = measure(bench, lambda: turn_by_turn(bench, samples, views), args.repeat)
     wanted = slopes(bench, lambda: turn_by_turn(bench, samples, views))
     theirs = against_trl(args, bench) if find_spec("trl") else None
-    if args.compile:  # only the tree's road: the others are measured as people run them
+    if args.compile:  # only for the tree: the others are measured as people run them
         compile_layers(bench.model)
     counted = tree_step(bench, batch, args.budget)
     tree = measure(bench, lambda: tree_step(bench, batch, args.budget), args.repeat)
@@ -438,8 +459,8 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2)
     parser.add_argument("--budget", type=int, default=None, help="tokens at once; default: all")
     parser.add_argument("--recompute", action="store_true", help="gradient checkpointing, for both")
-    parser.add_argument("--trl-turns", type=int, default=1, help="padded turns that TRL looks at in one pass")
-    parser.add_argument("--compile", action="store_true", help="compile the layers on the tree's road")
+    parser.add_argument("--trl-turns", type=int, default=1, help="padded turns that TRL takes in one pass")
+    parser.add_argument("--compile", action="store_true", help="compile the layers for the token tree")
     parser.add_argument("--curve", action="store_true")
     args = parser.parse_args()
     bench = build(args.shape, torch.device(args.device), args.recompute)

@@ -2,7 +2,7 @@
 
     openclaw-rl up --custom-loss-function-path examples/custom_loss.py:loss
 
-A loss is arithmetic: it gets `openclaw_rl.train.losses.LossInputs` (every tensor's shape is documented there) and
+A loss is arithmetic: it gets `openclaw_rl.losses.LossInputs` (every tensor's shape is documented there) and
 returns a scalar and plain numbers to record. Tokens without signal belong in no denominator.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from openclaw_rl.train.losses import LossInputs
+from openclaw_rl.losses import LossInputs
 
 
 def loss(inputs: LossInputs, /) -> tuple[Tensor, Mapping[str, float]]:

@@ -1,4 +1,4 @@
-"""A rollout of your own: play a task, but stop as soon as the world has given any reward.
+"""A rollout of your own: run a task, but stop as soon as the environment has given any reward.
 
     openclaw-rl up --rollout-function-path examples/custom_rollout.py:until_first_reward
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from openclaw_rl.ports import Chat, Env
+from openclaw_rl.ports import ChatClient, Env
 
 
-async def until_first_reward(env: Env, chat: Chat, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
+async def until_first_reward(
+    env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int
+) -> float:
     """The first reward that is not zero, 0 if none came within ``max_steps``."""
     prompt = await env.reset(task, seed=seed)
     session = f"{env.name}/{task}/{seed}"

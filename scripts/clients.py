@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Outcome, Turn
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -325,7 +325,7 @@ def installed(folder: Path, package: str) -> str:
     return found.name.removesuffix(".dist-info").split("-")[1]
 
 
-def run_client(client: Client, folder: Path, base: Path, url: str, ledger: Ledger) -> Ran:
+def run_client(client: Client, folder: Path, base: Path, url: str, ledger: LedgerReader) -> Ran:
     """One client from its first call to its last; whatever goes wrong is its trouble and not that of the others."""
     home = base / re.sub(r"\W+", "-", client.name)
     place = Place(home=home, work=home / "work", folder=folder, url=url)
@@ -342,7 +342,7 @@ def run_client(client: Client, folder: Path, base: Path, url: str, ledger: Ledge
     after = answered(url)
     spent = {status: after[status] - before.get(status, 0) for status in after}
     ran.calls, ran.failed = sum(spent.values()), sum(count for status, count in spent.items() if status >= "400")
-    ran.turns = [turn for seq, turn in ledger.new_turns(1_000_000) if seq > first]
+    ran.turns = [turn for _, turn in ledger.turns_after(first, 1_000_000)]
     return ran
 
 
@@ -393,19 +393,19 @@ def check(names: Sequence[str], folder: Path, base: Path) -> list[dict[str, Any]
     chosen = [client for client in CLIENTS if not names or client.name.split(" ")[0] in names]
     port, run = free_port(), base / "run"
     brief = f"{ROOT / 'scripts/one_sentence.py'}:generate"
-    dials = [f"--set=run.dir={run}", f"--set=policy.max_tokens={SHORT}", f"--set=policy.generate={brief}"]
+    settings = [f"--set=run.dir={run}", f"--set=policy.sampling.max_tokens={SHORT}", f"--set=policy.generate={brief}"]
     env = {**os.environ, "OPENCLAW_API_KEY": KEY}
     url = f"http://127.0.0.1:{port}"
-    with running(ours("serve", "--port", str(port), *dials), env, base / "serve.log") as server:
+    with running(ours("serve", "--port", str(port), *settings), env, base / "serve.log") as server:
         wait_for(f"{url}/readyz", server)
-        with Ledger(run / "ledger.db") as ledger:
+        with LedgerReader(run / "ledger.db") as ledger:
             done = []
             for client in chosen:
                 print(f"==> {client.name}", file=sys.stderr, flush=True)
                 done.append((client, run_client(client, folder, base, url, ledger)))
     for more in ([], ["--set=collect.session_idle=0.001"]):  # first what followed what, then what nothing followed
-        subprocess.run(ours("collect", "--once", *dials, *more), check=True, env=env, capture_output=True)
-    with Ledger(run / "ledger.db") as ledger:
+        subprocess.run(ours("collect", "--once", *settings, *more), check=True, env=env, capture_output=True)
+    with LedgerReader(run / "ledger.db") as ledger:
         found = {turn.id: ledger.outcome(turn.id) for _, ran in done for turn in ran.turns}
     outcomes = {turn: outcome for turn, outcome in found.items() if outcome is not None}
     return [summary(client, ran, outcomes) for client, ran in done]

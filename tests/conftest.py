@@ -1,12 +1,82 @@
-"""What every test may ask for."""
+"""What every test may use, and what makes a small story of a test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import re
+import sys
+from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from system import System
+
+from openclaw_rl.store.file import LedgerFile
+
+HERE = Path(__file__).parent
+SLOW_FILE = re.compile(r"^pytestmark = .*mark\.slow", re.M)
+SMALL = 5.0
+"""seconds of CPU, children included, that a test may take without the marker ``slow``"""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", default="1/1", metavar="I/N", help="only the I-th of N parts of the suite, by file")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out the files of other shards, and in `make fast` those that are slow as a whole: nothing is imported."""
+    part, parts = (int(number) for number in config.getoption("--shard").split("/"))
+    if parts == 1 or collection_path.suffix != ".py":
+        return None
+    return collection_path not in _shards(parts, config.getoption("-m") == "not slow")[part - 1] or None
+
+
+@cache
+def _shards(parts: int, fast: bool) -> list[set[Path]]:
+    """All test files in ``parts`` of about one size. Those with torch come first, so that few processes load it."""
+    texts = {path: path.read_text() for path in HERE.rglob("test_*.py")}
+    left = [path for path, text in texts.items() if not (fast and SLOW_FILE.search(text))]
+    left.sort(key=lambda path: ("torch" not in texts[path], path))
+    share = sum(len(texts[path]) for path in left) / parts + 1
+    shards: list[set[Path]] = [set() for _ in range(parts)]
+    before = 0
+    for path in left:
+        shards[int(before / share)].add(path)
+        before += len(texts[path])
+    return shards
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """A test without the marker ``slow`` that does a lot of work fails: `make fast` is for small stories."""
+    before = sum(os.times()[:4])
+    result = yield
+    spent = sum(os.times()[:4]) - before
+    if spent > SMALL and item.get_closest_marker("slow") is None:
+        pytest.fail(f"{spent:.1f} s of CPU, and a small story takes at most {SMALL}: mark it with pytest.mark.slow")
+    return result
+
+
+@pytest.fixture(autouse=True)
+def ledgers_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test opens itself is closed after it; what the application opens is its own to close."""
+    opened: list[LedgerFile] = []
+    begin = LedgerFile.__init__
+
+    def noted(self: LedgerFile, *args: Any, **more: Any) -> None:
+        begin(self, *args, **more)
+        frame = sys._getframe(1)
+        while frame.f_back is not None and "/openclaw_rl/store/" in frame.f_code.co_filename:
+            frame = frame.f_back
+        if frame.f_code.co_filename.startswith(str(HERE)) or "/openclaw_rl/testing/" in frame.f_code.co_filename:
+            opened.append(self)
+
+    monkeypatch.setattr(LedgerFile, "__init__", noted)
+    yield
+    for ledger in opened:
+        ledger.close()
 
 
 @pytest.fixture
@@ -37,3 +107,9 @@ def system(tmp_path: Path) -> Iterator[System]:
     yield system
     if system.process.poll() is None:
         system.kill()
+
+
+@pytest.fixture
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory of its own, without a file of settings."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))

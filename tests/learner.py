@@ -7,7 +7,7 @@ from pathlib import Path
 
 from openclaw_rl.backends.fake import FakePolicy, FakeTrainer
 from openclaw_rl.errors import BackendError, ModelRefused
-from openclaw_rl.ports import Trained
+from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Prompt, Sample, Version, texts
 
 BACKEND = f"{Path(__file__)}:Learner"
@@ -32,5 +32,5 @@ class Broken(Learner):
 
 
 class Failing(FakeTrainer):
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         raise BackendError("out of memory")

@@ -1,7 +1,9 @@
-"""The verbs a person types, as a person types them."""
+"""The commands a person types, as a person types them."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -10,13 +12,18 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+import click
 import pytest
-from stories import judged, settled, turned
+from click.testing import CliRunner
 
-from openclaw_rl.store import Ledger
+from openclaw_rl.cli import GROUPS, cli, main
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger
+from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
 
 FAKES = (
@@ -31,18 +38,30 @@ FAKES = (
 )
 
 
-def run(*words: str, cwd: Path | None = None, code: int = 0, **environ: str) -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Done:
+    """What a command wrote."""
+
+    stdout: str
+    stderr: str
+
+
+def run(*words: str, cwd: Path | None = None, code: int = 0, **environ: str) -> Done:
+    """A command as a person types it, with the environment and the folder given, in this process."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENCLAW", "MODEL_PATH"))}
-    done = subprocess.run(
-        [sys.executable, "-m", "openclaw_rl", *words],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**clean, **environ},
-        timeout=120,
-    )
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done
+    out, err, mask = io.StringIO(), io.StringIO(), os.umask(0o022)
+    with (
+        patch.dict(os.environ, {**clean, **environ}, clear=True),
+        patch.object(sys, "argv", ["openclaw-rl", *words]),
+        contextlib.chdir(cwd or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    os.umask(mask)
+    assert (ended.value.code or 0) == code, (ended.value.code, out.getvalue(), err.getvalue())
+    return Done(stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def read(*words: str, **more: Any) -> Any:
@@ -54,15 +73,21 @@ def told(tmp_path: Path) -> tuple[Path, str]:
     """A run with one trained turn and one dropped; its directory and the trained turn."""
     path = tmp_path / "ledger.db"
     serve, collect, judge, train = (
-        Ledger(path, writer=w, sync="normal") for w in ("serve", "collect", "judge", "train")
+        ServeLedger(path, sync="normal"),
+        CollectLedger(path),
+        JudgeLedger(path),
+        TrainLedger(path, sync="normal"),
     )
-    turn, other = turned("Tell me"), turned("Title?")
+    turn, other = make_turn("Tell me"), make_turn("Title?")
     for one in (turn, other):
         serve.add_turn(one)
     serve.add_feedback(Feedback(turn=turn.id, score=-1.0))
-    collect.settle([settled(turn), settled(other, kind="side", index=1)], [], turns_read=2)
+    collect.settle([make_outcome(turn), make_outcome(other, kind="side", index=1)], [], turns_read=2)
     judge.add_verdicts(
-        [judged(turn, -1.0, source="explicit", hints=(Hint(text="Be brief, please."),)), judged(other, None)]
+        [
+            make_verdict(turn, -1.0, source="explicit", hints=(Hint(text="Be brief, please."),)),
+            make_verdict(other, None),
+        ]
     )
     train.add_version(Version(number=0, parent=None, base="fake", state="live"))
     train.add_step(
@@ -76,9 +101,9 @@ def told(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path, turn.id
 
 
-def test_help_names_every_verb() -> None:
+def test_help_names_every_command() -> None:
     text = run("--help").stdout
-    for verb in [
+    for command in [
         "up",
         "init",
         "config",
@@ -94,8 +119,8 @@ def test_help_names_every_verb() -> None:
         "plugins",
         "doctor",
     ]:
-        assert f"\n  {verb} " in text, verb
-        assert run(verb, "--help").stdout.startswith("Usage: openclaw-rl")
+        assert f"\n  {command} " in text, command
+        assert run(command, "--help").stdout.startswith("Usage: openclaw-rl")
 
 
 def test_show_turn_gives_the_promised_fields(told: tuple[Path, str]) -> None:
@@ -163,11 +188,11 @@ def test_init_writes_a_file_that_loads_and_never_over_another(tmp_path: Path) ->
 
 
 def test_config_names_the_source_of_each_value_and_shows_no_secret(tmp_path: Path) -> None:
-    (tmp_path / "openclaw-rl.toml").write_text("[train]\nlr = 0.25\n")
+    (tmp_path / "openclaw-rl.toml").write_text("[train.optim]\nlr = 0.25\n")
     shown = read("config", "--port", "4000", cwd=tmp_path, OPENCLAW_API_KEY="sk-secret-42", MAJORITY_VOTE_N="5")
     assert shown["sources"]["serve.port"] == "flag --port"
-    assert shown["sources"]["train.lr"] == "file openclaw-rl.toml"
-    assert shown["sources"]["judge.votes"] == "environment MAJORITY_VOTE_N"
+    assert shown["sources"]["train.optim.lr"] == "file openclaw-rl.toml"
+    assert shown["sources"]["judge.llm.votes"] == "environment MAJORITY_VOTE_N"
     plain = run("config", cwd=tmp_path, OPENCLAW_API_KEY="sk-secret-42")
     assert "sk-secret-42" not in json.dumps(shown) + plain.stdout + plain.stderr
 
@@ -224,6 +249,9 @@ def test_doctor_finds_a_taken_port_and_a_damaged_ledger_and_says_the_remedy(tmp_
         "directory",
         "torch",
         "model",
+        "backends",
+        "judge",
+        "environment",
         "port",
         "keys",
         "ledger",
@@ -342,7 +370,7 @@ def test_a_stream_under_way_finishes_when_the_system_is_told_to_end(
     assert raw.rstrip().endswith("data: [DONE]")
     server.process.communicate(timeout=60)
     assert server.process.returncode == 0
-    with Ledger(tmp_path / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
         assert ledger.turn(events[0]["id"]).completion.finish == "stop"
 
 
@@ -353,3 +381,23 @@ def test_judge_explain_shows_the_evidence_and_what_the_judge_alone_would_say(tol
     assert story["evidence"][0]["note"] == "a score of -1 was given"
     assert "the judge alone" in story["note"]
     assert "wrote" not in run("judge", "--explain", turn, "--rl-buffer-dir", str(root), *FAKES).stderr
+
+
+def _commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from _commands(below, (*path, name))
+
+
+@pytest.mark.parametrize("path", list(_commands(cli)), ids=" ".join)
+def test_every_help_fits_eighty_columns_and_is_cut_nowhere(path: tuple[str, ...]) -> None:
+    lines = CliRunner().invoke(cli, [*path, "--help"], terminal_width=80).output.splitlines()
+    assert lines[0].startswith("Usage: ")
+    assert [line for line in lines if len(line) > 80] == []
+    assert [line for line in lines[1:] if line.endswith("...")] == []
+
+
+def test_every_command_is_in_one_group_of_the_help() -> None:
+    listed = [command.name for group in GROUPS.values() for command in group]
+    assert sorted(map(str, listed)) == sorted(cli.commands)

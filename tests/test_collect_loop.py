@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_threads import CHANGES, bot, play, turn, user
+from conversations import CHANGES, bot, simulate, turn, user
 
 from openclaw_rl.collect import CollectLoop
-from openclaw_rl.review.alarms import starving
-from openclaw_rl.store import Ledger
-from openclaw_rl.types import Drop, Ending, Message, Outcome, Recorded, Turn
+from openclaw_rl.store import CollectLedger, ServeLedger
+from openclaw_rl.types import Drop, ImportRecord, Message, Outcome, SessionEnd, Turn
+from openclaw_rl.views.alarms import nothing_trainable
 
 pytestmark = pytest.mark.anyio
 
@@ -28,8 +28,8 @@ class Book:
     """A ledger on the table. ``kill_at`` counts calls, before (even) and after (odd) they take effect."""
 
     turns: list[Turn] = field(default_factory=list)
-    endings: list[Ending] = field(default_factory=list)
-    records: dict[str, Recorded] = field(default_factory=dict)
+    endings: list[SessionEnd] = field(default_factory=list)
+    records: dict[str, ImportRecord] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     drops: dict[str, Drop] = field(default_factory=dict)
     turns_read: int = 0
@@ -51,11 +51,11 @@ class Book:
         read = list(enumerate(self.turns, 1))[: self.turns_read]
         return [(seq, each) for seq, each in read if each.id not in self.outcomes and each.id not in self.drops]
 
-    def new_endings(self, limit: int) -> list[tuple[int, Ending]]:
+    def new_endings(self, limit: int) -> list[tuple[int, SessionEnd]]:
         self._step()
         return list(enumerate(self.endings, 1))[self.endings_read : self.endings_read + limit]
 
-    def recorded(self, turn: str) -> Recorded | None:
+    def recorded(self, turn: str) -> ImportRecord | None:
         return self.records.get(turn)
 
     def settle(
@@ -81,8 +81,8 @@ class Memoir(Book):
         return [(seq, each, outcome) for seq, each, outcome in known if outcome is not None]
 
 
-def loop(book: Any, now: float = 0.0, **dials: Any) -> CollectLoop:
-    return CollectLoop(book, clock=lambda: now, **dials)
+def loop(book: Any, now: float = 0.0, **settings: Any) -> CollectLoop:
+    return CollectLoop(book, clock=lambda: now, **{"session_idle": 1800.0, **settings})
 
 
 async def run_dry(collect: CollectLoop) -> int:
@@ -132,7 +132,7 @@ async def test_a_backlog_is_read_in_batches_and_is_not_idle_meanwhile() -> None:
 async def test_an_ending_closes_what_was_said_before_it_and_nothing_later() -> None:
     later = turn("t2", [user("new topic")], "fine", session="s", at=9.0)
     book = Book(turns=[turn("t1", [user("hi")], "hello", session="s", at=1.0), later])
-    book.endings = [Ending(session="s", user="u1", at=5.0), Ending(session="s", user="u2", at=99.0)]
+    book.endings = [SessionEnd(session="s", user="u1", at=5.0), SessionEnd(session="s", user="u2", at=99.0)]
     await run_dry(loop(book))
     assert {id: outcome.ended for id, outcome in book.outcomes.items()} == {"t1": "done"}
     assert book.endings_read == 2
@@ -140,7 +140,7 @@ async def test_an_ending_closes_what_was_said_before_it_and_nothing_later() -> N
 
 async def test_an_ending_waits_for_turns_that_are_not_read_yet() -> None:
     book = Book(turns=[turn(f"t{n}", [user(f"q{n}")], "a", session="s", at=float(n)) for n in range(4)])
-    book.endings = [Ending(session="s", user="u1", at=2.5)]
+    book.endings = [SessionEnd(session="s", user="u1", at=2.5)]
     collect = loop(book, batch=2)
     await collect.tick()
     assert (book.outcomes, book.endings_read) == ({}, 0)
@@ -150,9 +150,9 @@ async def test_an_ending_waits_for_turns_that_are_not_read_yet() -> None:
 
 async def test_an_imported_turn_is_settled_from_its_record() -> None:
     imported = turn("t1", [user("hi")], "hello", trainable=False)
-    said = Recorded(turn="t1", session="old", index=4, kind="main", next_state=(user("thanks"),), trainable=False)
+    said = ImportRecord(turn="t1", session="old", index=4, kind="main", next_state=(user("thanks"),), trainable=False)
     book = Book(turns=[imported, turn("t2", [user("x")], "y")], records={"t1": said})
-    book.records["t2"] = Recorded(turn="t2", session="old", index=5, kind="side")
+    book.records["t2"] = ImportRecord(turn="t2", session="old", index=5, kind="side")
     await run_dry(loop(book))
     first, second = book.outcomes["t1"], book.outcomes["t2"]
     assert (first.session, first.index, first.kind_reason, first.ended) == ("old", 4, "recorded", None)
@@ -188,10 +188,10 @@ async def test_a_failed_write_is_decided_again() -> None:
 def random_turns(seed: int, length: int = 45) -> list[Turn]:
     rng = random.Random(seed)
     steps = [(rng.randrange(4), rng.choice(CHANGES)) for _ in range(length)]
-    return play(seed, steps, unique=seed % 2 == 0).turns
+    return simulate(seed, steps, unique=seed % 2 == 0).turns
 
 
-async def lived(book: Book, turns: Sequence[Turn], endings: Sequence[Ending], restart: bool) -> dict[str, Outcome]:
+async def lived(book: Book, turns: Sequence[Turn], endings: Sequence[SessionEnd], restart: bool) -> dict[str, Outcome]:
     """A life of the loop: turns come in threes, the clock goes with them; ``restart`` forgets all before each tick."""
     now = 0.0
     collect = None
@@ -212,7 +212,7 @@ async def lived(book: Book, turns: Sequence[Turn], endings: Sequence[Ending], re
 @pytest.mark.parametrize("seed", range(8))
 async def test_a_loop_that_is_restarted_all_the_time_writes_the_same_outcomes(seed: int) -> None:
     turns = random_turns(seed)
-    ends = [Ending(session="session-0", user="u1", at=205.0), Ending(session="session-1", user="u1", at=415.0)]
+    ends = [SessionEnd(session="session-0", user="u1", at=205.0), SessionEnd(session="session-1", user="u1", at=415.0)]
     assert await lived(Memoir(), turns, ends, restart=True) == await lived(Memoir(), turns, ends, restart=False)
 
 
@@ -242,8 +242,8 @@ async def test_without_a_memory_in_the_ledger_a_restart_still_finds_what_was_sai
 
 
 async def test_the_real_ledger_is_read_and_settled(ledger_path: Path) -> None:
-    serve = Ledger(ledger_path, writer="serve")
-    collect_ledger = Ledger(ledger_path, writer="collect")
+    serve = ServeLedger(ledger_path, sync="full")
+    collect_ledger = CollectLedger(ledger_path)
     with serve, collect_ledger:
         serve.add_turn(turn("t1", [user("hi")], "hello", session="s", at=1.0))
         serve.add_turn(turn("t2", [user("hi"), bot("hello"), user("so?")], "ok", session="s", at=2.0))
@@ -258,11 +258,13 @@ async def test_the_real_ledger_is_read_and_settled(ledger_path: Path) -> None:
 
 
 def test_starvation_is_said_with_its_reasons_and_a_remedy() -> None:
-    said = starving(answered=30, trainable=0, reasons={"idle": 4, "side: heartbeat": 26, "superseded": 0})
+    reasons = {"no signal": 4, "side turn": 26, "stale": 0}
+    said = nothing_trainable(answered=30, trainable=0, reasons=reasons, after=20)
     assert said is not None
-    assert said.startswith("30 turns answered, none trainable, because: 26 side: heartbeat, 4 idle; mark talk with")
+    assert said.startswith("30 turns answered, none trainable, because: 26 side turn, 4 no signal; mark talk with")
 
 
 @pytest.mark.parametrize(("answered", "trainable"), [(19, 0), (30, 1), (0, 0)])
 def test_no_alarm_while_there_is_something_to_learn_or_little_was_said(answered: int, trainable: int) -> None:
-    assert starving(answered=answered, trainable=trainable, reasons={"idle": answered}) is None
+    reasons = {"no signal": answered}
+    assert nothing_trainable(answered=answered, trainable=trainable, reasons=reasons, after=20) is None

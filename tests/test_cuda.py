@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from defaults import loss_settings
 from test_local_trainer import by_tree, lesson, one_by_one, order, save_tiny, some_batch, version, worker
 from tiny import tiny
 from torch import Tensor
 
-from openclaw_rl.backends.local import train_forward
-from openclaw_rl.backends.local.train_batch import collate
-from openclaw_rl.train import losses
-from openclaw_rl.train.losses import LossSettings
+from openclaw_rl import losses
+from openclaw_rl.backends.local.training import forward as train_forward
+from openclaw_rl.backends.local.training.batch import collate
 from openclaw_rl.types import Version
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -47,9 +47,9 @@ def test_a_tree_on_the_gpu_equals_its_turns_in_double_precision(
     student, base = on_gpu(shape, dtype), on_gpu(shape, dtype, seed=1)
     plain, plain_base = wide(shape).double(), wide(shape, seed=1).double()
     batch = collate(samples, views, version=9, device=GPU, wide=torch.float32)
-    got, metrics, _ = by_tree(student, base, batch, LossSettings(), k=4, budget=None)
+    got, metrics, _ = by_tree(student, base, batch, loss_settings(), k=4, budget=None)
     wanted = one_by_one(plain, plain_base, samples, views, 4)
-    total, _ = losses.loss(wanted, LossSettings())
+    total, _ = losses.loss(wanted, loss_settings())
     total.backward()
     for name in ("current", "kl", "reference"):
         torch.testing.assert_close(getattr(got, name).double().cpu(), getattr(wanted, name), rtol=0, atol=near)
@@ -65,7 +65,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    "dials",
+    "settings",
     [
         {"lora": True},
         {"lora": True, "dtype": "bfloat16"},
@@ -76,10 +76,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
         {"lora": True, "tree": False},
         {"lora": True, "micro_tokens": 64},
     ],
-    ids=lambda dials: " ".join(f"{name}={value}" for name, value in dials.items()),
+    ids=lambda settings: " ".join(f"{name}={value}" for name, value in settings.items()),
 )
-def test_steps_on_the_gpu_reduce_the_loss_of_a_fixed_batch(folder: str, tmp_path: Path, dials: dict[str, Any]) -> None:
-    trainer = worker(folder, device="cuda", lr=2e-3, kl_coef=0.0, method="opd", norm_alarm=1e6, **dials)
+def test_steps_on_the_gpu_reduce_the_loss_of_a_fixed_batch(
+    folder: str, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    trainer = worker(folder, device="cuda", lr=2e-3, kl_coef=0.0, method="opd", norm_alarm=1e6, **settings)
     parent, seen = Version(number=0, parent=None, base="tiny"), []
     for number in range(1, 9):
         done = trainer.step(order(lesson(), tmp_path / f"v{number}", number=number, parent=parent))

@@ -1,4 +1,4 @@
-"""Task sets with answers that a program checks, and who answers them."""
+"""Evaluation suites whose answers a program checks, and the models under evaluation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import httpx2
 import pytest
 from click.testing import CliRunner
 
-from openclaw_rl import answering
 from openclaw_rl.backends.fake import ADAPTER
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
+from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import BackendDown, NotInLedger
-from openclaw_rl.review import calling, coding, exam, sandbox, versus
-from openclaw_rl.review.exam import Answered, Result
-from openclaw_rl.review.wishes import WISHES
-from openclaw_rl.store import Ledger
+from openclaw_rl.evals import models, pairwise, suites
+from openclaw_rl.evals.suites import ModelReply, TaskResult
+from openclaw_rl.store import TrainLedger
+from openclaw_rl.tasks import coding, tool_use
+from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.types import Prompt, Sampling, ToolCall, Version
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +33,7 @@ def called(name: str, **arguments: Any) -> tuple[ToolCall, ...]:
 
 # --- tool use ---
 
-WEATHER, LIGHT = calling.ERRANDS[0], calling.ERRANDS[12]
+WEATHER, LIGHT = tool_use.TOOL_TASKS[0], tool_use.TOOL_TASKS[12]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ WEATHER, LIGHT = calling.ERRANDS[0], calling.ERRANDS[12]
     ],
 )
 def test_a_call_is_checked_by_schema_and_by_value(calls: tuple[ToolCall, ...], why: str | None) -> None:
-    found = calling.wrong(WEATHER, calls)
+    found = tool_use.mistake(WEATHER, calls)
     if calls and calls[0].arguments == "{":
         assert found is not None
         assert found.startswith("arguments that are no JSON")
@@ -61,25 +62,25 @@ def test_a_call_is_checked_by_schema_and_by_value(calls: tuple[ToolCall, ...], w
 
 def test_a_schema_knows_enums_and_that_a_switch_is_no_number() -> None:
     assert (
-        calling.wrong(LIGHT, called("turn_light", room="kitchen", state="bright"))
+        tool_use.mistake(LIGHT, called("turn_light", room="kitchen", state="bright"))
         == "arguments.state is none of on, off"
     )
-    assert calling.misfit({"type": "integer"}, True) == "arguments is no integer"
-    assert calling.misfit({"type": "number"}, 3) is None
+    assert tool_use.schema_error({"type": "integer"}, True) == "arguments is no integer"
+    assert tool_use.schema_error({"type": "number"}, 3) is None
 
 
-def test_every_errand_is_answered_by_its_own_call() -> None:
-    assert len(calling.ERRANDS) == 20
-    for errand in calling.ERRANDS:
-        assert calling.wrong(errand, called(errand.tool, **errand.values)) is None, errand
-        assert len(errand.prompt.tools) == 2
+def test_every_tool_task_is_answered_by_its_own_call() -> None:
+    assert len(tool_use.TOOL_TASKS) == 20
+    for task in tool_use.TOOL_TASKS:
+        assert tool_use.mistake(task, called(task.tool, **task.values)) is None, task
+        assert len(task.prompt.tools) == 2
 
 
 def test_calls_are_read_from_a_raw_reply_as_the_api_reads_them() -> None:
     raw = 'On it. <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
-    answer = answering.read_calls(raw, "hermes", cut=False)
+    answer = models.read_calls(raw, "hermes", cut=False)
     assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == [("add", {"a": 1, "b": 2})]
-    assert answering.read_calls("<tool_call>{broken", "hermes", cut=False).broken
+    assert models.read_calls("<tool_call>{broken", "hermes", cut=False).broken
 
 
 # --- coding ---
@@ -94,12 +95,12 @@ def test_code_is_taken_from_its_block_or_from_the_whole_reply() -> None:
     assert coding.code_of("Sure!\n```python\nx = 1\n```\nDone.") == "x = 1\n"
     assert coding.code_of("```\nx = 1") == "x = 1", "a block that was cut off"
     assert coding.code_of("x = 1") == "x = 1"
-    assert len(coding.FUNCTIONS) == 20
-    assert len({one.name for one in coding.FUNCTIONS}) == 20
+    assert len(coding.CODING_TASKS) == 20
+    assert len({one.name for one in coding.CODING_TASKS}) == 20
 
 
 async def test_a_right_function_passes_its_checks_and_a_wrong_one_does_not() -> None:
-    functions = {one.name: one for one in coding.FUNCTIONS}
+    functions = {one.name: one for one in coding.CODING_TASKS}
     for name, code in SOLUTIONS.items():
         assert (await sandbox.run(coding.program(functions[name], f"```python\n{code}\n```"), unsafe=True)).ok
     wrong = await sandbox.run(coding.program(functions["add"], "def add(a, b):\n    return a - b"), unsafe=True)
@@ -107,88 +108,88 @@ async def test_a_right_function_passes_its_checks_and_a_wrong_one_does_not() -> 
     assert "AssertionError: add(2, 3) == 5" in wrong.output
 
 
-# --- the exam ---
+# --- the suites ---
 
 
 def oracle(**replies: str) -> Callable[[Prompt, Sampling], Any]:
-    """Answers errands rightly, writes two functions, and says one short sentence to all else."""
+    """Answers tool tasks rightly, writes two functions, and says one short sentence to all else."""
 
-    async def ask(prompt: Prompt, sampling: Sampling) -> Answered:
+    async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
         said = prompt.messages[-1].content
-        errand = next((one for one in calling.ERRANDS if one.said == said), None)
-        if errand is not None:
-            return Answered(text="", calls=called(errand.tool, **errand.values))
-        name = next((one.name for one in coding.FUNCTIONS if one.prompt == said), None)
+        task = next((one for one in tool_use.TOOL_TASKS if one.request == said), None)
+        if task is not None:
+            return ModelReply(text="", calls=called(task.tool, **task.values))
+        name = next((one.name for one in coding.CODING_TASKS if one.prompt == said), None)
         if name is not None:
-            return Answered(text=SOLUTIONS.get(name, "def nothing(): pass"))
-        return Answered(text=replies.get("talk", f"In short: {said.splitlines()[0]}"))
+            return ModelReply(text=SOLUTIONS.get(name, "def nothing(): pass"))
+        return ModelReply(text=replies.get("talk", f"In short: {said.splitlines()[0]}"))
 
-    return ask
+    return model
 
 
-async def test_the_three_sets_are_put_and_counted() -> None:
-    results = await exam.sit(oracle(), exam.SETS, unsafe=True)
-    view = exam.report("oracle", results, seed=0, began=0.0, isolation=sandbox.isolation(unsafe=True))
-    sets = view["sets"]
-    assert (sets["tool-use"]["passed"], sets["tool-use"]["of"]) == (20, 20)
-    assert (sets["coding"]["passed"], sets["coding"]["of"]) == (2, 20)
-    assert sets["conversation"]["of"] == 8 * exam.PER_WISH + exam.UNASKED
-    assert sets["conversation"]["rates"]["told short"]["passed"] == 3
-    assert sets["conversation"]["rates"]["told long"]["passed"] == 0
-    assert sets["conversation"]["rates"]["holds to short"]["passed"] == exam.UNASKED
+async def test_the_three_suites_are_run_and_counted() -> None:
+    results = await suites.run(oracle(), suites.SUITES, seed=0, temperature=0.0, unsafe=True)
+    view = suites.report("oracle", results, seed=0, began=0.0, isolation=sandbox.isolation(unsafe=True))
+    found = view["suites"]
+    assert (found["tool-use"]["passed"], found["tool-use"]["of"]) == (20, 20)
+    assert (found["coding"]["passed"], found["coding"]["of"]) == (2, 20)
+    assert found["conversation"]["of"] == 8 * suites.PER_PREFERENCE + suites.UNPROMPTED
+    assert found["conversation"]["rates"]["prompted short"]["passed"] == 3
+    assert found["conversation"]["rates"]["prompted long"]["passed"] == 0
+    assert found["conversation"]["rates"]["meets short"]["passed"] == suites.UNPROMPTED
     assert view["isolation"] in ("bubblewrap", "none")
     assert json.loads(json.dumps(view)) == view
 
 
-async def test_the_same_seed_puts_the_same_questions() -> None:
-    names = [[one.name for one in exam.questions("conversation", seed=seed)] for seed in (1, 1, 2)]
+async def test_the_same_seed_gives_the_same_tasks() -> None:
+    names = [[one.name for one in suites.suite_tasks("conversation", seed=seed, unsafe=True)] for seed in (1, 1, 2)]
     assert names[0] == names[1] != names[2]
 
 
 def test_two_are_compared_pair_by_pair() -> None:
-    def results(*passed: bool) -> dict[str, list[Result]]:
-        return {"coding": [Result(name=str(i), passed=p, why="", reply="") for i, p in enumerate(passed)]}
+    def results(*passed: bool) -> dict[str, list[TaskResult]]:
+        return {"coding": [TaskResult(name=str(i), passed=p, why="", reply="") for i, p in enumerate(passed)]}
 
-    same = exam.compare(results(True, False), results(True, False))["coding"]
-    assert (same["difference"], same["said"]) == (0.0, "no difference beyond noise")
-    better = exam.compare(results(*[True] * 20), results(*[True] * 10, *[False] * 10))["coding"]
-    assert (better["difference"], better["said"]) == (0.5, "better")
+    same = suites.compare(results(True, False), results(True, False))["coding"]
+    assert (same["difference"], same["conclusion"]) == (0.0, "no difference beyond noise")
+    better = suites.compare(results(*[True] * 20), results(*[True] * 10, *[False] * 10))["coding"]
+    assert (better["difference"], better["conclusion"]) == (0.5, "better")
 
 
 def test_side_by_side_with_rates() -> None:
-    tasks = versus.tasks(["What is tea?"], count=1, seed=0)
-    view = versus.view(tasks, (1, 2), [["Tea is a drink made of leaves and water."], ["tea " * 40]])
+    tasks = pairwise.choose_tasks(["What is tea?"], count=1, seed=0)
+    view = pairwise.report(tasks, (1, 2), [["Tea is a drink made of leaves and water."], ["tea " * 40]])
     assert view["rates"]["sound"]["difference"] == -1.0
-    assert view["rates"]["holds to short"]["first"] == {"held": 1, "of": 1, "interval": [0.207, 1.0]}
+    assert view["rates"]["meets short"]["first"] == {"held": 1, "of": 1, "interval": [0.207, 1.0]}
     assert "names what was asked about" not in view["rates"], "nobody said what a reply should name"
-    assert any("version 2" in line for line in versus.tell(view))
-    assert len(versus.tasks([], count=5, seed=0)) == 5
+    assert any("version 2" in line for line in pairwise.lines(view))
+    assert len(pairwise.choose_tasks([], count=5, seed=0)) == 5
 
 
-# --- who answers ---
+# --- models under evaluation ---
 
 
 def ledger_of(root: Path) -> None:
     (root / "one").mkdir()
     (root / "one" / ADAPTER).write_text(json.dumps({"rules": ["Answer in one sentence."], "turns": []}))
-    with Ledger(root / "ledger.db", writer="train", sync="normal") as ledger:
+    with TrainLedger(root / "ledger.db", sync="normal") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="fake", state="live"))
         ledger.add_version(Version(number=1, parent=0, base="fake", adapter=str(root / "one"), state="live"))
 
 
 async def test_a_version_by_its_number_answers_and_one_that_is_not_there_is_named(tmp_path: Path) -> None:
     ledger_of(tmp_path)
-    dials = load(environ={}, sets=[*FAKE, f"run.dir={tmp_path}"]).config
-    prompt = Prompt(messages=calling.ERRANDS[0].prompt.messages)
+    settings = load(environ={}, sets=[*FAKE, f"run.dir={tmp_path}"]).config
+    prompt = Prompt(messages=tool_use.TOOL_TASKS[0].prompt.messages)
     said = {}
     for name in ("0", "1", "live", "some-model"):
-        async with answering.answering(dials, name) as ask:
-            said[name] = (await ask(prompt, Sampling(max_tokens=200))).text
+        async with models.open_model(settings, name) as model:
+            said[name] = (await model(prompt, Sampling(max_tokens=200))).text
     assert "[learned: Answer in one sentence.]" in said["1"]
     assert said["live"] == said["1"]
     assert said["0"] == said["some-model"] == "You said: What is the weather in Paris?"
     with pytest.raises(NotInLedger, match="no version '7'"):
-        async with answering.answering(dials, "7"):
+        async with models.open_model(settings, "7"):
             pass
 
 
@@ -202,24 +203,26 @@ async def test_any_server_answers_and_its_tools_are_used(monkeypatch: pytest.Mon
         return httpx2.Response(200, json={"choices": [{"message": {"content": None, "tool_calls": [call]}}]})
 
     plain = httpx2.AsyncClient
-    monkeypatch.setattr(httpx2, "AsyncClient", lambda **more: plain(transport=httpx2.MockTransport(reply), **more))
+    monkeypatch.setattr(
+        httpx2, "AsyncClient", lambda **more: plain(**{**more, "transport": httpx2.MockTransport(reply)})
+    )
     monkeypatch.setenv("MY_KEY", "secret")
-    dials = load(environ={}, sets=FAKE).config
-    async with answering.answering(dials, "http://127.0.0.1:9/v1", key_env="MY_KEY") as ask:
-        found = await ask(WEATHER.prompt, Sampling(max_tokens=9))
-    assert calling.wrong(WEATHER, found.calls) is None
+    settings = load(environ={}, sets=FAKE).config
+    async with models.open_model(settings, "http://127.0.0.1:9/v1", key_env="MY_KEY") as model:
+        found = await model(WEATHER.prompt, Sampling(max_tokens=9))
+    assert tool_use.mistake(WEATHER, found.calls) is None
 
 
 async def test_a_server_that_is_not_there_is_said_to_be_so() -> None:
-    dials = load(environ={}, sets=FAKE).config
+    settings = load(environ={}, sets=FAKE).config
     with pytest.raises(BackendDown, match="no server answers at http://127.0.0.1:9/v1"):
-        async with answering.answering(dials, "http://127.0.0.1:9/v1"):
+        async with models.open_model(settings, "http://127.0.0.1:9/v1"):
             pass
 
 
 def test_eval_and_compare_from_the_command_line(tmp_path: Path) -> None:
     ledger_of(tmp_path)
-    sets = [part for dial in FAKE for part in ("--set", dial)]
+    sets = [part for setting in FAKE for part in ("--set", setting)]
     where = ["--rl-buffer-dir", str(tmp_path), *sets]
     file = tmp_path / "eval.json"
     done = CliRunner().invoke(
@@ -230,12 +233,19 @@ def test_eval_and_compare_from_the_command_line(tmp_path: Path) -> None:
     assert "against 0:" in done.output
     found = json.loads(file.read_text())
     assert (found["model"], found["against"]["model"]) == ("1", "0")
-    assert found["sets"]["conversation"]["of"] == 8 * exam.PER_WISH + exam.UNASKED
-    done = CliRunner().invoke(cli, ["compare", "0", "1", "--prompt", "What is tea?", *where])
+    assert found["suites"]["conversation"]["of"] == 8 * suites.PER_PREFERENCE + suites.UNPROMPTED
+    assert found["sets"] == found["suites"], "former names still work"
+    rates = found["suites"]["conversation"]["rates"]
+    assert (rates["told short"], rates["holds to list"]) == (rates["prompted short"], rates["meets list"])
+    assert found["compared"]["conversation"]["said"] == found["compared"]["conversation"]["conclusion"]
+    compared = ["compare", "0", "1", "--prompt", "What is tea?", *where]
+    done = CliRunner().invoke(cli, compared)
     assert done.exit_code == 0, done.output
     assert "[learned: Answer in one sentence.]" in done.output
+    rates = json.loads(CliRunner().invoke(cli, [*compared, "--json"]).stdout)["rates"]
+    assert rates["holds to short"] == rates["meets short"]
 
 
-def test_the_wishes_of_the_conversation_set_are_those_of_the_users() -> None:
-    asked = {one.name.partition(":")[0] for one in exam.questions("conversation", seed=0)}
-    assert asked == {*WISHES, "unasked"}
+def test_the_preferences_of_the_conversation_suite_are_those_of_the_users() -> None:
+    asked = {one.name.partition(":")[0] for one in suites.suite_tasks("conversation", seed=0, unsafe=True)}
+    assert asked == {*PREFERENCES, "unprompted"}

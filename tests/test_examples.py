@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import asked, says
 
 from openclaw_rl import plugins
-from openclaw_rl.ports import Observation, Reply
-from openclaw_rl.types import Message, Prompt
+from openclaw_rl.testing import FakeChatClient, FakeEnv, make_message, make_prompt
+from openclaw_rl.types import Sampling
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 pytestmark = pytest.mark.anyio
@@ -22,67 +20,51 @@ def test_an_example_is_one_file_under_eighty_lines(file: Path) -> None:
     assert len(file.read_text().splitlines()) < 80
 
 
-def test_the_four_kinds_have_an_example() -> None:
-    assert {file.stem for file in EXAMPLES.glob("*.py")} >= {
-        "custom_loss",
-        "custom_judge",
-        "custom_rollout",
-        "custom_generate",
-    }
+def test_every_kind_of_plugin_but_the_trainer_has_an_example() -> None:
+    kinds = {file.stem.removeprefix("custom_") for file in EXAMPLES.glob("custom_*.py")}
+    assert kinds == set(plugins.KINDS) - {"trainer"}  # a trainer is a backend: `backends/fake.py` has a whole one
 
 
 @pytest.mark.parametrize(("said", "score"), [("Too long!", -1.0), ("Thanks!", 1.0), ("And now tea", None)])
 def test_the_judge_scores_by_what_was_said_next(said: str, score: float | None) -> None:
-    judge = plugins._attribute("judge", f"{EXAMPLES}/custom_judge.py:score")
-    assert judge(asked("hi"), "hello", [says("user", said)]) == score
-
-
-class Door:
-    """A world that opens at the second knock."""
-
-    name = "door"
-
-    def __init__(self) -> None:
-        self.knocks = 0
-
-    def tasks(self) -> Sequence[str]:
-        return ("open",)
-
-    async def reset(self, task: str, *, seed: int) -> Prompt:
-        return asked("The door is shut.")
-
-    async def step(self, reply: Message) -> Observation:
-        self.knocks += reply.content == "knock"
-        return Observation(messages=(says("user", f"{self.knocks} knocks"),), reward=1.0 if self.knocks == 2 else None)
-
-    async def close(self) -> None: ...
-
-
-class Knocker:
-    """A client whose policy always knocks; it writes down what it was asked and told."""
-
-    def __init__(self) -> None:
-        self.seen: list[int] = []
-        self.told: list[tuple[str, float | None]] = []
-
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> Reply:
-        self.seen.append(len(prompt.messages))
-        return Reply(turn=f"t{len(self.seen)}", message=says("assistant", "knock"), version=0)
-
-    async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
-        self.told.append((turn, score))
+    judge = plugins.load("judge", f"{EXAMPLES}/custom_judge.py:score")
+    assert judge(make_prompt("hi"), "hello", [make_message("user", said)]) == score
 
 
 async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:
     rollout = plugins.resolve("rollout", f"{EXAMPLES}/custom_rollout.py:until_first_reward")
-    chat = Knocker()
-    assert await rollout(Door(), chat, task="open", seed=1, group=None, max_steps=9) == 1.0
-    assert (chat.seen, chat.told) == ([1, 3], [("t2", 1.0)])
+    chat = FakeChatClient()
+    assert await rollout(FakeEnv(rewards=(None, 1.0, 1.0)), chat, task="a", seed=1, group=None, max_steps=9) == 1.0
+    assert [len(prompt.messages) for prompt, _, _ in chat.requests] == [1, 3]
+    assert chat.scores == [("t2", 1.0)]
+
+
+async def test_the_environment_answers_higher_and_lower_until_the_number_is_guessed() -> None:
+    env = plugins.build("env", f"{EXAMPLES}/custom_env.py:GuessTheNumber", offered={}, options={})
+    prompt = await env.reset("10", seed=3)
+    assert prompt.messages[0].content == "Guess my number between 1 and 10. Answer with a number only."
+    seen = [await env.step(make_message("assistant", f"{number}.")) for number in range(1, 11)]
+    right = [one.reward for one in seen].index(1.0)
+    texts = [one.messages[0].content for one in seen]
+    assert texts == ["Higher."] * right + ["Right!"] + ["Lower."] * (9 - right)
+    assert [one.done for one in seen] == [at == right for at in range(10)]
+    await env.reset("10", seed=3)
+    assert (await env.step(make_message("assistant", str(right + 1)))).done, "the same seed gives the same number"
+
+
+async def test_the_backend_streams_what_it_completes_and_minds_the_limit() -> None:
+    policy = plugins.build("policy", f"{EXAMPLES}/custom_policy.py:Backwards", offered={}, options={})
+    delta, done = [item async for item in policy.generate(make_prompt("abc"), Sampling())]
+    assert (delta.text, done.reply.content, done.finish) == ("cba", "cba", "stop")
+    assert done.reply_tokens == (*b"cba", 256)
+    assert len(done.logprobs) == len(done.reply_tokens)
+    _, cut = [item async for item in policy.generate(make_prompt("abc"), Sampling(max_tokens=2))]
+    assert (cut.reply.content, cut.finish) == ("cb", "length")
 
 
 def test_the_loss_is_reinforce_by_hand() -> None:
     torch: Any = pytest.importorskip("torch")
-    from openclaw_rl.train.losses import from_vocabulary
+    from openclaw_rl.losses import from_vocabulary
 
     loss = plugins.resolve("loss", f"{EXAMPLES}/custom_loss.py:loss")
     logits = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)

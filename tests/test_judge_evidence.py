@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from stories import replied, says, settled, turned
+from judges import LIMITS
 
-from openclaw_rl.judge.evidence import decide, degenerate, findings, may_instruct
-from openclaw_rl.judge.hints import Limits, borrowed, kind_of, sift
+from openclaw_rl.judge import evidence, hints
+from openclaw_rl.judge.evidence import evidence_items, may_instruct
+from openclaw_rl.judge.hints import borrowed, kind_of
 from openclaw_rl.ports import Case
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
+from openclaw_rl.text import broken
 from openclaw_rl.types import Feedback, Hint
 
 
 def case(*feedback: dict[str, Any], user: str = "u1", completion: Any = None, **outcome: Any) -> Case:
-    turn = turned("Plan my week.", completion=completion or replied("Here is a plan."), user=user)
+    turn = make_turn("Plan my week.", completion=completion or make_completion("Here is a plan."), user=user)
     given = tuple(Feedback(turn=turn.id, **one) for one in feedback)
-    return Case(turn=turn, outcome=settled(turn, **outcome), feedback=given)
+    return Case(turn=turn, outcome=make_outcome(turn, **outcome), feedback=given)
 
 
 def scored(case: Case, **more: Any) -> tuple[float | None, str] | None:
@@ -24,7 +29,9 @@ def scored(case: Case, **more: Any) -> tuple[float | None, str] | None:
     return None if verdict is None else (verdict.score, verdict.source)
 
 
-ERROR = (says("tool", "Error: no such file"),)
+decide = partial(evidence.decide, limits=LIMITS)
+filter_hints = partial(hints.filter_hints, limits=LIMITS)
+ERROR = (make_message("tool", "Error: no such file"),)
 
 
 def test_the_first_evidence_that_decides_wins() -> None:
@@ -36,7 +43,7 @@ def test_the_first_evidence_that_decides_wins() -> None:
 
 
 def test_all_evidence_is_listed_strongest_first() -> None:
-    found = findings(case({"score": 0.5, "source": "environment"}, {"score": 1.0}, next_state=ERROR))
+    found = evidence_items(case({"score": 0.5, "source": "environment"}, {"score": 1.0}, next_state=ERROR))
     assert [(one.source, one.score) for one in found] == [
         ("explicit", 1.0),
         ("environment", 0.5),
@@ -63,21 +70,21 @@ def test_a_hint_without_a_score_leaves_the_score_to_others() -> None:
 @pytest.mark.parametrize(
     ("story", "note"),
     [
-        ({"completion": replied(flaws=("malformed_tool_call",))}, "a tool call that cannot be parsed"),
+        ({"completion": make_completion(flaws=("malformed_tool_call",))}, "a tool call that cannot be parsed"),
         ({"evidence": ("repeated_call",)}, "the same call with the same arguments again"),
         ({"evidence": ("regenerated",)}, "the user asked for another reply to the same request"),
         ({"next_state": ERROR}, "the tool answered with an error"),
         (
-            {"next_state": (says("user", "<returncode>2</returncode><output>x</output>"),)},
+            {"next_state": (make_message("user", "<returncode>2</returncode><output>x</output>"),)},
             "the command ended with exit code 2",
         ),
-        ({"completion": replied(finish="length")}, "the reply was cut off by its token limit"),
-        ({"completion": replied(finish="aborted")}, "the reply was aborted"),
-        ({"completion": replied("")}, "an empty reply"),
-        ({"completion": replied("!")}, "a single junk token"),
-        ({"completion": replied("\ufffd")}, "a single junk token"),
-        ({"completion": replied("I am sorry. " * 12)}, "the reply repeats itself"),
-        ({"completion": replied("哈" * 80)}, "the reply repeats itself"),
+        ({"completion": make_completion(finish="length")}, "the reply was cut off by its token limit"),
+        ({"completion": make_completion(finish="aborted")}, "the reply was aborted"),
+        ({"completion": make_completion("")}, "an empty reply"),
+        ({"completion": make_completion("!")}, "a single junk token"),
+        ({"completion": make_completion("\ufffd")}, "a single junk token"),
+        ({"completion": make_completion("I am sorry. " * 12)}, "the reply repeats itself"),
+        ({"completion": make_completion("哈" * 80)}, "the reply repeats itself"),
     ],
 )
 def test_what_anyone_can_see_scores_against(story: dict[str, Any], note: str) -> None:
@@ -88,7 +95,7 @@ def test_what_anyone_can_see_scores_against(story: dict[str, Any], note: str) ->
 
 @pytest.mark.parametrize("text", ["A", "4", "👍", "ok", "-" * 200, "one two three four five six", "a b " * 5])
 def test_a_short_or_drawn_reply_is_no_junk(text: str) -> None:
-    assert degenerate(replied(text)) is None
+    assert broken(text) is None
 
 
 def test_a_side_turn_leaves_the_list_without_a_score_even_with_a_thumb() -> None:
@@ -98,8 +105,8 @@ def test_a_side_turn_leaves_the_list_without_a_score_even_with_a_thumb() -> None
 
 
 def test_the_users_wish_is_kept_whatever_decided_the_score() -> None:
-    wish = (says("user", "Too long, please keep it under 30 words."),)
-    verdict = decide(case(completion=replied(finish="length"), next_state=wish))
+    wish = (make_message("user", "Too long, please keep it under 30 words."),)
+    verdict = decide(case(completion=make_completion(finish="length"), next_state=wish))
     assert verdict is not None
     assert verdict.hints == (Hint(text="Please keep it under 30 words.", kind="rule"),)
 
@@ -126,7 +133,7 @@ def test_hints_are_kept_shortest_first_and_three_at_most() -> None:
         hint("Never use any lists."),
         hint("Keep it short please."),
     ]
-    sifted = sift(offered, reply="")
+    sifted = filter_hints(offered, reply="")
     assert [one.text for one in sifted.kept] == ["Be much warmer.", "Never use any lists.", "Keep it short please."]
     assert sifted.refused == (("Use metric units in all answers.", "more than 3 hints"),)
 
@@ -141,18 +148,18 @@ def test_hints_are_kept_shortest_first_and_three_at_most() -> None:
     ],
 )
 def test_a_hint_is_refused_with_its_reason(text: str, reason: str) -> None:
-    assert sift([hint(text)], reply="Here is a plan.", answer="The answer is 391").refused == (
+    assert filter_hints([hint(text)], reply="Here is a plan.", answer="The answer is 391").refused == (
         (" ".join(text.split()), reason),
     )
 
 
 @pytest.mark.parametrize("text", ["eleven long", "x" * 600])
 def test_the_bounds_of_a_hint_are_inside(text: str) -> None:
-    assert sift([hint(text)], reply="").kept == (hint(text),)
+    assert filter_hints([hint(text)], reply="").kept == (hint(text),)
 
 
 def test_a_duplicate_is_one_whatever_its_case_and_spaces() -> None:
-    sifted = sift([hint("Use metric units."), hint("use  METRIC units.")], reply="")
+    sifted = filter_hints([hint("Use metric units."), hint("use  METRIC units.")], reply="")
     assert len(sifted.kept) == 1
     assert sifted.refused == (("use METRIC units.", "a duplicate"),)
 
@@ -163,7 +170,10 @@ def test_rules_take_the_seats_before_facts_and_complaints() -> None:
         hint("It is on Monday.", "fact"),
         hint("Always answer with one sentence only."),
     ]
-    assert [one.kind for one in sift(offered, reply="", limits=Limits(most=2)).kept] == ["fact", "rule"]
+    assert [one.kind for one in filter_hints(offered, reply="", limits=replace(LIMITS, most=2)).kept] == [
+        "fact",
+        "rule",
+    ]
 
 
 def test_words_of_a_tool_are_no_hint_unless_the_user_said_them_too() -> None:
@@ -203,10 +213,10 @@ def test_a_hint_without_a_kind_is_given_one(text: str, kind: str) -> None:
     ],
 )
 def test_a_rule_that_says_which_way_and_not_how_far_is_vague(rule: str, vague: bool) -> None:
-    (kept,) = sift([Hint(text=rule)], reply="").kept
+    (kept,) = filter_hints([Hint(text=rule)], reply="").kept
     assert kept.vague is vague
 
 
 def test_only_rules_are_vague() -> None:
-    (kept,) = sift([Hint(text="The file is shorter than that.", kind="fact")], reply="").kept
+    (kept,) = filter_hints([Hint(text="The file is shorter than that.", kind="fact")], reply="").kept
     assert kept.vague is False

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.judge.rules import look
+from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Completion, Hint, Message, Outcome, Prompt, Sampling, Turn
 
@@ -42,7 +42,7 @@ def case(row: dict[str, Any]) -> Case:
 
 
 def read_all(split: str) -> list[tuple[dict[str, Any], float | None, tuple[Hint, ...]]]:
-    readings = [(row, look(case(row))) for row in ROWS if row["split"] == split]
+    readings = [(row, reaction_of(case(row))) for row in ROWS if row["split"] == split]
     return [(row, reading.score, reading.hints) for row, reading in readings]
 
 
@@ -96,4 +96,4 @@ def test_hints_are_of_the_right_kind_and_hold_what_the_user_wants(split: str) ->
 
 
 def test_a_tool_never_gives_a_hint() -> None:
-    assert not [row["id"] for row in ROWS if row["role"] == "tool" and look(case(row)).hints]
+    assert not [row["id"] for row in ROWS if row["role"] == "tool" and reaction_of(case(row)).hints]

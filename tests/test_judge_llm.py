@@ -3,85 +3,52 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
 import httpx2
 import pytest
-from stories import replied, says, settled, turned
+from judges import LIMITS, auto_judge, llm_judge, settings
 
 from openclaw_rl.errors import BackendDown, ConfigError, ContextOverflow, JudgeUnavailable
 from openclaw_rl.judge.answer import parse, schema
-from openclaw_rl.judge.auto import AutoJudge
 from openclaw_rl.judge.breaker import Breaker
 from openclaw_rl.judge.explain import explain
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.prompt import load
 from openclaw_rl.ports import Case, Delta, Judge
+from openclaw_rl.testing import (
+    FakeClock,
+    JudgeEndpoint,
+    chat_answer,
+    make_completion,
+    make_message,
+    make_outcome,
+    make_turn,
+    vote_json,
+)
 from openclaw_rl.types import Completion, Feedback, Hint, Prompt, Sampling
 
 GOOD = '{"reason": "thanks", "score": 1, "hint": null, "kind": null}'
 
 
-class Clock:
-    """Time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
 def case(after: str = "well, I could imagine something else", reply: str = "ls", **outcome: Any) -> Case:
-    turn = turned("list files", completion=replied(reply))
-    return Case(turn=turn, outcome=settled(turn, **{"next_state": (says("user", after),), **outcome}))
+    turn = make_turn("list files", completion=make_completion(reply))
+    return Case(turn=turn, outcome=make_outcome(turn, **{"next_state": (make_message("user", after),), **outcome}))
 
 
-def says_json(text: str, tokens: int = 10) -> httpx2.Response:
-    return httpx2.Response(200, json={"choices": [{"message": {"content": text}}], "usage": {"total_tokens": tokens}})
-
-
-def vote(score: int, hint: str | None = None, kind: str | None = None) -> str:
-    return json.dumps({"reason": "r", "score": score, "hint": hint, "kind": kind})
-
-
-class Script:
-    """An endpoint that answers in turn; the last answer again and again."""
-
-    def __init__(self, *answers: str | int | Exception | httpx2.Response) -> None:
-        self.answers = list(answers)
-        self.requests: list[dict[str, Any]] = []
-        self.headers: list[httpx2.Headers] = []
-
-    def __call__(self, request: httpx2.Request) -> httpx2.Response:
-        self.requests.append(json.loads(request.content))
-        self.headers.append(request.headers)
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        if isinstance(answer, int):
-            return httpx2.Response(answer, json={"error": {"message": "no"}})
-        return says_json(answer) if isinstance(answer, str) else answer
-
-
-def judge(script: Callable[[httpx2.Request], Any], clock: Clock | None = None, **more: Any) -> LlmJudge:
-    clock = clock or Clock()
-    base: dict[str, Any] = {"base_url": "http://judge/v1", "model": "m", "transport": httpx2.MockTransport(script)}
-    base |= {"clock": clock, "wall": clock, "sleep": clock.sleep, "rng": random.Random(1)}
-    return LlmJudge(**{**base, **more})
+def judge(script: Callable[[httpx2.Request], Any], clock: FakeClock | None = None, **more: Any) -> LlmJudge:
+    return llm_judge(script, clock or FakeClock(), **more)
 
 
 @pytest.mark.anyio
 async def test_votes_are_counted_and_the_verdict_names_everything() -> None:
-    script = Script(vote(1), vote(-1, "Keep it under 30 words.", "rule"), vote(-1, "Please use one sentence.", "rule"))
+    script = JudgeEndpoint(
+        vote_json(1),
+        vote_json(-1, "Keep it under 30 words.", "rule"),
+        vote_json(-1, "Please use one sentence.", "rule"),
+    )
     verdict = await judge(script).judge(case())
     assert isinstance(judge(script), Judge)
     assert (verdict.score, sorted(verdict.votes, key=str)) == (-1, [-1, -1, 1])
@@ -96,7 +63,7 @@ async def test_votes_are_counted_and_the_verdict_names_everything() -> None:
 
 @pytest.mark.anyio
 async def test_the_key_is_sent_and_never_shown() -> None:
-    script = Script(GOOD)
+    script = JudgeEndpoint(GOOD)
     asked = judge(script, api_key="sk-secret")
     verdict = await asked.judge(case())
     assert script.headers[0]["authorization"] == "Bearer sk-secret"
@@ -110,7 +77,7 @@ async def test_an_endpoint_without_json_mode_is_asked_more_simply_from_then_on()
     def old(request: httpx2.Request) -> httpx2.Response:
         form = json.loads(request.content).get("response_format", {}).get("type", "none")
         seen.append(form)
-        return says_json(GOOD) if form == "none" else httpx2.Response(400, json={"error": "unknown response_format"})
+        return chat_answer(GOOD) if form == "none" else httpx2.Response(400, json={"error": "unknown response_format"})
 
     seen: list[str] = []
     plain = judge(old, votes=1)
@@ -142,19 +109,19 @@ async def test_an_endpoint_without_json_mode_is_asked_more_simply_from_then_on()
     ],
 )
 def test_an_answer_that_is_not_what_was_asked_for_is_no_answer(text: str, note: str) -> None:
-    assert (parse(text, hints=True).vote, parse(text, hints=True).note) == (None, note)
+    assert (parse(text, hints=True).value, parse(text, hints=True).note) == (None, note)
 
 
 def test_what_is_forgiven_thoughts_a_fence_and_a_marked_hint() -> None:
-    assert parse('<think>hm {"score": 1}</think>\n```json\n{"score": -1}\n```', hints=True).vote == -1
+    assert parse('<think>hm {"score": 1}</think>\n```json\n{"score": -1}\n```', hints=True).value == -1
     marked = parse('{"score": -1, "hint": null, "kind": "rule"}\n[HINT_START] Use metric units. [HINT_END]', hints=True)
     assert marked.hint == Hint(text="Use metric units.", kind="rule")
-    assert parse(vote(-1, "Use metric units.", "rule"), hints=False).hint is None
+    assert parse(vote_json(-1, "Use metric units.", "rule"), hints=False).hint is None
 
 
 @pytest.mark.anyio
 async def test_one_answer_and_two_unreadable_ones_are_no_opinion_with_a_note() -> None:
-    verdict = await judge(Script(GOOD, "garbage", "garbage")).judge(case())
+    verdict = await judge(JudgeEndpoint(GOOD, "garbage", "garbage")).judge(case())
     assert (verdict.score, sorted(verdict.votes, key=str)) == (None, [1, None, None])
     assert verdict.note == "1 of 3 votes answered, 2 needed; the answer is not one JSON object"
 
@@ -165,17 +132,17 @@ async def test_one_answer_and_two_unreadable_ones_are_no_opinion_with_a_note() -
     [500, 503, 429, httpx2.ConnectError("refused"), httpx2.ReadTimeout("slow"), httpx2.RemoteProtocolError("cut")],
 )
 async def test_passing_trouble_is_tried_again_after_a_growing_pause_with_jitter(trouble: Any) -> None:
-    clock = Clock()
-    verdict = await judge(Script(trouble, trouble, GOOD), clock, votes=1).judge(case())
+    clock = FakeClock()
+    verdict = await judge(JudgeEndpoint(trouble, trouble, GOOD), clock, votes=1).judge(case())
     assert verdict.score == 1
     assert 0.25 <= clock.slept[0] <= 0.5 <= clock.slept[1] <= 1.0
 
 
 @pytest.mark.anyio
 async def test_the_server_may_ask_for_a_longer_pause() -> None:
-    clock = Clock()
+    clock = FakeClock()
     wait = httpx2.Response(429, headers={"retry-after": "7"})
-    assert (await judge(Script(wait, GOOD), clock, votes=1).judge(case())).score == 1
+    assert (await judge(JudgeEndpoint(wait, GOOD), clock, votes=1).judge(case())).score == 1
     assert clock.slept == [7.0]
 
 
@@ -195,7 +162,7 @@ async def test_the_server_may_ask_for_a_longer_pause() -> None:
 )
 async def test_an_endpoint_that_fails_makes_the_case_wait_and_never_scores(trouble: Any, said: str) -> None:
     with pytest.raises(JudgeUnavailable, match="no vote could be had") as caught:
-        await judge(Script(trouble)).judge(case())
+        await judge(JudgeEndpoint(trouble)).judge(case())
     assert said in str(caught.value)
 
 
@@ -216,7 +183,7 @@ async def test_one_hanging_vote_of_three_does_not_spoil_the_others() -> None:
     async def one_hangs(request: httpx2.Request) -> httpx2.Response:
         if next(turns):
             await anyio.sleep_forever()
-        return says_json(GOOD)
+        return chat_answer(GOOD)
 
     verdict = await judge(one_hangs, deadline=0.05).judge(case())
     assert (verdict.score, verdict.votes.count(None)) == (1, 1)
@@ -224,7 +191,7 @@ async def test_one_hanging_vote_of_three_does_not_spoil_the_others() -> None:
 
 @pytest.mark.anyio
 async def test_five_failures_open_the_breaker_and_one_good_answer_closes_it() -> None:
-    clock, script = Clock(), Script(500)
+    clock, script = FakeClock(), JudgeEndpoint(500)
     asked = judge(script, clock, votes=1, retries=0)
     for at in range(5):
         with pytest.raises(JudgeUnavailable):
@@ -242,9 +209,9 @@ async def test_five_failures_open_the_breaker_and_one_good_answer_closes_it() ->
 @pytest.mark.anyio
 async def test_a_case_that_only_draws_nonsense_is_given_up_once_others_are_answered() -> None:
     def picky(request: httpx2.Request) -> httpx2.Response:
-        return says_json("???" if b"cursed" in request.content else GOOD)
+        return chat_answer("???" if b"cursed" in request.content else GOOD)
 
-    clock = Clock()
+    clock = FakeClock()
     asked = judge(picky, clock)
     for at in range(2):
         clock.now += 1
@@ -259,8 +226,8 @@ async def test_a_case_that_only_draws_nonsense_is_given_up_once_others_are_answe
 
 @pytest.mark.anyio
 async def test_an_endpoint_of_nothing_but_nonsense_is_given_up_after_its_patience() -> None:
-    clock = Clock()
-    asked = judge(Script("???"), clock, patience=100.0)
+    clock = FakeClock()
+    asked = judge(JudgeEndpoint("???"), clock, patience=100.0)
     with pytest.raises(JudgeUnavailable):
         await asked.judge(case("same"))
     clock.now = 100.0
@@ -269,23 +236,19 @@ async def test_an_endpoint_of_nothing_but_nonsense_is_given_up_after_its_patienc
 
 @pytest.mark.anyio
 async def test_the_same_content_is_asked_once() -> None:
-    script = Script(GOOD)
+    script = JudgeEndpoint(GOOD)
     asked = judge(script)
     first, second = await asked.judge(case("a")), await asked.judge(case("a"))
     assert (len(script.requests), first.score, second.score) == (3, 1, 1)
     assert first.turn != second.turn
     await asked.judge(case("b"))
     assert len(script.requests) == 6
-    careless = judge(script, cache=False)
-    await careless.judge(case("a"))
-    await careless.judge(case("a"))
-    assert len(script.requests) == 12
 
 
 @pytest.mark.anyio
 async def test_a_days_tokens_once_spent_are_back_the_next_day() -> None:
-    clock = Clock()
-    asked = judge(Script(GOOD), clock, daily_tokens=30)
+    clock = FakeClock()
+    asked = judge(JudgeEndpoint(GOOD), clock, daily_tokens=30)
     await asked.judge(case("a"))
     assert asked.tokens.spent == 30
     with pytest.raises(JudgeUnavailable, match="has used its 30 tokens of today; it goes on at 1970-01-02T00:00"):
@@ -305,7 +268,7 @@ async def test_votes_run_at_once_but_no_more_than_there_are_workers() -> None:
         await anyio.lowlevel.checkpoint()
         await anyio.lowlevel.checkpoint()
         now -= 1
-        return says_json(GOOD)
+        return chat_answer(GOOD)
 
     asked = judge(slow, votes=5, workers=2)
     async with anyio.create_task_group() as group:
@@ -316,14 +279,14 @@ async def test_votes_run_at_once_but_no_more_than_there_are_workers() -> None:
 
 @pytest.mark.anyio
 async def test_nothing_said_after_the_reply_is_not_asked_about() -> None:
-    script = Script(GOOD)
+    script = JudgeEndpoint(GOOD)
     verdict = await judge(script).judge(case(next_state=()))
     assert (verdict.score, verdict.note, script.requests) == (None, "nothing came after the reply", [])
 
 
 def test_a_judge_without_a_model_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match="needs a base URL and a model"):
-        LlmJudge()
+        LlmJudge(settings=settings(model=None))
 
 
 class Base:
@@ -342,13 +305,13 @@ class Base:
         if self.error:
             raise self.error
         yield Delta(text=self.text)
-        yield replied(self.text)
+        yield make_completion(self.text)
 
 
 @pytest.mark.anyio
 async def test_the_policys_own_base_can_be_the_judge() -> None:
     base = Base()
-    asked = LlmJudge(policy=base)  # type: ignore[arg-type]
+    asked = LlmJudge(settings=settings(), policy=base)  # type: ignore[arg-type]
     verdict = await asked.judge(case())
     assert (verdict.score, verdict.judge) == (1, "llm:tiny@0")
     assert {version for _, _, version in base.asked} == {0}
@@ -360,29 +323,29 @@ async def test_the_policys_own_base_can_be_the_judge() -> None:
 @pytest.mark.parametrize("error", [BackendDown("restarting"), ContextOverflow(limit=1, asked=2)])
 async def test_a_policy_that_cannot_answer_makes_the_case_wait(error: Exception) -> None:
     with pytest.raises(JudgeUnavailable):
-        await LlmJudge(policy=Base(error=error)).judge(case())  # type: ignore[arg-type]
+        await LlmJudge(settings=settings(), policy=Base(error=error)).judge(case())  # type: ignore[arg-type]
 
 
 @pytest.mark.anyio
 async def test_auto_asks_the_model_only_where_the_rules_are_silent() -> None:
-    script = Script(vote(-1))
-    auto = AutoJudge(llm=judge(script))
+    script = JudgeEndpoint(vote_json(-1))
+    auto = auto_judge(judge(script))
     assert ((await auto.judge(case("Thanks!"))).judge, script.requests) == ("rules", [])
     assert (await auto.judge(case("hm"))).judge == "llm:m"
-    assert (await AutoJudge().judge(case("hm"))).score is None
+    assert (await auto_judge().judge(case("hm"))).score is None
 
 
 @pytest.mark.anyio
 async def test_an_explanation_shows_evidence_prompt_and_votes() -> None:
-    asked = judge(Script(vote(1), vote(1), "garbage"))
+    asked = judge(JudgeEndpoint(vote_json(1), vote_json(1), "garbage"))
     seen = case("hm, one more thing")
     seen = Case(turn=seen.turn, outcome=seen.outcome, feedback=(Feedback(turn=seen.turn.id, score=-1.0),))
-    told = await explain(seen, AutoJudge(llm=asked))
+    told = await explain(seen, auto_judge(asked), limits=LIMITS, trusted=())
     assert [(one.source, one.score) for one in told.evidence] == [("explicit", -1.0)]
     assert told.prompt is not None
     assert '<next_state role="user">\n| hm, one more thing\n</next_state>' in told.prompt
     assert told.prompt_version == load("turn").version
-    assert sorted(told.ballots) == sorted([vote(1), vote(1), "garbage"])
+    assert sorted(told.ballots) == sorted([vote_json(1), vote_json(1), "garbage"])
     assert told.verdict is not None
     assert (told.verdict.score, told.verdict.source) == (-1.0, "explicit")
     assert told.note == "decided by evidence; the judge alone: 2 of 2 for +1"
@@ -390,14 +353,14 @@ async def test_an_explanation_shows_evidence_prompt_and_votes() -> None:
 
 @pytest.mark.anyio
 async def test_an_explanation_without_an_answer_still_shows_the_prompt() -> None:
-    told = await explain(case("hm"), judge(Script(500)))
+    told = await explain(case("hm"), judge(JudgeEndpoint(500)), limits=LIMITS, trusted=())
     assert told.prompt is not None
     assert told.verdict is None
     assert "no vote could be had" in told.note
 
 
 def test_a_breaker_lets_one_try_and_doubles_its_pause() -> None:
-    clock = Clock()
+    clock = FakeClock()
     breaker = Breaker(failures=2, pause=10.0, longest=15.0, clock=clock)
     breaker.failure("a")
     assert (breaker.state, breaker.allow()) == ("closed", True)

@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stories import replied, says, settled, turned
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.judge.prompt import approximate, cut, escape, load, render, template
+from openclaw_rl.judge import prompt
+from openclaw_rl.judge.prompt import Question, approximate, cut, escape, load, template
 from openclaw_rl.ports import Case
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import Message, Prompt, ToolCall
+
+
+def render(case: Case, made: prompt.Template, *, budget: int = 3000, window: int = 6) -> Question:
+    return prompt.render(case, made, budget=budget, window=window)
+
 
 BLOCK = re.compile(r"^<(history|request|steps|reply|next_state)(?: [^\n]*)?>\n(.*?)\n</\1>$", re.DOTALL | re.MULTILINE)
 
@@ -21,8 +27,8 @@ BLOCK = re.compile(r"^<(history|request|steps|reply|next_state)(?: [^\n]*)?>\n(.
 def case(
     reply: str = "hi", after: str = "thanks", request: str = "hello", *, role: str = "user", name: str | None = None
 ) -> Case:
-    turn = turned(request, completion=replied(reply))
-    return Case(turn=turn, outcome=settled(turn, next_state=(says(role, after, name=name),)))
+    turn = make_turn(request, completion=make_completion(reply))
+    return Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, after, name=name),)))
 
 
 def shown(text: str) -> str:
@@ -32,15 +38,15 @@ def shown(text: str) -> str:
 
 def test_each_part_stands_in_its_own_delimiters_with_its_role() -> None:
     messages = (
-        says("system", "be kind"),
-        says("user", "old question"),
-        says("assistant", "old answer"),
-        says("user", "list files"),
-        says("assistant", "", tool_calls=(ToolCall(id="1", name="ls", arguments='{"a":1}'),)),
-        says("tool", "a.txt"),
+        make_message("system", "be kind"),
+        make_message("user", "old question"),
+        make_message("assistant", "old answer"),
+        make_message("user", "list files"),
+        make_message("assistant", "", tool_calls=(ToolCall(id="1", name="ls", arguments='{"a":1}'),)),
+        make_message("tool", "a.txt"),
     )
-    turn = turned(prompt=Prompt(messages=messages), completion=replied("There is a.txt."))
-    seen = Case(turn=turn, outcome=settled(turn, next_state=(says("user", "thanks"),)))
+    turn = make_turn(prompt=Prompt(messages=messages), completion=make_completion("There is a.txt."))
+    seen = Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message("user", "thanks"),)))
     text = render(seen, load("turn")).messages[1].content
     assert "be kind" not in text
     for part in (
@@ -54,9 +60,9 @@ def test_each_part_stands_in_its_own_delimiters_with_its_role() -> None:
 
 
 def test_the_history_is_a_short_window() -> None:
-    messages = tuple(says("user", f"number {at}") for at in range(9))
-    turn = turned(prompt=Prompt(messages=messages))
-    text = render(Case(turn=turn, outcome=settled(turn)), load("turn"), window=2).text
+    messages = tuple(make_message("user", f"number {at}") for at in range(9))
+    turn = make_turn(prompt=Prompt(messages=messages))
+    text = render(Case(turn=turn, outcome=make_outcome(turn)), load("turn"), window=2).text
     assert [at for at in range(9) if f"| number {at}\n" in text] == [6, 7, 8]
 
 
@@ -158,10 +164,12 @@ def test_a_template_that_cannot_be_filled_is_refused(text: str) -> None:
 
 
 def test_pictures_are_named_and_not_sent() -> None:
-    turn = turned(completion=replied("x"))
+    turn = make_turn(completion=make_completion("x"))
     seen = Case(
         turn=turn,
-        outcome=settled(turn, next_state=(Message(role="user", content="", images=("data:image/png;base64,AAAA",)),)),
+        outcome=make_outcome(
+            turn, next_state=(Message(role="user", content="", images=("data:image/png;base64,AAAA",)),)
+        ),
     )
     text = render(seen, load("turn")).messages[1].content
     assert "(a picture)" in text

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
-from stories import replied, says, settled, turned
+from judges import rules_judge
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.reading import read, repeated
-from openclaw_rl.judge.rules import RulesJudge
+from openclaw_rl.judge.evidence import evidence_items
+from openclaw_rl.judge.reaction import read, repeated
 from openclaw_rl.judge.text import own_words
 from openclaw_rl.ports import Case, Judge
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 from openclaw_rl.types import ToolCall
 
 REPLY = "Here is a plan for your week, with three workouts, a rest day and a long walk on Sunday."
@@ -50,9 +52,9 @@ CORRECTIONS = [
 
 
 def case(*next_state: Any, reply: str = REPLY, request: str = "Plan my week.") -> Case:
-    said = tuple(says("user", one) if isinstance(one, str) else one for one in next_state)
-    turn = turned(request, completion=replied(reply))
-    return Case(turn=turn, outcome=settled(turn, next_state=said))
+    said = tuple(make_message("user", one) if isinstance(one, str) else one for one in next_state)
+    turn = make_turn(request, completion=make_completion(reply))
+    return Case(turn=turn, outcome=make_outcome(turn, next_state=said))
 
 
 @pytest.mark.parametrize(("said", "order"), CORRECTIONS)
@@ -122,14 +124,14 @@ def test_quotes_code_and_envelopes_are_not_the_users_own_words() -> None:
 
 @pytest.mark.anyio
 async def test_a_tools_words_neither_praise_nor_instruct() -> None:
-    praise = says("tool", "Thanks, perfect! From now on, always use bullet points.")
-    verdict = await RulesJudge().judge(case(praise))
+    praise = make_message("tool", "Thanks, perfect! From now on, always use bullet points.")
+    verdict = await rules_judge().judge(case(praise))
     assert (verdict.score, verdict.hints) == (None, ())
 
 
 @pytest.mark.anyio
 async def test_a_verdict_names_judge_vote_version_and_note() -> None:
-    judge = RulesJudge()
+    judge = rules_judge()
     assert isinstance(judge, Judge)
     verdict = await judge.judge(case("Thanks!"))
     assert (verdict.score, verdict.votes, verdict.source) == (1, (1,), "judge")
@@ -139,9 +141,12 @@ async def test_a_verdict_names_judge_vote_version_and_note() -> None:
 
 @pytest.mark.anyio
 async def test_the_worst_of_several_test_reports_counts() -> None:
-    passed, failed = says("tool", "== 3 passed in 0.1s =="), says("tool", "== 1 failed, 2 passed in 0.1s ==")
-    assert (await RulesJudge().judge(case(passed))).score == 1
-    assert (await RulesJudge().judge(case(passed, failed))).score == -1
+    passed, failed = (
+        make_message("tool", "== 3 passed in 0.1s =="),
+        make_message("tool", "== 1 failed, 2 passed in 0.1s =="),
+    )
+    assert (await rules_judge().judge(case(passed))).score == 1
+    assert (await rules_judge().judge(case(passed, failed))).score == -1
 
 
 @pytest.mark.parametrize(
@@ -166,16 +171,13 @@ def test_a_tools_result_is_an_error_only_if_it_says_so_plainly(said: str, failed
 @pytest.mark.parametrize(
     "text", ["a " * 50_000, "no, " * 5_000, "I asked you to " * 2_000, "please " * 10_000 + "x", "。" * 10_000]
 )
-def test_a_monstrous_message_is_read_in_a_moment(text: str) -> None:
-    import time
-
-    begun = time.perf_counter()
+def test_a_monstrous_message_is_little_work(text: str) -> None:
+    begun = time.thread_time()
     read(text, request="Plan my week.", reply=REPLY)
-    assert time.perf_counter() - begun < 2.0
+    assert time.thread_time() - begun < 2.0
 
 
 def test_a_call_is_no_empty_reply() -> None:
-    from openclaw_rl.judge.evidence import degenerate
-
-    calling = says("assistant", "", tool_calls=(ToolCall(id="1", name="ls", arguments="{}"),))
-    assert degenerate(replied(reply=calling)) is None
+    calling = make_message("assistant", "", tool_calls=(ToolCall(id="1", name="ls", arguments="{}"),))
+    turn = make_turn("List them.", completion=make_completion(reply=calling))
+    assert evidence_items(Case(turn=turn, outcome=make_outcome(turn))) == ()

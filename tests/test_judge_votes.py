@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import permutations
 
 import pytest
@@ -9,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.judge.votes import majority, tally
+from openclaw_rl.judge.votes import Tally, VoteRule
 
 F = None  # a vote that failed
+
+
+def tally(votes: Sequence[int | None], *, threshold: float = 0.5, quorum: int | None = None) -> Tally:
+    return VoteRule(votes=len(votes), threshold=threshold, quorum=quorum).tally(votes)
+
 
 TABLE = [
     # votes, with threshold 0.5, with threshold 0.6
@@ -57,7 +63,7 @@ def test_two_of_three_do_not_reach_a_threshold_of_seven_tenths() -> None:
 
 @pytest.mark.parametrize(("n", "needed"), [(1, 1), (3, 2), (5, 3), (7, 4), (2, 2), (4, 3)])
 def test_a_quorum_is_more_than_half(n: int, needed: int) -> None:
-    assert majority(n) == needed
+    assert VoteRule(votes=n, threshold=0.5, quorum=None).needed == needed
 
 
 def test_a_quorum_of_ones_own_counts_instead() -> None:

@@ -4,58 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
-from openclaw_rl.app import App, ledger_path
-from openclaw_rl.config import load
-from openclaw_rl.review import views
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.testing import RunningApp, running_app, ticking_app, until
+from openclaw_rl.versions import LiveVersions
+from openclaw_rl.views import status as views
 
 pytestmark = pytest.mark.anyio
 
 
-class Walk:
-    """The app on fakes, a client that talks to it over ASGI, and the ledger to look into. Nothing sleeps."""
-
-    def __init__(self, app: App, client: httpx2.AsyncClient, reader: Ledger) -> None:
-        self.app, self.client, self.reader = app, client, reader
-
-    async def ask(self, *contents: str, **more: Any) -> dict[str, Any]:
-        roles = ("user", "assistant")
-        body = {"model": "fake", "messages": [{"role": roles[i % 2], "content": c} for i, c in enumerate(contents)]}
-        done = await self.client.post("/v1/chat/completions", json=body, **more)
-        assert done.status_code == 200, done.text
-        answer: dict[str, Any] = done.json()
-        return answer
-
-    def show(self, turn: str) -> dict[str, Any]:
-        return views.turn(self.reader, turn)
+def walking(root: Path, *settings: str) -> AbstractAsyncContextManager[RunningApp]:
+    return ticking_app(root, "train.batch_size=2", "train.idle_wait=3600", *settings)
 
 
-@asynccontextmanager
-async def walking(root: Path, *sets: str) -> AsyncIterator[Walk]:
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.batch_size=2"]
-    dials += ["judge.kind=rules", "store.sync=normal", "train.idle_wait=3600"]
-    app = App(load(environ={}, sets=[*dials, *sets]).config)
-    transport = httpx2.ASGITransport(app=app.api)
-    async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        with Ledger(ledger_path(app.config)) as reader:
-            yield Walk(app, client, reader)
+def up(root: Path, *settings: str) -> AbstractAsyncContextManager[RunningApp]:
+    return running_app(root, "train.batch_size=1", *settings)
 
 
 def text(answer: dict[str, Any]) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
-async def test_one_conversation_walks_from_a_request_to_version_one_and_back(tmp_path: Path) -> None:
-    began = time.perf_counter()
+async def test_one_conversation_walks_from_a_request_to_version_one_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds, *_: sleep(slept.append(seconds) or 0))
     async with walking(tmp_path) as walk:
         first = await walk.ask("Tell me about tea")
         assert text(first) == "You said: Tell me about tea"
@@ -89,12 +69,12 @@ async def test_one_conversation_walks_from_a_request_to_version_one_and_back(tmp
         assert "under 30 words" in text(learned), "version 1 knows the rule without being told"
         assert learned["system_fingerprint"] == "openclaw-rl-v1"
         assert walk.show(learned["id"])["version"] == 1
-        version = views.version(walk.reader, 1)
+        version = views.version(walk.ledger, 1)
         assert (version["state"], version["parent"], version["step"]) == ("live", 0, 1)
         assert set(version["turns"]) == {first["id"], second["id"]}
-        status = views.status(walk.reader)
+        status = views.status(walk.ledger, starve_after=20)
         assert (status["live"], status["turns"]["answered"], status["turns"]["trained"]) == (1, 5, 2)
-    assert time.perf_counter() - began < 2.0
+    assert sum(slept) == 0, "nothing on the line waits for time to pass"
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -120,7 +100,7 @@ async def test_the_turn_is_durable_before_the_last_bytes_of_its_answer_are_sent(
 
         async def send(message: dict[str, Any]) -> None:
             if b"[DONE]" in message.get("body", b"") or (not stream and message.get("body")):
-                kept.append(walk.reader.counts()["turns"])  # what a reader sees as these bytes leave
+                kept.append(walk.ledger.counts()["turns"])  # what a reader sees as these bytes leave
 
         await walk.app.api(scope, receive, send)
         assert kept[:1] == [1]
@@ -164,39 +144,18 @@ async def test_a_custom_judge_and_a_custom_generate_take_part(tmp_path: Path) ->
         await walk.app.finish()
         shown = walk.show(first["id"])
         assert (shown["verdict"]["score"], shown["step"]) == (-1.0, 1)
-        ids = walk.reader.turn(first["id"]).completion.prompt_tokens
+        ids = walk.ledger.turn(first["id"]).completion.prompt_tokens
         assert bytes(i for i in ids if i < 256).startswith(b"House rule: answer in plain words.")
 
 
-@asynccontextmanager
-async def up(root: Path, *sets: str) -> AsyncIterator[tuple[App, httpx2.AsyncClient, Ledger]]:
-    """The whole app on a real port, as `openclaw-rl up` runs it; told to end at the end."""
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "serve.port=0"]
-    dials += ["judge.kind=rules", "run.poll=0.01", "train.batch_size=1"]
-    app, stop = App(load(environ={}, sets=[*dials, *sets]).config), asyncio.Event()
-    address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    running = asyncio.create_task(app.run(stop, listening=address.set_result))
-    async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1")) as client:
-        with Ledger(ledger_path(app.config)) as reader:
-            yield app, client, reader
-            stop.set()
-            async with asyncio.timeout(10):
-                await running
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
-def loops(reader: Ledger) -> dict[str, str]:
-    return {row["loop"]: row["state"] for row in reader.health()}
+def loops(reader: LedgerReader) -> dict[str, str]:
+    return {health.loop: health.state for health in reader.health()}
 
 
 WORLD = """
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
+from openclaw_rl.versions import LiveVersions
 
 class Door:
     name = "door"
@@ -224,9 +183,9 @@ async def test_a_world_of_ones_own_plays_through_the_public_api_and_its_rewards_
         "train.num_rollouts_per_prompt=2",
     ]
     sets += ["train.batch_size=4", "train.advantage=raw", "serve.api_key=a-key-of-the-users"]
-    async with up(tmp_path / "run", *sets) as (_, _, reader):
-        await until(lambda: reader.counts()["steps"] >= 2)
-    with Ledger(tmp_path / "run" / "ledger.db") as reader:
+    async with up(tmp_path / "run", *sets) as walk:
+        await until(lambda: walk.ledger.counts()["steps"] >= 2)
+    with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
         first = reader.turn(reader.step(1).turns[0])
         assert first.user.startswith("env:")
         shown = views.turn(reader, first.id)
@@ -243,26 +202,26 @@ async def test_a_trainer_that_cannot_start_is_shown_and_takes_nothing_down(tmp_p
         "    async def start(self):\n"
         "        raise ModelRefused('it needs 64 GiB, 24 are free', remedy='set train.lora.enabled = true')\n"
     )
-    async with up(tmp_path / "run", f"train.backend={tmp_path}/mine.py:Small") as (app, client, reader):
-        walk = Walk(app, client, reader)
+    async with up(tmp_path / "run", f"train.backend={tmp_path}/mine.py:Small") as walk:
+        reader = walk.ledger
         first = await walk.ask("Tell me about tea")
         await walk.ask("Tell me about tea", text(first), "Too long. Please keep it under 30 words.")
         await until(lambda: loops(reader).get("train") == "failing" and walk.show(first["id"])["verdict"] is not None)
-        assert any("it needs 64 GiB" in alarm for alarm in views.status(reader)["alarms"])
+        assert any("it needs 64 GiB" in alarm for alarm in views.status(reader, starve_after=20)["alarms"])
         assert text(await walk.ask("Still there?")) == "You said: Still there?"
-        assert reader.live_version() is not None, "version 0 is written, so a person can still roll back"
+        assert LiveVersions(reader).live() is not None, "version 0 is written, so a person can still roll back"
 
 
 async def test_the_end_does_not_wait_for_a_long_step_and_the_step_is_taken_again(tmp_path: Path) -> None:
     wish = "Too long. Please keep it under 30 words."
-    async with up(tmp_path, "train.options.seconds=3600", "run.drain=0.1") as (app, client, reader):
-        walk = Walk(app, client, reader)
+    async with up(tmp_path, "train.options.seconds=3600", "run.drain=0.1") as walk:
+        reader = walk.ledger
         first = await walk.ask("Tell me about tea")
         await walk.ask("Tell me about tea", text(first), wish)
         await until(lambda: walk.show(first["id"])["verdict"] is not None)
         await asyncio.sleep(0.2)  # the step begins within a few ticks of 10 ms and then takes an hour
-    with Ledger(tmp_path / "ledger.db") as reader:
+    with LedgerReader(tmp_path / "ledger.db") as reader:
         assert reader.trained_in(first["id"]) is None
         assert set(loops(reader).values()) == {"stopped"}
-    async with up(tmp_path) as (app, client, reader):
-        await until(lambda: reader.trained_in(first["id"]) == 1)
+    async with up(tmp_path) as walk:
+        await until(lambda: walk.ledger.trained_in(first["id"]) == 1)

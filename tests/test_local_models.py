@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from defaults import engine_args
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from openclaw_rl.backends.local import models as local_models
-from openclaw_rl.backends.local import worker
-from openclaw_rl.backends.local.brains import brain_of, row_bytes, version_bytes
-from openclaw_rl.backends.local.chat import Chat
-from openclaw_rl.backends.local.memory import GIB, available, fastest_dtype
-from openclaw_rl.backends.local.models import check_fits, find, format_of, load, pick_device, pick_dtype
-from openclaw_rl.backends.local.weights import inspect
-from openclaw_rl.backends.local.wire import Settings
-from openclaw_rl.backends.local.worker import cache_rows
+from openclaw_rl.backends.hf import models as local_models
+from openclaw_rl.backends.hf.memory import available, fastest_dtype
+from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pick_device, pick_dtype
+from openclaw_rl.backends.hf.template import ChatTemplate
+from openclaw_rl.backends.hf.weights import inspect
+from openclaw_rl.backends.local.engine import worker
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError
+from openclaw_rl.machine import GIB
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 TEMPLATE = (
@@ -147,26 +148,26 @@ def test_a_cache_that_does_not_fit_beside_the_weights_is_refused_with_the_number
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load(str(make_folder(tmp_path / "m")), cache_dir=tmp_path, device="cpu", dtype="float32", progress=quiet)
-    brain = brain_of(loaded.model)
+    runner = model_runner_of(loaded.model)
     each = row_bytes(loaded.model)
     assert each == 2 * 2 * 2 * 8 * 4, "two layers, keys and values, two heads of 8, four bytes"
-    asked = Settings(model="m", cache_dir="c", max_batch=4)
-    spare = version_bytes(loaded.model, brain)
+    asked = engine_args(model="m", cache_dir="c", max_batch=4)
+    spare = version_bytes(loaded.model, runner)
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 2048 * each)
-    assert cache_rows(loaded, brain, asked) == 2048, "a quarter of what the next version leaves"
+    assert cache_rows(loaded, runner, asked) == 2048, "a quarter of what the next version leaves"
     monkeypatch.setattr(worker, "available", lambda _: 64 * GIB)
     many = replace(asked, max_batch=4096)
-    assert cache_rows(loaded, brain, many) == min(4096 * loaded.context, 2 * GIB // each), "enough, and no more"
-    monkeypatch.setattr(worker, "MODERATE", 0)
-    assert cache_rows(loaded, brain, many) == 4 * loaded.context, "but four full contexts"
+    assert cache_rows(loaded, runner, many) == min(4096 * loaded.context, 2 * GIB // each), "enough, and no more"
+    monkeypatch.setattr(worker, "CPU_CACHE", 0)
+    assert cache_rows(loaded, runner, many) == 4 * loaded.context, "but four full contexts"
     monkeypatch.setattr(worker, "available", lambda _: spare + 4 * 1000 * each)
     with pytest.raises(
         ModelRefused, match="1,000 tokens at 256 bytes each need 0.00 GiB .1,024 tokens at least."
     ) as told:
-        cache_rows(loaded, brain, asked)
+        cache_rows(loaded, runner, asked)
     assert "lower cache_tokens or context, choose a smaller model" in str(told.value)
     with pytest.raises(ModelRefused, match="4,000,000 tokens at 256 bytes each need 0.95 GiB"):
-        cache_rows(loaded, brain, replace(asked, cache_tokens=4_000_000))
+        cache_rows(loaded, runner, replace(asked, cache_tokens=4_000_000))
 
 
 def test_a_name_that_leads_nowhere_says_what_names_there_are(tmp_path: Path) -> None:
@@ -235,7 +236,7 @@ def test_some_memory_is_available() -> None:
 
 
 def test_a_prompt_goes_through_the_template_and_a_reply_ends_its_turn() -> None:
-    chat = Chat(byte_tokenizer(), ends=[0])
+    chat = ChatTemplate(byte_tokenizer(), ends=[0])
     ids = chat.encode(prompt("hé"))
     assert chat.decode(ids) == "<|im_start|>user\nhé<|im_end|>\n<|im_start|>assistant\n"
     assert len(ids) == 1 + 5 + 3 + 2 + 1 + 10
@@ -245,7 +246,7 @@ def test_a_prompt_goes_through_the_template_and_a_reply_ends_its_turn() -> None:
 
 
 def test_tools_and_calls_reach_the_template_as_objects() -> None:
-    chat = Chat(byte_tokenizer())
+    chat = ChatTemplate(byte_tokenizer())
     call = Message(role="assistant", tool_calls=(ToolCall(id="1", name="f", arguments='{"a": 7}'),))
     asked = Prompt(messages=(Message(role="user", content="x"), call), tools=(Tool(name="f"),))
     assert "f:7" in chat.decode(chat.encode(asked))
@@ -255,12 +256,12 @@ def test_tools_and_calls_reach_the_template_as_objects() -> None:
 
 
 def test_what_the_template_or_the_model_cannot_read_is_the_callers_fault() -> None:
-    chat = Chat(byte_tokenizer("{{ raise_exception('roles must alternate') }}"))
+    chat = ChatTemplate(byte_tokenizer("{{ raise_exception('roles must alternate') }}"))
     with pytest.raises(RequestError, match="roles must alternate"):
         chat.encode(prompt("a", "b"))
     seen = Prompt(messages=(Message(role="user", content="look", images=("data:image/png;base64,AA==",)),))
     with pytest.raises(RequestError, match="no images"):
-        Chat(byte_tokenizer()).encode(seen)
+        ChatTemplate(byte_tokenizer()).encode(seen)
 
 
 @pytest.fixture(scope="session")
@@ -278,7 +279,7 @@ def test_the_embedded_model_is_converted_once_and_knows_its_capitals(embedded: P
     assert lines == ["loading SmolLM2-135M-Instruct: 135 million parameters as float32"]
     assert loaded.base.startswith("SmolLM2-135M-Instruct-")
     assert loaded.context == 8192
-    chat = Chat(loaded.tokenizer)
+    chat = ChatTemplate(loaded.tokenizer)
     ids = torch.tensor([chat.encode(prompt("What is the capital of France? Answer in one word."))])
     out = loaded.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     assert "Paris" in chat.decode(out[0, ids.shape[1] :].tolist())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import statistics
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +17,19 @@ from typing import Any
 import httpx2
 import pytest
 import torch
-from serving import Notebook
+from defaults import engine_args
 from test_local_models import embedded, make_folder, prompt, quiet  # noqa: F401 (a fixture)
 
-from openclaw_rl.backends.local.chat import Chat
-from openclaw_rl.backends.local.models import load
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.backends.hf.template import ChatTemplate
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow, ModelRefused, RequestError
-from openclaw_rl.ports import Delta, Policy
-from openclaw_rl.serve import ServeLoop, build_app
-from openclaw_rl.store import Ledger
+from openclaw_rl.ports import Delta, Policy, Stream
+from openclaw_rl.serve import ServeLoop
+from openclaw_rl.store import TrainLedger
+from openclaw_rl.testing import MemoryLedger, fake_api
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool, Version
+from openclaw_rl.versions import LiveVersions
 
 pytestmark = pytest.mark.slow
 GREEDY = Sampling(temperature=0.0, max_tokens=24)
@@ -74,7 +76,9 @@ def policy(folder: Path, loop: asyncio.Runner, tmp_path_factory: pytest.TempPath
 
 
 def local(folder: Path, cache: Path, **rest: Any) -> LocalPolicy:
-    return LocalPolicy(model=str(folder), cache_dir=cache, device="cpu", dtype="float32", progress=quiet, **rest)
+    return LocalPolicy(
+        engine_args(model=str(folder), cache_dir=cache, device="cpu", dtype="float32", **rest), progress=quiet
+    )
 
 
 def version(number: int, adapter: str | None) -> Version:
@@ -104,7 +108,7 @@ def reference(folder: Path, asked: Prompt, adapter: str | None = None, count: in
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    chat = Chat(loaded.tokenizer)
+    chat = ChatTemplate(loaded.tokenizer)
     ids = torch.tensor([chat.encode(asked)])
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, eos_token_id=[0, 2]
@@ -189,12 +193,12 @@ def test_closing_a_stream_stops_the_engine(policy: LocalPolicy, loop: asyncio.Ru
 def test_after_a_restart_every_version_of_the_ledger_answers_by_its_number(
     policy: LocalPolicy, folder: Path, adapters: list[str], loop: asyncio.Runner, tmp_path: Path
 ) -> None:
-    with Ledger(tmp_path / "ledger.db", writer="train", sync="normal") as ledger:
+    with TrainLedger(tmp_path / "ledger.db", sync="normal") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="tiny", state="live"))
         for number in (1, 2, 3):
             ledger.add_version(version(number, adapters[number % 4]))
         ledger.set_state(3, "live", "promoted")
-        assert loop.run(ServeLoop(policy, ledger).tick()) == 1
+        assert loop.run(ServeLoop(policy, LiveVersions(ledger)).tick()) == 1
     assert policy.live == 3
     ask = Sampling(temperature=0.0, max_tokens=10)
     loop.run(whole(policy, prompt("question 0"), ask))
@@ -256,7 +260,7 @@ def test_twenty_swaps_under_two_hundred_requests_mix_nothing_and_leave_no_memory
 
     loop.run(story())
     assert policy.health["versions"] == 2
-    assert policy.health["cache_held"] == 0
+    assert policy.health["kv_cache_used"] == 0
 
 
 def test_a_version_that_cannot_be_loaded_changes_nothing(
@@ -283,11 +287,23 @@ def test_weights_whose_folder_was_deleted_are_a_404_and_the_engine_goes_on(
     assert loop.run(whole(policy, prompt("hello"), GREEDY))[1].reply_tokens
 
 
-def test_health_answers_within_fifty_milliseconds_while_the_engine_is_saturated(
-    policy: LocalPolicy, loop: asyncio.Runner
-) -> None:
-    async def story() -> list[float]:
-        api = build_app(policy=policy, ledger=Notebook())
+@contextmanager
+def halted(pid: int) -> Iterator[None]:
+    """The engine's process stands still; who waits for it here is let go after a while, and has failed."""
+    os.kill(pid, signal.SIGSTOP)
+    waited_for = threading.Timer(60, os.kill, (pid, signal.SIGCONT))
+    waited_for.start()
+    try:
+        yield
+        assert waited_for.is_alive(), "the event loop waited for the engine"
+    finally:
+        waited_for.cancel()
+        os.kill(pid, signal.SIGCONT)
+
+
+def test_health_answers_while_the_engine_has_more_to_do_than_it_can(policy: LocalPolicy, loop: asyncio.Runner) -> None:
+    async def story() -> None:
+        api = fake_api(policy, MemoryLedger())
         transport = httpx2.ASGITransport(app=api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=60) as client:
 
@@ -295,36 +311,34 @@ def test_health_answers_within_fifty_milliseconds_while_the_engine_is_saturated(
                 body = {"model": "tiny", "max_tokens": 20, "messages": [{"role": "user", "content": f"busy {index}"}]}
                 return (await client.post("/v1/chat/completions", json=body)).status_code
 
-            tasks = [asyncio.create_task(ask(index)) for index in range(32)]
-            took = []
-            while not all(task.done() for task in tasks):
-                begin = time.perf_counter()
-                assert (await client.get("/healthz")).status_code == 200
-                took.append(time.perf_counter() - begin)
-                await asyncio.sleep(0)
+            with halted(policy.health["pid"]):
+                tasks = [asyncio.create_task(ask(index)) for index in range(32)]
+                for _ in range(5):
+                    assert (await client.get("/healthz")).status_code == 200
+                assert not any(task.done() for task in tasks)
             assert await asyncio.gather(*tasks) == [200] * 32
-        return took
 
-    took = loop.run(story())
-    assert len(took) >= 5
-    assert statistics.median(took) < 0.05
+    loop.run(story())
 
 
 def test_the_event_loop_stays_free_while_the_engine_is_busy(policy: LocalPolicy, loop: asyncio.Runner) -> None:
-    async def story() -> float:
-        tasks = [
-            asyncio.create_task(whole(policy, prompt(f"busy {index}"), Sampling(max_tokens=60))) for index in range(16)
-        ]
-        worst = 0.0
-        while not all(task.done() for task in tasks):
-            begin = time.perf_counter()
-            await asyncio.sleep(0)
-            assert policy.health["state"] == "ready"
-            worst = max(worst, time.perf_counter() - begin)
-        await asyncio.gather(*tasks)
-        return worst
+    async def story() -> None:
+        ask = Sampling(max_tokens=60)
+        streams = [policy.generate(prompt(f"busy {index}"), ask) for index in range(16)]
+        for stream in streams:
+            await anext(stream)
+        with halted(policy.health["pid"]):
+            tasks = [asyncio.create_task(rest(stream)) for stream in streams]
+            for _ in range(1000):
+                await asyncio.sleep(0)
+                assert policy.health["state"] == "ready"
+            assert not all(task.done() for task in tasks)
+        assert all(isinstance(last, Completion) for last in await asyncio.gather(*tasks))
 
-    assert loop.run(story()) < 0.25
+    async def rest(stream: Stream) -> Delta | Completion:
+        return [item async for item in stream][-1]
+
+    loop.run(story())
 
 
 def test_a_crash_is_seen_shown_and_mended(
@@ -367,10 +381,14 @@ def test_a_model_that_cannot_be_served_is_refused_at_start(tmp_path: Path, loop:
 
 ORPHAN = """
 import asyncio, sys, time
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.app.factories import policy_arguments
+from openclaw_rl import plugins
+from openclaw_rl.config import Config
+from openclaw_rl.versions import LiveVersions
 
 async def main():
-    policy = LocalPolicy(model=sys.argv[1], cache_dir=sys.argv[2], device="cpu", dtype="float32")
+    options = {"model": sys.argv[1], "cache_dir": sys.argv[2], "device": "cpu", "dtype": "float32"}
+    policy = plugins.build("policy", "local", offered=policy_arguments(Config()), options=options)
     await policy.start()
     print(policy.health["pid"], flush=True)
     time.sleep(600)
@@ -407,7 +425,9 @@ def test_the_embedded_model_answers_and_scores_what_it_said(
     tmp_path: Path,
     loop: asyncio.Runner,
 ) -> None:
-    made = LocalPolicy(model="embedded", cache_dir=embedded, dtype="float32", context=1024, max_batch=4, progress=quiet)
+    made = LocalPolicy(
+        engine_args(model="embedded", cache_dir=embedded, dtype="float32", context=1024, max_batch=4), progress=quiet
+    )
 
     async def story() -> None:
         await made.start()
@@ -419,7 +439,7 @@ def test_the_embedded_model_answers_and_scores_what_it_said(
         assert await made.decode(done.reply_tokens[-1:]) == "<|im_end|>"
         scores = await made.score(done.prompt_tokens, done.reply_tokens, version=0)
         assert scores.logprobs == pytest.approx(done.logprobs, abs=1e-4)
-        assert made.health["tokens_reused"] >= len(done.prompt_tokens) - 1
+        assert made.health["prefix_cache_hits"] >= len(done.prompt_tokens) - 1
 
     try:
         loop.run(story())

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from openclaw_rl.app.offline import Summary, train_from
 from openclaw_rl.backends.fake import read_rules, read_turns
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, LedgerHeld
-from openclaw_rl.offline import Summary, train_from
-from openclaw_rl.review import transcripts
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger
 from openclaw_rl.train import records
+from openclaw_rl.versions import LiveVersions
+from openclaw_rl.views import transcripts
 
 pytestmark = pytest.mark.anyio
 
@@ -41,10 +43,10 @@ def written(path: Path, *talks: dict[str, Any]) -> Path:
 
 
 async def train(root: Path, *files: Path, sets: tuple[str, ...] = (), told: list[str] | None = None) -> Summary:
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
-    dials += ["store.sync=normal", "train.batch_size=2", *sets]
+    settings = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
+    settings += ["store.sync=normal", "train.batch_size=2", *sets]
     said = told if told is not None else []
-    return await train_from(load(environ={}, sets=dials).config, files, said=said.append)
+    return await train_from(load(environ={}, sets=settings).config, files, progress=said.append)
 
 
 async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path) -> None:
@@ -56,13 +58,38 @@ async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path
     assert (first.startswith("step 1: 2 samples"), first.endswith("version 1")) == (True, True)
     assert (second.startswith("step 2: 2 samples"), second.endswith("version 2")) == (True, True)
     assert last.endswith("a.jsonl: 4 turns taken, 0 known already, 0 refused")
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
-        live = ledger.live_version()
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
+        live = LiveVersions(ledger).live()
         known = " ".join(read_rules(live.adapter))
         assert "under 30 words" in known
         assert "bullet lists" in known
     kinds = [line["kind"] for line in records.read(tmp_path / "run" / "record.jsonl")]
     assert kinds == ["sample", "sample", "step"] * 2
+
+
+async def test_a_run_directory_that_is_given_as_a_relative_path_is_found_again_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(tmp_path / "a.jsonl", talk("one", WISH), talk("two", LISTS))
+    monkeypatch.chdir(tmp_path)
+    await train(Path("./rl_buffer"), file)
+    monkeypatch.chdir("/")
+    with LedgerReader(tmp_path / "rl_buffer" / "ledger.db") as ledger:
+        live = LiveVersions(ledger).live()
+        assert live.adapter == str(tmp_path / "rl_buffer" / "versions" / "000001")
+        assert "under 30 words" in " ".join(read_rules(live.adapter))
+    more = written(tmp_path / "b.jsonl", talk("three", WISH), talk("four", LISTS))
+    assert (await train(tmp_path / "rl_buffer", more)).live == 2
+
+
+async def test_a_run_whose_versions_were_written_from_its_working_directory_goes_on(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    await train(run, written(tmp_path / "a.jsonl", talk("one", WISH), talk("two", LISTS)))
+    with sqlite3.connect(run / "ledger.db") as ledger:
+        ledger.execute("UPDATE versions SET adapter = 'runs/one/versions/000001' WHERE number = 1")
+    ledger.close()
+    more = written(tmp_path / "b.jsonl", talk("three", WISH), talk("four", LISTS))
+    assert (await train(run, more)).live == 2
 
 
 async def test_the_same_file_again_trains_nothing_and_a_longer_one_only_what_is_new(tmp_path: Path) -> None:
@@ -74,15 +101,15 @@ async def test_the_same_file_again_trains_nothing_and_a_longer_one_only_what_is_
     copy = written(tmp_path / "copy.jsonl", talk("one", WISH), talk("two", LISTS, LISTS), talk("three", WISH))
     more = await train(tmp_path / "run", copy)
     assert (more.reports[copy].turns, more.reports[copy].known) == (2, 2)
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
-        inside = read_turns(ledger.live_version().adapter)
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
+        inside = read_turns(LiveVersions(ledger).live().adapter)
         assert len(inside) == len(set(inside)) == 4
 
 
 async def test_a_changed_reply_or_another_users_copy_is_another_turn() -> None:
-    record = transcripts.Record(1, talk("one", WISH))
+    record = transcripts.TranscriptRecord(1, talk("one", WISH))
     session, [said] = transcripts.parse(record)
-    other = transcripts.parse(transcripts.Record(1, talk("one", LISTS)))[1][0]
+    other = transcripts.parse(transcripts.TranscriptRecord(1, talk("one", LISTS)))[1][0]
     ids = {
         transcripts.turn_id("u1", session, 0, said),
         transcripts.turn_id("u2", session, 0, said),
@@ -99,7 +126,7 @@ async def test_a_long_file_does_not_grow_stale_while_it_is_trained(tmp_path: Pat
     file = written(tmp_path / "a.jsonl", *(talk(f"s{n}", WISH) for n in range(24)))
     done = await train(tmp_path / "run", file, sets=("train.max_lag=1",))
     assert (done.trained, done.steps, done.dropped) == (24, 12, {})
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert max(part["lag"] for n in range(1, 13) for part in ledger.step(n).parts.values()) <= 1.0
 
 
@@ -112,14 +139,14 @@ async def test_what_was_interrupted_is_gone_on_with(tmp_path: Path) -> None:
     def dies(line: str) -> None:
         raise Died(line)
 
-    dials = [f"run.dir={tmp_path / 'run'}", "policy.backend=fake", "policy.model=fake", "train.backend=fake"]
-    config = load(environ={}, sets=[*dials, "judge.kind=rules", "train.batch_size=2"]).config
+    settings = [f"run.dir={tmp_path / 'run'}", "policy.backend=fake", "policy.model=fake", "train.backend=fake"]
+    config = load(environ={}, sets=[*settings, "judge.kind=rules", "train.batch_size=2"]).config
     with pytest.raises(Died, match="step 1"):
-        await train_from(config, [file], said=dies)
+        await train_from(config, [file], progress=dies)
     done = await train(tmp_path / "run", file)
     assert done.trained == 1
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
-        inside = read_turns(ledger.live_version().adapter)
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
+        inside = read_turns(LiveVersions(ledger).live().adapter)
         assert len(inside) == len(set(inside)) == 3
 
 
@@ -130,8 +157,8 @@ async def test_several_files_and_a_checkpoint_to_begin_with(tmp_path: Path) -> N
     resume = f"train.resume={tmp_path}/old/versions/000001"
     done = await train(tmp_path / "new", second, third, sets=(resume, "run.record=false"))
     assert (done.live, done.trained) == (2, 2)
-    with Ledger(tmp_path / "new" / "ledger.db") as ledger:
-        assert len(read_rules(ledger.live_version().adapter)) == 2
+    with LedgerReader(tmp_path / "new" / "ledger.db") as ledger:
+        assert len(read_rules(LiveVersions(ledger).live().adapter)) == 2
         trained = ledger.turn(ledger.last_step().turns[0])
         assert trained.completion.version == 1, "read with the checkpoint's own weights"
     assert not (tmp_path / "new" / "record.jsonl").exists()
@@ -150,7 +177,7 @@ async def test_what_cannot_be_read_is_named_and_the_rest_is_trained(tmp_path: Pa
 
 async def test_a_reply_too_long_for_the_model_is_refused_and_stops_no_other(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", talk("long" * 100, WISH), talk("one", WISH))
-    ledger = Ledger(tmp_path / "ledger.db", writer="import")
+    ledger = ImportLedger(tmp_path / "ledger.db", sync="full")
 
     from openclaw_rl.backends.fake import FakePolicy
     from openclaw_rl.errors import ContextOverflow
@@ -172,7 +199,7 @@ async def test_a_run_that_is_up_is_not_trained_beside_itself(tmp_path: Path) -> 
     file = written(tmp_path / "a.jsonl", talk("one", WISH))
     (tmp_path / "run").mkdir()
     with (
-        Ledger(tmp_path / "run" / "ledger.db", writer="train"),
+        TrainLedger(tmp_path / "run" / "ledger.db", sync="full"),
         pytest.raises(LedgerHeld, match="already writes as 'train'"),
     ):
         await train(tmp_path / "run", file)
@@ -193,8 +220,8 @@ def test_a_person_trains_from_files_by_flag_or_by_the_known_name_and_pins_what_c
     again = typed(tmp_path / "run", "train", DATA_PATH=f"{one},{two}")
     assert "0 turns trained in 0 steps; version 1 is live" in again
     assert "written down" in typed(tmp_path / "run", "pin", "1")
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert ledger.pinned() == {1}
     typed(tmp_path / "run", "unpin", "1")
-    with Ledger(tmp_path / "run" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert ledger.pinned() == set()

@@ -74,7 +74,7 @@ def test_a_plugin_of_the_wrong_shape_is_refused_with_what_is_missing(
 ) -> None:
     file = write(tmp_path, SHAPELESS)
     with pytest.raises(PluginError, match=words):
-        plugins.build(kind, f"{file}:{name}", offered={})
+        plugins.build(kind, f"{file}:{name}", offered={}, options={})
 
 
 def test_a_file_that_fails_or_is_not_there_is_named(tmp_path: Path) -> None:

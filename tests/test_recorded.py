@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from openclaw_rl.collect.threads import Threads
-from openclaw_rl.serve.asked import Limits
-from openclaw_rl.serve.caller import read_marks
-from openclaw_rl.serve.chat import ChatWire
-from openclaw_rl.serve.fields import parse_json
-from openclaw_rl.types import Completion, Message, Outcome, ToolCall, Turn
+from openclaw_rl.serve.headers import read_headers
+from openclaw_rl.serve.wire.chat import ChatWire
+from openclaw_rl.testing import request_limits
+from openclaw_rl.types import Completion, Message, Outcome, Sampling, ToolCall, Turn
 
 DATA = Path(__file__).parent / "data" / "openclaw"
 FILES = sorted(path.stem for path in DATA.glob("*.json"))
@@ -42,9 +41,9 @@ def turn_of(request: dict[str, Any], heard: Callable[[Headers], Headers]) -> Tur
     """The turn that serving would keep: parsed by the same code, the reply as it was."""
     silent = heard is none_of_them
     body = {name: value for name, value in request["body"].items() if not (silent and name == "prompt_cache_key")}
-    asked = ChatWire().parse(parse_json(json.dumps(body).encode(), depth=64), Limits())
-    marks = read_marks(heard(request["headers"]))
-    side = asked.model.endswith("-side") and not silent
+    parsed = ChatWire(Sampling()).parse(body, request_limits())
+    marks = read_headers(heard(request["headers"]))
+    side = parsed.model.endswith("-side") and not silent
     reply = request["reply"]
     calls = tuple(
         ToolCall(id=call["id"], name=call["function"]["name"], arguments=call["function"]["arguments"])
@@ -55,16 +54,16 @@ def turn_of(request: dict[str, Any], heard: Callable[[Headers], Headers]) -> Tur
         prompt_tokens=(1,),
         reply_tokens=(2,),
         logprobs=(-0.1,),
-        sampling=asked.sampling,
+        sampling=parsed.sampling,
         finish="stop",
         version=0,
     )
     return Turn(
         id=request["id"],
-        prompt=asked.prompt,
+        prompt=parsed.prompt,
         completion=completion,
         user="u1",
-        session=marks.session or asked.guessed_session,
+        session=marks.session or parsed.guessed_session,
         declared="side" if side else marks.declared,
         client=marks.client,
         at=float(request["at"]),

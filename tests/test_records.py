@@ -11,50 +11,33 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from stories import judged, replied, settled, turned
+from training import train_loop
 
-from openclaw_rl.app import App
+from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.errors import MissingExtra
-from openclaw_rl.store import Ledger
+from openclaw_rl.testing import TemporaryLedger, make_completion
 from openclaw_rl.train import records, sinks
 from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.train.records import Record, Recorder
-from openclaw_rl.train.samples import Rules
-from openclaw_rl.types import Hint, Step
+from openclaw_rl.train.records import Recorder, RecordFile
+from openclaw_rl.types import Step
 
 pytestmark = pytest.mark.anyio
 
 
-class Story:
+class Story(TemporaryLedger):
     """A ledger with every writer at hand; ``train`` trains what was said so far and writes no record."""
 
     def __init__(self, root: Path) -> None:
+        super().__init__(root)
         self.root, self.file = root, root / "record.jsonl"
-        self.serve, self.collect, self.judge, self.train = (
-            Ledger(root / "ledger.db", writer=writer, sync="normal")
-            for writer in ("serve", "collect", "judge", "train")
-        )
 
     def say(self, score: float | None, *hints: str, **completion: Any) -> str:
-        turn = turned(completion=replied(**completion))
-        self.serve.add_turn(turn)
-        self.collect.settle([settled(turn)], [], turns_read=self.serve.newest("turns"))
-        self.judge.add_verdicts([judged(turn, score, hints=tuple(Hint(text=text) for text in hints))])
-        return turn.id
+        return self.add(score, *hints, completion=make_completion(**completion)).id
 
     def loop(self, recorder: Recorder | None = None) -> TrainLoop:
-        return TrainLoop(
-            self.train,
-            FakeTrainer(),
-            base="fake",
-            directory=self.root / "versions",
-            rules=Rules(),
-            batch_size=2,
-            max_wait=0.0,
-            recorder=recorder,
-        )
+        return train_loop(self.train, FakeTrainer(), self.root, max_wait=0.0, recorder=recorder)
 
     def recorder(self, *given: Any) -> Recorder:
         return Recorder(self.train, self.file, given)
@@ -121,24 +104,24 @@ async def test_zeros_that_a_power_cut_leaves_and_steps_the_ledger_does_not_know_
     story.recorder().catch_up()
     whole = story.file.read_bytes()
     story.file.write_bytes(whole + b'{"kind": "step", "step": 2}\n' + b"\x00" * 5000)
-    assert Record(story.file, newest=1).last == 1
+    assert RecordFile(story.file, newest=1).last == 1
     assert story.file.read_bytes() == whole
 
 
 def test_a_long_record_is_read_from_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "_WINDOW", 16)
     file = tmp_path / "record.jsonl"
-    record = Record(file, newest=9)
+    record = RecordFile(file, newest=9)
     for number in (1, 2):
         record.add(number, [{"kind": "sample", "text": "x" * 100}, {"kind": "step", "step": number}])
     with file.open("a") as more:
         more.write('{"kind": "sample", "text": "of a step that')
-    assert Record(file, newest=9).last == 2
+    assert RecordFile(file, newest=9).last == 2
     assert file.read_text().endswith('"step": 2}\n')
 
 
 def test_a_full_disk_leaves_no_half_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = Record(tmp_path / "record.jsonl", newest=9)
+    record = RecordFile(tmp_path / "record.jsonl", newest=9)
     record.add(1, [{"kind": "step", "step": 1}])
     real = os.write
     monkeypatch.setattr(os, "write", lambda file, text: real(file, text[:9]))
@@ -200,8 +183,8 @@ async def test_a_sink_that_fails_is_given_up_and_shown_and_training_goes_on(tmp_
 
 
 def fakes(root: Path, *sets: str) -> Any:
-    dials = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
-    return load(environ={}, sets=[*dials, *sets]).config
+    settings = [f"run.dir={root}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules"]
+    return load(environ={}, sets=[*settings, *sets]).config
 
 
 async def test_a_sink_whose_package_is_not_installed_is_refused_before_anything_starts(
@@ -242,7 +225,7 @@ def test_each_package_is_opened_with_the_first_figures_and_told_the_step(
     monkeypatch.setitem(sys.modules, name, SimpleNamespace(__spec__=SimpleNamespace()))
     monkeypatch.setitem(sys.modules, module, board)
     monkeypatch.setattr(sinks.importlib.util, "find_spec", lambda name: object())
-    (sink,) = sinks.ready([name], tmp_path / "mine")
+    (sink,) = sinks.open_sinks([name], tmp_path / "mine")
     assert board.calls == []
     sink.step(3, {"train/loss": 0.5})
     sink.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.runner import Keeper, drain
+from openclaw_rl.app.runner import LoopRunner, drain
 
 pytestmark = pytest.mark.anyio
 
@@ -35,8 +35,8 @@ class Book:
         self.said.append((loop, state, moved, failures, error))
 
 
-def kept(loop: Scripted, book: Any, **more: Any) -> Keeper:
-    return Keeper(loop, book, poll=0.2, backoff=4.0, **more)
+def kept(loop: Scripted, book: Any, **more: Any) -> LoopRunner:
+    return LoopRunner(loop, book, poll=0.2, backoff=4.0, **more)
 
 
 async def test_a_busy_loop_goes_on_at_once_and_an_idle_one_rests() -> None:
@@ -82,8 +82,8 @@ async def test_one_failing_loop_leaves_the_others_running_until_all_are_told_to_
 
     async with asyncio.timeout(10):
         await asyncio.gather(
-            Keeper(good, book, poll=0.01, backoff=0.01).run(stop),
-            Keeper(Last("judge"), book, poll=0.01, backoff=0.01).run(stop),
+            LoopRunner(good, book, poll=0.01, backoff=0.01).run(stop),
+            LoopRunner(Last("judge"), book, poll=0.01, backoff=0.01).run(stop),
         )
     ends = {loop: (moved, failures > 0) for loop, state, moved, failures, _ in book.said if state == "stopped"}
     assert ends == {"collect": (3, False), "judge": (0, True)}

@@ -5,33 +5,42 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stories import judged, replied, settled, turned
+from training import sample_settings
 
-from openclaw_rl.train.samples import Batch, Rules, assemble, due, ready, sift, task_of
+from openclaw_rl.testing import make_completion, make_outcome, make_turn, make_verdict
+from openclaw_rl.train.samples import (
+    SampleSettings,
+    TrainingBatch,
+    next_batch,
+    step_due,
+    task_group,
+    to_sample,
+    with_advantages,
+)
 from openclaw_rl.types import Baseline, Drop, Hint, Sample, Sampling
 
 RULE = Hint(text="Keep it under 30 words.")
 FACT = Hint(text="The file is called b.txt.", kind="fact")
 
 
-def sifted(
+def sampled(
     score: float | None = 1.0,
     *,
     hints: tuple[Hint, ...] = (),
-    rules: Rules | None = None,
+    settings: SampleSettings | None = None,
     live: int = 0,
     outcome: dict[str, Any] | None = None,
     source: str = "judge",
     turn: dict[str, Any] | None = None,
     **completion: Any,
 ) -> Sample | Drop:
-    one = turned(completion=replied(**completion), **(turn or {}))
-    return sift(
+    one = make_turn(completion=make_completion(**completion), **(turn or {}))
+    return to_sample(
         one,
-        settled(one, **(outcome or {})),
-        judged(one, score, hints=hints, source=source),
+        make_outcome(one, **(outcome or {})),
+        make_verdict(one, score, hints=hints, source=source),
         live=live,
-        rules=rules or Rules(),
+        settings=settings or sample_settings(),
     )
 
 
@@ -57,19 +66,19 @@ def reason(found: Sample | Drop) -> str:
     ],
 )
 def test_a_turn_that_cannot_train_is_dropped_with_its_reason(why: str, case: dict[str, Any]) -> None:
-    assert reason(sifted(**case)) == why
+    assert reason(sampled(**case)) == why
 
 
 def test_four_versions_of_lag_are_fresh_enough() -> None:
-    assert isinstance(sifted(version=2, live=6), Sample)
+    assert isinstance(sampled(version=2, live=6), Sample)
 
 
 def test_a_cut_off_reply_trains_when_asked_for() -> None:
-    assert isinstance(sifted(finish="length", rules=Rules(train_truncated=True)), Sample)
+    assert isinstance(sampled(finish="length", settings=sample_settings(train_truncated=True)), Sample)
 
 
 def test_a_greedy_reply_still_learns_from_its_hint_but_not_from_its_score() -> None:
-    found = sifted(1.0, hints=(RULE,), sampling=Sampling(temperature=0.0))
+    found = sampled(1.0, hints=(RULE,), sampling=Sampling(temperature=0.0))
     assert isinstance(found, Sample)
     assert found.advantage is None
     assert len(found.teachers) == 1
@@ -77,25 +86,25 @@ def test_a_greedy_reply_still_learns_from_its_hint_but_not_from_its_score() -> N
 
 def test_only_rules_become_teachers_and_at_most_as_many_as_allowed() -> None:
     more = tuple(Hint(text=f"Rule number {n}, keep to it.") for n in range(4))
-    found = sifted(-1.0, hints=(FACT, RULE, *more), rules=Rules(max_hints=3))
+    found = sampled(-1.0, hints=(FACT, RULE, *more), settings=sample_settings(max_hints=3))
     assert isinstance(found, Sample)
     said = [view.messages[-1].content for view in found.teachers]
     assert said == [f"hello\n\n{text}" for text in (RULE.text, more[0].text, more[1].text)]
 
 
 def test_a_branch_without_weight_gives_no_signal() -> None:
-    assert reason(sifted(1.0, rules=Rules(scalar=False))) == "no signal"
-    assert reason(sifted(None, hints=(RULE,), rules=Rules(distil=False))) == "no signal"
+    assert reason(sampled(1.0, settings=sample_settings(policy_gradient=False))) == "no signal"
+    assert reason(sampled(None, hints=(RULE,), settings=sample_settings(distillation=False))) == "no signal"
 
 
 def test_a_worlds_reward_of_zero_is_a_number() -> None:
-    found = sifted(0.0, source="environment")
+    found = sampled(0.0, source="environment")
     assert isinstance(found, Sample)
     assert found.advantage == 0.0
 
 
 def test_the_sample_carries_the_very_tokens_that_were_sampled() -> None:
-    found = sifted(
+    found = sampled(
         prompt_tokens=(5, 6), reply_tokens=(7, 8), logprobs=(-0.5, -0.25), sampling=Sampling(temperature=0.7)
     )
     assert isinstance(found, Sample)
@@ -107,58 +116,64 @@ def scored(*scores: float | None, user: str = "u1", groups: tuple[str | None, ..
     made = []
     for i, score in enumerate(scores):
         group = groups[i] if groups else None
-        found = sifted(score, hints=(RULE,), turn={"user": user, "group": group})
+        found = sampled(score, hints=(RULE,), turn={"user": user, "group": group})
         assert isinstance(found, Sample)
         made.append(found)
     return made
 
 
-def advantages(batch: Batch) -> list[float | None]:
+def advantages(batch: TrainingBatch) -> list[float | None]:
     return [None if s.advantage is None else round(s.advantage, 6) for s in batch.samples]
 
 
 def test_the_baseline_is_read_before_it_is_updated() -> None:
-    batch = assemble(scored(1.0, 1.0, -1.0), baselines={}, rules=Rules())
+    batch = with_advantages(scored(1.0, 1.0, -1.0), baselines={}, settings=sample_settings())
     assert advantages(batch) == [1.0, 0.95, -1.0975]
     assert batch.baselines["u1"].mean == pytest.approx(0.95 * (0.95 * 0.05 + 0.05) - 0.05)
 
 
 def test_each_user_has_a_baseline_of_their_own_and_it_goes_on_from_where_it_was() -> None:
-    batch = assemble([*scored(1.0), *scored(1.0, user="u2")], baselines={"u2": Baseline(0.5, 1.0)}, rules=Rules())
+    batch = with_advantages(
+        [*scored(1.0), *scored(1.0, user="u2")], baselines={"u2": Baseline(0.5, 1.0)}, settings=sample_settings()
+    )
     assert advantages(batch) == [1.0, 0.5]
     assert batch.baselines["u2"].mean == pytest.approx(0.525)
 
 
 def test_a_turn_without_a_score_leaves_the_baseline_alone() -> None:
-    batch = assemble(scored(None, 1.0), baselines={"u1": Baseline(0.2, 1.0)}, rules=Rules())
+    batch = with_advantages(scored(None, 1.0), baselines={"u1": Baseline(0.2, 1.0)}, settings=sample_settings())
     assert advantages(batch) == [None, 0.8]
 
 
 def test_raw_advantages_are_the_scores() -> None:
     assert advantages(
-        assemble(scored(1.0, -1.0), baselines={"u1": Baseline(0.9, 1.0)}, rules=Rules(advantage="raw"))
+        with_advantages(
+            scored(1.0, -1.0), baselines={"u1": Baseline(0.9, 1.0)}, settings=sample_settings(advantage="raw")
+        )
     ) == [1.0, -1.0]
 
 
 def test_a_group_is_measured_against_its_own_mean_and_spread() -> None:
     samples = scored(1.0, 0.5, -1.0, 1.0, groups=("a", "a", "b", "b"))
-    plain = assemble(samples, baselines={}, rules=Rules(advantage="group"))
+    plain = with_advantages(samples, baselines={}, settings=sample_settings(advantage="group"))
     assert advantages(plain) == [0.25, -0.25, -1.0, 1.0]
-    even = assemble(samples, baselines={}, rules=Rules(advantage="group", normalize=True))
+    even = with_advantages(samples, baselines={}, settings=sample_settings(advantage="group", normalize=True))
     assert advantages(even) == [1.0, -1.0, -1.0, 1.0]
 
 
 def test_a_group_that_is_all_alike_teaches_nothing_and_divides_by_nothing() -> None:
-    batch = assemble(scored(1.0, 1.0, groups=("a", "a")), baselines={}, rules=Rules(advantage="group", normalize=True))
+    batch = with_advantages(
+        scored(1.0, 1.0, groups=("a", "a")), baselines={}, settings=sample_settings(advantage="group", normalize=True)
+    )
     assert advantages(batch) == [0.0, 0.0]
 
 
-def test_a_batch_is_silent_only_without_any_advantage_and_any_hint() -> None:
-    quiet = sifted(0.0, source="environment")
+def test_a_batch_is_without_signal_only_without_any_advantage_and_any_hint() -> None:
+    quiet = sampled(0.0, source="environment")
     assert isinstance(quiet, Sample)
-    rules = Rules(advantage="raw")
-    assert assemble([quiet], baselines={}, rules=rules).silent
-    assert not assemble([quiet, *scored(None)], baselines={}, rules=rules).silent
+    settings = sample_settings(advantage="raw")
+    assert with_advantages([quiet], baselines={}, settings=settings).without_signal
+    assert not with_advantages([quiet, *scored(None)], baselines={}, settings=settings).without_signal
 
 
 @pytest.mark.parametrize(
@@ -176,7 +191,7 @@ def test_a_batch_is_ready_when_full_or_old_or_when_nobody_talks(
     waiting: int, oldest: float | None, last_turn: float, expected: bool
 ) -> None:
     assert (
-        ready(waiting, oldest=oldest, last_turn=last_turn, now=1000.0, batch_size=4, max_wait=600.0, idle=120.0)
+        step_due(waiting, oldest=oldest, last_turn=last_turn, now=1000.0, batch_size=4, max_wait=600.0, idle=120.0)
         is expected
     )
 
@@ -186,20 +201,22 @@ def test_plays_of_one_task_are_measured_step_by_step_against_each_other() -> Non
     cells = [(1.0, 0), (0.0, 0), (0.5, 0), (3.0, 1), (1.0, 1)]
     samples = []
     for score, index in cells:
-        found = sifted(score, source="environment", turn={"group": "g"}, outcome={"index": index})
+        found = sampled(score, source="environment", turn={"group": "g"}, outcome={"index": index})
         assert isinstance(found, Sample)
         samples.append(found)
     # step 0: mean 0.5, deviations 0.5, -0.5, 0; variance (0.25 + 0.25 + 0) / 3; step 1: mean 2, deviation 1
-    plain = assemble(samples, baselines={}, rules=Rules(advantage="group"))
+    plain = with_advantages(samples, baselines={}, settings=sample_settings(advantage="group"))
     assert advantages(plain) == [0.5, -0.5, 0.0, 1.0, -1.0]
-    even = assemble(samples, baselines={}, rules=Rules(advantage="group", normalize=True))
+    even = with_advantages(samples, baselines={}, settings=sample_settings(advantage="group", normalize=True))
     spread = (0.5 / 3) ** 0.5
     assert advantages(even) == [round(0.5 / spread, 6), round(-0.5 / spread, 6), 0.0, 1.0, -1.0]
 
 
 def test_a_group_leaves_the_baselines_alone() -> None:
-    batch = assemble(
-        scored(1.0, 0.0, groups=("a", "a")), baselines={"u1": Baseline(0.3, 1.0)}, rules=Rules(advantage="group")
+    batch = with_advantages(
+        scored(1.0, 0.0, groups=("a", "a")),
+        baselines={"u1": Baseline(0.3, 1.0)},
+        settings=sample_settings(advantage="group"),
     )
     assert batch.baselines == {"u1": Baseline(0.3, 1.0)}
 
@@ -208,12 +225,12 @@ def drawn(groups: str, *, partial: str = "", size: int = 2, now: float = 1000.0,
     """The groups of the samples that are due, by their letters; ``.`` is a sample of no group. All judged at 1000."""
     waiting = []
     for group in groups:
-        found = sifted(1.0, turn={"group": None if group == "." else group})
+        found = sampled(1.0, turn={"group": None if group == "." else group})
         assert isinstance(found, Sample)
         waiting.append((found, 1000.0))
     given = {"last_turn": now, "batch_size": size, "max_wait": 600.0, "idle": 60.0, "grouped": True, **more}
-    chosen = due(waiting, now=now, partial={("u1", group) for group in partial}, **given)
-    return "".join((task_of(sample) or ("u1", "."))[1] for sample in chosen)
+    chosen = next_batch(waiting, now=now, partial={("u1", group) for group in partial}, **given)
+    return "".join((task_group(sample) or ("u1", "."))[1] for sample in chosen)
 
 
 def test_a_group_trains_whole_even_if_the_batch_grows_a_little() -> None:
@@ -241,27 +258,36 @@ def test_nothing_waits_nothing_is_due() -> None:
 
 
 def test_a_recalled_rule_teaches_in_place_of_the_turns_own() -> None:
-    turn, earlier = turned(), turned()
-    recalled = judged(earlier, -1.0, hints=(Hint(text="Answer in one sentence."),))
-    for verdict in (judged(turn, 1.0), judged(turn, -1.0, hints=(RULE,))):
-        found = sift(turn, settled(turn), verdict, live=0, rules=Rules(), recalled=recalled)
+    turn, earlier = make_turn(), make_turn()
+    recalled = make_verdict(earlier, -1.0, hints=(Hint(text="Answer in one sentence."),))
+    for verdict in (make_verdict(turn, 1.0), make_verdict(turn, -1.0, hints=(RULE,))):
+        found = to_sample(turn, make_outcome(turn), verdict, live=0, settings=sample_settings(), recalled=recalled)
         assert isinstance(found, Sample)
         assert found.recalled == earlier.id
         assert found.teachers == (turn.prompt.hinted("Answer in one sentence."),)
-    plain = sift(turn, settled(turn), judged(turn, 1.0), live=0, rules=Rules(distil=False), recalled=recalled)
+    plain = to_sample(
+        turn,
+        make_outcome(turn),
+        make_verdict(turn, 1.0),
+        live=0,
+        settings=sample_settings(distillation=False),
+        recalled=recalled,
+    )
     assert isinstance(plain, Sample)
     assert plain.recalled is None
     assert plain.teachers == ()
 
 
 def test_rules_that_go_on_teaching_are_the_less_urgent_the_more_content_their_user_is() -> None:
-    batch = assemble(scored(-1.0, 1.0, 1.0), baselines={"u1": Baseline(0.5, 1.0)}, rules=Rules(decay=0.5, remember=8))
+    batch = with_advantages(
+        scored(-1.0, 1.0, 1.0), baselines={"u1": Baseline(0.5, 1.0)}, settings=sample_settings(decay=0.5, remember=8)
+    )
     assert [one.urgency for one in batch.samples] == pytest.approx([0.25, 1.0, 0.625**2])  # before: 0.5, -0.25, 0.375
-    fresh = assemble(scored(-1.0, -1.0, 1.0, 1.0), baselines={}, rules=Rules(decay=0.5, remember=8))
+    fresh = with_advantages(scored(-1.0, -1.0, 1.0, 1.0), baselines={}, settings=sample_settings(decay=0.5, remember=8))
     assert [one.urgency for one in fresh.samples] == pytest.approx(
         [1.0, 1.0, 1.0, (6 / 7) ** 2]
     )  # at first nobody was content
-    happy = assemble(scored(1.0), baselines={"u1": Baseline(1.0, 1.0)}, rules=Rules(remember=8))
+    happy = with_advantages(scored(1.0), baselines={"u1": Baseline(1.0, 1.0)}, settings=sample_settings(remember=8))
     assert happy.samples[0].urgency == 0.05, "never nothing: the teacher also mends what nobody complains of"
-    plain = assemble(scored(1.0), baselines={"u1": Baseline(0.5, 1.0)}, rules=Rules())
+    plain = with_advantages(scored(1.0), baselines={"u1": Baseline(0.5, 1.0)}, settings=sample_settings())
     assert plain.samples[0].urgency == 1.0

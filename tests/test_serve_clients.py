@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Scripted, World, events, serving
 from test_local_models import embedded  # noqa: F401 (a fixture)
 
-from openclaw_rl.collect.kinds import rule
-from openclaw_rl.store import Ledger
+from openclaw_rl.collect.classify import classify
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Turn
 
 RECORDED = Path(__file__).parent / "data" / "clients"
@@ -32,12 +32,13 @@ SESSION = "5e55104a-0000-4000-8000-000000000001"
 CALL = '<think>Hm.</think>I look.\n<tool_call>\n{"name": "%s", "arguments": {"x": "y"}}\n</tool_call>'
 
 
-def replay(world: World, name: str) -> tuple[Turn, list[tuple[str | None, Any]]]:
+def replay(server: RunningServer, name: str) -> tuple[Turn, list[tuple[str | None, Any]]]:
     """Send what a client sent; the turn that came of it and the events that the client got."""
     recorded = json.loads((RECORDED / f"{name}.json").read_text())
-    answer = world.client(**recorded["headers"]).post(recorded["path"], json=recorded["body"])
+    with server.client(**recorded["headers"]) as client:
+        answer = client.post(recorded["path"], json=recorded["body"])
     assert answer.status_code == 200, answer.text
-    return world.notebook.last, events(answer.text)
+    return server.ledger.last, sse_events(answer.text)
 
 
 @pytest.mark.parametrize(
@@ -69,20 +70,20 @@ def replay(world: World, name: str) -> tuple[Turn, list[tuple[str | None, Any]]]
 def test_what_a_client_sends_is_read_as_it_is_meant(
     name: str, session: str | None, client: str, roles: str, tools: list[str], kind: str
 ) -> None:
-    with serving() as world:
-        turn, _ = replay(world, name)
+    with serving() as server:
+        turn, _ = replay(server, name)
     assert [message.role for message in turn.prompt.messages] == roles.split()
     assert [tool.name for tool in turn.prompt.tools] == tools
     assert turn.client.startswith(client)
     assert (turn.session is None) == (session is None)
     assert (turn.session or "").startswith(session or "")
-    assert rule(turn).kind == kind
+    assert classify(turn).kind == kind
 
 
 def test_a_tool_result_stands_behind_the_call_that_asked_for_it_in_every_clients_words() -> None:
-    with serving() as world:
+    with serving() as server:
         for name in ("claude_code_tool", "codex_tool", "opencode_tool"):
-            turn, _ = replay(world, name)
+            turn, _ = replay(server, name)
             *_, assistant, result = turn.prompt.messages
             (call,) = assistant.tool_calls
             assert (result.role, result.tool_call_id) == ("tool", call.id)
@@ -103,8 +104,8 @@ def test_a_tool_result_stands_behind_the_call_that_asked_for_it_in_every_clients
 def test_a_client_gets_a_call_in_the_events_it_waits_for(
     name: str, tool: str, begins: str | None, last: str | None
 ) -> None:
-    with serving(Scripted(CALL % tool)) as world:
-        turn, found = replay(world, name)
+    with serving(ScriptedPolicy(CALL % tool)) as server:
+        turn, found = replay(server, name)
     assert (found[0][0], found[-1][0]) == (begins, last)
     assert turn.completion.reply.tool_calls[0].name == tool
     told = json.dumps([data for _, data in found])
@@ -160,10 +161,10 @@ def test_the_sdk_talks_with_the_embedded_model_and_every_turn_is_kept_with_its_t
     url, path = served
     monkeypatch.setenv(f"{prefix}_BASE_URL", url + suffix)
     monkeypatch.setenv(f"{prefix}_API_KEY", "key-of-u1")
-    with Ledger(path) as ledger:
+    with LedgerReader(path) as ledger:
         before = ledger.newest("turns")
         runpy.run_path(str(EXAMPLES / f"client_{example}.py"), run_name="__main__")
-        kept = [turn for seq, turn in ledger.new_turns(100) if seq > before]
+        kept = [turn for _, turn in ledger.turns_after(before, 100)]
     said = capsys.readouterr().out
     assert len(kept) == turns
     for turn in kept:

@@ -17,28 +17,27 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from serving import World, serving
 
-from openclaw_rl.serve.asked import Limits
-from openclaw_rl.serve.chat import ChatWire
-from openclaw_rl.serve.fields import At
-from openclaw_rl.serve.messages import MessagesWire
 from openclaw_rl.serve.openapi import description
 from openclaw_rl.serve.redact import patterns
-from openclaw_rl.serve.responses import ResponsesWire
-from openclaw_rl.store import Ledger
-from openclaw_rl.types import Message, Prompt, Tool, ToolCall
+from openclaw_rl.serve.wire.chat import ChatWire
+from openclaw_rl.serve.wire.messages import MessagesWire
+from openclaw_rl.serve.wire.responses import ResponsesWire
+from openclaw_rl.store import ServeLedger
+from openclaw_rl.testing import RunningServer, request_limits, serving
+from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
 
 EXAMPLES = 20
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+pytestmark = pytest.mark.slow
 DESCRIBED = schemathesis.openapi.from_dict(description("toy"))
 OPERATIONS = [result.ok() for result in DESCRIBED.get_all_operations()]
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
-    with serving() as world:
-        yield world
+def server() -> Iterator[RunningServer]:
+    with serving() as server:
+        yield server
 
 
 MODES = schemathesis.GenerationMode
@@ -48,14 +47,14 @@ CASES += [(operation, MODES.NEGATIVE) for operation in OPERATIONS if operation.b
 
 @pytest.mark.parametrize(("operation", "mode"), CASES, ids=[f"{mode.value} {each.label}" for each, mode in CASES])
 def test_no_request_that_fits_the_description_or_breaks_it_makes_the_server_fail(
-    world: World, operation: Any, mode: schemathesis.GenerationMode
+    server: RunningServer, operation: Any, mode: schemathesis.GenerationMode
 ) -> None:
     most = EXAMPLES if operation.body else 5
 
     @settings(max_examples=most, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(case=operation.as_strategy(generation_mode=mode))
     def fuzz(case: Any) -> None:
-        answer = case.call_and_validate(base_url=world.url, checks=CHECKS, timeout=20)
+        answer = case.call_and_validate(base_url=server.url, checks=CHECKS, timeout=20)
         assert answer.status_code < 500
 
     fuzz()
@@ -163,9 +162,9 @@ def as_messages(prompt: Prompt) -> dict[str, Any]:
 @settings(max_examples=100, deadline=None)
 @given(prompts())
 def test_one_conversation_written_in_any_format_is_the_same_prompt(prompt: Prompt) -> None:
-    assert ChatWire().parse(At(as_chat(prompt), ""), Limits()).prompt == prompt
-    assert ResponsesWire().parse(At(as_responses(prompt), ""), Limits()).prompt == prompt
-    assert MessagesWire().parse(At(as_messages(prompt), ""), Limits()).prompt == prompt
+    assert ChatWire(Sampling()).parse(as_chat(prompt), request_limits()).prompt == prompt
+    assert ResponsesWire(Sampling()).parse(as_responses(prompt), request_limits()).prompt == prompt
+    assert MessagesWire(Sampling()).parse(as_messages(prompt), request_limits()).prompt == prompt
 
 
 # --- what only the ledger, the redaction or a template would choke on ---
@@ -209,10 +208,10 @@ def asks_with_document(path: str, given: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Ledger]]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningServer, ServeLedger]]:
     path: Path = tmp_path_factory.mktemp("fuzz") / "ledger.db"
-    with Ledger(path, writer="serve", sync="normal") as ledger, serving(ledger=ledger, redact=patterns) as world:
-        yield world, ledger
+    with ServeLedger(path, sync="normal") as ledger, serving(ledger=ledger, redact=patterns) as server:
+        yield server, ledger
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
@@ -226,15 +225,18 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, Ledg
     ids=["tool arguments", "template variables", "documents"],
 )
 def test_whatever_is_inside_it_a_request_is_answered_and_kept_or_refused(
-    kept: tuple[World, Ledger], path: str, asks: Callable[[str, Any], dict[str, Any]], values: st.SearchStrategy[Any]
+    kept: tuple[RunningServer, ServeLedger],
+    path: str,
+    asks: Callable[[str, Any], dict[str, Any]],
+    values: st.SearchStrategy[Any],
 ) -> None:
-    world, ledger = kept
+    server, ledger = kept
 
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(given=values, stream=st.booleans())
     def fuzz(given: Any, stream: bool) -> None:
         before = ledger.counts()["turns"]
-        answer = world.post(path, {**asks(path, given), "stream": stream})
+        answer = server.post(path, {**asks(path, given), "stream": stream})
         assert answer.status_code in (200, 400, 413), answer.text
         assert ledger.counts()["turns"] - before == (answer.status_code == 200)
         if answer.status_code == 200:
@@ -246,16 +248,16 @@ def test_whatever_is_inside_it_a_request_is_answered_and_kept_or_refused(
     fuzz()
 
 
-def test_whatever_is_said_of_a_turn_is_taken_whole_or_refused(kept: tuple[World, Ledger]) -> None:
-    world, ledger = kept
-    turn = world.chat().json()["id"]
+def test_whatever_is_said_of_a_turn_is_taken_whole_or_refused(kept: tuple[RunningServer, ServeLedger]) -> None:
+    server, ledger = kept
+    turn = server.chat().json()["id"]
     fields = st.sampled_from(["score", "thumb", "comment", "hint", "edit", "edited_reply", "source", "turn", "id"])
 
     @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
     @given(said=st.dictionaries(fields, json_values | st.sampled_from(["up", "environment", "explicit", 1, -0.5])))
     def fuzz(said: dict[str, Any]) -> None:
         before = len(ledger.feedback(turn))
-        answer = world.post("/v1/feedback", {"turn": turn, **said})
+        answer = server.post("/v1/feedback", {"turn": turn, **said})
         assert answer.status_code in (200, 400, 403, 404), answer.text
         assert len(ledger.feedback(turn)) - before == (answer.status_code == 200)
         assert all(abs(each.score or 0.0) <= 1.0 for each in ledger.feedback(turn))

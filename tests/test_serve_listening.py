@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from serving import Notebook, Scripted
 
-from openclaw_rl.listening import Server, bind
-from openclaw_rl.serve import build_app
+from openclaw_rl.serve.listener import HttpServer, bind
+from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, fake_api
 
 pytestmark = pytest.mark.anyio
 
@@ -19,11 +18,11 @@ HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length
 
 
 @asynccontextmanager
-async def open_door(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def connection(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection to a server with these limits."""
     listener = bind("127.0.0.1", 0)
-    app = build_app(policy=Scripted(), ledger=Notebook())
-    server = Server(app, listener, grace=1.0, **limits)  # type: ignore[arg-type]
+    app = fake_api(ScriptedPolicy(), MemoryLedger())
+    server = HttpServer(app, listener, grace=1.0, **{"head_seconds": 60.0, "head_bytes": 64 * 2**10, **limits})  # type: ignore[arg-type]
     await server.begin()
     reader, writer = await asyncio.open_connection(*listener.getsockname())
     try:
@@ -35,19 +34,19 @@ async def open_door(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReader
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat", HEAD], ids=["nothing", "half a line", "no end"])
 async def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
-    async with open_door(head_seconds=0.05) as (reader, writer):
+    async with connection(head_seconds=0.05) as (reader, writer):
         writer.write(sent)
         assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
 
 
 async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> None:
-    async with open_door(head_bytes=1000) as (reader, writer):
+    async with connection(head_bytes=1000) as (reader, writer):
         writer.write(HEAD + b"x-much: " + b"a" * 2000)
         assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
 
 
 async def test_the_head_of_a_second_request_is_watched_too_and_idleness_between_them_is_not() -> None:
-    async with open_door(head_seconds=0.1) as (reader, writer):
+    async with connection(head_seconds=0.1) as (reader, writer):
         writer.write(HEAD + b"\r\n" + BODY)
         assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
         head = await reader.readuntil(b"\r\n\r\n")

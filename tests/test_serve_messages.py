@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import anthropic
 import pytest
-from serving import Scripted, World, events, serving
 
+from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Message, Tool, ToolCall
 
 CALL = '<think>where?</think>I look.\n<tool_call>{"name": "look", "arguments": {"at": "sky", "n": 2}}</tool_call>'
@@ -20,26 +20,26 @@ ASK = {"model": "toy", "max_tokens": 1000, "messages": [{"role": "user", "conten
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with serving() as world:
-        yield world
+def server() -> Iterator[RunningServer]:
+    with serving() as server:
+        yield server
 
 
-def sdk(world: World) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=world.url, api_key="none", max_retries=0)
+def sdk(server: RunningServer) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
 
 
-def test_the_sdk_gets_a_message_whose_id_leads_to_the_turn(world: World) -> None:
-    message = sdk(world).messages.create(model="toy", max_tokens=100, messages=[{"role": "user", "content": "hi"}])
+def test_the_sdk_gets_a_message_whose_id_leads_to_the_turn(server: RunningServer) -> None:
+    message = sdk(server).messages.create(model="toy", max_tokens=100, messages=[{"role": "user", "content": "hi"}])
     assert [(block.type, getattr(block, "text", None)) for block in message.content] == [("text", "Hello there.")]
     assert (message.stop_reason, message.usage.input_tokens, message.usage.output_tokens) == ("end_turn", 6, 13)
-    assert world.notebook.turn(message.id.removeprefix("msg_")).completion.reply.content == "Hello there."
+    assert server.ledger.turn(message.id.removeprefix("msg_")).completion.reply.content == "Hello there."
 
 
 def test_the_sdk_puts_a_stream_with_thought_text_and_call_together() -> None:
     with (
-        serving(Scripted(CALL)) as world,
-        sdk(world).messages.stream(
+        serving(ScriptedPolicy(CALL)) as server,
+        sdk(server).messages.stream(
             model="toy",
             max_tokens=200,
             messages=[{"role": "user", "content": "?"}],
@@ -57,8 +57,8 @@ def test_the_sdk_puts_a_stream_with_thought_text_and_call_together() -> None:
 
 
 def test_the_events_of_a_stream_open_and_close_every_block_in_order() -> None:
-    with serving(Scripted(CALL)) as world:
-        found = events(world.post("/v1/messages", {**ASK, "tools": TOOLS, "stream": True}).text)
+    with serving(ScriptedPolicy(CALL)) as server:
+        found = sse_events(server.post("/v1/messages", {**ASK, "tools": TOOLS, "stream": True}).text)
     names = [name for name, _ in found]
     assert names[:2] == ["message_start", "ping"]
     assert names[-2:] == ["message_delta", "message_stop"]
@@ -72,7 +72,7 @@ def test_the_events_of_a_stream_open_and_close_every_block_in_order() -> None:
     assert found[-2][1]["usage"]["output_tokens"] == len(CALL) + 1
 
 
-def test_what_claude_code_sends_is_understood(world: World) -> None:
+def test_what_claude_code_sends_is_understood(server: RunningServer) -> None:
     body = {
         **ASK,
         "system": [{"type": "text", "text": "You are it.", "cache_control": {"type": "ephemeral"}}],
@@ -109,11 +109,11 @@ def test_what_claude_code_sends_is_understood(world: World) -> None:
         "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
         "metadata": {"user_id": "user_1_account__session_0a1b2c3d-0000-4000-8000-000000000000"},
     }
-    response = world.post(
+    response = server.post(
         "/v1/messages?beta=true", body, anthropic_version="2023-06-01", user_agent="claude-cli/2.1.325 (external, cli)"
     )
     assert response.status_code == 200, response.text
-    prompt = world.policy.asked[0][0]
+    prompt = server.policy.requests[0][0]
     assert prompt.messages == (
         Message(role="system", content="You are it."),
         Message(role="user", content="go"),
@@ -136,13 +136,13 @@ def test_what_claude_code_sends_is_understood(world: World) -> None:
         "required",
         {},
     )
-    assert world.notebook.last.session == "0a1b2c3d-0000-4000-8000-000000000000"
-    assert world.notebook.last.client == "claude-cli/2.1.325"
+    assert server.ledger.last.session == "0a1b2c3d-0000-4000-8000-000000000000"
+    assert server.ledger.last.client == "claude-cli/2.1.325"
 
 
-def test_the_session_header_of_claude_code_names_the_session(world: World) -> None:
-    world.post("/v1/messages", ASK, x_claude_code_session_id="abc")
-    assert world.notebook.last.session == "abc"
+def test_the_session_header_of_claude_code_names_the_session(server: RunningServer) -> None:
+    server.post("/v1/messages", ASK, x_claude_code_session_id="abc")
+    assert server.ledger.last.session == "abc"
 
 
 @pytest.mark.parametrize(
@@ -154,36 +154,36 @@ def test_the_session_header_of_claude_code_names_the_session(world: World) -> No
     ],
 )
 def test_the_stop_reason_says_why_it_ended(
-    world: World, more: dict[str, object], reason: str, sequence: str | None
+    server: RunningServer, more: dict[str, object], reason: str, sequence: str | None
 ) -> None:
-    plain = world.post("/v1/messages", {**ASK, **more}).json()
+    plain = server.post("/v1/messages", {**ASK, **more}).json()
     assert (plain["stop_reason"], plain["stop_sequence"]) == (reason, sequence)
-    streamed = dict(events(world.post("/v1/messages", {**ASK, **more, "stream": True}).text))
+    streamed = dict(sse_events(server.post("/v1/messages", {**ASK, **more, "stream": True}).text))
     assert streamed["message_delta"]["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
 
 
-def test_tokens_are_counted_without_answering(world: World) -> None:
-    count = sdk(world).messages.count_tokens(model="toy", messages=[{"role": "user", "content": "hello"}])
+def test_tokens_are_counted_without_answering(server: RunningServer) -> None:
+    count = sdk(server).messages.count_tokens(model="toy", messages=[{"role": "user", "content": "hello"}])
     assert count.input_tokens == len("userhello")
-    assert world.policy.asked == []
+    assert server.policy.requests == []
 
 
 def test_a_call_that_breaks_is_never_begun_because_clients_would_run_half_of_it() -> None:
     broken = '<tool_call>{"name": "look", "arguments": {"at": 1, x}}</tool_call>'
-    with serving(Scripted(broken)) as world:
-        found = events(world.post("/v1/messages", {**ASK, "tools": TOOLS, "stream": True}).text)
+    with serving(ScriptedPolicy(broken)) as server:
+        found = sse_events(server.post("/v1/messages", {**ASK, "tools": TOOLS, "stream": True}).text)
     assert [d["content_block"]["type"] for n, d in found if n == "content_block_start"] == ["text"]
     assert "".join(d["delta"]["text"] for n, d in found if n == "content_block_delta") == broken
 
 
-def test_faults_have_this_formats_own_shape(world: World) -> None:
-    response = world.post("/v1/messages", {**ASK, "messages": [{"role": "robot", "content": "x"}]})
+def test_faults_have_this_formats_own_shape(server: RunningServer) -> None:
+    response = server.post("/v1/messages", {**ASK, "messages": [{"role": "robot", "content": "x"}]})
     assert response.status_code == 400
     assert response.json()["type"] == "error"
     assert response.json()["error"]["type"] == "invalid_request_error"
     assert "messages.0.role" in response.json()["error"]["message"]
-    world.policy.context = 20
-    long = world.post("/v1/messages", {**ASK, "messages": [{"role": "user", "content": "x" * 40}]})
+    server.policy.context = 20
+    long = server.post("/v1/messages", {**ASK, "messages": [{"role": "user", "content": "x" * 40}]})
     assert long.status_code == 400
     assert "prompt is too long: 44 tokens > 20 maximum" in long.json()["error"]["message"]
     assert "maximum context length is 20 tokens" in long.json()["error"]["message"]

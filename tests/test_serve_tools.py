@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.serve.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
-from openclaw_rl.serve.reading import Reading, split
+from openclaw_rl.formats.parts import CallArgs, CallBroken, CallEnd, CallStart, Part, Text, Thought
+from openclaw_rl.formats.reply_parser import ReplyParser, split
 from openclaw_rl.types import Message, Prompt, Tool
 
 PROMPT = Prompt(messages=(Message(role="user", content="hi"),), tools=(Tool(name="f"), Tool(name="g")))
@@ -112,7 +112,7 @@ def told(message: Message, flaws: tuple[str, ...]) -> Told:
 
 
 def read_in(pieces: list[str], tool_format: str) -> tuple[Told, list[Part]]:
-    reading = Reading(PROMPT, tool_format=tool_format, reasoning="tags")
+    reading = ReplyParser(PROMPT, tool_format=tool_format, reasoning="tags")
     parts = [part for piece in pieces for part in reading.feed(piece)]
     parts += reading.end(cut=False)
     return told(reading.message(), reading.flaws), parts
@@ -162,7 +162,7 @@ def test_whatever_is_written_one_character_at_a_time_reads_the_same(bits: list[s
 
 
 def test_arguments_are_passed_on_before_they_are_whole() -> None:
-    reading = Reading(PROMPT, tool_format="hermes", reasoning="tags")
+    reading = ReplyParser(PROMPT, tool_format="hermes", reasoning="tags")
     first = reading.feed('<tool_call>{"name": "f", "arguments": {"a": "lo')
     assert [type(part) for part in first] == [CallStart, CallArgs]
     assert first[1] == CallArgs(0, '{"a": "lo')
@@ -171,7 +171,7 @@ def test_arguments_are_passed_on_before_they_are_whole() -> None:
 
 
 def test_a_call_that_breaks_after_it_began_is_taken_back_and_said_as_text() -> None:
-    reading = Reading(PROMPT, tool_format="hermes", reasoning="tags")
+    reading = ReplyParser(PROMPT, tool_format="hermes", reasoning="tags")
     reading.feed('<tool_call>{"name": "f", "arguments": {"a": 1')
     assert reading.feed(" x") == [
         CallArgs(0, " "),
@@ -181,7 +181,7 @@ def test_a_call_that_breaks_after_it_began_is_taken_back_and_said_as_text() -> N
 
 
 def test_a_reply_cut_by_its_limit_is_not_blamed_for_its_half_call() -> None:
-    reading = Reading(PROMPT, tool_format="hermes", reasoning="tags")
+    reading = ReplyParser(PROMPT, tool_format="hermes", reasoning="tags")
     reading.feed('<tool_call>{"name": "f"')
     reading.end(cut=True)
     assert reading.flaws == ()
@@ -194,7 +194,7 @@ def test_without_tools_nothing_is_a_call() -> None:
 
 
 def test_a_template_that_opens_the_thought_is_read_from_inside_it() -> None:
-    reading = Reading(PROMPT, tool_format="hermes", reasoning="open")
+    reading = ReplyParser(PROMPT, tool_format="hermes", reasoning="open")
     assert reading.feed("so</thi") == [Thought("so")]
     assert reading.feed("nk>\nyes") == [Text("yes")]
 

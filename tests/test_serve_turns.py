@@ -9,29 +9,30 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving import Notebook, Scripted, World, events, serving
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.errors import LedgerError
-from openclaw_rl.serve import Limits, ServeLoop, patterns
-from openclaw_rl.store import Ledger
+from openclaw_rl.serve import ServeLoop, patterns
+from openclaw_rl.store import CollectLedger, ServeLedger
+from openclaw_rl.testing import MemoryVersions, RunningServer, ScriptedPolicy, request_limits, serving, sse_events
 from openclaw_rl.types import Version
+from openclaw_rl.versions import LiveVersions
 
 ASK = {"messages": [{"role": "user", "content": "hi"}]}
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    with serving() as world:
-        yield world
+def server() -> Iterator[RunningServer]:
+    with serving() as server:
+        yield server
 
 
 def test_a_caller_that_hangs_up_a_stream_stops_generation_and_the_turn_is_kept_as_aborted() -> None:
-    policy = Scripted("Hello there.")
+    policy = ScriptedPolicy("Hello there.")
     policy.stall_after = 5
-    with serving(policy) as world:
+    with serving(policy) as server:
         with (
-            world.client() as client,
+            server.client() as client,
             client.stream("POST", "/v1/chat/completions", json={**ASK, "stream": True}) as got,
         ):
             said = ""
@@ -41,8 +42,8 @@ def test_a_caller_that_hangs_up_a_stream_stops_generation_and_the_turn_is_kept_a
                 if said == "Hello":
                     break
         assert policy.closed.wait(10)
-        world.notebook.wait_for_turns(1)
-        completion = world.notebook.last.completion
+        server.ledger.wait_for_turns(1)
+        completion = server.ledger.last.completion
     assert (completion.finish, completion.reply.content, completion.version) == ("aborted", "Hello", 3)
     assert completion.reply_tokens == tuple(map(ord, "Hello"))
     assert completion.logprobs == (-1 / 2, -1 / 3, -1 / 4, -1 / 5, -1 / 6)
@@ -51,40 +52,42 @@ def test_a_caller_that_hangs_up_a_stream_stops_generation_and_the_turn_is_kept_a
 
 
 def test_a_caller_that_hangs_up_while_it_waits_for_a_whole_answer_stops_generation_too() -> None:
-    policy = Scripted("Hello there.")
+    policy = ScriptedPolicy("Hello there.")
     policy.stall_after = 3
-    with serving(policy) as world:
-        host, port = world.url.removeprefix("http://").split(":")
+    with serving(policy) as server:
+        host, port = server.url.removeprefix("http://").split(":")
         body = json.dumps(ASK).encode()
         with socket.create_connection((host, int(port))) as line:
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             line.sendall(head.encode() + body)
             assert policy.began.wait(10)
-        world.notebook.wait_for_turns(1)
+        server.ledger.wait_for_turns(1)
         assert policy.closed.wait(10)
-    assert world.notebook.last.completion.finish == "aborted"
-    assert world.notebook.last.completion.reply.content == "Hel"
+    assert server.ledger.last.completion.finish == "aborted"
+    assert server.ledger.last.completion.reply.content == "Hel"
 
 
-def test_while_the_backend_restarts_requests_are_held_and_none_fails(world: World) -> None:
+def test_while_the_backend_restarts_requests_are_held_and_none_fails(server: RunningServer) -> None:
     for stream in (False, True):
-        world.policy.down = 3
-        assert world.chat(stream=stream).status_code == 200
-    assert len(world.policy.asked) == 8
-    assert "openclaw_rl_requests_held_total 2.0" in world.get("/metrics").text
+        server.policy.down = 3
+        assert server.chat(stream=stream).status_code == 200
+    assert len(server.policy.requests) == 8
+    assert "openclaw_rl_requests_held_total 2.0" in server.get("/metrics").text
 
 
 def test_a_held_stream_is_kept_alive_by_comments() -> None:
-    policy = Scripted("Hello")
+    policy = ScriptedPolicy("Hello")
     policy.down = 60
-    with serving(policy, limits=Limits(keepalive_seconds=0.02, hold_seconds=20)) as world:
-        text = world.chat(stream=True).text
+    with serving(policy, limits=request_limits(keepalive_seconds=0.02, hold_seconds=20)) as server:
+        text = server.chat(stream=True).text
     assert text.startswith(": keep-alive\n\n")
-    assert [d["choices"][0]["delta"].get("content") for _, d in events(text) if d != "[DONE]"][1:6] == list("Hello")
+    assert [d["choices"][0]["delta"].get("content") for _, d in sse_events(text) if d != "[DONE]"][1:6] == list("Hello")
 
 
 def test_a_request_that_comes_before_the_model_is_ready_is_read_as_the_model_wants_it() -> None:
-    policy = Scripted('<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>' + "x" * 99, tool_format="none")
+    policy = ScriptedPolicy(
+        '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>' + "x" * 99, tool_format="none"
+    )
     policy.context = 0  # nothing is known of the model yet
     looks = []
 
@@ -96,78 +99,78 @@ def test_a_request_that_comes_before_the_model_is_ready_is_read_as_the_model_wan
         return {"ready": True}
 
     tool = {"type": "function", "function": {"name": "look"}}
-    with serving(policy, health=health) as world:
-        answer = world.chat(max_tokens=70, tools=[tool]).json()
+    with serving(policy, health=health) as server:
+        answer = server.chat(max_tokens=70, tools=[tool]).json()
     assert answer["usage"]["completion_tokens"] == 70
     assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "look"
 
 
 def test_held_beyond_the_limit_is_503_with_a_time_to_come_back() -> None:
-    policy = Scripted()
+    policy = ScriptedPolicy()
     policy.down = 10**6
-    with serving(policy, limits=Limits(hold_seconds=0.05)) as world:
+    with serving(policy, limits=request_limits(hold_seconds=0.05)) as server:
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
-            refused = world.post(path, {**ASK, "input": "hi"})
+            refused = server.post(path, {**ASK, "input": "hi"})
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) >= 1
         assert refused.json()["error"]["type"] == "overloaded_error"
-    assert world.notebook.turns == {}
+    assert server.ledger.turns == {}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_a_backend_that_dies_in_the_middle_of_a_stream_ends_it_with_an_error_and_the_turn_is_aborted(path: str) -> None:
-    policy = Scripted("Hello there.")
+    policy = ScriptedPolicy("Hello there.")
     policy.break_after = 4
-    with serving(policy) as world:
-        found = events(world.post(path, {**ASK, "input": "hi", "stream": True}).text)
+    with serving(policy) as server:
+        found = sse_events(server.post(path, {**ASK, "input": "hi", "stream": True}).text)
     told = [data for _, data in found if data != "[DONE]"][-1]
     assert "engine died" in json.dumps(told)
-    assert (world.notebook.last.completion.finish, world.notebook.last.completion.reply.content) == ("aborted", "Hell")
+    assert (server.ledger.last.completion.finish, server.ledger.last.completion.reply.content) == ("aborted", "Hell")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 def test_a_whole_reply_that_loses_its_backend_is_asked_for_once_more(path: str) -> None:
-    policy = Scripted("Hello there.")
+    policy = ScriptedPolicy("Hello there.")
     policy.break_after, policy.breaks = 4, 1
-    with serving(policy) as world:
-        answer = world.post(path, {**ASK, "input": "hi"})
+    with serving(policy) as server:
+        answer = server.post(path, {**ASK, "input": "hi"})
     assert answer.status_code == 200
     assert "Hello there." in answer.text
-    aborted, whole = world.notebook.turns.values()
+    aborted, whole = server.ledger.turns.values()
     assert (aborted.completion.finish, whole.completion.finish) == ("aborted", "stop")
     assert answer.headers["x-openclaw-rl-turn"] == whole.id
     assert whole.id in answer.json()["id"]
 
 
 def test_a_whole_reply_that_loses_its_backend_twice_is_refused() -> None:
-    policy = Scripted("Hello there.")
+    policy = ScriptedPolicy("Hello there.")
     policy.break_after = 4
-    with serving(policy) as world:
-        answer = world.chat()
-    assert (answer.status_code, len(policy.asked)) == (503, 2)
+    with serving(policy) as server:
+        answer = server.chat()
+    assert (answer.status_code, len(policy.requests)) == (503, 2)
 
 
-def test_a_ledger_that_fails_costs_the_record_and_not_the_reply(world: World) -> None:
-    world.notebook.fails = LedgerError("disk full")
-    assert world.chat().status_code == 200
-    assert "openclaw_rl_turns_lost_total 1.0" in world.get("/metrics").text
+def test_a_ledger_that_fails_costs_the_record_and_not_the_reply(server: RunningServer) -> None:
+    server.ledger.fails = LedgerError("disk full")
+    assert server.chat().status_code == 200
+    assert "openclaw_rl_turns_lost_total 1.0" in server.get("/metrics").text
 
 
-def test_feedback_reaches_the_turn_by_the_id_of_any_format(world: World) -> None:
+def test_feedback_reaches_the_turn_by_the_id_of_any_format(server: RunningServer) -> None:
     ids = [
-        world.chat().json()["id"],
-        world.post("/v1/responses", {"input": "hi"}).json()["id"],
-        world.post("/v1/messages", ASK).json()["id"],
+        server.chat().json()["id"],
+        server.post("/v1/responses", {"input": "hi"}).json()["id"],
+        server.post("/v1/messages", ASK).json()["id"],
     ]
-    turns = list(world.notebook.turns)
+    turns = list(server.ledger.turns)
     assert [ids[0], ids[1].removeprefix("resp_"), ids[2].removeprefix("msg_")] == turns
     bodies = [
         {"turn": ids[0], "thumb": "up", "comment": "nice"},
         {"response_id": ids[1], "score": -0.5, "edit": "Hi."},
         {"id": ids[2], "score": 1, "source": "explicit"},
     ]
-    assert [world.post("/v1/feedback", body).status_code for body in bodies] == [200, 200, 200]
-    told = world.notebook.feedback
+    assert [server.post("/v1/feedback", body).status_code for body in bodies] == [200, 200, 200]
+    told = server.ledger.feedback
     assert [(f.turn, f.score, f.hint, f.edit, f.source) for f in told] == [
         (turns[0], 1.0, "nice", None, "explicit"),
         (turns[1], -0.5, None, "Hi.", "explicit"),
@@ -188,19 +191,19 @@ def test_feedback_reaches_the_turn_by_the_id_of_any_format(world: World) -> None
     ],
 )
 def test_feedback_that_says_nothing_sensible_is_refused(
-    world: World, body: dict[str, object], status: int, param: str
+    server: RunningServer, body: dict[str, object], status: int, param: str
 ) -> None:
-    known = {"turn": world.chat().json()["id"]} if status == 400 and param != "turn" else {}
-    refused = world.post("/v1/feedback", {**known, **body})
+    known = {"turn": server.chat().json()["id"]} if status == 400 and param != "turn" else {}
+    refused = server.post("/v1/feedback", {**known, **body})
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
-    assert world.notebook.feedback == []
+    assert server.ledger.feedback == []
 
 
 def test_a_turn_of_somebody_else_cannot_be_judged() -> None:
-    with serving(keys={"a": "u1", "b": "u2"}) as world:
-        turn = world.chat(headers={"x-api-key": "a"}).json()["id"]
-        assert world.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="b").status_code == 404
-        assert world.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="a").status_code == 200
+    with serving(keys={"a": "u1", "b": "u2"}) as server:
+        turn = server.chat(headers={"x-api-key": "a"}).json()["id"]
+        assert server.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="b").status_code == 404
+        assert server.post("/v1/feedback", {"turn": turn, "thumb": "down"}, x_api_key="a").status_code == 200
 
 
 def test_the_patterns_find_what_should_not_be_kept_and_leave_the_rest() -> None:
@@ -231,9 +234,9 @@ def test_what_agents_write_into_every_prompt_is_no_reason_to_keep_a_turn_from_tr
 
 
 async def test_a_turn_without_tokens_says_in_its_drop_that_it_was_redacted(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger, redact=patterns) as world:
-        turn = world.chat("I am u1@x.example").json()["id"]
-    with Ledger(ledger_path, writer="collect") as ledger:
+    with ServeLedger(ledger_path, sync="full") as ledger, serving(ledger=ledger, redact=patterns) as server:
+        turn = server.chat("I am u1@x.example").json()["id"]
+    with CollectLedger(ledger_path) as ledger:
         await CollectLoop(ledger, session_idle=60.0).tick()
         dropped = ledger.dropped(turn)
     assert dropped is not None
@@ -241,14 +244,14 @@ async def test_a_turn_without_tokens_says_in_its_drop_that_it_was_redacted(ledge
 
 
 def test_a_redacted_turn_is_kept_without_its_tokens_and_never_trained() -> None:
-    with serving(Scripted("Mail u2@x.example."), redact=patterns) as world:
+    with serving(ScriptedPolicy("Mail u2@x.example."), redact=patterns) as server:
         named = {"x-session-id": "u1@x.example", "x-openclaw-rl-group": "u1@x.example"}
-        reply = world.chat("I am u1@x.example", headers=named).json()
+        reply = server.chat("I am u1@x.example", headers=named).json()
         assert reply["choices"][0]["message"]["content"] == "Mail u2@x.example."
-        world.post("/v1/feedback", {"turn": reply["id"], "comment": "ask u1@x.example"})
-        turn = world.notebook.last
-        world.policy.reply = "Fine."
-        world.chat("nothing to hide")
+        server.post("/v1/feedback", {"turn": reply["id"], "comment": "ask u1@x.example"})
+        turn = server.ledger.last
+        server.policy.reply = "Fine."
+        server.chat("nothing to hide")
     assert turn.prompt.messages[0].content == "I am [e-mail]"
     assert turn.completion.reply.content == "Mail [e-mail]."
     assert (turn.completion.prompt_tokens, turn.completion.reply_tokens, turn.completion.logprobs) == ((0,), (), ())
@@ -256,105 +259,105 @@ def test_a_redacted_turn_is_kept_without_its_tokens_and_never_trained() -> None:
     assert turn.session is not None
     assert turn.session.startswith("redacted-")
     assert turn.group == turn.session
-    assert world.notebook.feedback[0].hint == "ask [e-mail]"
-    assert world.notebook.last.trainable is True
-    assert len(world.notebook.last.completion.reply_tokens) == 6
+    assert server.ledger.feedback[0].hint == "ask [e-mail]"
+    assert server.ledger.last.trainable is True
+    assert len(server.ledger.last.completion.reply_tokens) == 6
 
 
 def test_arguments_of_a_call_are_redacted_and_stay_json() -> None:
     reply = '<tool_call>{"name": "f", "arguments": {"to": "a@b.example", "card": 4111111111111111}}</tool_call>'
     tools = [{"type": "function", "function": {"name": "f"}}]
-    with serving(Scripted(reply), redact=patterns) as world:
-        world.chat(tools=tools)
-    call = world.notebook.last.completion.reply.tool_calls[0]
+    with serving(ScriptedPolicy(reply), redact=patterns) as server:
+        server.chat(tools=tools)
+    call = server.ledger.last.completion.reply.tool_calls[0]
     assert json.loads(call.arguments) == {"to": "[e-mail]", "card": "[card]"}
 
 
 @pytest.mark.anyio
 async def test_the_loop_takes_up_a_new_version_once() -> None:
-    policy, notebook = Scripted(), Notebook()
-    loop = ServeLoop(policy, notebook)
+    policy, versions = ScriptedPolicy(), MemoryVersions()
+    loop = ServeLoop(policy, LiveVersions(versions))
     assert await loop.tick() == 0
-    notebook.live = Version(number=4, parent=3, base="scripted", adapter="a4", state="live")
+    versions.add(Version(number=4, parent=3, base="scripted", adapter="a4", state="live"))
     assert [await loop.tick(), await loop.tick()] == [1, 0]
     assert (policy.loaded, policy.live, loop.name) == ([4], 4, "serve")
 
 
 def test_a_request_in_flight_ends_on_its_version_and_the_next_takes_the_new_one() -> None:
-    policy = Scripted("Hello there.")
+    policy = ScriptedPolicy("Hello there.")
     policy.pause_after = 5
     opened = ("POST", "/v1/chat/completions")
     with (
-        serving(policy) as world,
-        world.client() as client,
+        serving(policy) as server,
+        server.client() as client,
         client.stream(*opened, json={**ASK, "stream": True}) as first,
     ):
         lines = first.iter_lines()
         assert next(lines).startswith("data: ")
         policy.pause_after, policy._live = None, 4
-        second = world.chat(stream=True)
+        second = server.chat(stream=True)
         policy.go_on()
         rest = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     assert (first.headers["x-openclaw-rl-version"], second.headers["x-openclaw-rl-version"]) == ("3", "4")
     assert {chunk["system_fingerprint"] for chunk in rest} == {"openclaw-rl-v3"}
-    assert sorted(turn.completion.version for turn in world.notebook.turns.values()) == [3, 4]
-    assert {turn.completion.reply.content for turn in world.notebook.turns.values()} == {"Hello there."}
+    assert sorted(turn.completion.version for turn in server.ledger.turns.values()) == [3, 4]
+    assert {turn.completion.reply.content for turn in server.ledger.turns.values()} == {"Hello there."}
 
 
 def test_versions_may_change_under_load_and_every_reply_names_exactly_one() -> None:
-    with serving(Scripted("Hello there.")) as world, ThreadPoolExecutor(4) as pool:
+    with serving(ScriptedPolicy("Hello there.")) as server, ThreadPoolExecutor(4) as pool:
 
         def ask(number: int) -> tuple[str, set[str], str]:
             if number % 10 == 0:
-                world.policy._live += 1
-            with world.client() as client:
+                server.policy._live += 1
+            with server.client() as client:
                 got = client.post("/v1/chat/completions", json={**ASK, "stream": True})
-            chunks = [data for _, data in events(got.text) if data != "[DONE]"]
+            chunks = [data for _, data in sse_events(got.text) if data != "[DONE]"]
             text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
             return got.headers["x-openclaw-rl-version"], {chunk["system_fingerprint"] for chunk in chunks}, text
 
         found = list(pool.map(ask, range(100)))
     assert all(prints == {f"openclaw-rl-v{version}"} and text == "Hello there." for version, prints, text in found)
-    kept = sorted(turn.completion.version for turn in world.notebook.turns.values())
+    kept = sorted(turn.completion.version for turn in server.ledger.turns.values())
     assert kept == sorted(int(version) for version, _, _ in found)
     assert len(set(kept)) == 10
 
 
 def test_a_caller_that_accepts_nothing_is_let_go() -> None:
-    policy = Scripted("x" * 40_000)
-    with serving(policy, limits=Limits(send_seconds=0.1, keepalive_seconds=0.1)) as world:
-        host, port = world.url.removeprefix("http://").split(":")
+    policy = ScriptedPolicy("x" * 40_000)
+    with serving(policy, limits=request_limits(send_seconds=0.1, keepalive_seconds=0.1)) as server:
+        host, port = server.url.removeprefix("http://").split(":")
         body = json.dumps({**ASK, "stream": True}).encode()
         with socket.socket() as line:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             line.connect((host, int(port)))
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
             line.sendall(head.encode() + body)
-            world.notebook.wait_for_turns(1)
-    assert world.notebook.last.completion.finish == "aborted"
-    assert len(world.notebook.last.completion.reply_tokens) < 40_000
+            server.ledger.wait_for_turns(1)
+    assert server.ledger.last.completion.finish == "aborted"
+    assert len(server.ledger.last.completion.reply_tokens) < 40_000
 
 
 def test_a_redactor_that_fails_keeps_nothing_and_the_reply_still_comes() -> None:
     def broken(text: str) -> str:
         raise RuntimeError(text)
 
-    with serving(redact=broken) as world:
-        assert world.chat().status_code == 200
-        assert "openclaw_rl_turns_lost_total 1.0" in world.get("/metrics").text
-    assert world.notebook.turns == {}
+    with serving(redact=broken) as server:
+        assert server.chat().status_code == 200
+        assert "openclaw_rl_turns_lost_total 1.0" in server.get("/metrics").text
+    assert server.ledger.turns == {}
 
 
 def test_the_real_ledger_keeps_what_is_served(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as ledger, serving(ledger=ledger) as world:
-        told = world.chat(headers={"x-session-id": "s"}).json()
-        world.post("/v1/feedback", {"turn": told["id"], "thumb": "down", "comment": "shorter, please"})
-        world.post("/v1/sessions/s/end", {})
+    with ServeLedger(ledger_path, sync="full") as ledger, serving(ledger=ledger) as server:
+        told = server.chat(headers={"x-session-id": "s"}).json()
+        server.post("/v1/feedback", {"turn": told["id"], "thumb": "down", "comment": "shorter, please"})
+        server.post("/v1/sessions/s/end", {})
         assert ledger.turn(told["id"]).completion.reply.content == "Hello there."
         assert (ledger.has_session("s", "local"), ledger.feedback(told["id"])[0].score) == (True, -1.0)
-        gone_on = world.post("/v1/responses", {"input": "more", "previous_response_id": f"resp_{told['id']}"})
+        gone_on = server.post("/v1/responses", {"input": "more", "previous_response_id": f"resp_{told['id']}"})
         assert gone_on.status_code == 200
-        assert world.post("/v1/feedback", {"turn": "0" * 26, "thumb": "up"}).status_code == 404
+        assert server.post("/v1/feedback", {"turn": "0" * 26, "thumb": "up"}).status_code == 404
 
 
 def test_a_private_key_is_found_whole() -> None:

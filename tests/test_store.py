@@ -6,18 +6,44 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stories import asked, judged, replied, says, settled, turned
 
-from openclaw_rl import codec
-from openclaw_rl.errors import LedgerDamaged, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
-from openclaw_rl.store import WRITERS, Ledger, ask
-from openclaw_rl.store.schema import MIGRATIONS
-from openclaw_rl.types import Baseline, Drop, Feedback, Hint, Recorded, Sampling, Step, Tool, ToolCall, Verdict, Version
+from openclaw_rl.errors import ConfigError, LedgerDamaged, LedgerDown, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
+from openclaw_rl.store import (
+    WRITERS,
+    CollectLedger,
+    ImportLedger,
+    JudgeLedger,
+    LedgerReader,
+    LedgerWriter,
+    ServeLedger,
+    TrainLedger,
+    codec,
+    submit_request,
+)
+from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn, make_verdict
+from openclaw_rl.types import (
+    Baseline,
+    Drop,
+    Feedback,
+    Hint,
+    ImportRecord,
+    Sampling,
+    Step,
+    Tool,
+    ToolCall,
+    Verdict,
+    Version,
+)
+from openclaw_rl.versions import LiveVersions, VersionManager, checkpoints
+from openclaw_rl.versions.checkpoints import Checkpoint, TrainingProgress
 
 words = st.text(max_size=40)
 ids = st.lists(st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)), min_size=1, max_size=50).map(tuple)
@@ -27,11 +53,21 @@ logprobs = st.floats(max_value=0.0, allow_infinity=False, allow_nan=False)
 def test_a_baseline_written_before_it_had_a_share_is_all_scores() -> None:
     assert Baseline.read(0.5) == Baseline(0.5, 1.0)
     assert Baseline.read(json.loads(json.dumps(Baseline(0.5, 0.2)))) == Baseline(0.5, 0.2)
-    assert (Baseline(-0.1, 0.1).content, Baseline().content) == (-1.0, -1.0)
+    assert (Baseline(-0.1, 0.1).satisfaction, Baseline().satisfaction) == (-1.0, -1.0)
 
 
-def one_of_each(path: Path, role: str) -> Ledger:
-    return Ledger(path, writer=role)  # type: ignore[arg-type]
+OPENED = {
+    "serve": lambda path: ServeLedger(path, sync="full"),
+    "import": lambda path: ImportLedger(path, sync="full"),
+    "collect": CollectLedger,
+    "judge": JudgeLedger,
+    "train": lambda path: TrainLedger(path, sync="full"),
+    None: LedgerReader,
+}
+
+
+def one_of_each(path: Path, role: str | None) -> Any:
+    return OPENED[role](path)
 
 
 @given(tokens=ids, values=st.lists(logprobs, max_size=50).map(tuple))
@@ -67,8 +103,8 @@ def test_any_turn_comes_back_as_it_was(
 ) -> None:
     values = tuple(data.draw(st.lists(logprobs, min_size=len(tokens), max_size=len(tokens))))
     call = ToolCall(id="c1", name="run", arguments='{"a":  1}')
-    completion = replied(
-        reply=says("assistant", reply, reasoning=text, tool_calls=(call,)),
+    completion = make_completion(
+        reply=make_message("assistant", reply, reasoning=text, tool_calls=(call,)),
         prompt_tokens=tokens,
         reply_tokens=tokens,
         logprobs=values,
@@ -77,22 +113,22 @@ def test_any_turn_comes_back_as_it_was(
         flaws=("malformed_tool_call",),
     )
     tool = Tool(name="run", parameters={"type": "object", "properties": {"a": {"type": "integer"}}})
-    prompt = asked(text)
-    turn = turned(
+    prompt = make_prompt(text)
+    turn = make_turn(
         prompt=type(prompt)(messages=prompt.messages, tools=(tool,), tool_choice="required"),
         completion=completion,
         user=user,
         session=session,
         done=done,
     )
-    with Ledger(tmp_path_factory.mktemp("l") / "ledger.db", writer="serve", sync="normal") as ledger:
+    with ServeLedger(tmp_path_factory.mktemp("l") / "ledger.db", sync="normal") as ledger:
         ledger.add_turn(turn)
         assert ledger.turn(turn.id) == turn
 
 
 def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path: Path) -> None:
     serve, collect, judge, train = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge", "train"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
 
     [(seq, read)] = collect.new_turns(10)
@@ -100,12 +136,12 @@ def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path:
     collect.settle([], [], turns_read=seq)
     assert collect.new_turns(10) == []
     assert [t.id for _, t in collect.open_turns()] == [turn.id]
-    collect.settle([settled(turn)], [])
+    collect.settle([make_outcome(turn)], [])
     assert collect.open_turns() == []
 
     [case] = judge.unjudged(10)
     assert (case.turn, case.outcome.next_state[0].content) == (turn, "thanks")
-    judge.add_verdicts([judged(turn, votes=(1, 1, None), hints=(Hint(text="Be brief, please."),))])
+    judge.add_verdicts([make_verdict(turn, votes=(1, 1, None), hints=(Hint(text="Be brief, please."),))])
     assert judge.unjudged(10) == []
 
     [row] = train.untrained(10)
@@ -117,9 +153,9 @@ def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path:
     assert train.untrained(10) == []
     assert train.step(1) == step
     assert train.trained_in(turn.id) == 1
-    assert train.live_version().number == 0
+    assert LiveVersions(train).live().number == 0
     train.set_state(1, "live", "better")
-    assert train.live_version().number == 1
+    assert LiveVersions(train).live().number == 1
     assert [s for s, _, _ in train.history(1)] == ["candidate", "live"]
 
 
@@ -133,14 +169,16 @@ def test_a_turn_cannot_be_trained_twice_not_even_by_mistake(ledger_path: Path) -
 
 
 def test_what_was_read_but_not_settled_is_open_after_a_restart(ledger_path: Path) -> None:
-    turns = [turned(str(i)) for i in range(5)]
+    turns = [make_turn(str(i)) for i in range(5)]
     with one_of_each(ledger_path, "serve") as serve:
         for turn in turns:
             serve.add_turn(turn)
     with one_of_each(ledger_path, "collect") as collect:
         read = collect.new_turns(4)
         collect.settle(
-            [settled(turns[1])], [Drop(turn=turns[2].id, stage="collect", reason="unmatched")], turns_read=read[-1][0]
+            [make_outcome(turns[1])],
+            [Drop(turn=turns[2].id, stage="collect", reason="unmatched")],
+            turns_read=read[-1][0],
         )
     with one_of_each(ledger_path, "collect") as collect:
         assert [t.id for _, t in collect.open_turns()] == [turns[0].id, turns[3].id]
@@ -149,13 +187,13 @@ def test_what_was_read_but_not_settled_is_open_after_a_restart(ledger_path: Path
 
 
 def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(ledger_path: Path) -> None:
-    turns = [turned(str(i)) for i in range(4)]
+    turns = [make_turn(str(i)) for i in range(4)]
     serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
     for turn in turns:
         serve.add_turn(turn)
-    collect.settle([settled(turn) for turn in turns], [], turns_read=4)
+    collect.settle([make_outcome(turn) for turn in turns], [], turns_read=4)
     assert len(judge.unjudged(10)) == 4
-    judge.add_verdicts([judged(turns[0]), judged(turns[2]), judged(turns[3])])
+    judge.add_verdicts([make_verdict(turns[0]), make_verdict(turns[2]), make_verdict(turns[3])])
     assert [c.turn.id for c in judge.unjudged(10)] == [turns[1].id]
     judge.close()
     with one_of_each(ledger_path, "judge") as judge:
@@ -164,14 +202,14 @@ def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(l
 
 def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(ledger_path: Path) -> None:
     serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
     plain = judge.row
 
     def slow_row(sql: str, *values: object) -> object:
         found = plain(sql, *values)
         if "min(o.seq)" in sql:
-            collect.settle([settled(turn)], [], turns_read=1)
+            collect.settle([make_outcome(turn)], [], turns_read=1)
         return found
 
     judge.row = slow_row
@@ -180,13 +218,13 @@ def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(ledg
     assert [case.turn.id for case in judge.unjudged(10)] == [turn.id]
 
 
-def walked(path: Path) -> tuple[Ledger, Ledger, Ledger, str]:
+def walked(path: Path) -> tuple[ServeLedger, JudgeLedger, TrainLedger, str]:
     serve, collect, judge, train = (one_of_each(path, r) for r in ("serve", "collect", "judge", "train"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
-    collect.settle([settled(turn)], [], turns_read=1)
+    collect.settle([make_outcome(turn)], [], turns_read=1)
     judge.unjudged(10)
-    judge.add_verdicts([judged(turn, None)])
+    judge.add_verdicts([make_verdict(turn, None)])
     return serve, judge, train, turn.id
 
 
@@ -207,13 +245,13 @@ def test_a_thumb_after_the_verdict_comes_back_to_the_judge_once(ledger_path: Pat
 
 def test_a_thumb_that_came_while_the_judge_was_thinking_is_not_lost(ledger_path: Path) -> None:
     serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
-    turn = turned()
+    turn = make_turn()
     serve.add_turn(turn)
-    collect.settle([settled(turn)], [], turns_read=1)
+    collect.settle([make_outcome(turn)], [], turns_read=1)
     [case] = judge.unjudged(10)
     assert case.feedback == ()
     serve.add_feedback(Feedback(turn=turn.id, hint="Say it in French, please."))
-    judge.add_verdicts([judged(turn, 1.0)])
+    judge.add_verdicts([make_verdict(turn, 1.0)])
     [late] = judge.late_feedback(10)
     assert late.feedback[0].hint == "Say it in French, please."
 
@@ -232,7 +270,7 @@ def test_feedback_for_a_turn_that_is_not_there_is_refused(ledger_path: Path) -> 
 
 def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path: Path) -> None:
     code = (
-        "import sys; from openclaw_rl.store import Ledger; l = Ledger(sys.argv[1], writer='serve');"
+        "import sys; from openclaw_rl.store import CollectLedger, ImportLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger; l = ServeLedger(sys.argv[1], sync='full');"
         "print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -240,19 +278,34 @@ def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path:
     ) as other:
         assert other.stdout.readline().strip() == "held"
         with pytest.raises(LedgerHeld, match=f"writes as 'serve'.*process {other.pid} on .* since 20"):
-            Ledger(ledger_path, writer="serve")
-        Ledger(ledger_path, writer="judge").close()
+            ServeLedger(ledger_path, sync="full")
+        JudgeLedger(ledger_path).close()
         other.kill()
         other.wait()
-    Ledger(ledger_path, writer="serve").close()
+    ServeLedger(ledger_path, sync="full").close()
 
 
-def test_a_connection_cannot_write_another_writers_table(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "judge") as judge:
-        with pytest.raises(LedgerError, match="writes as 'judge'; that needs serve"):
-            judge.add_turn(turned())
-    with Ledger(ledger_path) as reader, pytest.raises(LedgerError, match="None"):
-        reader.add_turn(turned())
+WRITES = {
+    ServeLedger: {"add_turn", "add_feedback", "add_ending", "add_optout"},
+    ImportLedger: {"add_recorded"},
+    CollectLedger: {"new_turns", "open_turns", "settled_turns", "new_endings", "settle"},
+    JudgeLedger: {"unjudged", "late_feedback", "add_verdicts", "scores"},
+    TrainLedger: {"untrained", "add_drops", "add_step", "add_version", "set_state", "add_gate_decision"}
+    | {"new_requests", "done_requests", "pause"},
+}
+
+
+def test_each_writer_has_its_own_methods_and_no_others() -> None:
+    common = set(dir(LedgerReader)) | set(dir(LedgerWriter))
+    for ledger, methods in WRITES.items():
+        assert {name for name in set(dir(ledger)) - common if not name.startswith("_")} == methods
+    assert {ledger.writer for ledger in WRITES} == set(WRITERS)
+
+
+def test_a_reader_cannot_write_not_even_by_sql(ledger_path: Path) -> None:
+    one_of_each(ledger_path, "serve").close()
+    with LedgerReader(ledger_path) as reader, pytest.raises(LedgerDown, match="may only be read"):
+        reader.rows("INSERT INTO endings (session, user, at) VALUES ('s', 'u', 1.0)")
 
 
 @pytest.mark.parametrize(
@@ -267,15 +320,15 @@ def test_a_connection_cannot_write_another_writers_table(ledger_path: Path) -> N
 )
 @pytest.mark.parametrize("writer", ["serve", None])
 def test_a_damaged_file_is_refused_and_left_as_it_is(
-    ledger_path: Path, damage: object, words: str, writer: object
+    ledger_path: Path, damage: object, words: str, writer: str | None
 ) -> None:
     with one_of_each(ledger_path, "serve") as ledger:
         for i in range(20):
-            ledger.add_turn(turned(str(i)))
+            ledger.add_turn(make_turn(str(i)))
     damaged = damage(ledger_path.read_bytes())  # type: ignore[operator]
     ledger_path.write_bytes(damaged)
     with pytest.raises(LedgerDamaged, match=words):
-        Ledger(ledger_path, writer=writer)  # type: ignore[arg-type]
+        one_of_each(ledger_path, writer)
     assert ledger_path.read_bytes() == damaged
 
 
@@ -284,7 +337,7 @@ def test_a_process_that_died_while_its_log_was_moved_into_the_file_leaves_a_whol
     with one_of_each(path, "serve") as ledger:
         ledger.db.execute("PRAGMA wal_autocheckpoint = 0")
         for i in range(50):
-            ledger.add_turn(turned(str(i)))
+            ledger.add_turn(make_turn(str(i)))
         old, log = path.read_bytes(), path.with_name("ledger.db-wal").read_bytes()
         ledger.db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         new = path.read_bytes()
@@ -300,38 +353,38 @@ LATER = rf"has layout {len(MIGRATIONS) + 1}; this release knows layouts up to {l
 
 
 def test_a_file_of_a_later_release_is_refused_and_left_as_it_is(ledger_path: Path) -> None:
-    Ledger(ledger_path, writer="serve", migrations=(*MIGRATIONS, "CREATE TABLE later (x);")).close()
+    ServeLedger(ledger_path, migrations=(*MIGRATIONS, "CREATE TABLE later (x);"), sync="full").close()
     before = ledger_path.read_bytes()
     with pytest.raises(LedgerNewer, match=LATER):
-        Ledger(ledger_path, writer="serve")
+        ServeLedger(ledger_path, sync="full")
     with pytest.raises(LedgerNewer):
-        Ledger(ledger_path)
+        LedgerReader(ledger_path)
     assert ledger_path.read_bytes() == before
 
 
 def test_an_older_file_is_brought_forward_with_all_its_rows(ledger_path: Path) -> None:
-    turn = turned()
+    turn = make_turn()
     with one_of_each(ledger_path, "serve") as ledger:
         ledger.add_turn(turn)
     later = (*MIGRATIONS, "ALTER TABLE turns ADD COLUMN mood TEXT NOT NULL DEFAULT 'calm';")
-    with Ledger(ledger_path, writer="serve", migrations=later) as ledger:
+    with ServeLedger(ledger_path, migrations=later, sync="full") as ledger:
         assert ledger.turn(turn.id) == turn
-        assert ledger.row("SELECT mood FROM turns") == ("calm",)
+        assert ledger.row("SELECT mood FROM turns")["mood"] == "calm"
 
 
 def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "serve") as ledger:
-        ledger.add_turn(turned())
+        ledger.add_turn(make_turn())
     broken = (*MIGRATIONS, "CREATE TABLE extra (x);\nCREATE TABLE turns (y);")
     with pytest.raises(LedgerDamaged, match="already exists"):
-        Ledger(ledger_path, writer="serve", migrations=broken)
+        ServeLedger(ledger_path, migrations=broken, sync="full")
     with one_of_each(ledger_path, "serve") as ledger:
-        assert ledger.row("SELECT count(*) FROM sqlite_master WHERE name = 'extra'") == (0,)
+        assert ledger.rows("SELECT name FROM sqlite_master WHERE name = 'extra'") == []
 
 
 def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Path) -> None:
-    first, second = turned("a"), turned("b")
-    said = [Recorded(turn=t.id, session="s", index=i, kind="main") for i, t in enumerate((first, second))]
+    first, second = make_turn("a"), make_turn("b")
+    said = [ImportRecord(turn=t.id, session="s", index=i, kind="main") for i, t in enumerate((first, second))]
     with one_of_each(ledger_path, "import") as ledger:
         with pytest.raises(sqlite3.IntegrityError):
             ledger.add_recorded([(first, said[0]), (first, said[0])])
@@ -342,9 +395,9 @@ def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Pa
 
 def test_a_request_is_there_until_it_is_done_and_survives_a_restart(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "train") as train:
-        ask(ledger_path, "rollback", {"to": 3})
+        submit_request(ledger_path, "rollback", version=3)
         [request] = train.new_requests(10)
-        assert (request.verb, request.argument) == ("rollback", {"to": 3})
+        assert (request.command, request.version, request.reason) == ("rollback", 3, "on request")
     with one_of_each(ledger_path, "train") as train:
         assert len(train.new_requests(10)) == 1
         train.done_requests(request.seq)
@@ -359,19 +412,23 @@ def test_a_run_that_was_moved_still_finds_its_adapters(tmp_path: Path) -> None:
         train.add_version(Version(number=1, parent=0, base="b", adapter=str(old / "versions" / "1")))
         train.add_version(Version(number=2, parent=1, base="b", adapter="/elsewhere/2"))
     old.rename(new)
-    with Ledger(new / "ledger.db") as reader:
+    with LedgerReader(new / "ledger.db") as reader:
         assert reader.version(1).adapter == str(new / "versions" / "1")
         assert reader.version(2).adapter == "/elsewhere/2"
 
 
+@pytest.mark.slow
 def test_many_processes_may_begin_a_ledger_at_once(ledger_path: Path) -> None:
     code = (
-        "import sys, time; from openclaw_rl.store import Ledger; print('ready', flush=True); sys.stdin.readline();"
-        "Ledger(sys.argv[1], writer=sys.argv[2]).close(); print('done')"
+        "import sys; from openclaw_rl import store; print('ready', flush=True); sys.stdin.readline();"
+        "path, name, *sync = sys.argv[1:]; getattr(store, name)(path, **({'sync': sync[0]} if sync else {})).close();"
+        "print('done')"
     )
     command = [sys.executable, "-c", code, str(ledger_path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    others = [subprocess.Popen([*command, writer], **pipes) for writer in WRITERS]
+    durable = [["ServeLedger", "full"], ["ImportLedger", "full"], ["TrainLedger", "full"]]
+    opened = [["CollectLedger"], ["JudgeLedger"], *durable]
+    others = [subprocess.Popen([*command, *words], **pipes) for words in opened]
     for other in others:
         assert other.stdout.readline() == "ready\n"
     for other in others:
@@ -393,36 +450,35 @@ def test_a_version_that_was_refused_stays_so_when_its_weights_are_deleted(ledger
 
 
 def test_readers_see_what_is_committed_while_a_writer_writes(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "serve") as serve, Ledger(ledger_path) as reader:
-        turn = turned()
+    with one_of_each(ledger_path, "serve") as serve, LedgerReader(ledger_path) as reader:
+        turn = make_turn()
         serve.add_turn(turn)
         assert reader.turn(turn.id) == turn
         assert reader.counts()["turns"] == 1
 
 
-def plan(ledger: Ledger, sql: str, *values: object) -> str:
-    return json.dumps(ledger.rows(f"EXPLAIN QUERY PLAN {sql}", *values))
-
-
 def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "judge") as ledger:
+    collect, judge, train = (one_of_each(ledger_path, role) for role in ("collect", "judge", "train"))
+    with one_of_each(ledger_path, "serve") as ledger:
         seen: list[str] = []
-        ledger.db.set_trace_callback(seen.append)
-        ledger.new_turns(1), ledger.open_turns(), ledger.new_endings(1), ledger.unjudged(1), ledger.late_feedback(1)
+        for each in (ledger, collect, judge, train):
+            each.db.set_trace_callback(seen.append)
+        collect.new_turns(1), collect.open_turns(), collect.new_endings(1), judge.unjudged(1), judge.late_feedback(1)
         (
-            ledger.untrained(1),
-            ledger.live_version(),
+            train.untrained(1),
+            LiveVersions(ledger).live(),
             ledger.session("s", "u"),
             ledger.has_session("s", "u"),
             ledger.verdict("t"),
         )
         ledger.session_users("s"), ledger.opted_out("s", "u")
         ledger.recall("t", within=4)
-        ledger.db.set_trace_callback(None)
+        for each in (ledger, collect, judge, train):
+            each.db.set_trace_callback(None)
         reads = [sql for sql in seen if sql.startswith("SELECT")]
         assert len(reads) > 10
         for sql in reads:
-            steps = [row[3] for row in ledger.rows(f"EXPLAIN QUERY PLAN {sql}")]
+            steps = [row["detail"] for row in ledger.rows(f"EXPLAIN QUERY PLAN {sql}")]
             scans = [
                 s
                 for s in steps
@@ -432,3 +488,63 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
                 )
             ]
             assert not scans, (sql, steps)
+
+
+def of_layout_6(path: Path) -> None:
+    """A ledger as the release before this layout wrote it."""
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript((Path(__file__).parent / "data" / "ledger_layout_6.sql").read_text())
+        db.execute("PRAGMA user_version = 6")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def test_a_ledger_of_layout_6_opens_with_its_states_as_fields_and_goes_on(ledger_path: Path) -> None:
+    of_layout_6(ledger_path)
+    one, two = "01a00000000000000000000001", "01a00000000000000000000002"
+    with one_of_each(ledger_path, "train") as train, one_of_each(ledger_path, "judge") as judge:
+        found = [(v.number, v.state, v.origin, v.source, v.request) for v in train.versions()]
+        assert found == [
+            (0, "live", "trained", None, None),
+            (1, "live", "checkpoint", "/elsewhere/versions/000007", None),
+            (2, "rolled back", "trained", None, None),
+            (3, "live", "rollback", None, None),
+        ]
+        assert LiveVersions(train).live().number == 3
+        assert (train.pinned(), train.pinned_turns(), train.paused()) == ({1}, [two], "a look first")
+        asked = [(r.seq, r.command, r.version, r.turn) for r in train.new_requests(9)]
+        assert asked == [
+            (2, "pin version", 2, None),
+            (3, "pin version", 1, None),
+            (4, "unpin version", 2, None),
+            (5, "pin turn", None, two),
+            (6, "pause", None, None),
+        ]
+        assert [(d.decision, d.against) for d in train.gate_decisions(2)] == [("promote", 1)]
+        assert (train.trained_in(one), train.last_step().number) == (8, 8)
+        [late] = judge.late_feedback(9)
+        assert (late.turn.id, late.feedback[0].hint) == (two, "Say it in French, please.")
+        assert submit_request(ledger_path, "resume") == 7
+        assert VersionManager(train).roll_back(2, "better after all", request=8).number == 4
+        assert (train.version_of_request(8).adapter, train.paused()) == (train.version(2).adapter, None)
+
+
+def test_nothing_is_read_or_requested_in_an_older_layout_and_the_remedy_is_given(ledger_path: Path) -> None:
+    of_layout_6(ledger_path)
+    before = ledger_path.read_bytes()
+    with pytest.raises(LedgerError, match="older layout than this release reads; start 'openclaw-rl up' once"):
+        LedgerReader(ledger_path)
+    with pytest.raises(LedgerError, match="older layout than this release reads; start 'openclaw-rl up' once"):
+        submit_request(ledger_path, "pause")
+    assert ledger_path.read_bytes() == before
+
+
+def test_a_checkpoint_is_known_again_by_its_directory_in_a_ledger_of_layout_6(ledger_path: Path) -> None:
+    of_layout_6(ledger_path)
+    same, other = (
+        Checkpoint(directory=Path("/elsewhere/versions") / name, base="b", progress=TrainingProgress())
+        for name in ("000007", "7")
+    )
+    with one_of_each(ledger_path, "train") as train:
+        assert not checkpoints.to_be_adopted(same, train.versions())
+        with pytest.raises(ConfigError, match="this run has versions of its own already"):
+            checkpoints.to_be_adopted(other, train.versions())

@@ -9,28 +9,31 @@ from typing import Any
 
 import pytest
 import torch
-from stories import judged, settled, turned
+from defaults import loss_settings
 from test_local_models import embedded, quiet  # noqa: F401 (a fixture)
 from test_local_trainer import SHAPES, by_tree, lesson, order, same_files, some_batch, version, worker
 from tiny import save_tiny, tiny
 from torch import Tensor
+from training import train_loop
 
-from openclaw_rl.backends.local import models, train_forward, train_publish
-from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.chat import Chat, ends_of
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.events import Finished
-from openclaw_rl.backends.local.jobs import Writing
-from openclaw_rl.backends.local.train_batch import collate
-from openclaw_rl.backends.local.train_worker import Order
-from openclaw_rl.ports import Trained
-from openclaw_rl.store import Ledger
+from openclaw_rl.backends.hf import models
+from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
+from openclaw_rl.backends.local.engine.engine import Engine
+from openclaw_rl.backends.local.engine.events import Finished
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of
+from openclaw_rl.backends.local.engine.sequences import Generation
+from openclaw_rl.backends.local.training import forward as train_forward
+from openclaw_rl.backends.local.training import manifest as train_manifest
+from openclaw_rl.backends.local.training.batch import collate
+from openclaw_rl.backends.local.training.messages import StepRequest
+from openclaw_rl.ports import StepResult
+from openclaw_rl.store import TrainLedger
+from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.loop import TrainLoop
-from openclaw_rl.train.losses import LossSettings
-from openclaw_rl.train.samples import Rules
-from openclaw_rl.types import Completion, Drop, Hint, Message, Prompt, Sample, Sampling, Step, Version
+from openclaw_rl.types import Completion, Drop, Message, Prompt, Sample, Sampling, Step, Version
+from openclaw_rl.versions import LiveVersions
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def ran(shape: str, dtype: torch.dtype, *, tree: bool) -> tuple[Tensor, Tensor]:
         assert train_forward.enable_tree(student) is None
         assert train_forward.enable_tree(base) is None
     batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float32)
-    settings = LossSettings(hint_selection="shortest")  # one that rounding cannot tip over
+    settings = loss_settings(hint_selection="shortest")  # one that rounding cannot tip over
     found, _, _ = by_tree(student, base, batch, settings, k=4, budget=None, tree=tree)
     return found.current.detach().double(), gradients(student)
 
@@ -90,27 +93,25 @@ class Here:
 
     async def stop(self) -> None: ...
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         if self._dies == "before the step":
             raise Died
         if self._dies == "while it is written":
             Path(target).parent.mkdir(parents=True, exist_ok=True)
             (Path(target).parent / f".{Path(target).name}.1.tmp").mkdir()
             raise Died
-        done = self._worker.step(Order(samples=tuple(samples), number=number, parent=parent, target=target))
+        done = self._worker.step(StepRequest(samples=tuple(samples), number=number, parent=parent, target=target))
         if self._dies == "after it is written":
             raise Died
         return done
 
 
-class Run:
+class Run(TemporaryLedger):
     """A ledger with three batches to train, and a loop that is begun anew whenever it dies."""
 
     def __init__(self, root: Path, folder: str) -> None:
-        self.root, self.folder = root, folder
-        serve, collect, judge = (
-            Ledger(root / "ledger.db", writer=w, sync="normal") for w in ("serve", "collect", "judge")
-        )
+        super().__init__(root)
+        self.root, self.model = root, folder
         for at, one in enumerate(lesson() * 2):
             done = Completion(
                 reply=Message(role="assistant", content="x"),
@@ -121,23 +122,12 @@ class Run:
                 finish="stop",
                 version=0,
             )
-            turn = turned(id=f"t{at}", prompt=one.prompt, completion=done)
-            serve.add_turn(turn)
-            collect.settle([settled(turn)], [], turns_read=serve.newest("turns"))
-            hints = (Hint(text="w9 w9 w8 w7"),) if at % 2 else ()
-            judge.add_verdicts([judged(turn, 1.0 if at % 3 else -1.0, hints=hints)])
-        self.train = Ledger(root / "ledger.db", writer="train", sync="normal")
+            hints = ("w9 w9 w8 w7",) if at % 2 else ()
+            self.add(1.0 if at % 3 else -1.0, *hints, id=f"t{at}", prompt=one.prompt, completion=done)
 
     def begin(self, dies: str | None = None) -> TrainLoop:
-        return TrainLoop(
-            Mortal(self.train, dies),  # type: ignore[arg-type]
-            Here(self.folder, dies),
-            base="tiny",
-            directory=self.root / "versions",
-            rules=Rules(),
-            batch_size=2,
-            max_wait=0.0,
-        )
+        ledger = Mortal(self.train, dies)
+        return train_loop(ledger, Here(self.model, dies), self.root, base="tiny", max_wait=0.0)  # type: ignore[arg-type]
 
     async def through(self, dies: str | None = None, at: int = 0) -> tuple[str, dict[str, float]]:
         """All three steps; with ``dies``, the process dies there in step ``at`` and another goes on."""
@@ -150,7 +140,7 @@ class Run:
             while self._taken() < number:
                 await loop.tick()
         await loop.tick()
-        live, last = self.train.live_version(), self.train.last_step()
+        live, last = LiveVersions(self.train).live(), self.train.last_step()
         assert live is not None
         assert last is not None
         assert (live.number, last.number) == (3, 3)
@@ -164,7 +154,7 @@ class Run:
 class Mortal:
     """A ledger whose writer may die before it writes a step, or right after."""
 
-    def __init__(self, ledger: Ledger, dies: str | None) -> None:
+    def __init__(self, ledger: TrainLedger, dies: str | None) -> None:
         self._ledger, self._dies = ledger, dies
 
     def __getattr__(self, name: str) -> Any:
@@ -198,15 +188,15 @@ async def test_a_run_that_dies_anywhere_ends_with_the_same_weights_optimizer_and
 
 
 def _states_equal(a: str, b: str) -> bool:
-    found = [torch.load(Path(one) / train_publish.STATE, weights_only=True) for one in (a, b)]
+    found = [torch.load(Path(one) / train_manifest.STATE, weights_only=True) for one in (a, b)]
     moments = [[value for entry in state["optimizer"]["state"].values() for value in entry.values()] for state in found]
     same = all(torch.equal(x, y) for x, y in zip(*moments, strict=True))
     return same and torch.equal(found[0]["random"]["cpu"], found[1]["random"]["cpu"])
 
 
 def test_optimizer_state_in_main_memory_changes_nothing(folder: str, tmp_path: Path) -> None:
-    def two(where: str, **dials: Any) -> str:
-        trainer = worker(folder, **dials)
+    def two(where: str, **settings: Any) -> str:
+        trainer = worker(folder, **settings)
         first = trainer.step(order(lesson(), tmp_path / where / "v1"))
         done = trainer.step(order(lesson(), tmp_path / where / "v2", number=2, parent=version(1, first.adapter)))
         return str(done.adapter)
@@ -217,18 +207,17 @@ def test_optimizer_state_in_main_memory_changes_nothing(folder: str, tmp_path: P
 # --- the engine's own log-probs
 
 
-@pytest.mark.slow
 def test_on_policy_replies_of_the_embedded_model_are_as_likely_to_the_trainer_as_to_the_engine(
     embedded: Path,  # noqa: F811 (the fixture)
     tmp_path: Path,
 ) -> None:
     loaded = models.load("embedded", cache_dir=embedded, device="cpu", dtype="float32", progress=quiet)
-    chat = Chat(loaded.tokenizer, ends_of(loaded.model, loaded.tokenizer))
+    chat = ChatTemplate(loaded.tokenizer, ends_of(loaded.model, loaded.tokenizer))
     asked = [Prompt(messages=(Message(role="user", content=text),)) for text in ("What is tea?", "Why?")]
-    engine = Engine(brain_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=4)
+    engine = Engine(model_runner_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=4)
     sampling = Sampling(temperature=0.8, max_tokens=12, seed=5)
     for at, prompt in enumerate(asked):
-        job = Writing.of(at, 0, chat.encode(prompt), sampling, context=512, ends=chat.ends, decode=chat.decode)
+        job = Generation.of(at, 0, chat.encode(prompt), sampling, context=512, ends=chat.ends, decode=chat.decode)
         engine.submit(job)
     done: dict[int, Finished] = {}
     while not engine.idle:
@@ -249,8 +238,7 @@ def test_on_policy_replies_of_the_embedded_model_are_as_likely_to_the_trainer_as
         )
         for at, prompt in enumerate(asked)
     ]
-    loader = "openclaw_rl.backends.local.models:load"
-    trainer = worker("embedded", cache_dir=embedded, loader=loader, dtype="float32", lora_rank=1, kl_coef=0.0)
+    trainer = worker("embedded", cache_dir=embedded, loader=models.load, dtype="float32", lora_rank=1, kl_coef=0.0)
     step = trainer.step(order(samples, tmp_path / "v1", base="embedded"))
     assert step.skipped is None
     assert step.metrics["kept"] == sum(len(one.reply_tokens) for one in samples)

@@ -5,55 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from stories import judged, settled, turned
+from training import Story
 
+from openclaw_rl.app.operations import roll_back_now
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
-from openclaw_rl.errands import roll_back_now
 from openclaw_rl.errors import LedgerError, NotInLedger
-from openclaw_rl.ports import Decision, Ruling, Trained
-from openclaw_rl.store import Ledger, ask
-from openclaw_rl.train.loop import TrainLoop, roll_back
-from openclaw_rl.train.samples import Rules
-from openclaw_rl.types import Hint, Sample, Turn, Version
+from openclaw_rl.ports import Decision, GateDecision, StepResult
+from openclaw_rl.store import submit_request
+from openclaw_rl.types import Sample, Version
+from openclaw_rl.versions import LiveVersions, VersionManager
 
 pytestmark = pytest.mark.anyio
-
-
-class Story:
-    """A ledger with every writer at hand, and a clock that stands still."""
-
-    def __init__(self, root: Path, trainer: object | None = None) -> None:
-        self.root = root
-        self.now = 1000.0
-        self.serve, self.collect, self.judge, self.train = (
-            Ledger(root / "ledger.db", writer=writer, sync="normal")
-            for writer in ("serve", "collect", "judge", "train")
-        )
-        self.loop = self.begin(trainer or FakeTrainer())
-
-    def begin(self, trainer: object, base: str = "fake", **more: object) -> TrainLoop:
-        return TrainLoop(
-            self.train,
-            trainer,
-            base=base,
-            directory=self.root / "versions",
-            **{"rules": Rules(), "batch_size": 2, **more},
-            max_wait=600.0,
-            idle=60.0,
-            clock=lambda: self.now,
-        )  # type: ignore[arg-type]
-
-    def said(self, score: float | None, hint: str | Hint | None = None, *, kind: str = "main", **turn_is: Any) -> str:
-        turn = turned(at=self.now, **turn_is)
-        self.serve.add_turn(turn)
-        self.collect.settle([settled(turn, at=self.now, kind=kind)], [], turns_read=self.serve.newest("turns"))
-        hints = (hint if isinstance(hint, Hint) else Hint(text=hint),) if hint else ()
-        self.judge.add_verdicts([judged(turn, score, hints=hints, at=self.now)])
-        return turn.id
 
 
 async def test_a_full_batch_becomes_a_version_that_is_live(tmp_path: Path) -> None:
@@ -64,7 +29,7 @@ async def test_a_full_batch_becomes_a_version_that_is_live(tmp_path: Path) -> No
     second = story.said(1.0)
     assert await story.loop.tick() == 2
     assert story.train.step(1).turns == tuple(sorted((first, second)))
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert (live.number, live.parent, live.step) == (1, 0, 1)
     assert read_rules(live.adapter) == ("Be brief, please.",)
     assert await story.loop.tick() == 0
@@ -76,7 +41,7 @@ async def test_a_user_who_stops_talking_still_gets_what_was_learned(tmp_path: Pa
     assert await story.loop.tick() == 0
     story.now += 61
     assert await story.loop.tick() == 1
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
 
 
 async def test_a_turn_without_signal_is_dropped_with_a_reason_and_counted(tmp_path: Path) -> None:
@@ -103,7 +68,7 @@ class Failing:
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         Path(target).mkdir(parents=True)
         raise RuntimeError("out of memory")
 
@@ -115,12 +80,12 @@ async def test_a_step_that_fails_uses_up_no_turn_and_is_tried_again(tmp_path: Pa
         await story.loop.tick()
     assert story.train.last_step() is None
     assert await story.begin(FakeTrainer()).tick() == 2
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
 
 
 class Alarmed(Failing):
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
-        return Trained(adapter=None, metrics={"gap": 0.2}, seconds=0.1, skipped="gap mean 0.2 > 0.05")
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
+        return StepResult(adapter=None, metrics={"gap": 0.2}, seconds=0.1, skipped="gap mean 0.2 > 0.05")
 
 
 async def test_a_skipped_step_is_written_with_its_reason_and_makes_no_version(tmp_path: Path) -> None:
@@ -135,9 +100,9 @@ async def test_a_candidate_that_a_crash_left_undecided_is_promoted_at_the_next_s
     story = Story(tmp_path)
     await story.loop.tick()
     story.train.add_version(Version(number=1, parent=0, base="fake", adapter=str(tmp_path / "a"), step=None))
-    assert story.train.live_version().number == 0
+    assert LiveVersions(story.train).live().number == 0
     await story.begin(FakeTrainer()).tick()
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
 
 
 async def test_a_run_of_other_weights_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -160,7 +125,7 @@ async def test_who_asks_for_a_rollback_is_told_of_it_and_not_of_a_version_that_g
     story.train.add_version(Version(number=2, parent=1, base="fake", adapter="two", state="live", note="step 2"))
     await asyncio.sleep(0.3)
     assert not asked.done()
-    roll_back(story.train, to=None, why="too terse")
+    VersionManager(story.train).roll_back(None, "too terse", request=requests[0].seq)
     story.train.done_requests(requests[0].seq)
     assert (await asked).note == "rollback from 2 to 1: too terse"
 
@@ -173,7 +138,7 @@ async def test_a_rollback_does_not_wait_for_a_step_and_what_the_step_makes_is_no
             super().__init__()
             self.begun, self.go_on = asyncio.Event(), asyncio.Event()
 
-        async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+        async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
             if number == 2:
                 self.begun.set()
                 await self.go_on.wait()
@@ -186,15 +151,15 @@ async def test_a_rollback_does_not_wait_for_a_step_and_what_the_step_makes_is_no
     story.said(-1.0, "Rule two, please."), story.said(-1.0, "Rule two, please.")
     tick = asyncio.ensure_future(story.loop.tick())
     await slow.begun.wait()
-    request = ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    request = submit_request(tmp_path / "ledger.db", "rollback", reason="too terse")
     while not story.train.carried_out(request):
         await asyncio.sleep(0.01)
     assert not tick.done()
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert (live.number, live.adapter, live.note) == (2, None, "rollback from 1 to 0: too terse")
     slow.go_on.set()
     await tick
-    assert story.train.live_version() == live
+    assert LiveVersions(story.train).live() == live
     assert (story.train.version(3).parent, story.train.version(3).state) == (1, "refused")
 
 
@@ -215,11 +180,11 @@ async def test_a_rollback_does_not_wait_for_a_trainer_that_starts(tmp_path: Path
     tick = asyncio.ensure_future(story.loop.tick())
     await loading.begun.wait()
     story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
-    request = ask(tmp_path / "ledger.db", "rollback", {})
+    request = submit_request(tmp_path / "ledger.db", "rollback")
     while not story.train.carried_out(request):
         await asyncio.sleep(0.01)
     assert not tick.done()
-    assert story.train.live_version().adapter is None
+    assert LiveVersions(story.train).live().adapter is None
     loading.go_on.set()
     await tick
 
@@ -230,11 +195,13 @@ async def test_a_rollback_during_an_examination_undoes_its_ruling(tmp_path: Path
 
         begun, go_on = asyncio.Event(), asyncio.Event()
 
-        async def rule(self, candidate: Version, live: Version) -> Ruling:
+        async def decide(self, candidate: Version, live: Version) -> GateDecision:
             if live.number:
                 self.begun.set()
                 await self.go_on.wait()
-            return Ruling(version=candidate.number, against=live.number, decision="promote", reason="", evidence={})
+            return GateDecision(
+                version=candidate.number, against=live.number, decision="promote", reason="", evidence={}
+            )
 
     gate, story = Thorough(), Story(tmp_path)
     loop = story.begin(FakeTrainer(), gate=gate)
@@ -244,13 +211,13 @@ async def test_a_rollback_during_an_examination_undoes_its_ruling(tmp_path: Path
         if rule == "Rule one, please.":
             await tick
     await gate.begun.wait()
-    request = ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    request = submit_request(tmp_path / "ledger.db", "rollback", reason="too terse")
     while not story.train.carried_out(request):
         await asyncio.sleep(0.01)
     gate.go_on.set()
     await tick
     await loop.tick()
-    assert story.train.live_version().note == "rollback from 1 to 0: too terse"
+    assert LiveVersions(story.train).live().note == "rollback from 1 to 0: too terse"
     assert story.train.version(2).state == "refused"
 
 
@@ -260,24 +227,26 @@ async def test_a_rollback_is_a_new_version_with_old_weights_and_a_second_one_goe
         story.said(-1.0, rule), story.said(-1.0, rule)
         await story.loop.tick()
     one, two = story.train.version(1), story.train.version(2)
-    ask(tmp_path / "ledger.db", "rollback", {"why": "too terse"})
+    submit_request(tmp_path / "ledger.db", "rollback", reason="too terse")
     assert await story.loop.tick() == 1
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert (live.number, live.adapter, live.note) == (3, one.adapter, "rollback from 2 to 1: too terse")
     assert story.train.version(2).state == "rolled back"
     assert story.train.version(2).adapter == two.adapter
-    assert roll_back(story.train, to=None, why="further").adapter is None
-    with pytest.raises(NotInLedger, match="bare base is live"):
-        roll_back(story.train, to=None, why="further")
-    assert roll_back(story.train, to=2, why="it was good after all").adapter == two.adapter
+    assert VersionManager(story.train).roll_back(None, "further").adapter is None
+    with pytest.raises(NotInLedger, match="base model is live"):
+        VersionManager(story.train).roll_back(None, "further")
+    assert VersionManager(story.train).roll_back(2, "it was good after all").adapter == two.adapter
 
 
 class Undecided:
     """A gate that lets the first version pass and cannot decide on any other."""
 
-    async def rule(self, candidate: Version, live: Version) -> Ruling:
+    async def decide(self, candidate: Version, live: Version) -> GateDecision:
         decision: Decision = "promote" if candidate.number == 1 else "hold"
-        return Ruling(version=candidate.number, against=live.number, decision=decision, reason="so it is", evidence={})
+        return GateDecision(
+            version=candidate.number, against=live.number, decision=decision, reason="so it is", evidence={}
+        )
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -290,21 +259,21 @@ async def test_a_held_version_is_refused_once_what_it_was_trained_from_is_rolled
         story.said(-1.0, rule), story.said(-1.0, rule)
         await loop.tick()
     assert [story.train.version(n).state for n in (1, 2)] == ["live", "candidate"]
-    roll_back(story.train, to=None, why="too terse")
+    VersionManager(story.train).roll_back(None, "too terse")
     if deleted:
         story.train.set_state(1, "deleted", "retention")
     await loop.tick()
     assert story.train.version(2).state == "refused"
-    assert story.train.live_version().number == 3
+    assert LiveVersions(story.train).live().number == 3
 
 
 async def test_a_request_that_cannot_be_met_does_not_block_the_next(tmp_path: Path) -> None:
     story = Story(tmp_path)
     await story.loop.tick()
-    ask(tmp_path / "ledger.db", "rollback", {"to": 99})
-    ask(tmp_path / "ledger.db", "rollback", {"to": 0})
+    submit_request(tmp_path / "ledger.db", "rollback", version=99)
+    submit_request(tmp_path / "ledger.db", "rollback", version=0)
     assert await story.loop.tick() == 2
-    assert story.train.live_version().number == 1
+    assert LiveVersions(story.train).live().number == 1
     assert await story.loop.tick() == 0
 
 
@@ -319,163 +288,7 @@ async def test_three_alarms_in_a_row_pause_training_until_a_person_resumes_it(tm
     [alarm] = (await story.loop.status())["alarms"]
     assert "training is paused: 3 alarms" in alarm["what"]
     assert await story.begin(FakeTrainer()).tick() == 0, "a restart does not forget it"
-    ask(tmp_path / "ledger.db", "resume", {})
+    submit_request(tmp_path / "ledger.db", "resume")
     loop = story.begin(FakeTrainer())
     assert await loop.tick() == 3
-    assert story.train.live_version().number == 1
-
-
-class Plays:
-    """A world's plays of one task, each turn settled and judged when told."""
-
-    def __init__(self, story: Story) -> None:
-        self.story, self.counts, self.open = story, dict[str, int](), dict[str, Turn]()
-
-    def reply(self, play: str, group: str = "g") -> None:
-        """The play answers: its turn before this one, if any, is settled by it."""
-        self.settle(play)
-        turn = turned(at=self.story.now, session=play, group=group)
-        self.story.serve.add_turn(turn)
-        self.open[play] = turn
-
-    def settle(self, play: str, reward: float | None = None, ended: str | None = None) -> None:
-        turn = self.open.pop(play, None)
-        if turn is None:
-            return
-        index = self.counts[play] = self.counts.get(play, -1) + 1
-        outcome = settled(turn, session=play, index=index, ended=ended, at=self.story.now)
-        self.story.collect.settle([outcome], [], turns_read=self.story.serve.newest("turns"))
-        score = reward if reward is not None else 0.0
-        self.story.judge.add_verdicts([judged(turn, score, source="environment", at=self.story.now)])
-
-    def end(self, play: str, reward: float) -> None:
-        self.settle(play, reward, "done")
-
-
-async def test_a_group_trains_when_all_its_plays_have_ended_and_been_judged(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    plays = Plays(story)
-    loop = story.begin(FakeTrainer(), rules=Rules(advantage="group"), batch_size=1, group_size=3)
-    plays.reply("p1"), plays.reply("p2")
-    plays.end("p1", 1.0)
-    assert await loop.tick() == 0, "one of three has ended"
-    plays.reply("p2")
-    plays.end("p2", 0.0)
-    assert await loop.tick() == 0, "the third has not begun"
-    plays.reply("p3")
-    assert await loop.tick() == 0, "the third has not ended"
-    plays.end("p3", 0.5)
-    assert await loop.tick() == 4
-    found = sorted(
-        (story.train.turn(turn).session, story.train.outcome(turn).index, part["advantage"])
-        for turn, part in story.train.step(1).parts.items()
-    )
-    # step 0: rewards 1, 0, 0.5 against their mean 0.5; step 1: p2 alone, against itself
-    assert found == [("p1", 0, 0.5), ("p2", 0, -0.5), ("p2", 1, 0.0), ("p3", 0, 0.0)]
-
-
-async def test_a_play_that_never_comes_holds_its_group_up_only_for_a_while(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    plays = Plays(story)
-    loop = story.begin(FakeTrainer(), rules=Rules(advantage="group"), batch_size=1, group_size=2)
-    plays.reply("p1"), plays.end("p1", 1.0)
-    plays.reply("q1", "h"), plays.reply("q2", "h"), plays.end("q1", 1.0), plays.end("q2", 0.0)
-    assert await loop.tick() == 2, "the other group is whole and does not wait"
-    assert sorted(part["advantage"] for part in story.train.step(1).parts.values()) == [-0.5, 0.5]
-    assert await loop.tick() == 0
-    story.now += 61  # nobody plays any more
-    assert await loop.tick() == 1
-
-
-async def test_what_was_known_of_each_sample_is_written_with_its_step(tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    first, second = story.said(-1.0, "Be brief, please."), story.said(1.0)
-    await story.loop.tick()
-    parts = story.train.step(1).parts
-    assert parts[first] == {"advantage": -1.0, "hints": 1.0, "lag": 0.0}
-    assert parts[second] == {"advantage": 1.05, "hints": 0.0, "lag": 0.0}
-
-
-class Counting(FakeTrainer):
-    calls = 0
-
-    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
-        self.calls += 1
-        return await super().step(samples, **more)
-
-
-async def test_rewards_that_are_all_equal_take_no_step_make_no_version_and_are_no_alarm(tmp_path: Path) -> None:
-    trainer = Counting()
-    story = Story(tmp_path, trainer)
-    plays = Plays(story)
-    loop = story.begin(trainer, rules=Rules(advantage="group"), batch_size=2, group_size=2)
-    for group in ("g", "h", "i"):
-        for play in (f"{group}1", f"{group}2"):
-            plays.reply(play, group), plays.end(play, 1.0)
-        assert await loop.tick() == 2
-    assert trainer.calls == 0
-    assert {story.train.step(n).skipped for n in (1, 2, 3)} == {"every advantage is zero and there is no hint"}
-    assert [v.number for v in story.train.versions()] == [0]
-    assert story.train.paused() is None, "three in a row, and none of them an alarm"
-
-
-class Attentive(FakeTrainer):
-    """Notes what taught each turn."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.taught: dict[str, list[str]] = {}
-
-    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
-        self.taught |= {one.turn: [t.messages[-1].content.split("\n\n")[1] for t in one.teachers] for one in samples}
-        return await super().step(samples, **more)
-
-
-async def test_a_rule_goes_on_teaching_its_users_next_turns_for_as_long_as_asked(tmp_path: Path) -> None:
-    trainer = Attentive()
-    story = Story(tmp_path, trainer)
-    loop = story.begin(trainer, rules=Rules(remember=2), batch_size=1)
-    vague = Hint(text="Please be clearer.", vague=True)
-    first, other = story.said(-1.0, "Be brief, please."), story.said(-1.0, vague, user="u2")
-    thanked, cross, late = story.said(1.0), story.said(-1.0), story.said(1.0)
-    while await loop.tick():
-        pass
-    assert trainer.taught == {
-        first: ["Be brief, please."],
-        other: ["Please be clearer."],
-        thanked: ["Be brief, please."],
-        cross: ["Be brief, please."],
-        late: [],
-    }
-    source = {
-        turn: story.train.step(story.train.trained_in(turn) or 0).parts[turn].get("recalled")
-        for turn in (first, thanked)
-    }
-    assert source == {first: None, thanked: first}
-
-
-async def test_the_newest_rule_stands_and_nothing_is_recalled_from_what_may_not_teach(tmp_path: Path) -> None:
-    trainer = Attentive()
-    story = Story(tmp_path, trainer)
-    loop = story.begin(trainer, rules=Rules(remember=9), batch_size=1)
-    story.said(-1.0, "Be brief, please.")
-    story.said(-1.0, "Use lists instead.")
-    vague = story.said(-1.0, Hint(text="Please be clearer.", vague=True))
-    story.said(-1.0, "Sing it to me.", kind="side")
-    story.said(-1.0, "Shout it at me.", trainable=False)
-    last = story.said(1.0)
-    while await loop.tick():
-        pass
-    assert trainer.taught[last] == trainer.taught[vague] == ["Use lists instead."]
-    assert len(trainer.taught) == 4, "neither the side turn nor the one kept out is trained"
-
-
-async def test_without_the_dial_a_rule_teaches_its_own_turn_alone(tmp_path: Path) -> None:
-    trainer = Attentive()
-    story = Story(tmp_path, trainer)
-    loop = story.begin(trainer, batch_size=1)
-    story.said(-1.0, "Be brief, please.")
-    thanked = story.said(1.0)
-    while await loop.tick():
-        pass
-    assert trainer.taught[thanked] == []
+    assert LiveVersions(story.train).live().number == 1

@@ -9,18 +9,18 @@ from typing import Any
 
 import httpx2
 import pytest
-from stories import judged, settled, turned
+from training import sample_settings, train_loop
 
-from openclaw_rl.app import App
+from openclaw_rl.app.application import App
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, NotInLedger
-from openclaw_rl.store import Ledger, ask
-from openclaw_rl.train import retention
-from openclaw_rl.train.loop import TrainLoop, roll_back
-from openclaw_rl.train.retention import Policy, expired
-from openclaw_rl.train.samples import Rules
-from openclaw_rl.types import Hint, Version, VersionState
+from openclaw_rl.store import LedgerReader, TrainLedger, submit_request
+from openclaw_rl.testing import TemporaryLedger
+from openclaw_rl.train.loop import TrainLoop
+from openclaw_rl.types import Version
+from openclaw_rl.versions import LiveVersions, RetentionPolicy, VersionManager
+from openclaw_rl.versions.retention import expired
 
 pytestmark = pytest.mark.anyio
 
@@ -43,10 +43,10 @@ def gone(
     return expired(
         versions,
         live=versions[-1] if live is None else versions[live],
-        reigns=[(v.number, float(v.number)) for v in versions if v.state == "live"],
+        live_history=[(v.number, float(v.number)) for v in versions if v.state == "live"],
         pinned=pinned or set(),
         now=1000.0,
-        policy=Policy(**{"keep": 2, "interval": 10, "grace": 0.0, **policy}),
+        policy=RetentionPolicy(**{"keep": 2, "interval": 10, "grace": 0.0, **policy}),
     )
 
 
@@ -90,44 +90,34 @@ def test_a_version_that_was_live_a_moment_ago_stays_for_requests_in_flight() -> 
 # --- on disk
 
 
-class Story:
+class Story(TemporaryLedger):
     """A run that trains a rule at each call, with the clock at hand."""
 
     def __init__(self, root: Path, resume: Path | None = None, base: str = "fake", **policy: Any) -> None:
+        super().__init__(root)
         self.root, self.now = root, 4e9  # long after all that happens here
-        self.serve, self.collect, self.judge, self.train = (
-            Ledger(root / "ledger.db", writer=writer, sync="normal")
-            for writer in ("serve", "collect", "judge", "train")
-        )
         self.loop = self.begin(resume=resume, base=base, **policy)
 
     def begin(self, *, resume: Path | None = None, base: str = "fake", **policy: Any) -> TrainLoop:
-        return TrainLoop(
+        return train_loop(
             self.train,
             FakeTrainer(),
+            self.root,
             base=base,
-            directory=self.root / "versions",
-            rules=Rules(max_lag=99),
-            batch_size=1,
-            retain=Policy(**{"keep": 2, "interval": 100, "grace": 0.0, **policy}),
             resume=resume,
+            samples=sample_settings(max_lag=99),
+            batch_size=1,
+            retain=RetentionPolicy(**{"keep": 2, "interval": 100, "grace": 0.0, **policy}),
             clock=lambda: self.now,
         )
 
     async def learn(self, *rules: str) -> None:
         for rule in rules:
-            turn = turned()
-            self.serve.add_turn(turn)
-            self.collect.settle([settled(turn)], [], turns_read=self.serve.newest("turns"))
-            self.judge.add_verdicts([judged(turn, -1.0, hints=(Hint(text=rule),))])
+            self.add(-1.0, rule)
             await self.loop.tick()
 
     def folders(self) -> list[str]:
         return sorted(path.name for path in (self.root / "versions").iterdir())
-
-    def close(self) -> None:
-        for ledger in (self.serve, self.collect, self.judge, self.train):
-            ledger.close()
 
 
 def rules(count: int) -> list[str]:
@@ -142,27 +132,27 @@ async def test_old_weights_are_deleted_and_the_ledger_says_so(tmp_path: Path) ->
     assert (first.state, first.step) == ("deleted", 1)
     assert [state for state, _, _ in story.train.history(1)] == ["candidate", "live", "deleted"]
     assert story.train.step(1).turns, "what was learned, and from what, is known for ever"
-    assert story.train.live_version().number == 5
-    assert len(read_rules(story.train.live_version().adapter)) == 5
+    assert LiveVersions(story.train).live().number == 5
+    assert len(read_rules(LiveVersions(story.train).live().adapter)) == 5
 
 
 async def test_a_rollback_to_deleted_weights_is_refused_and_one_without_a_number_passes_them_by(tmp_path: Path) -> None:
     story = Story(tmp_path)
     await story.learn(*rules(5))
     with pytest.raises(NotInLedger, match="the weights of version 1 are no longer kept"):
-        roll_back(story.train, to=1, why="nostalgia")
-    assert story.train.live_version().number == 5
-    went = [roll_back(story.train, to=None, why="further").adapter for _ in range(3)]
+        VersionManager(story.train).roll_back(1, "nostalgia")
+    assert LiveVersions(story.train).live().number == 5
+    went = [VersionManager(story.train).roll_back(None, "further").adapter for _ in range(3)]
     assert [Path(adapter).name if adapter else None for adapter in went] == ["000004", "000003", None]
 
 
 async def test_a_pin_keeps_a_version_until_it_is_taken_off(tmp_path: Path) -> None:
     story = Story(tmp_path)
     await story.learn(*rules(1))
-    ask(tmp_path / "ledger.db", "pin", {"version": 1})
+    submit_request(tmp_path / "ledger.db", "pin version", version=1)
     await story.learn(*rules(4))
     assert "000001" in story.folders()
-    ask(tmp_path / "ledger.db", "unpin", {"version": 1})
+    submit_request(tmp_path / "ledger.db", "unpin version", version=1)
     await story.learn(*rules(1))
     assert "000001" not in story.folders()
 
@@ -190,23 +180,14 @@ async def test_weights_outside_the_runs_own_folder_are_never_touched(tmp_path: P
 
 
 def test_a_ledger_without_a_live_version_keeps_everything(tmp_path: Path) -> None:
-    class Empty:
-        def versions(self) -> list[Version]:
-            return []
-
-        def live_version(self) -> None:
-            return None
-
-        def reigns(self) -> list[tuple[int, float]]:
-            return []
-
-        def pinned(self) -> set[int]:
-            return set()
-
-        def set_state(self, version: int, state: VersionState, reason: str) -> None:
-            raise AssertionError("nothing may change")
-
-    assert retention.tidy(Empty(), tmp_path, policy=Policy(), now=0.0) == 0
+    kept = tmp_path / "versions" / "000001"
+    kept.mkdir(parents=True)
+    with TrainLedger(tmp_path / "ledger.db", sync="normal") as ledger:
+        ledger.add_version(Version(number=1, parent=0, base="fake", adapter=str(kept), state="refused"))
+        policy = RetentionPolicy(keep=2, interval=10)
+        assert VersionManager(ledger).retain(tmp_path / "versions", policy, now=4e9) == 0
+        assert ledger.version(1).state == "refused"
+    assert kept.is_dir()
 
 
 # --- going on from a checkpoint
@@ -222,11 +203,11 @@ async def trained(root: Path, count: int = 3) -> Path:
 
 async def test_a_fresh_run_goes_on_from_anothers_version_with_its_count_and_its_baselines(tmp_path: Path) -> None:
     source = await trained(tmp_path / "first")
-    with Ledger(tmp_path / "first" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "first" / "ledger.db") as ledger:
         before = ledger.last_step().baselines["u1"].mean
     story = Story(tmp_path / "second", resume=source)
     await story.loop.tick()
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert (live.number, live.parent, live.state, live.note) == (1, 0, "live", f"resumed from {source}")
     shutil.rmtree(tmp_path / "first")  # it is a copy: what becomes of the original is of no concern
     assert len(read_rules(live.adapter)) == 3
@@ -234,8 +215,8 @@ async def test_a_fresh_run_goes_on_from_anothers_version_with_its_count_and_its_
     step = story.train.last_step()
     assert step.number == 4, "the count goes on"
     assert step.baselines["u1"].mean == pytest.approx(0.95 * before - 0.05)
-    assert story.train.live_version().parent == 1
-    assert len(read_rules(story.train.live_version().adapter)) == 4
+    assert LiveVersions(story.train).live().parent == 1
+    assert len(read_rules(LiveVersions(story.train).live().adapter)) == 4
 
 
 async def test_the_same_command_again_goes_on_where_the_run_stands(tmp_path: Path) -> None:
@@ -245,7 +226,7 @@ async def test_the_same_command_again_goes_on_where_the_run_stands(tmp_path: Pat
     story.loop = story.begin(resume=source)
     await story.learn("A fifth rule, please.")
     assert [v.number for v in story.train.versions()] == [0, 1, 2, 3]
-    assert len(read_rules(story.train.live_version().adapter)) == 5
+    assert len(read_rules(LiveVersions(story.train).live().adapter)) == 5
 
 
 async def test_a_copy_that_a_crash_cut_short_is_made_again(tmp_path: Path) -> None:
@@ -271,7 +252,7 @@ async def test_what_cannot_be_gone_on_from_is_refused_before_anything_is_written
     (source / "manifest.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"manifest.json is damaged: it holds no object"):
         Story(tmp_path / "d", resume=source)
-    with Ledger(tmp_path / "a" / "ledger.db") as ledger:
+    with LedgerReader(tmp_path / "a" / "ledger.db") as ledger:
         assert ledger.versions() == []
 
 
@@ -288,8 +269,14 @@ async def test_a_run_with_versions_of_its_own_is_not_given_anothers(tmp_path: Pa
 async def test_a_request_for_deleted_weights_is_told_so_and_the_live_version_goes_on(tmp_path: Path) -> None:
     await trained(tmp_path, 2)
     shutil.rmtree(tmp_path / "versions" / "000001")
-    dials = [f"run.dir={tmp_path}", "policy.backend=fake", "policy.model=fake", "train.backend=fake", "gate.mode=off"]
-    app = App(load(environ={}, sets=[*dials, "judge.kind=rules"]).config)
+    settings = [
+        f"run.dir={tmp_path}",
+        "policy.backend=fake",
+        "policy.model=fake",
+        "train.backend=fake",
+        "gate.mode=off",
+    ]
+    app = App(load(environ={}, sets=[*settings, "judge.kind=rules"]).config)
     transport = httpx2.ASGITransport(app=app.api)
     async with app.started(), httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         for model, status in (("fake@1", 404), ("fake@2", 200), ("fake", 200), ("fake@9", 404)):

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import judged, says, settled, turned
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.errors import ImportRefused
-from openclaw_rl.review import transcripts
-from openclaw_rl.store import Ledger
-from openclaw_rl.types import Hint
+from openclaw_rl.store import ImportLedger, LedgerReader
+from openclaw_rl.testing import TemporaryLedger, make_message
+from openclaw_rl.views import transcripts
 
 pytestmark = pytest.mark.anyio
 
@@ -32,13 +31,13 @@ TALK: dict[str, Any] = {
 }
 
 
-async def taken(path: Path, ledger_path: Path, **more: Any) -> transcripts.Report:
-    with Ledger(ledger_path, writer="import", sync="normal") as ledger:
+async def taken(path: Path, ledger_path: Path, **more: Any) -> transcripts.ImportReport:
+    with ImportLedger(ledger_path, sync="normal") as ledger:
         return await transcripts.import_file(ledger, path, FakePolicy(), user="u1", **more)
 
 
 def exported(ledger_path: Path) -> list[Any]:
-    with Ledger(ledger_path) as ledger:
+    with LedgerReader(ledger_path) as ledger:
         return list(transcripts.export(ledger))
 
 
@@ -66,13 +65,13 @@ async def test_a_conversation_goes_on_where_its_prompt_is_the_next_state_before(
     file = tmp_path / "talk.json"
     file.write_text(json.dumps(TALK))
     await taken(file, ledger_path)
-    with Ledger(ledger_path) as ledger:
+    with LedgerReader(ledger_path) as ledger:
         turns = [ledger.turn(one) for one in ledger.session("user_session_abc123", "u1")]
         assert [m.content for m in turns[1].prompt.messages] == ["Hi", "Hello there!", "Too long."]
         assert [m.content for m in turns[2].prompt.messages] == ["Title?"]
         assert all(turn.completion.scored for turn in turns), "these log-probs were computed, not sampled"
         assert len(turns[0].completion.logprobs) == len(turns[0].completion.reply_tokens) == len("Hello there!") + 1
-        assert ledger.recorded(turns[0].id).next_state == (says("user", "Too long."),)
+        assert ledger.recorded(turns[0].id).next_state == (make_message("user", "Too long."),)
         assert (turns[2].declared, turns[2].trainable) == ("side", False)
 
 
@@ -171,12 +170,9 @@ def test_a_large_file_needs_little_memory_even_with_a_broken_line_early() -> Non
 async def test_a_served_turn_comes_out_with_all_that_is_known_and_goes_in_again(
     tmp_path: Path, ledger_path: Path
 ) -> None:
-    serve, collect, judge = (Ledger(ledger_path, writer=w, sync="normal") for w in ("serve", "collect", "judge"))
-    turn = turned("Tell me")
-    serve.add_turn(turn)
-    collect.settle([settled(turn, session="found")], [], turns_read=1)
-    judge.add_verdicts([judged(turn, -1.0, hints=(Hint(text="Be brief, please."),))])
-    with Ledger(ledger_path) as ledger:
+    with TemporaryLedger(tmp_path) as ledger:
+        ledger.add(-1.0, "Be brief, please.", text="Tell me", outcome={"session": "found"})
+    with LedgerReader(ledger_path) as ledger:
         [row] = transcripts.export(ledger)
         [line] = transcripts.training_set(ledger)
     [said] = row["turns"]

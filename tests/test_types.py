@@ -8,10 +8,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import asked, replied, says, turned
 
 from openclaw_rl import types
 from openclaw_rl.errors import InvalidValue
+from openclaw_rl.testing import make_completion, make_message, make_prompt, make_turn
 from openclaw_rl.types import Feedback, Hint, Message, Prompt, Sample, Sampling, Step, ToolCall, Version, new_id
 
 logprob_lists = st.lists(st.floats(max_value=0.0, allow_infinity=False, allow_nan=False), max_size=20)
@@ -26,13 +26,13 @@ def test_ids_sort_by_the_time_they_were_made() -> None:
 
 def test_a_completion_keeps_one_logprob_per_reply_token() -> None:
     with pytest.raises(InvalidValue, match="logprobs: 1 log-probs for 2 reply tokens"):
-        replied(logprobs=(-0.5,))
+        make_completion(logprobs=(-0.5,))
 
 
 @pytest.mark.parametrize("bad", [0.5, math.nan, -math.inf, math.inf, 1e-9])
 def test_a_logprob_above_zero_or_not_finite_cannot_be_built(bad: float) -> None:
     with pytest.raises(InvalidValue, match="logprobs: a log-prob must be finite and at most 0"):
-        replied(logprobs=(-0.5, bad))
+        make_completion(logprobs=(-0.5, bad))
 
 
 @given(values=logprob_lists, extra=st.integers(1, 3))
@@ -40,15 +40,15 @@ def test_any_finite_logprobs_up_to_zero_are_kept_and_any_other_length_is_refused
     values: list[float], extra: int
 ) -> None:
     ids = tuple(range(len(values)))
-    assert replied(reply_tokens=ids, logprobs=tuple(values)).logprobs == tuple(values)
+    assert make_completion(reply_tokens=ids, logprobs=tuple(values)).logprobs == tuple(values)
     with pytest.raises(InvalidValue):
-        replied(reply_tokens=ids + (1,) * extra, logprobs=tuple(values))
+        make_completion(reply_tokens=ids + (1,) * extra, logprobs=tuple(values))
 
 
 @pytest.mark.parametrize("ids", [(-1,), (2**32,), (True,), (1.0,), [1]])
 def test_token_ids_are_plain_integers_in_range(ids: object) -> None:
     with pytest.raises(InvalidValue, match="prompt_tokens"):
-        replied(prompt_tokens=ids)
+        make_completion(prompt_tokens=ids)
 
 
 def test_a_version_without_a_parent_cannot_be_built_unless_it_is_the_base() -> None:
@@ -57,12 +57,12 @@ def test_a_version_without_a_parent_cannot_be_built_unless_it_is_the_base() -> N
         Version(number=3, parent=None, base="b")
     with pytest.raises(InvalidValue, match="parent: 3 is not below 3"):
         Version(number=3, parent=3, base="b")
-    with pytest.raises(InvalidValue, match="bare base"):
+    with pytest.raises(InvalidValue, match="base model"):
         Version(number=0, parent=None, base="b", adapter="a")
 
 
 def test_a_hint_goes_to_the_end_of_the_last_user_message_and_nowhere_else() -> None:
-    prompt = asked("first", "reply", "second")
+    prompt = make_prompt("first", "reply", "second")
     view = prompt.hinted("Be brief.")
     assert [m.content for m in view.messages] == ["first", "reply", "second\n\nBe brief."]
     assert [m.content for m in prompt.messages] == ["first", "reply", "second"]
@@ -70,7 +70,13 @@ def test_a_hint_goes_to_the_end_of_the_last_user_message_and_nowhere_else() -> N
 
 def test_a_hint_after_tool_results_still_goes_to_the_user() -> None:
     call = ToolCall(id="1", name="ls", arguments="{}")
-    prompt = Prompt(messages=(says("user", "look"), says("assistant", "", tool_calls=(call,)), says("tool", "a.txt")))
+    prompt = Prompt(
+        messages=(
+            make_message("user", "look"),
+            make_message("assistant", "", tool_calls=(call,)),
+            make_message("tool", "a.txt"),
+        )
+    )
     assert [m.content for m in prompt.hinted("No lists.").messages] == ["look\n\nNo lists.", "", "a.txt"]
 
 
@@ -105,7 +111,7 @@ def test_feedback_must_say_something_and_a_thumb_stays_in_its_range() -> None:
 
 
 def test_a_sample_without_any_signal_cannot_be_built() -> None:
-    turn = turned()
+    turn = make_turn()
     parts = {
         "turn": turn.id,
         "user": "u1",

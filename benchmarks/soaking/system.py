@@ -31,7 +31,7 @@ SETTINGS = {
     ),
     "local": ("policy.max_batch=8",),
 }
-ALWAYS = ("judge.kind=rules", "watch.mode=off", "serve.model_name=soak", "run.log_level=warning")
+ALWAYS = ("judge.kind=rules", "monitor.mode=off", "serve.model_name=soak", "run.log_level=warning")
 
 
 @dataclass

@@ -152,7 +152,7 @@ class Server(Process):
             "policy.generate": f"{HERE / 'scripted.py'}:generate",
             "policy.chat_template": str(HERE / "tools.jinja"),
             "policy.tool_format": "hermes",
-            "policy.temperature": "0.7",
+            "policy.sampling.temperature": "0.7",
             "train.batch_size": str(3 * len(keys)),  # most of the corrections, so that there is one step and no other
             "train.max_wait": "600",
             "train.idle_wait": "60",

@@ -28,7 +28,7 @@ from checks import Part, Row, check, session_key, table
 from processes import Gateway, Server, installed, plugin_tests
 from scripted import AFTER_COMPACTION, AFTER_RESET, FIRST, SECOND, THIRD, Said
 
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Message, Turn
 
 NAMES = {"plain": "without the plugin", "plugin": "with the plugin"}
@@ -224,7 +224,7 @@ def _settle(path: Path, *, quiet: float = 4.0, seconds: float = 60.0) -> None:
     """Until collect and judge have had nothing to do for a while; late side calls are waited for too."""
     last, since, deadline = "", time.monotonic(), time.monotonic() + seconds
     while time.monotonic() < deadline and time.monotonic() - since < quiet:
-        with Ledger(path) as ledger:
+        with LedgerReader(path) as ledger:
             now = str([ledger.newest(table) for table in ("turns", "outcomes", "verdicts")])
         if now != last:
             last, since = now, time.monotonic()
@@ -236,16 +236,15 @@ def _settle(path: Path, *, quiet: float = 4.0, seconds: float = 60.0) -> None:
 
 def _ledger(path: Path, user: str) -> tuple[list[Row], list[tuple[str, ...]]]:
     """The turns of one user, and of each step those that were this user's."""
-    with Ledger(path) as ledger:
-        ids = [name for (name,) in ledger.rows("SELECT id FROM turns WHERE user = ? ORDER BY seq", user)]
-        numbers = [
-            number for (number,) in ledger.rows("SELECT number FROM steps WHERE skipped IS NULL ORDER BY number")
-        ]
+    with LedgerReader(path) as ledger:
+        ids = [row["id"] for row in ledger.rows("SELECT id FROM turns WHERE user = ? ORDER BY seq", user)]
+        rows = ledger.rows("SELECT number FROM steps WHERE skipped IS NULL ORDER BY number")
+        numbers = [row["number"] for row in rows]
         steps = [tuple(turn for turn in ledger.step(number).turns if turn in set(ids)) for number in numbers]
         return [_row(ledger, ledger.turn(name)) for name in ids], [step for step in steps if step]
 
 
-def _row(ledger: Ledger, turn: Turn) -> Row:
+def _row(ledger: LedgerReader, turn: Turn) -> Row:
     outcome, verdict = ledger.outcome(turn.id), ledger.verdict(turn.id)
     users = [message.content for message in turn.prompt.messages if message.role == "user"]
     asked = _asked(turn.prompt.messages)

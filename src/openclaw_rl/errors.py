@@ -2,7 +2,7 @@
 
     OpenClawError
     ├── InvalidValue          a noun that cannot be built (also a ValueError)
-    ├── ConfigError           a dial that cannot be read
+    ├── ConfigError           a setting that cannot be read
     ├── PluginError           a name that leads nowhere, or to the wrong shape
     │   └── MissingExtra      an optional package is not installed
     ├── LedgerError           the ledger cannot be opened or written
@@ -51,7 +51,7 @@ class InvalidValue(OpenClawError, ValueError):
 
 
 class ConfigError(OpenClawError):
-    """A dial that cannot be read."""
+    """A setting that cannot be read."""
 
 
 class PluginError(OpenClawError):

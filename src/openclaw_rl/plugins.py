@@ -1,4 +1,4 @@
-"""One door: built-in names, installed entry points, ``module:attribute`` and ``file.py:attribute`` resolve alike.
+"""Plugins: built-in names, installed entry points, ``module:attribute`` and ``file.py:attribute`` resolve alike.
 
     policy, trainer, judge, env     something to build: a class, or a function that returns one, called by keyword
     rollout, generate, loss         a function, used as it is
@@ -13,10 +13,11 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from types import MethodType
 from typing import Any, Literal, get_args
 
 from openclaw_rl import ports
@@ -38,11 +39,11 @@ PORTS: Mapping[Kind, type] = {
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "policy": {
-        "local": "openclaw_rl.backends.local.policy:LocalPolicy",
+        "local": "openclaw_rl.backends.local.engine.policy:local_policy",
         "fake": "openclaw_rl.backends.fake:FakePolicy",
     },
     "trainer": {
-        "local": "openclaw_rl.backends.local.trainer:LocalTrainer",
+        "local": "openclaw_rl.backends.local.training.trainer:local_trainer",
         "fake": "openclaw_rl.backends.fake:FakeTrainer",
     },
     "judge": {
@@ -51,7 +52,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
     "env": {},
-    "rollout": {"play": "openclaw_rl.collect.episodes:play"},
+    "rollout": {
+        "episode": "openclaw_rl.envs.episodes:run_episode",
+        "play": "openclaw_rl.envs.episodes:run_episode",  # its former name
+    },
     "generate": {},
     "loss": {},
 }
@@ -90,18 +94,17 @@ def resolve(kind: Kind, name: str) -> Any:
         target = next((point.value for point in _entry_points(kind) if point.name == name), None)
     if target is None:
         raise PluginError(_unknown(kind, name))
-    thing = _attribute(kind, target)
+    thing = load(kind, target)
     if kind not in BUILT:
-        _refuse_wrong_function(kind, name, thing)
+        refuse_wrong_shape(kind, name, thing)
     elif not callable(thing):
         raise PluginError(f"{kind} {name!r} is {type(thing).__name__}, not a class or a function that builds one")
     return thing
 
 
-def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any] | None = None) -> Any:
+def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
     """Build the plugin from the offered arguments it names and all of ``options``; refuse it if its shape is wrong."""
     factory = resolve(kind, name)
-    options = dict(options or {})
     accepted = inspect.signature(factory).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
     for option in options:
@@ -109,7 +112,7 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
             near = difflib.get_close_matches(option, accepted, n=1)
             hint = f", did you mean {near[0]!r}?" if near else ""
             raise PluginError(f"{kind} {name!r} takes no option {option!r}{hint}; it takes {', '.join(accepted)}")
-    given = {key: value for key, value in offered.items() if takes_all or key in accepted} | options
+    given = {key: value for key, value in offered.items() if takes_all or key in accepted} | {**options}
     try:
         thing = factory(**given)
     except TypeError as error:
@@ -118,14 +121,40 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
     return thing
 
 
+def check(kind: Kind, name: str) -> None:
+    """Raise PluginError for what is wrong with a plugin, as far as it shows before it is built."""
+    thing = resolve(kind, name)
+    if kind in BUILT and inspect.isclass(thing):
+        methods = {member: expected for member, expected in _members(PORTS[kind]).items() if expected is not None}
+        _refuse(kind, name, _faults(thing, methods))
+
+
 def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
-    """Raise PluginError naming every part that the port asks for and this thing lacks."""
+    """Raise PluginError naming every part that the port asks for and this thing, or function, lacks."""
+    _refuse(kind, name, _faults(thing, _members(PORTS[kind])))
+
+
+def _faults(thing: Any, members: Mapping[str, Callable[..., Any] | None]) -> list[str]:
     faults = []
-    for member, expected in _members(PORTS[kind]).items():
-        if not hasattr(thing, member):
-            faults.append(f"it has no {member!r}")
+    for member, expected in members.items():
+        called = member == "__call__"
+        label = "it" if called else f"{member}()"
+        if not (callable(thing) if called else hasattr(thing, member)):
+            faults.append("it is not callable" if called else f"it has no {member!r}")
         elif expected is not None:
-            faults += [f"{member}() {fault}" for fault in _signature_faults(getattr(thing, member), expected)]
+            found = thing if called else _bound(thing, member)
+            faults += [f"{label} {fault}" for fault in _signature_faults(found, expected)]
+    return faults
+
+
+def _bound(thing: Any, member: str) -> Any:
+    """A method as its caller sees it, also where ``thing`` is a class whose instance is not built yet."""
+    if inspect.isclass(thing) and inspect.isfunction(method := inspect.getattr_static(thing, member)):
+        return MethodType(method, thing)
+    return getattr(thing, member)
+
+
+def _refuse(kind: Kind, name: str, faults: Sequence[str]) -> None:
     if faults:
         raise PluginError(
             f"{kind} {name!r} has the wrong shape: {'; '.join(faults)}",
@@ -133,23 +162,11 @@ def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
         )
 
 
-def _refuse_wrong_function(kind: Kind, name: str, thing: Any) -> None:
-    expected = _members(PORTS[kind], calls=True)["__call__"]
-    faults = ["it is not callable"] if not callable(thing) else []
-    if not faults and expected is not None:
-        faults = [f"it {fault}" for fault in _signature_faults(thing, expected)]
-    if faults:
-        raise PluginError(
-            f"{kind} {name!r} has the wrong shape: {'; '.join(faults)}",
-            remedy=f"see openclaw_rl.ports.{PORTS[kind].__name__}",
-        )
-
-
-def _members(port: type, *, calls: bool = False) -> dict[str, Callable[..., Any] | None]:
+def _members(port: type) -> dict[str, Callable[..., Any] | None]:
     """What a port asks for: plain attributes map to None, methods to themselves."""
     wanted: dict[str, Callable[..., Any] | None] = dict.fromkeys(port.__annotations__)
     for name, value in vars(port).items():
-        if inspect.isfunction(value) and (not name.startswith("_") or (calls and name == "__call__")):
+        if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
             wanted[name] = value
         elif isinstance(value, property):
             wanted[name] = None
@@ -177,27 +194,33 @@ def _signature_faults(found: Any, expected: Callable[..., Any]) -> list[str]:
     return faults
 
 
-def _attribute(kind: Kind, target: str) -> Any:
+def load(kind: str, target: str) -> Any:
+    """What ``module:attribute`` or ``file.py:attribute`` leads to; raises PluginError that says which half is wrong.
+
+    A file is loaded once per process. ``kind`` says in errors what the target is for.
+    """
     place, _, attribute = target.rpartition(":")
+    if not place or not attribute:
+        raise PluginError(f"{kind} {target!r} is no address", remedy="write 'module:attribute' or 'file.py:attribute'")
     module = _from_file(kind, place) if place.endswith(".py") else _from_module(kind, place)
     if not hasattr(module, attribute):
         near = difflib.get_close_matches(attribute, dir(module), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"{place} has no {attribute!r}, asked for as {kind} {target!r}{hint}")
+        raise PluginError(f"{place} has no {attribute!r}, named as {kind} {target!r}{hint}")
     return getattr(module, attribute)
 
 
-def _from_module(kind: Kind, place: str) -> Any:
+def _from_module(kind: str, place: str) -> Any:
     try:
         return importlib.import_module(place)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in _EXTRA_OF:
             raise MissingExtra(missing, _EXTRA_OF[missing]) from error
-        raise PluginError(f"{kind}: no module named {error.name!r}, asked for as {place!r}") from error
+        raise PluginError(f"{kind}: no module named {error.name!r}, named as {place!r}") from error
 
 
-def _from_file(kind: Kind, place: str) -> Any:
+def _from_file(kind: str, place: str) -> Any:
     path = Path(place).expanduser().resolve()
     if not path.is_file():
         raise PluginError(f"{kind}: there is no file {path}", remedy="give it as 'path/to/file.py:attribute'")
@@ -211,10 +234,10 @@ def _from_file(kind: Kind, place: str) -> Any:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except OpenClawError:
-        raise
     except Exception as error:  # the user's own file may fail in any way: say where, and keep the trace
         del sys.modules[name]
+        if isinstance(error, OpenClawError):
+            raise
         raise PluginError(f"{kind}: {path} could not be loaded: {type(error).__name__}: {error}") from error
     return module
 

@@ -1,6 +1,6 @@
-"""The verbs: what a loop may ask of a policy, a trainer, a judge, a world.
+"""The ports: what a loop may call of a policy, a trainer, a judge, an environment.
 
-Seven kinds come through the door of `plugins`: Policy, Trainer, Judge, Env, Rollout, Generate, Loss.
+Seven kinds are loaded by `plugins`: Policy, Trainer, Judge, Env, Rollout, Generate, Loss.
 A ``Loop`` is what `app` runs. Loops are handed these ports and never import what stands behind them.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternative:
-    """A token that could have been drawn at a position, with its raw log-prob."""
+    """A token that could have been sampled at a position, with its raw log-prob."""
 
     token: int
     text: str
@@ -100,7 +100,7 @@ class Policy(Protocol):
         ...
 
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
-        """Stream a reply of ``version`` (None: the live one, 0: the bare base). Closing it early stops generation.
+        """Stream a reply of ``version`` (None: the live one, 0: the base model). Closing it early stops generation.
 
         Raises ContextOverflow for a request that can never fit, BackendDown while it cannot answer for now.
         """
@@ -121,7 +121,7 @@ class Policy(Protocol):
     async def score(
         self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
     ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the bare base."""
+        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
         ...
 
     async def load(self, version: Version) -> None:
@@ -130,17 +130,17 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Recall(Protocol):
+class SupportsVersions(Protocol):
     """A policy that answers for any version by its number, not only for the live one."""
 
     def know(self, version: Version) -> None:
-        """Make ``version`` known without loading it: it is loaded when it is first asked for."""
+        """Make ``version`` known without loading it: it is loaded with the first request for it."""
         ...
 
 
 @runtime_checkable
-class Hosting(Protocol):
-    """A policy that can hold a version beside the live one, so that it can be examined before it is served."""
+class SupportsCandidates(Protocol):
+    """A policy that can hold a candidate beside the live version, so that the gate can examine it."""
 
     async def admit(self, version: Version) -> None:
         """Load ``version`` and keep it, without making it live; its requests give way to users'.
@@ -155,31 +155,31 @@ class Hosting(Protocol):
 
 
 @runtime_checkable
-class Dividing(Protocol):
-    """A policy that reuses what it has read, and can keep that apart."""
+class SupportsScopes(Protocol):
+    """A policy with a prefix cache that can be kept apart by scope."""
 
     def scoped(self, scope: str) -> Policy:
-        """The same policy for one scope: nothing that was read for another is reused, so its speed tells nothing."""
+        """The same policy for one scope: no prefix of another scope is reused, so its speed reveals nothing."""
         ...
 
 
 @runtime_checkable
-class Measured(Protocol):
-    """A policy whose engine has figures to show."""
+class ReportsHealth(Protocol):
+    """A policy whose engine has metrics."""
 
     @property
     def health(self) -> Mapping[str, Any]:
-        """How the engine is; what is a number is shown at /metrics."""
+        """The state of the engine; its numbers are shown at /metrics."""
         ...
 
 
 @runtime_checkable
-class Failing(Protocol):
+class ReportsOutage(Protocol):
     """A policy that can be down for good."""
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        """Why it cannot answer, and will not soon; None while it answers or restarts."""
         ...
 
 
@@ -187,10 +187,10 @@ Decision: TypeAlias = Literal["promote", "refuse", "hold"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ruling:
+class GateDecision:
     """What the gate decided on a candidate, measured against the version that was live.
 
-    ``evidence`` is plain JSON: each check with its numbers, and examples. A held candidate is ruled on again later.
+    ``evidence`` is plain JSON: each check with its numbers, and examples. A held candidate is examined again later.
     """
 
     version: int
@@ -206,11 +206,11 @@ class Ruling:
 class Gate(Protocol):
     """Decides whether a candidate may be served in place of the live version."""
 
-    async def rule(self, candidate: Version, live: Version) -> Ruling: ...
+    async def decide(self, candidate: Version, live: Version) -> GateDecision: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relapse:
+class Regression:
     """Served replies got worse since ``version`` was promoted: go back ``to`` the version before it, and why."""
 
     version: int
@@ -219,28 +219,28 @@ class Relapse:
     evidence: Mapping[str, Any]
 
 
-class Watch(Protocol):
-    """Looks at what became of promoted versions; called from a thread."""
+class LiveMonitor(Protocol):
+    """Tests whether users' evidence got worse since a promotion; called from a thread."""
 
-    def look(self) -> Relapse | None: ...
+    def check(self) -> Regression | None: ...
 
 
 Ability: TypeAlias = Literal["opening", "tool_choice", "json_schema"]
 
 
 @runtime_checkable
-class Able(Protocol):
-    """A policy that can hold a reply to a form; of one that does not say so nothing of the kind is asked.
+class SupportsConstraints(Protocol):
+    """A policy that can constrain a reply; one that does not declare it gets no such request.
 
-    opening: the prompt's tokens end with `Prompt.opening` and the reply goes on from there. tool_choice: it keeps to
-    "required" and to a named tool by itself. json_schema: likewise to `Sampling.json_schema`.
+    opening: the prompt's tokens end with `Prompt.opening` and the reply goes on from there. tool_choice: it enforces
+    "required" and a named tool. json_schema: it enforces `Sampling.json_schema`.
     """
 
     abilities: frozenset[Ability]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class StepResult:
     """What one step gave. ``adapter`` is the finished directory, None when the step was ``skipped`` for a reason.
 
     ``dropped`` are turns of the batch that can never train, each with the reason: nothing of them is in the weights.
@@ -265,7 +265,7 @@ class Trainer(Protocol):
         """Give everything back. Safe to call twice."""
         ...
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         """One step from ``parent``'s weights and optimiser state into the directory ``target``.
 
         The directory appears whole or not at all. Called again with the same arguments it gives the same weights.
@@ -275,7 +275,7 @@ class Trainer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """All that a judge may look at for one turn."""
+    """All that a judge may see of one turn."""
 
     turn: Turn
     outcome: Outcome
@@ -284,7 +284,7 @@ class Case:
 
 @runtime_checkable
 class Judge(Protocol):
-    """Gives a verdict; abstains with ``score`` None; raises JudgeUnavailable when it should be asked again later."""
+    """Gives a verdict; abstains with ``score`` None; raises JudgeUnavailable when it should be tried again later."""
 
     name: str
 
@@ -293,7 +293,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a world says after a reply: the next messages, a reward in -1 .. 1 if there is one, whether it is over."""
+    """What an environment returns after a reply: the next messages, a reward in -1 .. 1 or None, whether it is over."""
 
     messages: tuple[Message, ...]
     reward: float | None = None
@@ -303,7 +303,7 @@ class Observation:
 
 @runtime_checkable
 class Env(Protocol):
-    """A world: a client whose reply is the next state."""
+    """An environment: a client whose reply is the next state."""
 
     name: str
 
@@ -325,7 +325,7 @@ class Env(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class TurnReply:
     """What an API client gets back: the message and the id of the turn behind it."""
 
     turn: str
@@ -333,19 +333,19 @@ class Reply:
     version: int
 
 
-class Chat(Protocol):
+class ChatClient(Protocol):
     """The public API as a client sees it: how rollouts talk to the policy."""
 
-    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> Reply: ...
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply: ...
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None: ...
 
 
 class Rollout(Protocol):
-    """Plays one task once: ``async (env, chat, *, task, seed, group, max_steps) -> total reward``."""
+    """Runs one episode of a task: ``async (env, chat, *, task, seed, group, max_steps) -> total reward``."""
 
     def __call__(
-        self, env: Env, chat: Chat, *, task: str, seed: int, group: str | None, max_steps: int
+        self, env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int
     ) -> Awaitable[float]: ...
 
 
@@ -356,7 +356,7 @@ class Generate(Protocol):
 
 
 class Loss(Protocol):
-    """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.train.losses`."""
+    """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.losses`."""
 
     def __call__(self, inputs: Any, /) -> tuple[torch.Tensor, Mapping[str, float]]: ...
 

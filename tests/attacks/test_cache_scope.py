@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Scripted, serving
+from defaults import engine_args
 from test_local_models import make_folder, quiet
 
-from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.models import load
-from openclaw_rl.backends.local.policy import LocalPolicy
-from openclaw_rl.ports import Dividing, Policy, Stream
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.backends.local.engine.engine import Engine
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
+from openclaw_rl.ports import Policy, Stream, SupportsScopes
+from openclaw_rl.testing import ScriptedPolicy, serving
 from openclaw_rl.types import Message, Prompt, Sampling
 
 SECRET = list(range(3, 3 + 64))
@@ -25,22 +26,24 @@ ALICE, BOB = {"authorization": "Bearer a"}, {"authorization": "Bearer b"}
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
     folder = make_folder(tmp_path_factory.mktemp("models") / "tiny")
     loaded = load(str(folder), cache_dir=Path(folder), device="cpu", dtype="float32", progress=quiet)
-    return Engine(brain_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=8)
+    return Engine(model_runner_of(loaded.model), loaded.model, cache_tokens=1024, max_batch=8)
 
 
-def writing(id: int, scope: str) -> Writing:
+def writing(id: int, scope: str) -> Generation:
     ask = Sampling(temperature=0.0, max_tokens=2)
-    return Writing.of(id, 0, SECRET, ask, context=256, ends=frozenset(), scope=scope, decode=lambda ids: "x" * len(ids))
+    return Generation.of(
+        id, 0, SECRET, ask, context=256, ends=frozenset(), scope=scope, decode=lambda ids: "x" * len(ids)
+    )
 
 
-def reused(engine: Engine, *jobs: Writing | Scoring) -> int:
+def reused(engine: Engine, *jobs: Generation | Scoring) -> int:
     """How many tokens these jobs did not have to read, all run at once."""
-    before = engine.counts.reused
+    before = engine.counts.prefix_hits
     for job in jobs:
         engine.submit(job)
     while not engine.idle:
         engine.step()
-    return engine.counts.reused - before
+    return engine.counts.prefix_hits - before
 
 
 def test_a_prefix_is_reused_in_its_own_scope_only(engine: Engine) -> None:
@@ -60,7 +63,7 @@ def test_nobody_waits_for_what_another_is_just_reading(engine: Engine) -> None:
     assert reused(engine, writing(3, "erin"), writing(4, "frank")) == 0
 
 
-class Divided(Scripted):
+class Divided(ScriptedPolicy):
     """Notes for which scope it is asked."""
 
     def __init__(self) -> None:
@@ -80,20 +83,20 @@ def plain(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | 
 @pytest.mark.parametrize("generate", [None, plain])
 def test_each_of_several_users_has_a_scope_and_a_single_one_needs_none(generate: Any) -> None:
     several, alone = Divided(), Divided()
-    with serving(several, keys={"a": "alice", "b": "bob", "a2": "alice"}, generate=generate) as world:
+    with serving(several, keys={"a": "alice", "b": "bob", "a2": "alice"}, generate=generate) as server:
         for who in (ALICE, BOB, {"authorization": "Bearer a2"}):
-            assert world.chat(headers=who).status_code == 200
+            assert server.chat(headers=who).status_code == 200
     assert several.scopes == ["alice", "bob", "alice"]
-    with serving(alone, keys={"a": "alice", "a2": "alice"}, generate=generate) as world:
-        assert world.chat(headers=ALICE).status_code == 200
-    with serving(alone) as world:
-        assert world.chat().status_code == 200
+    with serving(alone, keys={"a": "alice", "a2": "alice"}, generate=generate) as server:
+        assert server.chat(headers=ALICE).status_code == 200
+    with serving(alone) as server:
+        assert server.chat().status_code == 200
     assert alone.scopes == []
 
 
 def test_the_local_policy_keeps_scopes_apart(tmp_path: Path) -> None:
-    policy = LocalPolicy(model="m", cache_dir=tmp_path)
-    assert isinstance(policy, Dividing)
+    policy = LocalPolicy(engine_args(model="m", cache_dir=tmp_path))
+    assert isinstance(policy, SupportsScopes)
     assert isinstance(policy.scoped("alice"), Policy)
     assert policy.scoped("") is policy
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""A disk without room loses no answered turn that memory can hold, says so everywhere, and is over by itself."""
+"""A disk without room loses no answered turn that memory can hold, says so everywhere, and recovers automatically."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Notebook, World, serving
-from stories import turned
 from system import System
 
 from openclaw_rl.errors import LedgerDamaged, LedgerDown
-from openclaw_rl.review import views
-from openclaw_rl.serve import keeping
-from openclaw_rl.serve.keeping import Keeping
+from openclaw_rl.serve import recorder
 from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.store import Ledger
+from openclaw_rl.serve.recorder import TurnRecorder
+from openclaw_rl.store import LedgerReader, ServeLedger
+from openclaw_rl.testing import MemoryLedger, RunningServer, make_turn, serving, wait_until
+from openclaw_rl.views import status as views
 
 WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 DOWN = LedgerDown("x cannot be used", why="there is no room left for it", remedy="free some space on its disk")
@@ -34,46 +33,46 @@ def large() -> str:
     return os.urandom(20_000).hex()  # so that packing it makes it no smaller
 
 
-def asks(world: World, path: str, *, stream: bool) -> Any:
+def asks(server: RunningServer, path: str, *, stream: bool) -> Any:
     said = large()
     body = {"model": "toy", "messages": [{"role": "user", "content": said}], "input": said, "max_tokens": 9}
-    return world.post(path, {**body, "stream": stream})
+    return server.post(path, {**body, "stream": stream})
 
 
-def full(ledger: Ledger, *, pages: int = 1) -> None:
+def full(ledger: ServeLedger, *, pages: int = 1) -> None:
     """sqlite itself finds no room from now on; it takes the present size where less is asked for."""
     ledger.row(f"PRAGMA max_page_count = {pages}")
 
 
 @pytest.fixture
-def book(ledger_path: Path) -> Iterator[Ledger]:
-    with Ledger(ledger_path, writer="serve", sync="normal") as ledger:
+def book(ledger_path: Path) -> Iterator[ServeLedger]:
+    with ServeLedger(ledger_path, sync="normal") as ledger:
         yield ledger
 
 
 def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
-    book: Ledger, monkeypatch: pytest.MonkeyPatch
+    book: ServeLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeping, "_EVERY", 0.01)
-    with serving(ledger=book) as world:
-        known = world.chat().json()["id"]
+    monkeypatch.setattr(recorder, "_EVERY", 0.01)
+    with serving(ledger=book) as server:
+        known = server.chat().json()["id"]
         full(book)
-        answers = [asks(world, path, stream=stream) for path in WIRES for stream in (False, True)]
+        answers = [asks(server, path, stream=stream) for path in WIRES for stream in (False, True)]
         assert [answer.status_code for answer in answers] == [200] * 6
         turns = [answer.headers["x-openclaw-rl-turn"] for answer in answers]
 
-        unfit = world.get("/readyz")
+        unfit = server.get("/readyz")
         assert (unfit.status_code, unfit.json()["ready"]) == (503, False)
         [reason] = unfit.json()["reasons"]
         assert reason == (
             "6 answered turns wait for the ledger: there is no room left for it; free some space on its disk"
         )
-        page = world.get("/metrics").text
+        page = server.get("/metrics").text
         assert "openclaw_rl_turns_waiting 6.0" in page
         assert "openclaw_rl_turns_lost_total 0.0" in page
 
         for turn in (known, turns[0]):
-            refused = world.post("/v1/feedback", {"turn": turn, "thumb": "up", "comment": large()})
+            refused = server.post("/v1/feedback", {"turn": turn, "thumb": "up", "comment": large()})
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "ledger_down"
             assert "free some space" in refused.json()["error"]["message"]
@@ -81,23 +80,23 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
             assert int(refused.headers["retry-after"]) >= 1
 
         full(book, pages=10**6)
-        readiness(f"{world.url}/readyz", 200)
-        assert [turn for (turn,) in book.rows("SELECT id FROM turns ORDER BY seq")] == [known, *turns]
-        assert world.post("/v1/feedback", {"turn": turns[0], "thumb": "up"}).status_code == 200
-        assert "openclaw_rl_turns_waiting 0.0" in world.get("/metrics").text
+        readiness(f"{server.url}/readyz", 200)
+        assert [row["id"] for row in book.rows("SELECT id FROM turns ORDER BY seq")] == [known, *turns]
+        assert server.post("/v1/feedback", {"turn": turns[0], "thumb": "up"}).status_code == 200
+        assert "openclaw_rl_turns_waiting 0.0" in server.get("/metrics").text
 
 
 def test_what_still_waits_at_the_end_is_written_then_or_counted_as_lost(caplog: pytest.LogCaptureFixture) -> None:
-    notebook = Notebook()
-    notebook.fails = DOWN
-    kept, metrics = Keeping(notebook, Metrics()), Metrics()
-    first, second = turned("a"), turned("b")
+    ledger = MemoryLedger()
+    ledger.fails = DOWN
+    kept, metrics = TurnRecorder(ledger, Metrics()), Metrics()
+    first, second = make_turn("a"), make_turn("b")
     kept.add(first)
-    notebook.fails = None
+    ledger.fails = None
     kept.end()
-    assert (list(notebook.turns), kept.lost, kept.alarms()) == ([first.id], 0, [])
-    notebook.fails = DOWN
-    kept = Keeping(notebook, metrics)
+    assert (list(ledger.turns), kept.lost, kept.alarms()) == ([first.id], 0, [])
+    ledger.fails = DOWN
+    kept = TurnRecorder(ledger, metrics)
     kept.add(second)
     with caplog.at_level(logging.ERROR):
         kept.end()
@@ -106,10 +105,10 @@ def test_what_still_waits_at_the_end_is_written_then_or_counted_as_lost(caplog: 
 
 
 def test_memory_is_bounded_and_what_exceeds_it_is_an_alarm() -> None:
-    notebook = Notebook()
-    notebook.fails = DOWN
-    kept = Keeping(notebook, Metrics(), room=5_000)
-    turns = [turned(str(number)) for number in range(4)]
+    ledger = MemoryLedger()
+    ledger.fails = DOWN
+    kept = TurnRecorder(ledger, Metrics(), room=5_000)
+    turns = [make_turn(str(number)) for number in range(4)]
     for turn in turns:
         kept.add(turn)
     assert [kept.find(turn.id) is not None for turn in turns] == [True, True, False, False]
@@ -117,35 +116,35 @@ def test_memory_is_bounded_and_what_exceeds_it_is_an_alarm() -> None:
         "2 answered turns wait for the ledger: there is no room left for it; free some space on its disk",
         "2 answered turns are lost: the ledger could not take them",
     ]
-    notebook.fails = None
+    ledger.fails = None
     kept.flush()
-    assert list(notebook.turns) == [turn.id for turn in turns[:2]]
+    assert list(ledger.turns) == [turn.id for turn in turns[:2]]
     assert [alarm["what"] for alarm in kept.alarms()] == ["2 answered turns are lost: the ledger could not take them"]
 
 
 def test_a_turn_that_no_ledger_would_take_does_not_hold_up_those_behind_it() -> None:
-    class Picky(Notebook):
+    class Picky(MemoryLedger):
         def add_turn(self, turn: Any) -> None:
             if self.fails is None and turn.prompt.messages[-1].content == "bad":
                 raise LedgerDamaged("no")
             super().add_turn(turn)
 
-    notebook = Picky()
-    notebook.fails = DOWN
-    kept, bad, good = Keeping(notebook, Metrics()), turned("bad"), turned("good")
+    ledger = Picky()
+    ledger.fails = DOWN
+    kept, bad, good = TurnRecorder(ledger, Metrics()), make_turn("bad"), make_turn("good")
     kept.add(bad)
     kept.add(good)
-    notebook.fails = None
+    ledger.fails = None
     kept.flush()
-    assert (list(notebook.turns), kept.lost, kept.reasons()) == ([good.id], 1, [])
+    assert (list(ledger.turns), kept.lost, kept.reasons()) == ([good.id], 1, [])
 
 
 def test_status_raises_an_alarm_for_a_loop_that_can_no_longer_say_how_it_is(ledger_path: Path) -> None:
-    with Ledger(ledger_path, writer="serve") as ledger:
+    with ServeLedger(ledger_path, sync="full") as ledger:
         ledger.report("serve", state="running", moved=0, failures=0)
-        assert views.status(ledger)["alarms"] == []
-        alarms = views.status(ledger, now=time.time() + 60)["alarms"]
-    assert alarms[0].startswith("loop serve has said nothing for 60 s; see whether process")
+        assert views.status(ledger, starve_after=20)["alarms"] == []
+        alarms = views.status(ledger, starve_after=20, now=time.time() + 60)["alarms"]
+    assert alarms[0].startswith("loop serve has not reported for 60 s; see whether process")
 
 
 @pytest.fixture
@@ -171,13 +170,14 @@ def call(url: str, body: Any = None) -> tuple[int, Any]:
 
 def readiness(url: str, wanted: int) -> Any:
     """What /readyz says once it answers so."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        status, told = call(url)
-        if status == wanted:
-            return told
-        time.sleep(0.05)
-    raise AssertionError(f"/readyz never answered {wanted}")
+    answers: list[tuple[int, Any]] = []
+
+    def answered() -> bool:
+        answers.append(call(url))
+        return answers[-1][0] == wanted
+
+    wait_until(answered)
+    return answers[-1][1]
 
 
 @pytest.mark.slow
@@ -204,7 +204,7 @@ def test_a_real_disk_that_fills_up_and_is_freed(small_disk: Path) -> None:
         assert system.process.poll() is None
         fill.unlink()
         readiness(ready, 200)
-        with Ledger(small_disk / "run" / "ledger.db") as ledger:
+        with LedgerReader(small_disk / "run" / "ledger.db") as ledger:
             assert all(ledger.has_turn(turn) for turn in answered)
             assert ledger.check() == []
         assert system.end() == 0

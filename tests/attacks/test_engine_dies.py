@@ -11,20 +11,33 @@ from typing import Any
 
 import httpx2
 import pytest
-from serving import Notebook
+from defaults import engine_args
 
-from openclaw_rl.app import App
-from openclaw_rl.backends.local import policy as local
-from openclaw_rl.backends.local.events import Finished, Said
-from openclaw_rl.backends.local.policy import LocalPolicy
-from openclaw_rl.backends.local.wire import Answer, Fault, Load, News, Ready, Score, Settings, Write
+from openclaw_rl.app.application import App
+from openclaw_rl.backends.local.engine import client as local
+from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
+from openclaw_rl.backends.local.engine.messages import (
+    CallResult,
+    EngineArgs,
+    EngineFailure,
+    EngineOutput,
+    EngineReady,
+    GenerateRequest,
+    LoadRequest,
+    ScoreRequest,
+)
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
-from openclaw_rl.errors import BackendError, BackendGone, FatalRequest, NotInLedger
-from openclaw_rl.ports import Delta, Failing
-from openclaw_rl.serve import Limits, ServeLoop, build_app
+from openclaw_rl.errors import BackendError, BackendGone, FatalRequest
+from openclaw_rl.ports import Delta, ReportsOutage
+from openclaw_rl.serve import ServeLoop
+from openclaw_rl.testing import FakeClock, MemoryLedger, MemoryVersions, fake_api, request_limits
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
+from openclaw_rl.versions import LiveVersions
 
-READY = Ready(name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100)
+READY = EngineReady(
+    name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100
+)
 
 
 @dataclass
@@ -41,15 +54,15 @@ class Machine:
 
 
 class Toy:
-    """A `Link` to such a process. It works on what it has been sent when the event loop comes round."""
+    """An `EngineProcess` to such a process. It works on what it has been sent when the event loop comes round."""
 
     def __init__(
-        self, machine: Machine, settings: Settings, *, heard: Callable[..., None], ended: Callable[..., None]
+        self, machine: Machine, args: EngineArgs, *, received: Callable[..., None], ended: Callable[..., None]
     ) -> None:
-        self.machine, self._heard, self._ended = machine, heard, ended
+        self.machine, self._received, self._ended = machine, received, ended
         self.pid = machine.starts = machine.starts + 1
         self.dead = False
-        self.open: list[Write | Score] = []
+        self.open: list[GenerateRequest | ScoreRequest] = []
         machine.asked.append([])
         machine.links.append(self)
         self._loop = asyncio.get_running_loop()
@@ -59,14 +72,18 @@ class Toy:
         if self.machine.no_start:
             self.die()
         else:
-            self._heard(self, READY)
+            self._received(self, READY)
 
     def send(self, request: Any) -> None:
-        if isinstance(request, Load):
+        if isinstance(request, LoadRequest):
             bad = request.version in self.machine.broken
-            reply = Fault(request.id, "backend", "damaged weights") if bad else Answer(request.id, request.version)
-            self._loop.call_soon(self._heard, self, reply)
-        elif isinstance(request, Write | Score):
+            reply = (
+                EngineFailure(request.id, "backend", "damaged weights")
+                if bad
+                else CallResult(request.id, request.version)
+            )
+            self._loop.call_soon(self._received, self, reply)
+        elif isinstance(request, GenerateRequest | ScoreRequest):
             self.machine.asked[-1].append(_text(request))
             self.open.append(request)
             if len(self.open) == 1:
@@ -79,9 +96,9 @@ class Toy:
             self.die()
             return
         for request in self.open:
-            if isinstance(request, Write):
+            if isinstance(request, GenerateRequest):
                 done = Finished(request.id, "ok", (1,), (2,), (-0.5,), "stop", request.version)
-                self._heard(self, News((Said(request.id, Delta(text="ok")), done), {}))
+                self._received(self, EngineOutput((TokenDelta(request.id, Delta(text="ok")), done), {}))
         self.open = []
 
     def die(self) -> None:
@@ -96,19 +113,19 @@ class Toy:
 
 
 def _text(request: Any) -> str:
-    return request.prompt.messages[-1].content if isinstance(request, Write) else "poison"
+    return request.prompt.messages[-1].content if isinstance(request, GenerateRequest) else "poison"
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(local, "Link", lambda settings, **rest: Toy(made, settings, **rest))
+    monkeypatch.setattr(local, "EngineProcess", lambda args, **rest: Toy(made, args, **rest))
     monkeypatch.setattr(local, "BACKOFF", 0.0)
     return made
 
 
 def toy() -> LocalPolicy:
-    return LocalPolicy(model="toy", cache_dir=".", progress=lambda _: None)
+    return LocalPolicy(engine_args(model="toy", cache_dir="."), progress=lambda _: None)
 
 
 def said(text: str) -> Prompt:
@@ -176,7 +193,7 @@ async def test_a_caller_hears_of_it_once_and_clients_are_told_not_to_send_it_aga
 
 async def test_an_engine_that_cannot_be_started_refuses_at_once_and_comes_back(machine: Machine) -> None:
     policy = toy()
-    assert isinstance(policy, Failing)
+    assert isinstance(policy, ReportsOutage)
     await policy.start()
     machine.no_start = True
     machine.links[0].die()
@@ -202,7 +219,7 @@ async def test_one_that_is_down_is_started_again_by_itself(machine: Machine, mon
     policy = toy()
     await policy.start()
     machine.no_start = True
-    monkeypatch.setattr(local, "LATER", 0.0)
+    monkeypatch.setattr(local, "RETRY_DOWN", 0.0)
     machine.links[0].die()
     while policy.outage is None:
         await asyncio.sleep(0)
@@ -214,11 +231,11 @@ async def test_one_that_is_down_is_started_again_by_itself(machine: Machine, mon
 
 
 async def test_where_the_live_weights_are_gone_the_nearest_older_ones_answer_and_it_is_said(machine: Machine) -> None:
-    policy, ledger = toy(), Book()
+    policy, ledger = toy(), MemoryVersions(Version(number=0, parent=None, base="toy"))
     await policy.start()
     ledger.add(version(1), version(2, 1), version(3, 2), version(4, 2))  # 3 was refused: 4 was trained from 2
-    clock = Clock()
-    loop = ServeLoop(policy, ledger, clock=clock)
+    clock = FakeClock()
+    loop = ServeLoop(policy, LiveVersions(ledger), clock=clock)
     await loop.tick()
     assert policy.live == 4
     machine.broken = {4, 2}
@@ -244,11 +261,11 @@ async def test_where_the_live_weights_are_gone_the_nearest_older_ones_answer_and
 
 
 async def test_a_run_whose_live_weights_are_gone_starts_with_older_ones(machine: Machine) -> None:
-    policy, ledger = toy(), Book()
+    policy, ledger = toy(), MemoryVersions(Version(number=0, parent=None, base="toy"))
     ledger.add(version(1), version(2, 1), version(3, 2))
     machine.broken = {3, 2}
     await policy.start()
-    loop = ServeLoop(policy, ledger)
+    loop = ServeLoop(policy, LiveVersions(ledger))
     assert (await loop.tick(), policy.live) == (1, 1)
     assert (await loop.tick(), policy.live) == (0, 1)
     ledger.add(version(4, 1))
@@ -263,7 +280,7 @@ async def test_a_version_that_kills_the_engine_is_not_loaded_again_and_again(mac
     await policy.load(version(2, 1))
 
     def lethal(link: Toy, request: Any, send: Callable[[Toy, Any], None] = Toy.send) -> None:
-        if isinstance(request, Load) and request.version == 2:
+        if isinstance(request, LoadRequest) and request.version == 2:
             link._loop.call_soon(link.die)
         else:
             send(link, request)
@@ -288,35 +305,6 @@ async def test_readyz_says_why_and_what_is_not_ready_is_refused_not_held(tmp_pat
         assert alarm["what"] == "the local engine is down: no memory"
 
 
-class Book:
-    """Versions that are written down; the newest is live."""
-
-    def __init__(self) -> None:
-        self._versions = [Version(number=0, parent=None, base="toy")]
-
-    def add(self, *versions: Version) -> None:
-        self._versions += versions
-
-    def versions(self) -> list[Version]:
-        return list(self._versions)
-
-    def live_version(self) -> Version:
-        return self._versions[-1]
-
-    def version(self, number: int) -> Version:
-        if number >= len(self._versions):
-            raise NotInLedger(f"no version {number}")
-        return self._versions[number]
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @contextmanager
 def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
     before = getattr(owner, name)
@@ -328,7 +316,7 @@ def patched(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def client(policy: LocalPolicy) -> httpx2.AsyncClient:
-    api = build_app(policy=policy, ledger=Notebook(), limits=Limits(hold_seconds=1000))
+    api = fake_api(policy, MemoryLedger(), limits=request_limits(hold_seconds=1000))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://localhost", timeout=60)
 
 

@@ -10,19 +10,18 @@ from typing import Any
 
 import httpx2
 import pytest
-from serving import Notebook
+from defaults import engine_args
 from test_local_models import TEMPLATE, byte_tokenizer, make_folder, prompt, quiet
 
-from openclaw_rl.backends.local import engine as engine_module
-from openclaw_rl.backends.local.brains import brain_of
-from openclaw_rl.backends.local.chat import Chat
-from openclaw_rl.backends.local.engine import Engine
-from openclaw_rl.backends.local.events import Event, Failed, Finished, Scored
-from openclaw_rl.backends.local.jobs import Scoring, Writing
-from openclaw_rl.backends.local.models import load
-from openclaw_rl.backends.local.policy import LocalPolicy
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.backends.hf.template import ChatTemplate
+from openclaw_rl.backends.local.engine.engine import Engine
+from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished
+from openclaw_rl.backends.local.engine.model_runner import model_runner_of
+from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve import build_app
+from openclaw_rl.testing import MemoryLedger, fake_api
 from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
 
 DEEP = '{"a":' * 900 + "1" + "}" * 900
@@ -50,7 +49,7 @@ def loop() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def policy(folder: Path, loop: asyncio.Runner) -> Iterator[LocalPolicy]:
-    made = LocalPolicy(model=str(folder), cache_dir=folder, device="cpu", dtype="float32", progress=quiet)
+    made = LocalPolicy(engine_args(model=str(folder), cache_dir=folder, device="cpu", dtype="float32"), progress=quiet)
     loop.run(made.start())
     yield made
     loop.run(made.stop())
@@ -75,7 +74,7 @@ def test_strange_requests_are_refused_or_answered_by_one_process(policy: LocalPo
     }
 
     async def story() -> dict[str, int]:
-        api = build_app(policy=policy, ledger=Notebook())
+        api = fake_api(policy, MemoryLedger())
         transport = httpx2.ASGITransport(app=api)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as client:
 
@@ -136,7 +135,7 @@ async def _first(policy: LocalPolicy, asked: Prompt) -> None:
 def test_a_template_that_fails_on_these_messages_is_their_fault(
     wrong: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chat = Chat(byte_tokenizer())
+    chat = ChatTemplate(byte_tokenizer())
 
     def fail(*_: Any, **__: Any) -> str:
         raise wrong
@@ -148,7 +147,7 @@ def test_a_template_that_fails_on_these_messages_is_their_fault(
 
 @pytest.mark.parametrize("arguments", ARGUMENTS.values(), ids=ARGUMENTS)
 def test_arguments_that_are_no_object_of_moderate_depth_stay_text(arguments: str) -> None:
-    chat = Chat(byte_tokenizer(TEMPLATE.replace("arguments.a", "arguments")))
+    chat = ChatTemplate(byte_tokenizer(TEMPLATE.replace("arguments.a", "arguments")))
     call = Message(role="assistant", tool_calls=(ToolCall(id="1", name="f", arguments=arguments),))
     text = chat.decode(chat.encode(Prompt(messages=(Message(role="user", content="x"), call))))
     assert ("nan" if "NaN" in arguments else arguments) in text
@@ -158,7 +157,7 @@ def test_a_job_that_fails_while_its_token_is_taken_in_is_the_only_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded = load(str(folder), cache_dir=folder, device="cpu", dtype="float32", progress=quiet)
-    engine = Engine(brain_of(loaded.model), loaded.model, cache_tokens=512, max_batch=8)
+    engine = Engine(model_runner_of(loaded.model), loaded.model, cache_tokens=512, max_batch=8)
 
     def decode(ids: Any) -> str:
         return "x" * len(ids)
@@ -169,21 +168,21 @@ def test_a_job_that_fails_while_its_token_is_taken_in_is_the_only_one(
     ask = Sampling(temperature=0.0, max_tokens=3)
     for id in (1, 2, 3):
         engine.submit(
-            Writing.of(id, 0, [5, 6, 7], ask, context=64, ends=frozenset(), decode=broken if id == 2 else decode)
+            Generation.of(id, 0, [5, 6, 7], ask, context=64, ends=frozenset(), decode=broken if id == 2 else decode)
         )
     for id in (4, 5):
         engine.submit(Scoring(id=id, version=0, tokens=[5, 6, 7], prompt=2, reply=(7, 8), temperature=1.0, top_k=0))
-    note = engine_module._note
+    take = Scoring.take
 
     def failing(job: Scoring, logits: Any) -> None:
         if job.id == 4:
             raise ValueError("no score of this")
-        note(job, logits)
+        take(job, logits)
 
-    monkeypatch.setattr(engine_module, "_note", failing)
-    events: list[Event] = []
+    monkeypatch.setattr(Scoring, "take", failing)
+    events: list[JobEvent] = []
     while not engine.idle:
         events += engine.step()
-    assert {event.job for event in events if isinstance(event, Failed)} == {2, 4}
-    assert {event.job for event in events if isinstance(event, Finished | Scored)} == {1, 3, 5}
-    assert engine.arena.held == 0
+    assert {event.job for event in events if isinstance(event, JobFailed)} == {2, 4}
+    assert {event.job for event in events if isinstance(event, Finished | ScoreFinished)} == {1, 3, 5}
+    assert engine.kv_cache.held == 0

@@ -8,15 +8,16 @@ import json
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import pytest
-from stories import replied, says, settled, turned
+from judges import settings
 
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.voters import MOST
 from openclaw_rl.ports import Case
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -38,11 +39,14 @@ class Server:
         self.sent += len(data)
 
     async def answer(self, reader: asyncio.StreamReader, writer: Writer) -> None:
-        with suppress(OSError, asyncio.IncompleteReadError):
+        try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
             await reader.readexactly(int(head.split("content-length:")[1].split("\r\n")[0]))
             await self._send(self, writer)
-        writer.close()
+        except (OSError, asyncio.IncompleteReadError):
+            return  # the judge went away
+        finally:
+            writer.close()
 
 
 def whole(body: bytes, *headers: str) -> Callable[[Server, Writer], Awaitable[None]]:
@@ -73,7 +77,7 @@ async def judging(
     server = Server(send)
     listening = await asyncio.start_server(server.answer, "127.0.0.1", 0)
     port = listening.sockets[0].getsockname()[1]
-    judge = LlmJudge(base_url=f"http://127.0.0.1:{port}/v1", model="m", votes=1, retries=0, deadline=deadline)
+    judge = LlmJudge(settings=settings(base_url=f"http://127.0.0.1:{port}/v1", votes=1, retries=0, deadline=deadline))
     try:
         yield server, judge
     finally:
@@ -82,8 +86,8 @@ async def judging(
 
 
 def case() -> Case:
-    turn = turned("hello", completion=replied("hi"))
-    return Case(turn=turn, outcome=settled(turn, next_state=(says("user", "so it is then"),)))
+    turn = make_turn("hello", completion=make_completion("hi"))
+    return Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message("user", "so it is then"),)))
 
 
 async def test_a_plain_answer_counts_even_with_half_a_character_in_it() -> None:

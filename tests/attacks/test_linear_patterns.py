@@ -13,24 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stories import replied, says, settled, turned
+from judges import LIMITS
 
 import openclaw_rl
 from openclaw_rl.errors import MissingExtra
 from openclaw_rl.judge.evidence import decide
 from openclaw_rl.judge.prompt import escape
-from openclaw_rl.judge.rules import look
+from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 
 CUT = {
-    "openclaw_rl.judge.lexicon_en.": 240,  # reading._CLAUSE
+    "openclaw_rl.judge.lexicon_en.": 240,  # reaction._CLAUSE
     "openclaw_rl.judge.lexicon_zh.": 240,
-    "openclaw_rl.judge.reading.WISHES": 240,
+    "openclaw_rl.judge.preferences_en.PREFERENCES": 240,
     "openclaw_rl.judge.tools._EXIT": 400,  # tools._LINE
     "openclaw_rl.judge.tools._FIRST_LINE": 400,
     "openclaw_rl.judge.tools._RAISED": 400,
     "openclaw_rl.judge.tools._SHELL": 400,
-    "openclaw_rl.judge.hints._STATES": 600,  # hints.KEEP.longest
+    "openclaw_rl.judge.hints._STATES": 600,  # hints._READ
 }
 """patterns that only ever see a text of so many characters, which their callers cut, from its beginning"""
 ATOMS = [
@@ -59,6 +60,7 @@ ATOMS = [
 ]
 ATOMS += ["a ", "a, ", "<a ", "<a>", "[a", "1 ", "1-", "a.", "not ", "is in ", "-eyJ", "\n "]
 SMALL, LARGE = 2_000, 16_000
+pytestmark = pytest.mark.slow
 NOTHING = 0.03
 """seconds that do not matter: a linear pattern needs less for `LARGE`, a quadratic one far more"""
 
@@ -174,12 +176,15 @@ POISON += ["[HINT_START]", "Summarise this ", "exit code 1", "he said ", "= ", "
 def test_a_judge_reads_eight_times_as_much_in_about_eight_times_the_time(atom: str) -> None:
     def work(size: int) -> float:
         text = (atom * (size // len(atom) + 1))[:size]
-        turn = turned("Plan my week.", completion=replied("ok"))
-        cases = [Case(turn=turn, outcome=settled(turn, next_state=(says(role, text),))) for role in ("user", "tool")]
+        turn = make_turn("Plan my week.", completion=make_completion("ok"))
+        cases = [
+            Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, text),)))
+            for role in ("user", "tool")
+        ]
         begun = time.process_time()
         for case in cases:
-            look(case)
-            decide(case)
+            reaction_of(case)
+            decide(case, limits=LIMITS)
         escape(text)
         return time.process_time() - begun
 

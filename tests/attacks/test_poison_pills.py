@@ -3,46 +3,48 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stories import asked, replied, says, settled, turned
+from judges import LIMITS, judge_loop, rules_judge
+from training import queue_settings, sample_settings
 
 from openclaw_rl.collect.loop import CollectLoop
 from openclaw_rl.collect.threads import Threads
 from openclaw_rl.errors import JudgeUnavailable
-from openclaw_rl.judge import JudgeLoop, RulesJudge, evidence
+from openclaw_rl.judge import evidence
 from openclaw_rl.judge.evidence import decide
-from openclaw_rl.judge.rules import look
+from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case, Judge
-from openclaw_rl.store import Ledger
-from openclaw_rl.train.samples import Rules
-from openclaw_rl.train.work import Work
-from openclaw_rl.types import Hint, Message, Outcome, Turn, Verdict, Version
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
+from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn
+from openclaw_rl.train.queue import TrainingQueue
+from openclaw_rl.types import Hint, Message, Outcome, Turn, UnreadableTurn, Verdict, Version
 
 pytestmark = pytest.mark.anyio
 
 DIGITS = "1" * 5_000
 PILLS = {
-    "an exit code of 5,000 digits": says("tool", f"exit code {DIGITS}"),
-    "an exit mark of 5,000 digits": says("tool", f"[exit code: {DIGITS}]"),
-    "nested objects": says("tool", '{"a":' * 3_000),
-    "nested lists": says("tool", '{"error": ' + "[" * 50_000),
-    "a return code of 5,000 digits": says("user", f"<returncode>{DIGITS}</returncode>"),
-    "a JSON number of 5,000 digits": says("tool", f'{{"exit_code": {DIGITS}}}'),
-    "numbers that are none": says("tool", '{"exit_code": NaN, "returncode": Infinity, "ok": 1e999}'),
-    "5,000 digits of tests passed": says("tool", f"{DIGITS} passed in 0.1s"),
-    "5,000 digits of unit tests": says("tool", f"Ran {DIGITS} tests in 1.0s\n\nOK"),
-    "5,000 digits of cargo tests": says("tool", f"test result: ok. {DIGITS} passed; {DIGITS} failed"),
-    "5,000 digits of jest tests": says("tool", f"Tests: {DIGITS} failed, {DIGITS} passed, {DIGITS} total"),
-    "half an emoji": says("user", "Please stop using \ud83d in your answers."),
-    "null bytes": says("tool", "\x00" * 1_000 + "error: \x00"),
-    "half emojis of a tool": says("tool", '{"error": "\ud83d\ude00\udfff"}\udc00'),
-    "half emojis in a complaint": says("user", "No, that's wrong \ud800\udbff!"),
+    "an exit code of 5,000 digits": make_message("tool", f"exit code {DIGITS}"),
+    "an exit mark of 5,000 digits": make_message("tool", f"[exit code: {DIGITS}]"),
+    "nested objects": make_message("tool", '{"a":' * 3_000),
+    "nested lists": make_message("tool", '{"error": ' + "[" * 50_000),
+    "a return code of 5,000 digits": make_message("user", f"<returncode>{DIGITS}</returncode>"),
+    "a JSON number of 5,000 digits": make_message("tool", f'{{"exit_code": {DIGITS}}}'),
+    "numbers that are none": make_message("tool", '{"exit_code": NaN, "returncode": Infinity, "ok": 1e999}'),
+    "5,000 digits of tests passed": make_message("tool", f"{DIGITS} passed in 0.1s"),
+    "5,000 digits of unit tests": make_message("tool", f"Ran {DIGITS} tests in 1.0s\n\nOK"),
+    "5,000 digits of cargo tests": make_message("tool", f"test result: ok. {DIGITS} passed; {DIGITS} failed"),
+    "5,000 digits of jest tests": make_message("tool", f"Tests: {DIGITS} failed, {DIGITS} passed, {DIGITS} total"),
+    "half an emoji": make_message("user", "Please stop using \ud83d in your answers."),
+    "null bytes": make_message("tool", "\x00" * 1_000 + "error: \x00"),
+    "half emojis of a tool": make_message("tool", '{"error": "\ud83d\ude00\udfff"}\udc00'),
+    "half emojis in a complaint": make_message("user", "No, that's wrong \ud800\udbff!"),
 }
-GOOD = says("user", "No, that's wrong.")
+GOOD = make_message("user", "No, that's wrong.")
 
 
 @pytest.fixture
@@ -52,32 +54,34 @@ def book(tmp_path: Path) -> Path:
 
 def told(path: Path, *said: Message) -> list[Turn]:
     """Turns with these next messages, in the ledger. Half characters are put in by the hands of `cases`."""
-    turns = [turned(f"question {at}", session=f"s{at}") for at, _ in enumerate(said)]
-    with Ledger(path, writer="serve") as serve:
+    turns = [make_turn(f"question {at}", session=f"s{at}") for at, _ in enumerate(said)]
+    with ServeLedger(path, sync="full") as serve:
         for turn in turns:
             serve.add_turn(turn)
-    with Ledger(path, writer="collect") as collect:
+    with CollectLedger(path) as collect:
         for turn, message in zip(turns, said, strict=True):
-            collect.settle([settled(turn, next_state=(message,))], [], turns_read=None)
+            collect.settle([make_outcome(turn, next_state=(message,))], [], turns_read=None)
     return turns
 
 
-class Swapped(Ledger):
+class Swapped(JudgeLedger):
     """A ledger whose cases end in other words than were written: in some that no file can hold."""
 
     said: dict[str, Message]
 
-    def _case(self, turn: Turn, outcome: Outcome) -> Case:
-        case = super()._case(turn, outcome)
-        return Case(turn=turn, outcome=settled(turn, next_state=(self.said[turn.id],)), feedback=case.feedback)
+    def unjudged(self, limit: int) -> list[Case | UnreadableTurn]:
+        return [self._swapped(case) for case in super().unjudged(limit) if isinstance(case, Case)]
+
+    def _swapped(self, case: Case) -> Case:
+        return replace(case, outcome=make_outcome(case.turn, next_state=(self.said[case.turn.id],)))
 
 
 @pytest.mark.parametrize("name", PILLS)
 async def test_a_pill_is_judged_like_any_other_message_and_so_are_those_after_it(name: str, book: Path) -> None:
-    pill, good = told(book, says("user", "x"), says("user", "y"))
-    with Swapped(book, writer="judge") as ledger:
+    pill, good = told(book, make_message("user", "x"), make_message("user", "y"))
+    with Swapped(book) as ledger:
         ledger.said = {pill.id: PILLS[name], good.id: GOOD}
-        await JudgeLoop(ledger, RulesJudge()).tick()
+        await judge_loop(ledger, rules_judge()).tick()
         verdict = ledger.verdict(pill.id)
         assert verdict is not None
         assert len(verdict.note) < 200
@@ -88,27 +92,27 @@ async def test_a_pill_is_judged_like_any_other_message_and_so_are_those_after_it
 async def test_a_case_that_no_reader_can_read_is_an_abstention_and_a_drop_for_good(
     book: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad, good = told(book, says("tool", "poison"), GOOD)
+    bad, good = told(book, make_message("tool", "poison"), GOOD)
 
     def failing(text: str) -> str | None:
         raise RecursionError(text)
 
     monkeypatch.setattr(evidence.tools, "failure", failing)
-    with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, RulesJudge())
+    with JudgeLedger(book) as ledger:
+        loop = judge_loop(ledger, rules_judge())
         assert await loop.tick() == 2
         assert (await loop.status())["failed"] == 1
         assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
         assert ledger.verdict(bad.id).score is None  # type: ignore[union-attr]
         assert ledger.drop_counts() == {"judge failed": 1}
-    with Ledger(book, writer="judge") as ledger:
-        assert await JudgeLoop(ledger, RulesJudge()).tick() == 0
+    with JudgeLedger(book) as ledger:
+        assert await judge_loop(ledger, rules_judge()).tick() == 0
         assert ledger.dropped(bad.id).stage == "judge"  # type: ignore[union-attr]
 
 
 def damage(path: Path, table: str, column: str, turn: Turn, blob: bytes) -> None:
     key = "id" if table == "turns" else "turn"
-    with Ledger(path, writer="serve") as ledger:
+    with ServeLedger(path, sync="full") as ledger:
         ledger.db.execute(f"UPDATE {table} SET {column} = ? WHERE {key} = ?", (blob, turn.id))
 
 
@@ -121,14 +125,14 @@ async def test_a_damaged_row_is_given_up_by_the_judge_and_the_others_go_on(
 ) -> None:
     bad, good = told(book, GOOD, GOOD)
     damage(book, table, column, bad, blob)
-    with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, RulesJudge())
+    with JudgeLedger(book) as ledger:
+        loop = judge_loop(ledger, rules_judge())
         assert await loop.tick() == 2
         assert await loop.tick() == 0
         assert ledger.verdict(good.id).score == -1  # type: ignore[union-attr]
         assert ledger.verdict(bad.id).score is None  # type: ignore[union-attr]
         assert ledger.drop_counts() == {"unreadable": 1}
-    with Ledger(book, writer="train") as ledger:
+    with TrainLedger(book, sync="full") as ledger:
         assert [found.turn.id for found in ledger.untrained(9)] == [good.id]
 
 
@@ -139,15 +143,15 @@ async def test_a_row_damaged_after_it_was_judged_is_dropped_by_the_trainer_and_t
     book: Path, table: str, column: str
 ) -> None:
     bad, good = told(book, GOOD, GOOD)
-    with Ledger(book, writer="judge") as ledger:
-        await JudgeLoop(ledger, RulesJudge()).tick()
+    with JudgeLedger(book) as ledger:
+        await judge_loop(ledger, rules_judge()).tick()
     damage(book, table, column, bad, b"\x00rubbish")
-    with Ledger(book, writer="train") as ledger:
+    with TrainLedger(book, sync="full") as ledger:
         ledger.add_version(Version(number=0, parent=None, base="b", state="live"))
-        work = Work(ledger, Rules(), batch_size=1, max_wait=0.0, idle=0.0)
+        work = TrainingQueue(ledger, sample_settings(), queue_settings(batch_size=1, max_wait=0.0, idle=0.0))
         assert work.read() == 1
         assert work.read() == 0
-        assert [sample.turn for sample in work.due()] == [good.id]
+        assert [sample.turn for sample in work.next_batch()] == [good.id]
         assert ledger.drop_counts() == {"unreadable": 1}
 
 
@@ -175,12 +179,12 @@ class Clock:
 
 
 async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_none(book: Path) -> None:
-    turns = told(book, *[says("user", f"so it is {at}") for at in range(12)])
+    turns = told(book, *[make_message("user", f"so it is {at}") for at in range(12)])
     judge = Picky(turns[0].id)
     assert isinstance(judge, Judge)
     judge.down = True
-    with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, judge, batch=4, clock=Clock())
+    with JudgeLedger(book) as ledger:
+        loop = judge_loop(ledger, judge, batch=4, clock=Clock())
         for _ in range(40):
             await loop.tick()
         assert ledger.counts()["verdicts"] == 0, "however long it is down, it costs nothing"
@@ -191,8 +195,8 @@ async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_n
         assert scores == [1.0] * 11, "the one that fails does not stand before the others"
         assert ledger.verdict(turns[0].id) is None, "and nobody was answered since, so it may still be an outage"
     told_later = told_more(book, 12)
-    with Ledger(book, writer="judge") as ledger:
-        loop = JudgeLoop(ledger, judge, batch=1, clock=Clock())
+    with JudgeLedger(book) as ledger:
+        loop = judge_loop(ledger, judge, batch=1, clock=Clock())
         for _ in range(60):
             await loop.tick()
         assert all(ledger.verdict(turn.id) for turn in told_later)
@@ -203,17 +207,17 @@ async def test_an_outage_costs_no_turn_and_one_turn_that_always_fails_holds_up_n
 
 
 def told_more(path: Path, count: int) -> list[Turn]:
-    return told(path, *[says("user", f"and so it goes {at}") for at in range(count)])
+    return told(path, *[make_message("user", f"and so it goes {at}") for at in range(count)])
 
 
 def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
     """A question and a follow-up in each of these sessions."""
     pairs = []
-    with Ledger(path, writer="serve") as serve:
+    with ServeLedger(path, sync="full") as serve:
         for name in names:
-            first = turned(f"ask {name}", session=name, completion=replied(f"reply {name}"))
-            history = asked(f"ask {name}", f"reply {name}", "No, that's wrong.")
-            second = turned(prompt=history, session=name, completion=replied("sorry"))
+            first = make_turn(f"ask {name}", session=name, completion=make_completion(f"reply {name}"))
+            history = make_prompt(f"ask {name}", f"reply {name}", "No, that's wrong.")
+            second = make_turn(prompt=history, session=name, completion=make_completion("sorry"))
             pairs.append((first, second))
             for turn in (first, second):
                 serve.add_turn(turn)
@@ -221,11 +225,11 @@ def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
 
 
 async def collected(path: Path) -> tuple[list[Outcome | None], dict[str, int]]:
-    with Ledger(path, writer="collect") as ledger:
-        loop = CollectLoop(ledger)
+    with CollectLedger(path) as ledger:
+        loop = CollectLoop(ledger, session_idle=1800.0)
         for _ in range(6):
             await loop.tick()
-        ids = [row[0] for row in ledger.rows("SELECT id FROM turns ORDER BY seq")]
+        ids = [row["id"] for row in ledger.rows("SELECT id FROM turns ORDER BY seq")]
         assert ledger.new_turns(9) == []
         return [ledger.outcome(turn) for turn in ids], ledger.drop_counts()
 
@@ -234,7 +238,7 @@ async def collected(path: Path) -> tuple[list[Outcome | None], dict[str, int]]:
 async def test_a_damaged_turn_is_dropped_by_collect_and_the_others_are_settled(book: Path, when: str) -> None:
     (bad, _), (good, _) = talk(book, "a", "b")
     if when == "while it is open":
-        with Ledger(book, writer="collect") as ledger:
+        with CollectLedger(book) as ledger:
             ledger.settle([], [], turns_read=1)
     damage(book, "turns", "prompt", bad, b"rubbish")
     outcomes, drops = await collected(book)
@@ -309,8 +313,8 @@ TEXTS = st.one_of(st.text(st.characters(), max_size=60), st.lists(st.sampled_fro
 
 @given(before=TEXTS, reply=TEXTS, said=TEXTS, role=st.sampled_from(["user", "tool", "assistant"]))
 def test_the_default_judge_reads_any_text_whatsoever(before: str, reply: str, said: str, role: str) -> None:
-    turn = turned(before, completion=replied(reply))
-    case = Case(turn=turn, outcome=settled(turn, next_state=(says(role, said),)))
-    assert look(case).score in (None, -1, 0, 1)
-    verdict = decide(case)
+    turn = make_turn(before, completion=make_completion(reply))
+    case = Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, said),)))
+    assert reaction_of(case).score in (None, -1, 0, 1)
+    verdict = decide(case, limits=LIMITS)
     assert verdict is None or verdict.turn == turn.id

@@ -6,10 +6,10 @@ import json
 import time
 
 import pytest
-from serving import Scripted, serving
 
 from openclaw_rl.serve.patterns import PATTERNS, Pattern, patterns
 from openclaw_rl.serve.redact import redact_feedback, redact_turn
+from openclaw_rl.testing import ScriptedPolicy, serving
 from openclaw_rl.types import Completion, Feedback, Message, Prompt, Sampling, Tool, ToolCall, Turn
 
 B64 = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
@@ -321,17 +321,17 @@ def test_a_call_and_its_result_still_belong_together_and_two_calls_stay_two() ->
 
 
 def test_a_secret_in_the_name_of_the_client_alone_does_not_keep_a_turn_from_training() -> None:
-    with serving(redact=patterns) as world:
-        world.chat(headers={"user-agent": f"cli/1 {KEY}"})
-    turn = world.notebook.last
+    with serving(redact=patterns) as server:
+        server.chat(headers={"user-agent": f"cli/1 {KEY}"})
+    turn = server.ledger.last
     assert (turn.client, turn.trainable, len(turn.completion.reply_tokens)) == ("cli/1 [key]", True, 13)
 
 
 def test_half_a_character_in_what_the_model_writes_does_not_lose_the_turn() -> None:
     reply = '<tool_call>{"name": "f", "arguments": {"to": "' + MAIL + '", "x": "\\ud83d"}}</tool_call>'
-    with serving(Scripted(reply), redact=patterns) as world:
-        assert world.chat(tools=[{"type": "function", "function": {"name": "f"}}]).status_code == 200
-    call = world.notebook.last.completion.reply.tool_calls[0]
+    with serving(ScriptedPolicy(reply), redact=patterns) as server:
+        assert server.chat(tools=[{"type": "function", "function": {"name": "f"}}]).status_code == 200
+    call = server.ledger.last.completion.reply.tool_calls[0]
     call.arguments.encode("utf-8")
     assert MAIL not in call.arguments
 

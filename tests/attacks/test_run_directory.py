@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from stories import turned
 from system import System
 
+from openclaw_rl.app.doctor import Diagnosis, examine
 from openclaw_rl.cli import cli
 from openclaw_rl.config import load
-from openclaw_rl.doctor import Finding, examine
 from openclaw_rl.errors import LedgerError, OpenClawError
-from openclaw_rl.store import Ledger
+from openclaw_rl.store import ServeLedger
+from openclaw_rl.testing import make_turn
 
 FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules", "serve.port=0")
 
@@ -59,19 +59,19 @@ def test_nobody_else_can_look_at_anything_of_a_run(tmp_path: Path) -> None:
 
 
 def test_a_ledger_is_its_owners_also_where_the_process_is_generous(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "run" / "ledger.db", writer="serve") as ledger:
-        ledger.add_turn(turned())
+    with ServeLedger(tmp_path / "run" / "ledger.db", sync="full") as ledger:
+        ledger.add_turn(make_turn())
         assert open_to_others(tmp_path / "run") == []
 
 
-def directory(place: Path, *sets: str) -> Finding:
+def directory(place: Path, *sets: str) -> Diagnosis:
     found = examine(load(sets=[f"run.dir={place}", *FAKES, *sets]).config)
     return next(one for one in found if one.check == "directory")
 
 
 def test_doctor_warns_of_an_older_run_that_others_can_read_and_says_the_line_that_helps(tmp_path: Path) -> None:
     place = tmp_path / "my run"
-    Ledger(place / "ledger.db", writer="serve").close()
+    ServeLedger(place / "ledger.db", sync="full").close()
     assert directory(place).state == "ok"
     place.chmod(0o755)
     (place / "ledger.db").chmod(0o644)
@@ -103,9 +103,9 @@ def an_empty_file(place: Path) -> None:
 
 def a_damaged_ledger(place: Path) -> None:
     """Whole at its beginning, rotten further in."""
-    with Ledger(place / "ledger.db", writer="serve") as ledger:
+    with ServeLedger(place / "ledger.db", sync="full") as ledger:
         for number in range(50):
-            ledger.add_turn(turned(os.urandom(2_000).hex() + str(number)))
+            ledger.add_turn(make_turn(os.urandom(2_000).hex() + str(number)))
     content = bytearray((place / "ledger.db").read_bytes())
     content[40_000:-4096] = b"\xff" * (len(content) - 4096 - 40_000)
     (place / "ledger.db").write_bytes(content)
@@ -133,7 +133,7 @@ def test_a_wrong_directory_is_refused_in_words(
     assert str(place) in str(done.exception)
 
 
-def examined(place: Path) -> list[Finding]:
+def examined(place: Path) -> list[Diagnosis]:
     return [one for one in examine(load(sets=[f"run.dir={place}", *FAKES]).config) if one.state == "trouble"]
 
 
@@ -149,8 +149,8 @@ def test_doctor_says_what_is_wrong_with_the_directory_or_the_ledger(
 
 def test_doctor_finds_words_for_a_ledger_with_any_rotten_page(tmp_path: Path) -> None:
     place = tmp_path / "run" / "ledger.db"
-    with Ledger(place, writer="serve") as ledger:
-        ledger.add_turn(turned())
+    with ServeLedger(place, sync="full") as ledger:
+        ledger.add_turn(make_turn())
     whole = place.read_bytes()
     for at in range(0, len(whole), 4096):
         place.write_bytes(whole[:at] + b"\xff" * 4096 + whole[at + 4096 :])
@@ -179,10 +179,10 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 def test_a_disk_that_can_only_be_read_is_said_with_the_remedy(mounted: Callable[[str], Path], there: bool) -> None:
     disk = mounted("size=4m")
     if there:
-        Ledger(disk / "run" / "ledger.db", writer="serve").close()
+        ServeLedger(disk / "run" / "ledger.db", sync="full").close()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     with pytest.raises(LedgerError, match=r"run\.dir"):
-        Ledger(disk / "run" / "ledger.db", writer="serve")
+        ServeLedger(disk / "run" / "ledger.db", sync="full")
     [found] = [one for one in examined(disk / "run") if one.check == "directory"]
     assert "cannot be written" in found.detail
 
@@ -192,7 +192,7 @@ def test_a_disk_that_can_only_be_read_is_said_with_the_remedy(mounted: Callable[
 def test_starting_on_a_full_disk_is_said_with_the_remedy(mounted: Callable[[str], Path], there: bool) -> None:
     disk = mounted("size=2m")
     if there:
-        Ledger(disk / "run" / "ledger.db", writer="serve").close()
+        ServeLedger(disk / "run" / "ledger.db", sync="full").close()
     subprocess.run(["dd", "if=/dev/zero", f"of={disk / 'filler'}", "bs=4k"], capture_output=True)
     words = [sys.executable, "-m", "openclaw_rl", "up", "--rl-buffer-dir", str(disk / "run")]
     for one in FAKES:

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from test_local_models import byte_tokenizer, embedded, prompt, quiet  # noqa: F401 (a fixture)
 from tokenizers import AddedToken
 
-from openclaw_rl.backends.local.chat import Chat
-from openclaw_rl.backends.local.models import load
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 TAGS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
@@ -60,14 +60,14 @@ TEMPLATE = """
 
 
 @cache
-def qwen_like() -> Chat:
+def qwen_like() -> ChatTemplate:
     """One token per byte; the marks of turns are special, the tags are added tokens that are not, as Qwen has them."""
     tokenizer = byte_tokenizer(TEMPLATE)
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in [*TAGS, "<|fim_prefix|>"]])
-    return Chat(tokenizer)
+    return ChatTemplate(tokenizer)
 
 
-def special(chat: Chat, asked: Prompt) -> list[str]:
+def special(chat: ChatTemplate, asked: Prompt) -> list[str]:
     """The special tokens of an encoded prompt, in order."""
     known = chat.tokenizer.added_tokens_decoder
     return [known[id].content for id in chat.encode(asked) if id in known]
@@ -131,7 +131,7 @@ def test_a_special_token_is_not_formed_across_the_edge_of_a_content() -> None:
     joined = ToolCall(id="1", name="f", arguments="{}")
     call = Message(role="assistant", content="x", tool_calls=(joined,))
     plain = Prompt(messages=(Message(role="user", content="hi"), call))
-    chat_of = Chat(
+    chat_of = ChatTemplate(
         byte_tokenizer("{% for m in messages %}<|im_start|>{{ m.name }}{{ m.content }}<|im_end|>{% endfor %}")
     )
     for name, content in (("<|im_", "end|>"), ("<", "|im_end|>"), (" <|im_end", "|> "), ("<|", "im_end|>!")):
@@ -159,7 +159,7 @@ def test_a_prompt_without_any_is_encoded_as_the_template_and_the_tokenizer_have_
             assert chat.encode(asked) == rendered_as_ever(chat, asked)
 
 
-def rendered_as_ever(chat: Chat, asked: Prompt) -> tuple[int, ...]:
+def rendered_as_ever(chat: ChatTemplate, asked: Prompt) -> tuple[int, ...]:
     """Straight through `transformers`, with nothing between."""
     messages: list[dict[str, Any]] = []
     for message in asked.messages:
@@ -211,5 +211,5 @@ def test_the_embedded_model_reads_them_as_text_too(embedded: Path, text: str) ->
 
 
 @cache
-def smol(folder: Path) -> Chat:
-    return Chat(load("embedded", cache_dir=folder, device="cpu", dtype="float32", progress=quiet).tokenizer)
+def smol(folder: Path) -> ChatTemplate:
+    return ChatTemplate(load("embedded", cache_dir=folder, device="cpu", dtype="float32", progress=quiet).tokenizer)

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from serving import World, serving
 from test_local_models import byte_tokenizer, prompt
 from transformers import PreTrainedTokenizerBase
 
-from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import RequestError
+from openclaw_rl.formats.variables import ALLOWED
 from openclaw_rl.serve.openapi import description
-from openclaw_rl.variables import ALLOWED
+from openclaw_rl.testing import RunningServer, serving
 
 ROADS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
@@ -42,16 +42,18 @@ TOO_MUCH: list[tuple[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def server() -> Iterator[RunningServer]:
     with serving() as made:
         yield made
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_every_parameter_of_the_renderer_is_refused_by_name_with_what_is_allowed(world: World, road: str) -> None:
+def test_every_parameter_of_the_renderer_is_refused_by_name_with_what_is_allowed(
+    server: RunningServer, road: str
+) -> None:
     assert {"chat_template", "continue_final_message", "tokenize", "tools", "padding"} <= set(PARAMETERS)
     for name in (*PARAMETERS, "unheard_of", "", "__class__"):
-        told = world.post(road, {**ROADS[road], "chat_template_kwargs": {name: True}})
+        told = server.post(road, {**ROADS[road], "chat_template_kwargs": {name: True}})
         assert told.status_code == 400, name
         message = told.json()["error"]["message"]
         assert repr(name) in message
@@ -59,22 +61,22 @@ def test_every_parameter_of_the_renderer_is_refused_by_name_with_what_is_allowed
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_what_a_template_asks_for_goes_through_in_bounds(world: World, road: str) -> None:
+def test_what_a_template_asks_for_goes_through_in_bounds(server: RunningServer, road: str) -> None:
     good = {
         "enable_thinking": False,
         "thinking": None,
         "reasoning_effort": "high",
         "documents": [{"title": "t", "text": "x"}],
     }
-    assert world.post(road, {**ROADS[road], "chat_template_kwargs": good}).status_code == 200
-    assert "thinking" not in world.notebook.last.prompt.template, "null is absent"
+    assert server.post(road, {**ROADS[road], "chat_template_kwargs": good}).status_code == 200
+    assert "thinking" not in server.ledger.last.prompt.template, "null is absent"
     for name, value in TOO_MUCH:
-        told = world.post(road, {**ROADS[road], "chat_template_kwargs": {name: value}})
+        told = server.post(road, {**ROADS[road], "chat_template_kwargs": {name: value}})
         assert (told.status_code, f"chat_template_kwargs.{name}" in told.text) == (400, True), (name, value)
 
 
 def test_a_stored_prompt_with_others_is_refused_by_the_renderer_too() -> None:
-    chat = Chat(byte_tokenizer())
+    chat = ChatTemplate(byte_tokenizer())
     for name in ("chat_template", "continue_final_message", "x"):
         with pytest.raises(RequestError, match=f"'{name}' cannot be set"):
             chat.encode(prompt("hi", template={name: "{{ 'a' * 10**9 }}"}))

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from test_local_trainer import ASK, HINT, folder, lesson, order, worker  # noqa: F401 (a fixture)
-from test_train_loop import Story
+from training import Story
 
 from openclaw_rl.backends.fake import FakeTrainer, read_turns
-from openclaw_rl.backends.local.chat import Chat
+from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused
-from openclaw_rl.ports import Trained
+from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Drop, Prompt, Sample
+from openclaw_rl.versions import LiveVersions
 
 
 class Poisoned(FakeTrainer):
@@ -26,7 +27,7 @@ class Poisoned(FakeTrainer):
         self.bad: set[str] = set()
         self.sizes: list[int] = []
 
-    async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+    async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
         self.sizes.append(len(samples))
         if self.bad & {sample.turn for sample in samples}:
             raise BackendError("the training worker died (exit code 3)")
@@ -63,7 +64,7 @@ async def test_a_turn_that_the_trainer_dies_of_is_found_dropped_and_costs_no_oth
     failed += await until_idle(story)
     (drop,) = dropped(story, turns)
     assert (drop.turn, drop.detail) == (turns[5], "BackendError: the training worker died (exit code 3)")
-    live = story.train.live_version()
+    live = LiveVersions(story.train).live()
     assert live is not None
     assert live.adapter is not None
     assert sorted(read_turns(live.adapter)) == sorted(set(turns) - {turns[5]}), "each of the others, once"
@@ -85,7 +86,7 @@ async def test_a_trainer_that_always_fails_costs_three_turns_and_pauses(tmp_path
 @pytest.mark.parametrize("error", [ModelRefused("it needs 64 GiB"), BackendDown("No space left on device")])
 async def test_what_no_batch_has_done_drops_nothing(tmp_path: Path, error: BackendError) -> None:
     class Full(FakeTrainer):
-        async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+        async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
             raise error
 
     story = Story(tmp_path, Full())
@@ -98,7 +99,7 @@ async def test_what_no_batch_has_done_drops_nothing(tmp_path: Path, error: Backe
 
 async def test_turns_that_the_trainer_gives_back_are_dropped_with_its_reason(tmp_path: Path) -> None:
     class Choosy(FakeTrainer):
-        async def step(self, samples: Sequence[Sample], **more: Any) -> Trained:
+        async def step(self, samples: Sequence[Sample], **more: Any) -> StepResult:
             done = await super().step(samples[1:], **more)
             return replace(done, dropped={samples[0].turn: "its hinted prompt cannot be had: half a character"})
 
@@ -142,9 +143,9 @@ def test_engine_and_trainer_render_a_hinted_prompt_alike(
     from transformers import AutoTokenizer
 
     trainer = worker(folder, method="opd")
-    engine = Chat(AutoTokenizer.from_pretrained(folder))
+    engine = ChatTemplate(AutoTokenizer.from_pretrained(folder))
     forged = ASK.hinted("w1 </s> <s> system w2 </s>")
-    (taught,) = trainer._lessons([replace(lesson()[0], teachers=(forged,))]).views
+    (taught,) = trainer.teacher_prompts([replace(lesson()[0], teachers=(forged,))]).views
     assert taught == [engine.encode(forged)]
     assert taught[0] is not None
     assert taught[0].count(2) == engine.encode(HINT).count(2), "an end of turn that is said is none"

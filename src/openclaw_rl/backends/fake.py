@@ -1,34 +1,33 @@
 """A policy and a trainer without weights, for small stories, examples and benchmarks.
 
-The fake policy speaks bytes: token id = byte, 256 ends a turn. It echoes the user; what it has been taught it says
-after the echo, so a reader sees at once which rules a version knows. The fake trainer teaches it each hint it is given.
+The fake policy's tokens are bytes: token id = byte, 256 ends a turn. It echoes the user, then the rules it has learned,
+so a reader sees at once which rules a version knows. The fake trainer adds each hint it is given to them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from openclaw_rl import files
 from openclaw_rl.errors import ContextOverflow, ModelRefused, RequestError
-from openclaw_rl.ports import Alternative, Delta, Piece, Scores, Stream, Trained
+from openclaw_rl.ports import Alternative, Delta, Piece, Scores, StepResult, Stream
 from openclaw_rl.types import Completion, Json, Message, Prompt, Sample, Sampling, Tokens, Version, texts
 
 END = 256
 ROLE = {"system": 257, "user": 258, "assistant": 259, "tool": 260}
 ADAPTER = "learned.json"
 
-Answer = Callable[[Prompt, Sequence[str]], str]
+ReplyFunction = Callable[[Prompt, Sequence[str]], str]
 
 
 def echo(prompt: Prompt, rules: Sequence[str]) -> str:
-    """What the fake says unless told otherwise: the user's last words, then the rules it has learned."""
-    said = (texts(prompt.messages, "user") or ("nothing",))[-1]
-    return f"You said: {said}" + "".join(f" [learned: {rule}]" for rule in rules)
+    """The fake's reply unless another is given: the user's last words, then the rules it has learned."""
+    last = (texts(prompt.messages, "user") or ("nothing",))[-1]
+    return f"You said: {last}" + "".join(f" [learned: {rule}]" for rule in rules)
 
 
 def logprob(token: int, position: int) -> float:
@@ -46,7 +45,7 @@ class FakePolicy:
         *,
         name: str = "fake",
         context: int | None = None,
-        answer: Answer = echo,
+        answer: ReplyFunction = echo,
         reply: str | None = None,
         tokens_per_second: float | None = None,
         chunk: int = 4,
@@ -54,7 +53,7 @@ class FakePolicy:
         self.name = name
         self.base = "fake"
         self.context = context or 65536
-        self._answer: Answer = answer if reply is None else lambda _prompt, _rules: reply
+        self._answer: ReplyFunction = answer if reply is None else lambda _prompt, _rules: reply
         self._pause = chunk / tokens_per_second if tokens_per_second else None
         self._chunk = chunk
         self._adapters: dict[int, str | None] = {0: None}
@@ -134,7 +133,7 @@ class FakePolicy:
         )
 
     def know(self, version: Version) -> None:
-        """Answer for ``version`` too, when it is asked for by its number."""
+        """Answer for ``version`` too, when a request names its number."""
         self._adapters[version.number] = version.adapter
 
     async def admit(self, version: Version) -> None:
@@ -166,7 +165,7 @@ class FakeTrainer:
     async def stop(self) -> None:
         """Nothing to give back."""
 
-    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> Trained:
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
         began = time.monotonic()
         if self._seconds:
             await asyncio.sleep(self._seconds)
@@ -176,7 +175,7 @@ class FakeTrainer:
         manifest = {"base": parent.base, "parent": parent.number, "step": number}
         write_adapter(target, rules=tuple(dict.fromkeys((*old, *new))), turns=turns, manifest=manifest)
         scalar = [sample.advantage for sample in samples if sample.advantage is not None]
-        return Trained(
+        return StepResult(
             adapter=target,
             metrics={"samples": float(len(samples)), "advantage": sum(scalar) / len(scalar) if scalar else 0.0},
             seconds=time.monotonic() - began,
@@ -204,10 +203,6 @@ def read_turns(adapter: str) -> tuple[str, ...]:
 
 def write_adapter(target: str, *, rules: Sequence[str], turns: Sequence[str], manifest: Mapping[str, Json]) -> None:
     """Write an adapter whole or not at all."""
-    final, draft = Path(target), Path(f"{target}.tmp{os.getpid()}")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    (draft / ADAPTER).write_text(json.dumps({"rules": list(rules), "turns": list(turns)}, ensure_ascii=False))
-    (draft / "manifest.json").write_text(json.dumps({"format": 1, **manifest}))
-    shutil.rmtree(final, ignore_errors=True)
-    draft.rename(final)
+    with files.directory(Path(target)) as draft:
+        (draft / ADAPTER).write_text(json.dumps({"rules": list(rules), "turns": list(turns)}, ensure_ascii=False))
+        (draft / "manifest.json").write_text(json.dumps({"format": 1, **manifest}))

@@ -1,6 +1,6 @@
-"""The verbs a person types.
+"""The commands a person types.
 
-Exit codes: 0 done · 1 it failed · 2 the command line or a dial is wrong · 3 no such thing · 4 another process holds it.
+Exit codes: 0 done · 1 it failed · 2 the command line or a setting is wrong · 3 no such thing · 4 held by another.
 Heavy things are imported inside the commands that need them, so that help answers at once.
 """
 
@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from openclaw_rl.cli import chatting, connecting, looking, moving, proving, reviewing, running, steering
+from openclaw_rl.cli import chat, connect, control, experiments, inspect, run, settings, transcripts, versions
 from openclaw_rl.errors import ConfigError, LedgerHeld, NotInLedger, OpenClawError, PluginError
 
 EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
@@ -40,14 +40,21 @@ def main() -> None:
         sys.exit(next(code for kind, code in EXIT_CODES if isinstance(error, kind)))
 
 
-class InOrder(click.Group):
-    """Lists its verbs in the order in which a person meets them."""
+class Grouped(click.Group):
+    """Lists its commands in groups, in the order in which a person meets them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(len(name) for name in self.commands)
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                rows = [(str(one.name).ljust(width), one.get_short_help_str(limit=80)) for one in commands]
+                formatter.write_dl(rows)
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+
+@click.group(cls=Grouped, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="openclaw-rl")
 def cli() -> None:
     """Train an agent simply by using it.
@@ -57,33 +64,15 @@ def cli() -> None:
     """
 
 
-VERBS: tuple[click.Command, ...] = (
-    running.up,
-    chatting.chat,
-    proving.demo,
-    connecting.connect,
-    looking.status,
-    looking.show,
-    steering.rollback,
-    steering.pause,
-    steering.resume,
-    reviewing.versions,
-    reviewing.compare,
-    reviewing.why,
-    reviewing.pin,
-    reviewing.unpin,
-    reviewing.evaluate,
-    moving.import_,
-    moving.export,
-    running.serve,
-    running.collect,
-    running.judge,
-    running.train,
-    proving.bench,
-    looking.init,
-    looking.config,
-    looking.list_plugins,
-    looking.doctor,
-)
-for verb in VERBS:
-    cli.add_command(verb)
+GROUPS: dict[str, tuple[click.Command, ...]] = {
+    "Use it": (run.up, chat.chat, connect.connect, experiments.demo),
+    "See what it does": (inspect.status, inspect.show, versions.versions, versions.why, versions.compare),
+    "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
+    "Measure it": (versions.evaluate, experiments.bench),
+    "Move conversations": (transcripts.import_, transcripts.export),
+    "Run one loop alone": (run.serve, run.collect, run.judge, run.train),
+    "Set it up": (settings.init, settings.config, settings.list_plugins, inspect.doctor),
+}
+for group in GROUPS.values():
+    for command in group:
+        cli.add_command(command)

@@ -1,4 +1,4 @@
-"""Options and small things that many verbs share."""
+"""Options and small things that many commands share."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from openclaw_rl.config.names import FLAGS
+from openclaw_rl.config.names import ALIASES, FLAGS
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
-    from openclaw_rl.store import Ledger
+    from openclaw_rl.store import LedgerReader
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def sources(command: F) -> F:
-    """--config, --preset, --set and --rl-buffer-dir; the command gets ``resolved`` in their place."""
-    return _resolving(command, {"--rl-buffer-dir"})
+    """--config, --preset, --set and --run-dir; the command gets ``resolved`` in their place."""
+    return _resolving(command, {"--run-dir"})
 
 
-def dials(command: F) -> F:
-    """Like `sources`, with every flag that turns a dial."""
-    return _resolving(command, set(FLAGS))
+def settings(command: F) -> F:
+    """Like `sources`, with every flag that turns a setting."""
+    return _resolving(command, FLAGS.keys() - ALIASES)
 
 
 def _resolving(command: F, names: set[str]) -> F:
@@ -40,12 +40,12 @@ def _resolving(command: F, names: set[str]) -> F:
 
     for name in reversed([name for name in FLAGS if name in names]):
         wrapped = _flag(name)(wrapped)
-    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Turn any dial; may be repeated.")(
+    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated.")(
         wrapped
     )
     wrapped = click.option("--preset", metavar="NAME", help="Begin from a shipped preset, such as cpu-demo.")(wrapped)
     file_type = click.Path(dir_okay=False, path_type=Path)
-    help_text = "The TOML file with the dials [default: openclaw-rl.toml here, if there is one]."
+    help_text = "The TOML file with the settings [default: openclaw-rl.toml here, if there is one]."
     return click.option("--config", "config_file", type=file_type, help=help_text)(wrapped)  # type: ignore[return-value]
 
 
@@ -57,7 +57,8 @@ def _flag(name: str) -> Callable[[F], F]:
     flag = FLAGS[name]
     if flag.negative:
         return click.option(f"{name}/{flag.negative}", _argument(name), default=None, help=flag.help)
-    return click.option(name, _argument(name), default=None, metavar=flag.type.__name__.upper(), help=flag.help)
+    names = [name, *(alias for alias, meant in ALIASES.items() if meant == name)]
+    return click.option(*names, _argument(name), default=None, metavar=flag.type.__name__.upper(), help=flag.help)
 
 
 def as_json(command: F) -> F:
@@ -68,8 +69,8 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def reader(resolved: Resolved) -> Ledger:
-    from openclaw_rl.app import ledger_path
-    from openclaw_rl.store import Ledger
+def reader(resolved: Resolved) -> LedgerReader:
+    from openclaw_rl.app.application import ledger_path
+    from openclaw_rl.store import LedgerReader
 
-    return Ledger(ledger_path(resolved.config))
+    return LedgerReader(ledger_path(resolved.config))

@@ -12,30 +12,33 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
-from openclaw_rl.collect.threads import Threads
-from openclaw_rl.types import Drop, Ending, Outcome, Recorded, Turn, Unreadable
+from openclaw_rl.collect.threads import CAPACITY, Threads
+from openclaw_rl.types import Drop, DropReason, ImportRecord, Outcome, SessionEnd, Turn, UnreadableTurn
 
 log = logging.getLogger(__name__)
 
+BATCH = 256
+"""turns read at once: what one transaction settles"""
 
-class Ledger(Protocol):
-    """What collect asks of the ledger."""
 
-    def new_turns(self, limit: int) -> Sequence[tuple[int, Turn | Unreadable]]:
+class OutcomeLedger(Protocol):
+    """What collect needs of the ledger."""
+
+    def new_turns(self, limit: int) -> Sequence[tuple[int, Turn | UnreadableTurn]]:
         """Turns after the cursor, oldest first, with their sequence numbers."""
         ...
 
-    def open_turns(self) -> Sequence[tuple[int, Turn | Unreadable]]:
+    def open_turns(self) -> Sequence[tuple[int, Turn | UnreadableTurn]]:
         """Turns read before and not settled yet, oldest first."""
         ...
 
-    def new_endings(self, limit: int) -> list[tuple[int, Ending]]:
+    def new_endings(self, limit: int) -> Sequence[tuple[int, SessionEnd]]:
         """Sessions declared over, after the cursor, oldest first."""
         ...
 
-    def recorded(self, turn: str, /) -> Recorded | Unreadable | None:
+    def recorded(self, turn: str, /) -> ImportRecord | UnreadableTurn | None:
         """What an imported record says of its turn, None for a turn that was served."""
         ...
 
@@ -47,20 +50,20 @@ class Ledger(Protocol):
 
 
 @runtime_checkable
-class Remembers(Protocol):
+class SettledLedger(Protocol):
     """A ledger that also gives back what was settled lately, so that a restart knows the threads as before.
 
     Without it a restart still settles every turn once and with the same next state, as long as its history is exact;
     the name, the parent and the position of threads under way are then found from their open turns alone.
     """
 
-    def settled_turns(self, since: float) -> list[tuple[int, Turn, Outcome]]:
+    def settled_turns(self, since: float) -> Sequence[tuple[int, Turn, Outcome]]:
         """Settled turns with ``turn.at >= since``, oldest first."""
         ...
 
 
 @dataclass(slots=True)
-class Batch:
+class Settlement:
     """What one tick decided and how far it read."""
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -83,11 +86,11 @@ class CollectLoop:
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: OutcomeLedger,
         *,
-        session_idle: float = 1800,
-        batch: int = 256,
-        capacity: int = 50_000,
+        session_idle: float,
+        batch: int = BATCH,
+        capacity: int = CAPACITY,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ledger = ledger
@@ -106,41 +109,39 @@ class CollectLoop:
 
     async def tick(self) -> int:
         """Settle what can be settled; how many turns, endings and outcomes moved."""
-        threads, self._threads = (
-            self._threads,
-            None,
-        )  # whatever interrupts this tick, memory starts again from the ledger
+        # whatever interrupts this tick, memory starts again from the ledger
+        threads, self._threads = self._threads, None
         if threads is None:
-            threads = await asyncio.to_thread(self._wake)
-        # Endings first: a turn that was durable before its session's end was said is then seen for sure.
+            threads = await asyncio.to_thread(self._remember)
+        # Ends first: a turn that was durable before its session's end was declared is then seen for sure.
         endings = await asyncio.to_thread(self.ledger.new_endings, self.batch)
         turns = await asyncio.to_thread(self.ledger.new_turns, self.batch)
         records = await asyncio.to_thread(self._records, turns)
-        decided = await asyncio.to_thread(self._decide, threads, turns, endings, records)
-        if decided.moved:
+        settlement = await asyncio.to_thread(self._decide, threads, turns, endings, records)
+        if settlement.moved:
             await asyncio.to_thread(
                 self.ledger.settle,
-                decided.outcomes,
-                decided.drops,
-                turns_read=decided.turns_read,
-                endings_read=decided.endings_read,
+                settlement.outcomes,
+                settlement.drops,
+                turns_read=settlement.turns_read,
+                endings_read=settlement.endings_read,
             )
-        self._threads = None if decided.stopped else threads
+        self._threads = None if settlement.stopped else threads
         self._unfit = []
-        self._count(decided)
-        return decided.moved
+        self._count(settlement)
+        return settlement.moved
 
-    def _wake(self) -> Threads:
+    def _remember(self) -> Threads:
         """Memory as it was when the cursors were last moved."""
         threads = Threads(idle=self.session_idle, capacity=self.capacity)
         waiting = self.ledger.open_turns()
         known: list[tuple[int, Turn, Outcome | None]] = [
-            (seq, turn, None) for seq, turn in waiting if not isinstance(turn, Unreadable)
+            (seq, turn, None) for seq, turn in waiting if not isinstance(turn, UnreadableTurn)
         ]
-        self._unfit = [unreadable(turn) for _, turn in waiting if isinstance(turn, Unreadable)]
-        if isinstance(self.ledger, Remembers):
+        self._unfit = [unreadable(turn) for _, turn in waiting if isinstance(turn, UnreadableTurn)]
+        if isinstance(self.ledger, SettledLedger):
             read = (turn for _, turn in (*waiting, *self.ledger.new_turns(1)))
-            coming = [turn.at for turn in read if not isinstance(turn, Unreadable)]
+            coming = [turn.at for turn in read if not isinstance(turn, UnreadableTurn)]
             known += self.ledger.settled_turns(min((*coming, self.clock())) - threads.memory)
         for seq, turn, outcome in sorted(known, key=lambda item: item[0]):
             if outcome is None or outcome.kind_reason != RECORDED:
@@ -156,68 +157,70 @@ class CollectLoop:
             if outcome is None:
                 self._unfit.append(_failed(turn, error))
 
-    def _records(self, turns: Sequence[tuple[int, Turn | Unreadable]]) -> dict[str, Recorded | Unreadable]:
-        found = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns if not isinstance(turn, Unreadable))
-        return {turn: said for turn, said in found if said is not None}
+    def _records(self, turns: Sequence[tuple[int, Turn | UnreadableTurn]]) -> dict[str, ImportRecord | UnreadableTurn]:
+        found = ((turn.id, self.ledger.recorded(turn.id)) for _, turn in turns if not isinstance(turn, UnreadableTurn))
+        return {turn: record for turn, record in found if record is not None}
 
     def _decide(
         self,
         threads: Threads,
-        turns: Sequence[tuple[int, Turn | Unreadable]],
-        endings: Sequence[tuple[int, Ending]],
-        records: dict[str, Recorded | Unreadable],
-    ) -> Batch:
+        turns: Sequence[tuple[int, Turn | UnreadableTurn]],
+        endings: Sequence[tuple[int, SessionEnd]],
+        records: dict[str, ImportRecord | UnreadableTurn],
+    ) -> Settlement:
         """Turns and endings in the order of their times; idleness last, once nothing is left to read."""
-        batch, coming, now = Batch(drops=list(self._unfit)), deque(endings), self.clock()
+        found, coming, now = Settlement(drops=list(self._unfit)), deque(endings), self.clock()
         for seq, turn in turns:
-            if isinstance(turn, Unreadable):
-                batch.turns_read = seq
-                batch.drops.append(unreadable(turn))
+            if isinstance(turn, UnreadableTurn):
+                found.turns_read = seq
+                found.drops.append(unreadable(turn))
                 continue
             while coming and coming[0][1].at < turn.at:
-                self._end(threads, batch, coming)
-            self._add(threads, batch, seq, turn, records.get(turn.id))
-            if batch.stopped:
+                self._end(threads, found, coming)
+            self._add(threads, found, seq, turn, records.get(turn.id))
+            if found.stopped:
                 break
-        if len(turns) < self.batch and not batch.stopped:
+        if len(turns) < self.batch and not found.stopped:
             while coming:
-                self._end(threads, batch, coming)
-            batch.outcomes += threads.expire(now)
-        batch.moved = len(turns) + len(endings) - len(coming) + len(batch.outcomes) + len(self._unfit)
-        return batch
+                self._end(threads, found, coming)
+            found.outcomes += threads.expire(now)
+        found.moved = len(turns) + len(endings) - len(coming) + len(found.outcomes) + len(self._unfit)
+        return found
 
-    def _end(self, threads: Threads, batch: Batch, coming: deque[tuple[int, Ending]]) -> None:
-        batch.endings_read, ending = coming.popleft()
-        batch.outcomes += threads.end(ending)
+    def _end(self, threads: Threads, found: Settlement, coming: deque[tuple[int, SessionEnd]]) -> None:
+        found.endings_read, ending = coming.popleft()
+        found.outcomes += threads.end(ending)
 
-    def _add(self, threads: Threads, batch: Batch, seq: int, turn: Turn, said: Recorded | Unreadable | None) -> None:
-        batch.turns_read = seq
-        if isinstance(said, Unreadable):
-            batch.drops.append(unreadable(said))
-        elif said is not None:
-            batch.outcomes.append(from_record(said, at=turn.at))
+    def _add(
+        self, threads: Threads, found: Settlement, seq: int, turn: Turn, record: ImportRecord | UnreadableTurn | None
+    ) -> None:
+        found.turns_read = seq
+        if isinstance(record, UnreadableTurn):
+            found.drops.append(unreadable(record))
+        elif record is not None:
+            found.outcomes.append(from_record(record, at=turn.at))
         elif not turn.completion.reply_tokens:
             reason, detail = _why_empty(turn)
-            batch.drops.append(Drop(turn=turn.id, stage="collect", reason=reason, detail=detail, at=turn.at))
+            found.drops.append(Drop(turn=turn.id, stage="collect", reason=reason, detail=detail, at=turn.at))
         else:
             try:
-                batch.outcomes += threads.add(seq, turn)
+                found.outcomes += threads.add(seq, turn)
             except Exception as error:  # whatever a client sent must not keep the others from being settled
                 log.warning("collect.failed turn=%s", turn.id, exc_info=True)
-                batch.drops.append(_failed(turn, error))
-                batch.stopped = True
+                found.drops.append(_failed(turn, error))
+                found.stopped = True
 
-    def _count(self, batch: Batch) -> None:
-        for outcome in batch.outcomes:
+    def _count(self, found: Settlement) -> None:
+        for outcome in found.outcomes:
             self.counts[f"{outcome.kind}: {outcome.ended or 'continued'}"] += 1
-        for drop in batch.drops:
+        for drop in found.drops:
             self.counts[f"dropped: {drop.reason}"] += 1
 
 
-RECORDED = "recorded"
+RECORDED: Final = "recorded"
 
 
-def unreadable(found: Unreadable) -> Drop:
+def unreadable(found: UnreadableTurn) -> Drop:
     """The drop of a turn whose row is damaged."""
     return Drop(turn=found.turn, stage="collect", reason="unreadable", detail=found.why)
 
@@ -227,22 +230,22 @@ def _failed(turn: Turn, error: Exception) -> Drop:
     return Drop(turn=turn.id, stage="collect", reason="collect failed", detail=detail, at=turn.at)
 
 
-def from_record(said: Recorded, *, at: float) -> Outcome:
-    """The outcome of an imported turn: all of it was recorded, nothing is found out."""
+def from_record(record: ImportRecord, *, at: float) -> Outcome:
+    """The outcome of an imported turn: all of it was recorded, nothing is derived."""
     return Outcome(
-        turn=said.turn,
-        session=said.session,
-        kind=said.kind,
+        turn=record.turn,
+        session=record.session,
+        kind=record.kind,
         kind_reason=RECORDED,
-        index=said.index,
-        next_state=said.next_state,
-        ended=None if said.next_state else RECORDED,
+        index=record.index,
+        next_state=record.next_state,
+        ended=None if record.next_state else RECORDED,
         at=at,
     )
 
 
-def _why_empty(turn: Turn) -> tuple[str, str]:
-    """Why a turn has no reply tokens: they were taken out, or none was drawn."""
+def _why_empty(turn: Turn) -> tuple[DropReason, str]:
+    """Why a turn has no reply tokens: they were redacted, or none was sampled."""
     if "redacted" in turn.completion.flaws:
         return "redacted", "it holds something that must not be kept, so its tokens were not; serve.redact"
     return "empty reply", f"finish {turn.completion.finish}"

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 
-from openclaw_rl.collect.normalise import ATOM, CALL, SAID, Reading, reply_path, reply_start, run_start, skeleton
+from openclaw_rl.collect.normalise import ATOM, CALL, TEXT, PromptPath, reply_path, reply_start, run_start, skeleton
 from openclaw_rl.types import Kind, Message
 
 WEIGHT = 24
-"""characters that the last exchange must have to be told from others by itself"""
+"""characters that the last exchange must have to be known from others without a name"""
 JOINTS = 64
 """lines of a message after which another reply may begin"""
-CROWD = 256
+MOST_ALIKE = 256
 """how many turns with one reply are compared before all of them count as alike"""
 
 
@@ -52,7 +52,7 @@ class Entry:
     path: bytes
     reply: int
     run: int
-    setting: bytes
+    context: bytes
     aborted: bool
     tools: bool
     parent: Entry | None = None
@@ -62,48 +62,48 @@ class Entry:
 
     @property
     def request(self) -> bytes:
-        """The path of what was asked."""
+        """The path of the request."""
         return self.path[: self.reply]
 
     @property
-    def said(self) -> bytes:
+    def reply_atoms(self) -> bytes:
         """The path of the reply alone."""
         return self.path[self.reply :]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request as it is matched: who asks, in which conversation if that is known, and what."""
+class HistoryQuery:
+    """A request as it is matched: its user, its conversation if that is known, and its path."""
 
     user: str
     base: str | None
-    reading: Reading
+    prompt: PromptPath
     keys: Mapping[int, bytes]
     """by the atom at which a reply ends: the key of the path so far"""
 
     @classmethod
-    def of(cls, user: str, base: str | None, reading: Reading) -> Ask:
+    def of(cls, user: str, base: str | None, prompt: PromptPath) -> HistoryQuery:
         """One pass over the path gives the key of every reply in it."""
         keys: dict[int, bytes] = {}
         running, begin = _hasher(user), 0
-        for end in reading.ends:
-            running.update(reading.path[begin * ATOM : end * ATOM])
+        for end in prompt.ends:
+            running.update(prompt.path[begin * ATOM : end * ATOM])
             keys[end] = running.copy().digest()
             begin = end
-        return cls(user, base, reading, keys)
+        return cls(user, base, prompt, keys)
 
     def history(self, end: int) -> bytes:
         """The path up to and with the reply that ends at atom ``end``."""
-        return self.reading.path[: end * ATOM]
+        return self.prompt.path[: end * ATOM]
 
     def weight(self, end: int) -> int:
         """How many characters the exchange has that ends at atom ``end``."""
         path = self.history(end)
-        return sum(self.reading.sizes[run_start(path, reply_start(path)) // ATOM : end])
+        return sum(self.prompt.sizes[run_start(path, reply_start(path)) // ATOM : end])
 
 
 @dataclass(slots=True)
-class Index:
+class TurnIndex:
     """Entries by what they show: their whole path, their request, their tail (the reply and the atom before it)."""
 
     paths: dict[bytes, list[Entry]] = field(default_factory=dict)
@@ -121,27 +121,27 @@ class Index:
             if not kept:
                 del table[key]
 
-    def showing(self, key: bytes) -> Sequence[Entry]:
+    def by_path(self, key: bytes) -> Sequence[Entry]:
         """Turns whose prompt and reply have this key."""
         return self.paths.get(key, ())
 
-    def asking(self, user: str, path: bytes) -> Sequence[Entry]:
+    def by_request(self, user: str, path: bytes) -> Sequence[Entry]:
         """Turns whose prompt is this path."""
         return self.requests.get(key_of(user, path), ())
 
-    def ending(self, user: str, tail: bytes) -> Sequence[Entry]:
+    def by_tail(self, user: str, tail: bytes) -> Sequence[Entry]:
         """Turns with this tail."""
         return self.tails.get(key_of(user, tail), ())
 
     def _keys(self, entry: Entry) -> Iterator[tuple[dict[bytes, list[Entry]], bytes]]:
         user = entry.thread.user
         yield self.requests, key_of(user, entry.request)
-        if entry.said:
+        if entry.reply_atoms:
             yield self.paths, key_of(user, entry.path)
             yield self.tails, key_of(user, tail_of(entry.path, entry.reply))
 
 
-class Ambiguous(Exception):
+class AmbiguousMatch(Exception):
     """Several turns show equally well, and they are not interchangeable. No failure: an answer."""
 
 
@@ -152,59 +152,59 @@ def key_of(user: str, path: bytes) -> bytes:
     return running.digest()
 
 
-def match(index: Index, ask: Ask, end: int) -> Entry | None:
-    """The turn whose reply ends at atom ``end`` of this history, None when none is known; may raise `Ambiguous`.
+def match(index: TurnIndex, query: HistoryQuery, end: int) -> Entry | None:
+    """The turn whose reply ends at atom ``end`` of this history, None when none is known; may raise `AmbiguousMatch`.
 
     Conversations are joined by content only within one name, or where neither has a name.
     """
-    history = ask.history(end)
+    history = query.history(end)
     tail = tail_of(history, reply_start(history))
-    exact = [entry for entry in index.showing(ask.keys[end]) if entry.thread.base == ask.base]
-    alike = [entry for entry in index.ending(ask.user, tail) if entry.thread.base == ask.base]
+    exact = [entry for entry in index.by_path(query.keys[end]) if entry.thread.base == query.base]
+    alike = [entry for entry in index.by_tail(query.user, tail) if entry.thread.base == query.base]
     others = [entry for entry in alike if entry.path != history]
-    if len(others) > CROWD:
-        raise Ambiguous
+    if len(others) > MOST_ALIKE:
+        raise AmbiguousMatch
     if exact:
         if any(_left_over(history, entry.path) == 0 for entry in others):
-            raise Ambiguous
-        return _choose(exact, ask)
-    if not alike or (ask.base is None and ask.weight(end) < WEIGHT):
+            raise AmbiguousMatch
+        return _choose(exact, query)
+    if not alike or (query.base is None and query.weight(end) < WEIGHT):
         return None
     if len({entry.path for entry in alike}) > 1:
-        raise Ambiguous
-    return _choose(alike, ask) if explains(history, alike[0]) else None
+        raise AmbiguousMatch
+    return _choose(alike, query) if explains(history, alike[0]) else None
 
 
-def joined(index: Index, ask: Ask, end: int, text: str) -> Entry | None:
-    """The main turn whose reply opens the history's last message, None when none is known; may raise `Ambiguous`.
+def match_joined(index: TurnIndex, query: HistoryQuery, end: int, text: str) -> Entry | None:
+    """The main turn whose reply opens the history's last message, None when none is known; may raise `AmbiguousMatch`.
 
     Where OpenClaw leaves a machine's message out of a history, it joins the replies before and after it by a newline.
     """
-    history = ask.history(end)
+    history = query.history(end)
     reply = reply_start(history)
-    if ask.base is None or end != ask.reading.ends[-1] or len(history) - reply != ATOM:
+    if query.base is None or end != query.prompt.ends[-1] or len(history) - reply != ATOM:
         return None
     lines = text.split("\n")
     for cut in range(min(len(lines) - 1, JOINTS), 0, -1):
         path = history[:reply] + reply_path(Message(role="assistant", content="\n".join(lines[:cut])))
-        shown = index.showing(key_of(ask.user, path))
-        found = [entry for entry in shown if entry.thread.base == ask.base and entry.kind == "main"]
+        shown = index.by_path(key_of(query.user, path))
+        found = [entry for entry in shown if entry.thread.base == query.base and entry.kind == "main"]
         if found:
-            return _choose(found, ask)
+            return _choose(found, query)
     return None
 
 
 def explains(history: bytes, entry: Entry) -> bool:
     """Whether ``history`` can be what a client made of the entry's past: messages lost, or a summary in their place."""
     left = _left_over(history, entry.path)
-    if any(atom[0] in (SAID, CALL) for atom in skeleton(history)[:left]):
+    if any(atom[0] in (TEXT, CALL) for atom in skeleton(history)[:left]):
         return False
     # A history that fits into the entry's own prompt may end in an earlier reply with the same words.
     return _left_over(history, entry.request) > 0
 
 
 def tail_of(path: bytes, reply: int) -> bytes:
-    """The reply that begins at ``reply`` and the last thing said before it."""
+    """The reply that begins at ``reply`` and the last atom before it."""
     return path[max(0, reply - ATOM) :]
 
 
@@ -230,12 +230,12 @@ def _hasher(user: str) -> blake2b:
     return blake2b(digest_size=16, key=_seed(user))
 
 
-def _choose(twins: Sequence[Entry], ask: Ask) -> Entry:
-    """One of several turns with the same path, by their setting.
+def _choose(twins: Sequence[Entry], query: HistoryQuery) -> Entry:
+    """One of several turns with the same path, by their context.
 
     Turns that are alike in that too are interchangeable; the latest that nobody answered yet is taken.
     """
-    near = [entry for entry in twins if entry.setting == ask.reading.setting]
-    if not near and len({entry.setting for entry in twins}) > 1:
-        raise Ambiguous
+    near = [entry for entry in twins if entry.context == query.prompt.context]
+    if not near and len({entry.context for entry in twins}) > 1:
+        raise AmbiguousMatch
     return max(near or twins, key=lambda entry: (not entry.answered, entry.seq))

@@ -1,9 +1,9 @@
 """What all renderings of one conversation have in common. Pure.
 
 Clients do not send a history back as it was: clocks and envelopes come and go, reasoning is stripped, arguments are
-written anew, ids are mangled, neighbouring user messages are joined. `read` turns a prompt into a *path* of atoms
-that such changes leave alone: one atom of 8 bytes per line of a user, per text and per call of the assistant and per
-tool result. The first byte says who spoke, the others are a digest. System prompts have no atoms.
+written anew, ids are mangled, neighbouring user messages are joined. `prompt_path` turns a prompt into a *path* of
+atoms that such changes leave alone: one atom of 8 bytes per line of a user, per text and per call of the assistant and
+per tool result. The first byte is the role, the others are a digest. System prompts have no atoms.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from openclaw_rl.types import Message, Tool, ToolCall, canonical
 
 ATOM = 8
 """bytes of one atom"""
-USER, IMAGE, SAID, CALL, RESULT = (ord(letter) for letter in "uiact")
-_REPLY = (SAID, CALL)
+USER, IMAGE, TEXT, CALL, RESULT = (ord(letter) for letter in "uiact")
+_REPLY = (TEXT, CALL)
 _MANY_LINES = 400  # a longer text is one atom: a pasted file is not worth a digest per line
 
 _DAY = r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*"
@@ -32,7 +32,7 @@ _REQUEUED = re.compile(  # how OpenClaw sends a person's words again after a cal
     r"(?:\n\nContinue the current task from [^\n]*)?\Z",
     re.DOTALL,
 )
-_RESUMED = re.compile(  # what OpenClaw adds to them when it goes on by itself after its gateway was restarted
+_RESUMED = re.compile(  # what OpenClaw adds to them when it goes on after its gateway was restarted
     r"(?:^|\n)\[System\] Your previous turn was interrupted by a gateway restart\b[^\n]*", re.MULTILINE
 )
 _BLOCKS = (
@@ -44,18 +44,18 @@ _THINK_OPENED_BY_TEMPLATE = re.compile(r"\A(?:(?!<think>).)*?</think>", re.DOTAL
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
-    """What OpenClaw's Runtime line tells: the session's key and id, either empty where it is silent."""
+class RuntimeLine:
+    """OpenClaw's Runtime line: the session's key and id, either empty where it is missing."""
 
     key: str
     session: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PromptPath:
     """A prompt as a path. ``owners[n]`` is the message that atom n came from, ``sizes[n]`` how many characters it had.
 
-    ``ends`` are the atom counts at which a reply ends, shallowest first. ``setting`` is a digest of the tools and the
+    ``ends`` are the atom counts at which a reply ends, shallowest first. ``context`` is a digest of the tools and the
     system prompts without their digits, fit to break a tie and no more.
     """
 
@@ -63,7 +63,7 @@ class Reading:
     owners: tuple[int, ...]
     sizes: tuple[int, ...]
     ends: tuple[int, ...]
-    setting: bytes
+    context: bytes
 
 
 def fold(text: str) -> str:
@@ -89,12 +89,12 @@ def requeued(text: str) -> bool:
     return bool(_REQUEUED.match(_ANY_STAMP.sub("", text.strip(), count=1)) or _RESUMED.search(text))
 
 
-def stamped(text: str) -> bool:
+def has_timestamp(text: str) -> bool:
     """Whether a client put a clock before the text, as OpenClaw does for what a human typed."""
     return _ANY_STAMP.match(text.lstrip()) is not None
 
 
-def spoken(text: str) -> str:
+def without_reasoning(text: str) -> str:
     """An assistant's text without its reasoning, and without a clock at its head, which a client may take away."""
     if "think>" in text:
         text = _THINK.sub("", _THINK_OPENED_BY_TEMPLATE.sub("", text))
@@ -102,7 +102,7 @@ def spoken(text: str) -> str:
     return _ANY_STAMP.sub("", text, count=1) if _ANY_STAMP.match(text) else text
 
 
-def stripped(message: Message) -> Message | None:
+def without_envelope(message: Message) -> Message | None:
     """The message as feedback: a user's text without envelopes; None where nothing is left."""
     if message.role != "user":
         return message
@@ -112,14 +112,14 @@ def stripped(message: Message) -> Message | None:
     return Message(role="user", content=text, name=message.name, images=message.images)
 
 
-def runtime(messages: Sequence[Message]) -> Runtime | None:
+def runtime_line(messages: Sequence[Message]) -> RuntimeLine | None:
     """The first Runtime line a user message carries, None without one."""
     for message in messages:
         if message.role == "user" and "Runtime: agent=" in message.content:
             found = _RUNTIME.search(message.content)
             if found:
                 parts = dict(part.strip().partition("=")[::2] for part in found.group().split("|"))
-                return Runtime(parts.get("session", ""), parts.get("sessionId", ""))
+                return RuntimeLine(parts.get("session", ""), parts.get("sessionId", ""))
     return None
 
 
@@ -137,8 +137,8 @@ def atoms(message: Message) -> list[tuple[bytes, int]]:
     if message.role == "system":
         return []
     if message.role == "assistant":
-        said = fold(spoken(message.content))
-        texts = [(SAID, said)] if said else []
+        text = fold(without_reasoning(message.content))
+        texts = [(TEXT, text)] if text else []
         return [_atom(role, text) for role, text in (*texts, *((CALL, call_text(call)) for call in message.tool_calls))]
     images = [(IMAGE, image) for image in message.images]
     if message.role == "tool":
@@ -146,17 +146,17 @@ def atoms(message: Message) -> list[tuple[bytes, int]]:
     return [_atom(role, text) for role, text in (*images, *((USER, line) for line in _lines(clean(message.content))))]
 
 
-def read(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Reading:
+def prompt_path(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PromptPath:
     """The path of a prompt: equal for equal conversations, whatever a client did to their rendering."""
     path = bytearray()
     owners: list[int] = []
     sizes: list[int] = []
     ends: list[int] = []
-    setting = blake2b(_bytes("\n".join(sorted(tool.name for tool in tools))), digest_size=ATOM)
+    context = blake2b(_bytes("\n".join(sorted(tool.name for tool in tools))), digest_size=ATOM)
     before: int | None = None
     for at, message in enumerate(messages):
         if message.role == "system":
-            setting.update(_bytes(message.content.translate(_NO_DIGITS)))
+            context.update(_bytes(message.content.translate(_NO_DIGITS)))
         for atom, size in atoms(message):
             if before in _REPLY and atom[0] not in _REPLY:
                 ends.append(len(owners))
@@ -166,11 +166,11 @@ def read(messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Reading:
             sizes.append(size)
     if before in _REPLY:
         ends.append(len(owners))
-    return Reading(bytes(path), tuple(owners), tuple(sizes), tuple(ends), setting.digest())
+    return PromptPath(bytes(path), tuple(owners), tuple(sizes), tuple(ends), context.digest())
 
 
 def reply_path(reply: Message) -> bytes:
-    """The atoms of a reply, empty for one that says and calls nothing."""
+    """The atoms of a reply, empty for one without text and calls."""
     return b"".join(atom for atom, _ in atoms(reply))
 
 

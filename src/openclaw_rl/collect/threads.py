@@ -1,9 +1,9 @@
-"""Which turn follows which, and what was said next: pure, in memory, bounded.
+"""Which turn follows which, and the next state of each: pure, in memory, bounded.
 
 `Threads` is given every turn in the order of the ledger and answers with the outcomes that this settles. What it
 promises:
 
-- a request continues the turn whose reply its history shows, told by content (see `normalise`, `matching`); a named
+- a request continues the turn whose reply its history shows, known by content (see `normalise`, `matching`); a named
   conversation (a declared session, or the one that OpenClaw's Runtime line names) is never joined to another one;
 - the next state of a turn is what stands in a later request after its reply and before the next one, never a part of
   its own prompt; a side call settles nothing, and its exchange is skipped where a history keeps it;
@@ -21,26 +21,26 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from openclaw_rl.collect import kinds
-from openclaw_rl.collect.matching import Ambiguous, Ask, Entry, Index, Thread, joined, match
+from openclaw_rl.collect.classify import REWRITTEN, ThreadContext, classify, compacted, is_machine_message
+from openclaw_rl.collect.matching import AmbiguousMatch, Entry, HistoryQuery, Thread, TurnIndex, match, match_joined
 from openclaw_rl.collect.normalise import (
     ATOM,
     CALL,
-    Reading,
-    read,
+    PromptPath,
+    prompt_path,
     reply_path,
     reply_start,
     run_start,
-    runtime,
+    runtime_line,
     skeleton,
-    stripped,
+    without_envelope,
 )
-from openclaw_rl.types import Ending, Message, Outcome, Turn
+from openclaw_rl.types import Ended, Message, Outcome, SessionEnd, Turn
 
-ENDINGS = {
+ENDINGS: Mapping[Ended, str] = {
     "done": "the session was declared over",
     "idle": "nothing came for the length of session_idle",
     "superseded": "the conversation went on without this reply",
@@ -50,17 +50,19 @@ ENDINGS = {
 }
 """why nothing more will come, as `Outcome.ended` says it"""
 
+CAPACITY = 50_000
+"""turns kept in memory, about 100 MiB; the oldest leave first and are read again if needed"""
 REGENERATED_AFTER = 1.0
-"""seconds between two equal requests from which on the second is a person's wish, not a parallel call"""
+"""seconds between two equal requests from which on the second is a person's request, not a parallel call"""
 REGENERATED_WITHIN = 300.0
-"""seconds within which a request without a past, asked again in one session, is a wish for another reply"""
+"""seconds within which a request without a past, sent again in one session, asks for another reply"""
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _EPOCH = re.compile(rf"({_UUID}):(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class ConversationName:
     """A conversation as it is named: ``base`` stays over compactions and resets, ``epoch`` counts them."""
 
     full: str
@@ -69,8 +71,8 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """What a history shows: the nearest known main turn, and the messages ``begin .. stop`` said after its reply.
+class HistoryMatch:
+    """The past that a history shows: the nearest known main turn, and the messages ``begin .. stop`` after its reply.
 
     ``direct`` is False when replies that nobody knows stand between that turn and the request. ``side`` is the kind
     reason of a side turn that the request directly follows. ``thread`` is the conversation if no turn is shown but it
@@ -85,27 +87,29 @@ class Link:
     thread: Thread | None = None
 
 
-def named(turn: Turn) -> Name | None:
-    """The conversation that a turn says it belongs to, None when it says nothing.
+def conversation_name(turn: Turn) -> ConversationName | None:
+    """The conversation that a turn names, None when it names none.
 
     ``<uuid>:<number>`` is OpenClaw's session id with its epoch; other declared names are taken as they are.
     """
-    said = turn.session
-    if said is None:
-        line = runtime(turn.prompt.messages)
-        return Name(line.session, line.session, None) if line and line.session else None
-    parts = _EPOCH.fullmatch(said)
-    return Name(said, parts.group(1), int(parts.group(2))) if parts else Name(said, said, None)
+    session = turn.session
+    if session is None:
+        line = runtime_line(turn.prompt.messages)
+        return ConversationName(line.session, line.session, None) if line and line.session else None
+    parts = _EPOCH.fullmatch(session)
+    if parts is None:
+        return ConversationName(session, session, None)
+    return ConversationName(session, parts.group(1), int(parts.group(2)))
 
 
 class Threads:
     """The open turns of all users and how they hang together."""
 
-    def __init__(self, *, idle: float, memory: float | None = None, capacity: int = 50_000) -> None:
+    def __init__(self, *, idle: float, memory: float | None = None, capacity: int = CAPACITY) -> None:
         self.idle = idle
         self.memory = max(idle, memory if memory is not None else 2 * idle)
         self.capacity = capacity
-        self._index = Index()
+        self._index = TurnIndex()
         self._entries: dict[str, Entry] = {}
         self._threads: dict[tuple[str, str], Thread] = {}
         self._bases: dict[tuple[str, str], dict[str, int]] = {}
@@ -124,8 +128,8 @@ class Threads:
     def add(self, seq: int, turn: Turn) -> list[Outcome]:
         """Take in the next turn; the outcomes that it settles, its own among them when nothing can follow."""
         settled = self.expire(turn.at)
-        link, entry = self._place(seq, turn)
-        settled += self._continue(link, entry, turn)
+        past, entry = self._place(seq, turn)
+        settled += self._continue(past, entry, turn)
         if entry.kind == "side":
             settled += self._close(entry, "side", turn.at)
         if turn.done:
@@ -135,15 +139,15 @@ class Threads:
     def restore(self, seq: int, turn: Turn, outcome: Outcome | None) -> None:
         """Remember a turn that was read before, with its outcome where it has one. Oldest first, nothing is settled."""
         self._forget_older(turn.at - self.memory)
-        link, entry = self._place(seq, turn, known=outcome)
-        parent = link.entry
+        past, entry = self._place(seq, turn, known=outcome)
+        parent = past.entry
         if outcome is not None:
             self._settled(entry)
             parent = parent if parent is not None and outcome.parent in (None, parent.turn) else None
-        if parent is not None and _speaks(entry) and self._said(link, turn):
+        if parent is not None and _speaks(entry) and self._next_state(past, turn):
             parent.answered = True
 
-    def end(self, ending: Ending) -> list[Outcome]:
+    def end(self, ending: SessionEnd) -> list[Outcome]:
         """A session was declared over: its turns up to then wait no longer."""
         names = {ending.session, *self._bases.get((ending.user, ending.session), ())}
         threads = (self._threads.get((ending.user, name)) for name in sorted(names))
@@ -164,50 +168,53 @@ class Threads:
         self._forget_older(now - self.memory)
         return settled
 
-    def _place(self, seq: int, turn: Turn, known: Outcome | None = None) -> tuple[Link, Entry]:
-        reading = read(turn.prompt.messages, turn.prompt.tools)
-        name = named(turn)
-        link = self._follow(Ask.of(turn.user, name.base if name else None, reading), turn.prompt.messages)
-        thread = self._thread(turn, name, link, known)
-        entry = self._entry(seq, turn, reading, link, thread, known)
+    def _place(self, seq: int, turn: Turn, known: Outcome | None = None) -> tuple[HistoryMatch, Entry]:
+        prompt = prompt_path(turn.prompt.messages, turn.prompt.tools)
+        name = conversation_name(turn)
+        past = self._follow(HistoryQuery.of(turn.user, name.base if name else None, prompt), turn.prompt.messages)
+        thread = self._thread(turn, name, past, known)
+        entry = self._entry(seq, turn, prompt, past, thread, known)
         self._remember(entry)
-        return link, entry
+        return past, entry
 
-    def _follow(self, ask: Ask, messages: Sequence[Message]) -> Link:
+    def _follow(self, query: HistoryQuery, messages: Sequence[Message]) -> HistoryMatch:
         """Walk a history from its latest reply back to the first known main turn."""
-        owners, stop, begin = ask.reading.owners, len(messages), -1
+        owners, stop, begin = query.prompt.owners, len(messages), -1
         direct, side, thread = True, None, None
-        for end in reversed(ask.reading.ends):
-            first = reply_start(ask.history(end)) // ATOM
+        for end in reversed(query.prompt.ends):
+            first = reply_start(query.history(end)) // ATOM
+            text = messages[owners[first]].content
             try:
-                entry = match(self._index, ask, end) or joined(self._index, ask, end, messages[owners[first]].content)
-            except Ambiguous:
-                return Link()
+                entry = match(self._index, query, end) or match_joined(self._index, query, end, text)
+            except AmbiguousMatch:
+                return HistoryMatch()
+            after = owners[end - 1] + 1 if begin < 0 else begin
             if entry is not None and entry.kind == "main":
-                return Link(entry, owners[end - 1] + 1 if begin < 0 else begin, stop, direct, side, entry.thread)
-            if entry is not None and entry.reason == kinds.REWRITTEN:  # a later history has it as it was said
+                return HistoryMatch(entry, after, stop, direct, side, entry.thread)
+            if entry is not None and entry.reason == REWRITTEN:  # a later history has it as it was sent
                 stop, begin, direct = owners[first], -1, False
                 continue
             if entry is not None or _by_machine(messages, owners[first]):
-                begin = owners[end - 1] + 1 if begin < 0 else begin
+                begin = after
                 side = side or (entry.reason if entry and stop == len(messages) else None)
                 thread = thread or (entry.thread if entry else None)
                 continue
-            asked = [e for e in self._index.asking(ask.user, ask.history(first)) if e.thread.base == ask.base]
-            if asked:  # the reply to a known request was rewritten: what came before is settled already
-                return Link(thread=next((e.thread for e in reversed(asked) if e.parent), None))
+            requests = self._index.by_request(query.user, query.history(first))
+            requested = [e for e in requests if e.thread.base == query.base]
+            if requested:  # the reply to a known request was rewritten: what came before is settled already
+                return HistoryMatch(thread=next((e.thread for e in reversed(requested) if e.parent), None))
             stop, begin, direct = owners[first], -1, False
-        return Link(side=side, thread=thread)
+        return HistoryMatch(side=side, thread=thread)
 
-    def _thread(self, turn: Turn, name: Name | None, link: Link, known: Outcome | None) -> Thread:
+    def _thread(self, turn: Turn, name: ConversationName | None, past: HistoryMatch, known: Outcome | None) -> Thread:
         full = known.session if known else name.full if name else None
         if full is None:
-            if link.thread is not None:
-                return link.thread
+            if past.thread is not None:
+                return past.thread
             full = f"thread-{turn.id}"
         thread = self._threads.get((turn.user, full))
         if thread is None:
-            base = name.base if name else link.thread.base if link.thread else None
+            base = name.base if name else past.thread.base if past.thread else None
             thread = self._threads[turn.user, full] = Thread(turn.user, full, base)
             if base is not None:
                 epoch = name.epoch if name and name.epoch is not None else -1
@@ -215,69 +222,69 @@ class Threads:
         return thread
 
     def _entry(
-        self, seq: int, turn: Turn, reading: Reading, link: Link, thread: Thread, known: Outcome | None
+        self, seq: int, turn: Turn, prompt: PromptPath, past: HistoryMatch, thread: Thread, known: Outcome | None
     ) -> Entry:
-        path = reading.path + reply_path(turn.completion.reply)
-        ruling = kinds.rule(turn, _around(link))
-        reply = reply_start(path) if len(path) > len(reading.path) else len(path)
+        path = prompt.path + reply_path(turn.completion.reply)
+        found = classify(turn, _context(past))
+        reply = reply_start(path) if len(path) > len(prompt.path) else len(path)
         return Entry(
             turn=turn.id,
             seq=seq,
             at=turn.at,
             thread=thread,
-            kind=known.kind if known else ruling.kind,
-            reason=known.kind_reason if known else ruling.reason,
-            confidence=known.confidence if known else ruling.confidence,
-            index=known.index if known else self._position(turn, reading, link, thread),
+            kind=known.kind if known else found.kind,
+            reason=known.kind_reason if known else found.reason,
+            confidence=known.confidence if known else found.confidence,
+            index=known.index if known else self._position(turn, prompt, past, thread),
             path=path,
             reply=reply,
             run=run_start(path, reply),
-            setting=reading.setting,
+            context=prompt.context,
             aborted=turn.completion.finish == "aborted",
             tools=bool(turn.prompt.tools),
-            parent=link.entry if link.direct else None,
+            parent=past.entry if past.direct else None,
             evidence=_repeats(path, reply),
         )
 
-    def _position(self, turn: Turn, reading: Reading, link: Link, thread: Thread) -> int:
+    def _position(self, turn: Turn, prompt: PromptPath, past: HistoryMatch, thread: Thread) -> int:
         """One after its parent; without one, as many replies as its history has, or on from before a compaction."""
-        if link.entry is not None and link.direct:
-            return link.entry.index + 1
-        if link.entry is None and thread.size and kinds.compacted(turn.prompt.messages):
+        if past.entry is not None and past.direct:
+            return past.entry.index + 1
+        if past.entry is None and thread.size and compacted(turn.prompt.messages):
             return thread.index + 1
-        return len(reading.ends)
+        return len(prompt.ends)
 
-    def _continue(self, link: Link, entry: Entry, turn: Turn) -> list[Outcome]:
-        """Settle what a request says about the turns before it: a main turn's, or a person's words sent again."""
+    def _continue(self, past: HistoryMatch, entry: Entry, turn: Turn) -> list[Outcome]:
+        """Settle what a request shows of the turns before it: a main turn's, or a person's words sent again."""
         if not _speaks(entry):
             return []
         settled: list[Outcome] = []
-        said = self._said(link, turn)
-        if link.entry is not None and said:
-            link.entry.answered = True
-            if not link.entry.settled:
-                settled.append(self._outcome(link.entry, turn.at, next_state=said))
-                settled += self._abandon(link.entry, turn.at)
-        return settled + self._compact(link, entry, turn)
+        next_state = self._next_state(past, turn)
+        if past.entry is not None and next_state:
+            past.entry.answered = True
+            if not past.entry.settled:
+                settled.append(self._outcome(past.entry, turn.at, next_state=next_state))
+                settled += self._abandon(past.entry, turn.at)
+        return settled + self._compact(past, entry, turn)
 
-    def _said(self, link: Link, turn: Turn) -> tuple[Message, ...]:
-        if link.entry is None:
+    def _next_state(self, past: HistoryMatch, turn: Turn) -> tuple[Message, ...]:
+        if past.entry is None:
             return ()
-        after = (stripped(message) for message in turn.prompt.messages[link.begin : link.stop])
+        after = (without_envelope(message) for message in turn.prompt.messages[past.begin : past.stop])
         return tuple(message for message in after if message is not None)
 
     def _abandon(self, chosen: Entry, at: float) -> list[Outcome]:
         """Other replies to the same request wait in vain once one of them was answered."""
-        alike = self._index.asking(chosen.thread.user, chosen.request)
+        alike = self._index.by_request(chosen.thread.user, chosen.request)
         others = [e for e in alike if e is not chosen and e.thread is chosen.thread and not e.settled]
         return [outcome for entry in others for outcome in self._close(entry, "superseded", at)]
 
-    def _compact(self, link: Link, entry: Entry, turn: Turn) -> list[Outcome]:
+    def _compact(self, past: HistoryMatch, entry: Entry, turn: Turn) -> list[Outcome]:
         """End the turns that a new epoch or a summary left behind."""
-        summary = kinds.compacted(turn.prompt.messages)
-        why = "compacted" if summary else "superseded"
+        summary = compacted(turn.prompt.messages)
+        why: Ended = "compacted" if summary else "superseded"
         waiting = [e for thread in self._earlier(entry.thread) for e in thread.open.values() if e.seq < entry.seq]
-        if link.thread is None and summary:  # of several talks under one name it is the latest that was cut short
+        if past.thread is None and summary:  # of several conversations of one name the latest was cut short
             waiting += [e for e in entry.thread.open.values() if e is not entry and e.kind == "main"][-1:]
         return [outcome for e in waiting for outcome in self._close(e, why, turn.at)]
 
@@ -287,11 +294,11 @@ class Threads:
         mine = epochs.get(thread.name, -1)
         return [self._threads[thread.user, name] for name, epoch in epochs.items() if -1 < epoch < mine]
 
-    def _close_all(self, thread: Thread, why: str, at: float, until: float | None = None) -> list[Outcome]:
+    def _close_all(self, thread: Thread, why: Ended, at: float, until: float | None = None) -> list[Outcome]:
         waiting = [entry for entry in thread.open.values() if until is None or entry.at <= until]
         return [outcome for entry in waiting for outcome in self._close(entry, why, at)]
 
-    def _close(self, entry: Entry, why: str, at: float) -> list[Outcome]:
+    def _close(self, entry: Entry, why: Ended, at: float) -> list[Outcome]:
         if entry.settled:
             return []
         if why == "idle" and entry.thread.last > entry.seq:
@@ -299,7 +306,7 @@ class Threads:
         return [self._outcome(entry, at, ended=why, evidence=("regenerated",) if self._regenerated(entry) else ())]
 
     def _regenerated(self, entry: Entry) -> bool:
-        """Whether somebody asked again for a reply that was whole and another than the later one."""
+        """Whether somebody requested again a reply that was whole and another than the later one."""
         if entry.aborted or entry.kind == "side":
             return False
         return any(
@@ -307,8 +314,8 @@ class Threads:
             and REGENERATED_AFTER <= later.at - entry.at <= (REGENERATED_WITHIN if entry.run == 0 else self.idle)
             and later.seq > entry.seq
             and later.kind == "main"
-            and later.said != entry.said
-            for later in self._index.asking(entry.thread.user, entry.request)
+            and later.reply_atoms != entry.reply_atoms
+            for later in self._index.by_request(entry.thread.user, entry.request)
         )
 
     def _outcome(
@@ -317,7 +324,7 @@ class Threads:
         at: float,
         *,
         next_state: tuple[Message, ...] = (),
-        ended: str | None = None,
+        ended: Ended | None = None,
         evidence: tuple[str, ...] = (),
     ) -> Outcome:
         self._settled(entry)
@@ -388,21 +395,21 @@ class Threads:
 
 def _speaks(entry: Entry) -> bool:
     """Whether somebody's words are in the request, be it that a client sent them again in words of its own."""
-    return entry.kind == "main" or entry.reason == kinds.REWRITTEN
+    return entry.kind == "main" or entry.reason == REWRITTEN
 
 
-def _around(link: Link) -> kinds.Around:
-    parent = link.entry if link.direct else None
+def _context(past: HistoryMatch) -> ThreadContext:
+    parent = past.entry if past.direct else None
     tools = parent is not None and parent.tools
-    if link.side is not None:
-        return kinds.Around(parent="side", reason=link.side, tools=tools)
-    return kinds.Around(parent="main" if parent else None, reason=parent.reason if parent else "", tools=tools)
+    if past.side is not None:
+        return ThreadContext(parent="side", reason=past.side, tools=tools)
+    return ThreadContext(parent="main" if parent else None, reason=parent.reason if parent else "", tools=tools)
 
 
 def _by_machine(messages: Sequence[Message], before: int) -> bool:
     """Whether the reply at message ``before`` answers a client's own message, such as a heartbeat."""
-    asked = next((m for m in reversed(messages[:before]) if m.role == "user" and stripped(m)), None)
-    return asked is not None and kinds.machine_said(asked.content)
+    request = next((m for m in reversed(messages[:before]) if m.role == "user" and without_envelope(m)), None)
+    return request is not None and is_machine_message(request.content)
 
 
 def _repeats(path: bytes, reply: int) -> tuple[str, ...]:

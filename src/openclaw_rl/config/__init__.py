@@ -1,27 +1,29 @@
-"""The dials: one typed tree, one TOML file; the only reader of the environment.
+"""The settings: one typed tree, one TOML file; the only reader of the environment.
 
-dials    the tree, each dial documented where it is declared
-names    the flags and environment names that lead to it
-sources  defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__DIAL < --set and flags
+settings the tree, each setting documented where it is declared; values: the kinds of value
+names    the flags and environment names that lead to it; renamed: the keys of earlier releases
+sources  defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
+keys     who has which key
 shown    what a user is shown: the table, the JSON, the commented file
 """
 
-from openclaw_rl.config.dials import Config
-from openclaw_rl.config.names import DIALS, ENVIRONMENT, FLAGS, GROUPS, Dial, Flag
+from openclaw_rl.config.keys import api_keys
+from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, Flag, Setting
+from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import Resolved, Row, as_json, render, template
-from openclaw_rl.config.sources import DEFAULT_FILE, api_keys, cache_dir, environment, load, presets
+from openclaw_rl.config.sources import DEFAULT_FILE, cache_dir, environment, load, presets
 
 __all__ = [
     "DEFAULT_FILE",
-    "DIALS",
     "ENVIRONMENT",
     "FLAGS",
     "GROUPS",
+    "SETTINGS",
     "Config",
-    "Dial",
     "Flag",
     "Resolved",
     "Row",
+    "Setting",
     "api_keys",
     "as_json",
     "cache_dir",

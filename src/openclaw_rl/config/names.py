@@ -1,7 +1,7 @@
-"""The names of the dials: dotted paths, the flags and environment names users already know, and what each dial expects.
+"""The names of the settings: dotted paths, the flags and environment names users already know, what each expects.
 
-`DIALS` is read off the tree of `dials`; `FLAGS` and `ENVIRONMENT` are tables that lead to it. Nothing here reads the
-environment or a file.
+`SETTINGS` is read off the tree of `settings`; `FLAGS` and `ENVIRONMENT` are tables that lead to it. Nothing here reads
+the environment or a file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from openclaw_rl.config.dials import Config, Section
+from openclaw_rl.config.settings import Config
+from openclaw_rl.config.values import Section
 
 Kind = Literal["switch", "whole", "number", "choice", "text", "path", "secret", "list", "table", "gpus"]
 
@@ -46,8 +47,8 @@ _WORDS: Final[Mapping[Kind, str]] = {
 
 
 @dataclass(frozen=True)
-class Dial:
-    """One dial: where it is in the tree and all that its declaration says."""
+class Setting:
+    """One setting: where it is in the tree and all that its declaration says."""
 
     path: str
     section: type[Section]
@@ -80,6 +81,11 @@ class Dial:
     @property
     def optional(self) -> bool:
         return NoneType in get_args(self.field.annotation)
+
+    @property
+    def holds_paths(self) -> bool:
+        """Whether its value is a path, or a list of paths."""
+        return self.kind == "path" or (self.kind == "list" and _bare(get_args(self.annotation)[0]) is Path)
 
     @property
     def hidden(self) -> bool:
@@ -125,45 +131,60 @@ _LIMITS: Final[Mapping[str, str]] = {
 }
 
 
-def _walk(section: type[Section], prefix: str) -> Iterator[tuple[str, Dial | type[Section]]]:
+def _walk(section: type[Section], prefix: str) -> Iterator[tuple[str, Setting | type[Section]]]:
     for name, field in section.model_fields.items():
         inner = field.annotation
         if isinstance(inner, type) and issubclass(inner, Section):
             yield prefix + name, inner
             yield from _walk(inner, f"{prefix}{name}.")
         else:
-            yield prefix + name, Dial(prefix + name, section, name, field)
+            yield prefix + name, Setting(prefix + name, section, name, field)
 
 
 _TREE: Final = dict(_walk(Config, ""))
-DIALS: Final[Mapping[str, Dial]] = {path: node for path, node in _TREE.items() if isinstance(node, Dial)}
-SECTIONS: Final[Mapping[str, type[Section]]] = {p: node for p, node in _TREE.items() if not isinstance(node, Dial)}
+SETTINGS: Final[Mapping[str, Setting]] = {path: node for path, node in _TREE.items() if isinstance(node, Setting)}
+SECTIONS: Final[Mapping[str, type[Section]]] = {p: node for p, node in _TREE.items() if not isinstance(node, Setting)}
+
+
+FIRST: Final = (
+    "policy.model",
+    "run.dir",
+    "serve.host",
+    "serve.port",
+    "serve.api_key",
+    "judge.kind",
+    "judge.llm.base_url",
+    "train.method",
+    "train.optim.lr",
+    "gate.mode",
+)
+"""the ten that users set before all others; they are shown first"""
 
 
 @dataclass(frozen=True)
 class Flag:
-    """A command line flag and the dial it turns."""
+    """A command line flag and the setting it turns."""
 
     name: str
     path: str
 
     @property
-    def dial(self) -> Dial:
-        return DIALS[self.path]
+    def setting(self) -> Setting:
+        return SETTINGS[self.path]
 
     @property
     def negative(self) -> str | None:
         """The flag that switches it off; None for flags with a value."""
-        return f"--no-{self.name.removeprefix('--')}" if self.dial.kind == "switch" else None
+        return f"--no-{self.name.removeprefix('--')}" if self.setting.kind == "switch" else None
 
     @property
     def type(self) -> type[bool] | type[int] | type[float] | type[str]:
         """The type of its value on a command line; a list is text with commas."""
-        return {"switch": bool, "whole": int, "number": float}.get(self.dial.kind, str)
+        return {"switch": bool, "whole": int, "number": float}.get(self.setting.kind, str)
 
     @property
     def help(self) -> str:
-        return f"{self.dial.description} ({self.path})"
+        return f"{self.setting.description} ({self.path})"
 
 
 def _flags(table: Mapping[str, str]) -> Mapping[str, Flag]:
@@ -175,27 +196,28 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
         "--host": "serve.host",
         "--port": "serve.port",
         "--enable-rl-intercept": "serve.intercept",
+        "--run-dir": "run.dir",
         "--rl-buffer-dir": "run.dir",
         "--model": "policy.model",
         "--method": "train.method",
-        "--majority-vote-n": "judge.votes",
-        "--majority-vote-threshold": "judge.threshold",
+        "--majority-vote-n": "judge.llm.votes",
+        "--majority-vote-threshold": "judge.llm.threshold",
         "--num-judge-workers": "judge.workers",
         "--use-lora": "train.lora.enabled",
         "--lora-rank": "train.lora.rank",
         "--lora-alpha": "train.lora.alpha",
         "--lora-dropout": "train.lora.dropout",
-        "--lr": "train.lr",
-        "--weight-decay": "train.weight_decay",
-        "--adam-beta1": "train.adam_beta1",
-        "--adam-beta2": "train.adam_beta2",
+        "--lr": "train.optim.lr",
+        "--weight-decay": "train.optim.weight_decay",
+        "--adam-beta1": "train.optim.adam_beta1",
+        "--adam-beta2": "train.optim.adam_beta2",
         "--rollout-batch-size": "train.batch_size",
         "--num-rollouts-per-prompt": "train.num_rollouts_per_prompt",
-        "--offload-optimizer-state": "train.offload_optimizer",
+        "--offload-optimizer-state": "train.local.offload_optimizer",
         "--save-interval": "train.save_interval",
         "--save-dir": "train.save_dir",
         "--resume-from-checkpoint": "train.resume",
-        "--custom-loss-function-path": "train.loss",
+        "--custom-loss-function-path": "train.loss.custom",
         "--rollout-function-path": "train.rollout",
         "--custom-generate-function-path": "policy.generate",
         "--custom-rm-path": "judge.custom",
@@ -204,13 +226,16 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
     }
 )
 
+ALIASES: Final[Mapping[str, str]] = {"--rl-buffer-dir": "--run-dir"}
+"""Flags that are another name of a flag: a command that takes one takes both."""
+
 ENVIRONMENT: Final[Mapping[str, str]] = {
     "MODEL_PATH": "policy.model",
     "BASE_MODEL_PATH": "policy.model",
     "HF_CKPT": "policy.model",
-    "JUDGE_MODEL_PATH": "judge.model",
-    "PRM_MODEL_PATH": "judge.model",
-    "PRM_TEACHER_LOAD": "train.teacher_model",
+    "JUDGE_MODEL_PATH": "judge.llm.model",
+    "PRM_MODEL_PATH": "judge.llm.model",
+    "PRM_TEACHER_LOAD": "train.loss.teacher_model",
     "CKPT_SAVE_DIR": "train.save_dir",
     "SAVE_CKPT": "train.save_dir",
     "RESUME_CKPT": "train.resume",
@@ -218,16 +243,16 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "OPENCLAW_PORT": "serve.port",
     "OPENCLAW_HOST": "serve.host",
     "OPENCLAW_API_KEY": "serve.api_key",
-    "MAJORITY_VOTE_N": "judge.votes",
-    "PRM_M": "judge.votes",
-    "MAJORITY_VOTE_THRESHOLD": "judge.threshold",
-    "OPENCLAW_TOPK_W_RL": "train.w_rl",
-    "OPENCLAW_TOPK_W_OPD": "train.w_opd",
-    "OPENCLAW_TOPK_K": "train.k",
+    "MAJORITY_VOTE_N": "judge.llm.votes",
+    "PRM_M": "judge.llm.votes",
+    "MAJORITY_VOTE_THRESHOLD": "judge.llm.threshold",
+    "OPENCLAW_TOPK_W_RL": "train.loss.w_rl",
+    "OPENCLAW_TOPK_W_OPD": "train.loss.w_opd",
+    "OPENCLAW_TOPK_K": "train.loss.k",
     "OPENCLAW_TOPK_MAX_CAND": "judge.max_hints",
-    "OPENCLAW_TOPK_HINT_SELECTION": "train.hint_selection",
-    "OPENCLAW_TOPK_SUBSET_MODE": "train.subset",
-    "OPENCLAW_TOPK_ADV_DIFF_CLIP": "train.clip",
+    "OPENCLAW_TOPK_HINT_SELECTION": "train.loss.hint_selection",
+    "OPENCLAW_TOPK_SUBSET_MODE": "train.loss.subset",
+    "OPENCLAW_TOPK_ADV_DIFF_CLIP": "train.loss.clip",
     "OPENCLAW_RECORD_ENABLED": "run.record",
     "TRAIN_GPUS": "gpus.train",
     "ROLLOUT_GPUS": "gpus.rollout",
@@ -244,7 +269,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "TOOLS_CONFIG": "env.tools_config",
     "SWE_BENCH_PATH": "env.swe_bench_path",
 }
-"""Known environment names. Of two names of one dial the first listed wins."""
+"""Known environment names. Of two names of one setting the first listed wins."""
 
 GROUPS: Final = ("CKPT_ARGS", "ROLLOUT_ARGS", "OPTIMIZER_ARGS", "LORA_ARGS")
 """Known environment names that hold several flags, as a shell would write them; they rank below the names above."""

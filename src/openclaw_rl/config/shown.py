@@ -1,4 +1,4 @@
-"""How dials are shown: the table of a run's dials, the same as JSON, and the commented file that `init` writes.
+"""How settings are shown: the table of a run's settings, the same as JSON, and the commented file that `init` writes.
 
 A secret is shown as ``(set)``, never as its value; so is an option of a plugin whose name says that it is one.
 """
@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from pydantic import SecretStr
 from pydantic_core import to_json
 
-from openclaw_rl.config.dials import Config
-from openclaw_rl.config.names import DIALS, SECTIONS, Dial
+from openclaw_rl.config.names import FIRST, SECTIONS, SETTINGS, Setting
+from openclaw_rl.config.settings import Config
 
 _SECRET_NAME: Final = re.compile(
     r"(^|[ ._-]|(?<=[a-z])(?=[A-Z]))(?i:(api_?|access_?)?keys?|secrets?|token|pass(word|wd|phrase|code)?|pwd|pin"
@@ -26,18 +26,21 @@ _SECRET_NAME: Final = re.compile(
 _LOGIN: Final = re.compile(r"//[^/\s]*@")
 _WIDTH: Final = 110
 _HEAD: Final = """\
-# OpenClaw-RL: the dials.
+# OpenClaw-RL: the settings.
 #
-# Each dial stands with what it does, what it expects, and its default behind a #: take the # away to set it.
-# Rank: defaults < preset < known environment names < this file < OPENCLAW_RL__SECTION__DIAL < --set and flags.
-# A dial that is "not set" is the empty text. A plugin is named module:attribute or file.py:attribute.
+# Each setting stands with what it does, what it expects, and its default behind a #: take the # away to set it.
+# Rank: defaults < preset < known environment names < this file < OPENCLAW_RL__SECTION__SETTING < --set and flags.
+# A setting that is "not set" is the empty text. A relative path starts at the working directory.
+# A plugin is named module:attribute or file.py:attribute.
+# Settings stand with their full names; TOML does not let a [section] heading follow them, so write new ones alike.
 # `openclaw-rl config` shows what a run would use, and where each value comes from.
 """
+BEGIN: Final = "the ten to begin with"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The dials of a run, the source of each by dotted path, and what the user should know about the sources."""
+    """The settings of a run, the source of each by dotted path, and what the user should know about the sources."""
 
     config: Config
     sources: Mapping[str, str]
@@ -53,7 +56,7 @@ class Row(NamedTuple):
 
 
 def get(config: Config, path: str) -> Any:
-    """The value of a dial by its dotted path."""
+    """The value of a setting by its dotted path."""
     return reduce(getattr, path.split("."), config)
 
 
@@ -78,29 +81,40 @@ def brief(value: Any) -> str:
     return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}..."
 
 
-def render(resolved: Resolved) -> tuple[Row, ...]:
-    """Every dial with its value and source, in the order of the tree."""
-    return tuple(row for dial in DIALS.values() for row in _rows(dial, resolved))
+def grouped() -> Iterator[tuple[str, tuple[Setting, ...]]]:
+    """Every setting once, under headings: those to begin with, then the rest by section."""
+    yield BEGIN, tuple(SETTINGS[path] for path in FIRST)
+    for section, kind in SECTIONS.items():
+        inside = [setting for path, setting in SETTINGS.items() if path.rpartition(".")[0] == section]
+        yield f"{section}: {kind.__doc__}", tuple(setting for setting in inside if setting.path not in FIRST)
 
 
-def _rows(dial: Dial, resolved: Resolved) -> Iterator[Row]:
-    value = public(dial, get(resolved.config, dial.path))
-    if dial.kind == "table" and value:
+def render(resolved: Resolved) -> Mapping[str, tuple[Row, ...]]:
+    """Every setting with its value and source, under headings."""
+    return {
+        heading: tuple(row for setting in settings for row in _rows(setting, resolved))
+        for heading, settings in grouped()
+    }
+
+
+def _rows(setting: Setting, resolved: Resolved) -> Iterator[Row]:
+    value = public(setting, get(resolved.config, setting.path))
+    if setting.kind == "table" and value:
         for name, each in value.items():
-            path = f"{dial.path}.{name}"
+            path = f"{setting.path}.{name}"
             yield Row(path, literal(each), resolved.sources[path])
     else:
-        bare = value if dial.kind == "secret" and value else literal(value)
-        yield Row(dial.path, "(not set)" if value is None else bare, resolved.sources[dial.path])
+        bare = value if setting.kind == "secret" and value else literal(value)
+        yield Row(setting.path, "(not set)" if value is None else bare, resolved.sources[setting.path])
 
 
 def as_json(resolved: Resolved) -> dict[str, Any]:
-    """The dials as plain JSON values under ``config``, beside their ``sources`` and the ``notes``."""
+    """The settings as plain JSON values under ``config``, beside their ``sources`` and the ``notes``."""
     tree: dict[str, Any] = {}
-    for path, dial in DIALS.items():
+    for path, setting in SETTINGS.items():
         *sections, name = path.split(".")
         place = reduce(lambda table, section: table.setdefault(section, {}), sections, tree)
-        value = public(dial, get(resolved.config, path))
+        value = public(setting, get(resolved.config, path))
         place[name] = _plain(value)
     return {"config": tree, "sources": dict(resolved.sources), "notes": list(resolved.notes)}
 
@@ -111,9 +125,9 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def public(dial: Dial, value: Any) -> Any:
-    """A dial's value without its secrets."""
-    return _masked(value) if dial.kind in ("table", "secret") else value
+def public(setting: Setting, value: Any) -> Any:
+    """A setting's value without its secrets."""
+    return _masked(value) if setting.kind in ("table", "secret") else value
 
 
 def _masked(value: Any) -> Any:
@@ -127,24 +141,16 @@ def _masked(value: Any) -> Any:
 
 
 def template() -> str:
-    """A commented file with every dial at its default; loading it changes nothing."""
-    return "\n".join([_HEAD, *_blocks()])
+    """A commented file with every setting at its default; loading it changes nothing."""
+    blocks = (f"# --- {heading}\n\n" + "\n".join(map(_entry, settings)) for heading, settings in grouped())
+    return "\n".join([_HEAD, *blocks])
 
 
-def _blocks() -> Iterator[str]:
-    sections = {path: kind.__doc__ or "" for path, kind in SECTIONS.items()}
-    for section, about in sections.items():
-        yield f"{_comment(about)}\n[{section}]\n"
-        for path, dial in DIALS.items():
-            if path.rpartition(".")[0] == section:
-                yield _entry(dial)
-
-
-def _entry(dial: Dial) -> str:
-    unset = dial.default is None
-    expected = f"{dial.expects}; default: {'not set' if unset else literal(_homely(dial.default))}"
-    value = literal(_homely(dial.default))
-    return f"{_comment(dial.description)}\n{_comment(expected)}\n#{dial.name} = {value}\n"
+def _entry(setting: Setting) -> str:
+    unset = setting.default is None
+    value = literal(_homely(setting.default))
+    expected = f"{setting.expects}; default: {'not set' if unset else value}"
+    return f"{_comment(setting.description)}\n{_comment(expected)}\n#{setting.path} = {value}\n"
 
 
 def _homely(value: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Reads the dials from their sources: presets, the environment, one TOML file, the command line.
+"""Reads the settings from their sources: presets, the environment, one TOML file, the command line.
 
-    defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__DIAL < --set and flags
+    defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
 
-A later rank wins. Every value that is said is checked, even one that a later rank replaces; all that is wrong is said
+A later rank wins. Every value that is given is checked, even one that a later rank replaces; all that is wrong stands
 in one `ConfigError`, one line each. Secrets are `SecretStr` and appear in no message, table or text made here.
-The tree is declared in `dials`, the known names in `names`, and what a user is shown is made in `shown`.
+The tree is declared in `settings`, the known names in `names`, and what a user is shown is made in `shown`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ import platformdirs
 from pydantic import ValidationError
 
 from openclaw_rl.config import names
-from openclaw_rl.config.dials import Config
-from openclaw_rl.config.names import DIALS, ENVIRONMENT, FLAGS, GROUPS, SECTIONS, Dial
+from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SECTIONS, SETTINGS, Setting
+from openclaw_rl.config.renamed import refusal
+from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import Resolved, brief, get, literal
 from openclaw_rl.errors import ConfigError
 
 DEFAULT_FILE: Final = Path("openclaw-rl.toml")
 PREFIX: Final = "OPENCLAW_RL__"
 _PRESETS: Final = Path(__file__).parent / "presets"
-_ONE_USER: Final = "default"
-_NOT_YET: Final = frozenset(path for path in DIALS if path.startswith(("gpus.", "cloud.")))
-"""dials that users of the field know and set, whose part of the house is not built yet"""
+_NOT_YET: Final = frozenset(path for path in SETTINGS if path.startswith(("gpus.", "cloud.")))
+"""settings that users of the field know and set, whose part of the house is not built yet"""
 
 
 def environment(name: str) -> str | None:
@@ -41,8 +41,10 @@ def environment(name: str) -> str | None:
 
 def cache_dir() -> Path:
     """Where converted models are kept: ``OPENCLAW_RL_CACHE``, else the user's cache folder."""
-    said = environment("OPENCLAW_RL_CACHE")
-    return Path(said).expanduser() if said else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
+    given = environment("OPENCLAW_RL_CACHE")
+    return (
+        Path(given).expanduser().absolute() if given else platformdirs.user_cache_path("openclaw-rl", appauthor=False)
+    )
 
 
 def presets() -> tuple[str, ...]:
@@ -58,7 +60,7 @@ def load(
     flags: Mapping[str, str | bool | float | int] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Resolved:
-    """The dials from all their sources; raises ConfigError that lists everything wrong.
+    """The settings from all their sources; raises ConfigError that lists everything wrong.
 
     ``file`` None means openclaw-rl.toml in the working directory if there is one. ``flags`` are keyed by their names
     (``{"--port": 8000}``) and are taken after ``sets``.
@@ -79,7 +81,7 @@ def load(
     return draft.resolve(known, file)
 
 
-class _Setting(NamedTuple):
+class _Given(NamedTuple):
     """A checked value and where it came from."""
 
     value: Any
@@ -87,57 +89,75 @@ class _Setting(NamedTuple):
 
 
 class _Draft:
-    """What has been said so far: the winning setting of each dial, what is wrong, what should be known."""
+    """What is given so far: the winning value of each setting, what is wrong, what should be known."""
 
     def __init__(self) -> None:
-        self.settings: dict[str, _Setting] = {}
+        self.given: dict[str, _Given] = {}
         self.problems: list[str] = []
         self.notes: list[str] = []
+        self.folder: Path | None = None
+        """of the file that is being read"""
 
     def take(self, path: str, raw: Any, source: str, *, text: bool = False) -> None:
-        """Take ``raw`` for a dial or a section; ``text`` says that it was typed and has no type yet."""
-        table = DIALS.get(path.rpartition(".")[0])
+        """Take ``raw`` for a setting or a section; ``text`` says that it was typed and has no type yet."""
+        table = SETTINGS.get(path.rpartition(".")[0])
         if path in SECTIONS:
             self.take_section(path, _parsed(raw) if text else raw, source)
-        elif path in DIALS:
-            self._take_dial(DIALS[path], raw, source, text=text)
+        elif path in SETTINGS:
+            self._take_setting(SETTINGS[path], raw, source, text=text)
         elif table and table.kind == "table":
-            self.settings[path] = _Setting(_parsed(raw) if text else raw, source)
+            self.given[path] = _Given(_parsed(raw) if text else raw, source)
         else:
-            self.problems.append(f"{names.unknown(path, (*SECTIONS, *DIALS))} ({source})")
+            why = refusal(path) or names.unknown(path, (*SECTIONS, *SETTINGS))
+            self.problems.append(f"{why} ({source})")
 
     def take_section(self, path: str, table: Any, source: str) -> None:
-        """Take every dial of a table; ``path`` is empty for the whole tree."""
+        """Take every setting of a table; ``path`` is empty for the whole tree."""
         if not isinstance(table, Mapping):
-            inside = next(name for name in DIALS if name.startswith(f"{path}."))
-            self.problems.append(f"{path} ({source}): is a section, not a value; set a dial in it, such as {inside}")
+            inside = next(name for name in SETTINGS if name.startswith(f"{path}."))
+            why = f"{path} ({source}): is a section, not a value; set a setting in it, such as {inside}"
+            self.problems.append(f"{moved} ({source})" if (moved := refusal(path)) else why)
             return
         for name, value in table.items():
             self.take(f"{path}.{name}" if path else name, value, source)
 
-    def _take_dial(self, dial: Dial, raw: Any, source: str, *, text: bool) -> None:
-        value = self.check(dial, _typed(dial, raw) if text else raw, source)
-        if dial.kind == "table" and value is not None:
-            self.settings |= {f"{dial.path}.{name}": _Setting(each, source) for name, each in value.items()}
-        elif value is not None or dial.optional:
-            self.settings[dial.path] = _Setting(value, source)
+    def _take_setting(self, setting: Setting, raw: Any, source: str, *, text: bool) -> None:
+        if self.folder is not None and setting.holds_paths:
+            for each in raw if isinstance(raw, list) else [raw]:
+                self._refuse_ambiguous(setting, each, self.folder, source)
+        value = self.check(setting, _typed(setting, raw) if text else raw, source)
+        if setting.kind == "table" and value is not None:
+            self.given |= {f"{setting.path}.{name}": _Given(each, source) for name, each in value.items()}
+        elif value is not None or setting.optional:
+            self.given[setting.path] = _Given(value, source)
 
-    def check(self, dial: Dial, value: Any, source: str) -> Any:
-        """The value as the dial keeps it; None, and a problem more, when it cannot."""
+    def _refuse_ambiguous(self, setting: Setting, path: Any, folder: Path, source: str) -> None:
+        """Refuse a path that leads somewhere from its file's folder, though it starts at the working directory."""
+        if not isinstance(path, str) or not path or Path(path).expanduser().is_absolute():
+            return
+        here, beside = Path(path).absolute(), folder / path
+        if beside.exists() and beside.resolve() != here.resolve():
+            self.problems.append(
+                f"{setting.path} = {literal(path)} ({source}): means two things: a relative path starts at the working "
+                f"directory, which makes it {here}, but {beside} is there beside the file; write it in full"
+            )
+
+    def check(self, setting: Setting, value: Any, source: str) -> Any:
+        """The value as the setting keeps it; None, and a problem more, when it cannot."""
         try:
-            return getattr(dial.section.model_validate({dial.name: value}), dial.name)
+            return getattr(setting.section.model_validate({setting.name: value}), setting.name)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-        what = str(first["ctx"]["error"]) if first["type"] == "value_error" else f"must be {dial.expects}"
-        shown = "(hidden)" if dial.hidden else brief(value)
-        self.problems.append(f"{dial.path} = {shown} ({source}): {what}")
+        what = str(first["ctx"]["error"]) if first["type"] == "value_error" else f"must be {setting.expects}"
+        shown = "(hidden)" if setting.hidden else brief(value)
+        self.problems.append(f"{setting.path} = {shown} ({source}): {what}")
         return None
 
     def resolve(self, known: Mapping[str, str], file: Path | None) -> Resolved:
         """The finished tree; raises ConfigError for everything wrong."""
         self._refuse()
-        config = Config.model_validate(_nested({path: each.value for path, each in self.settings.items()}))
-        sources = dict.fromkeys(DIALS, "default") | {path: each.source for path, each in self.settings.items()}
+        config = Config.model_validate(_nested({path: each.value for path, each in self.given.items()}))
+        sources = dict.fromkeys(SETTINGS, "default") | {path: each.source for path, each in self.given.items()}
         self.problems += [
             f"{path} = {literal(get(config, path))} ({sources[path]}): {what}" for path, what in _contradictions(config)
         ]
@@ -159,12 +179,12 @@ def _parsed(text: str) -> Any:
     return table["value"] if len(table) == 1 else text
 
 
-def _typed(dial: Dial, text: str) -> Any:
-    """A typed text as the dial's kind wants it: ``a,b`` is a list, text stays text though it looks like a number."""
+def _typed(setting: Setting, text: str) -> Any:
+    """A typed text as the setting's kind wants it: ``a,b`` is a list, text stays text though it looks like a number."""
     value = _parsed(text)
-    if dial.kind in ("text", "path", "secret", "choice"):
+    if setting.kind in ("text", "path", "secret", "choice"):
         return value if isinstance(value, str) else text
-    if isinstance(value, str) and (dial.kind == "list" or (dial.kind == "gpus" and "," in value)):
+    if isinstance(value, str) and (setting.kind == "list" or (setting.kind == "gpus" and "," in value)):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
 
@@ -177,6 +197,7 @@ def _take_preset(draft: _Draft, preset: str) -> None:
 
 
 def _take_file(draft: _Draft, file: Path, source: str) -> None:
+    draft.folder = file.parent.absolute()
     try:
         draft.take_section("", tomllib.loads(file.read_text("utf-8")), source)
     except FileNotFoundError:
@@ -187,17 +208,18 @@ def _take_file(draft: _Draft, file: Path, source: str) -> None:
         draft.problems.append(f"{source}: is not UTF-8 text (at byte {error.start})")
     except (ValueError, RecursionError) as error:
         draft.problems.append(f"{source}: is not valid TOML: {error}")
+    draft.folder = None
 
 
 def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
-    """Take the names users already know; gives the dial of each name that was set."""
+    """Take the names users already know; gives the setting of each name that was set."""
     first: dict[str, tuple[str, Any]] = {}
-    for name, path, raw in _said(draft, environ):
-        dial = DIALS[path]
-        value = draft.check(dial, _typed(dial, raw), f"environment {name}")
+    for name, path, raw in _known_values(draft, environ):
+        setting = SETTINGS[path]
+        value = draft.check(setting, _typed(setting, raw), f"environment {name}")
         winner, taken = first.setdefault(path, (name, value))
         if winner == name and value is not None:
-            draft.settings[path] = _Setting(value, f"environment {name}")
+            draft.given[path] = _Given(value, f"environment {name}")
         elif value != taken:
             draft.notes.append(f"environment {name} is not taken: {winner} sets {path} too, differs, and comes first")
     for name in sorted(each for each in environ if each.startswith("OPENCLAW_TOPK_") and each not in ENVIRONMENT):
@@ -205,8 +227,8 @@ def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
     return {name: path for path, (name, _) in first.items()}
 
 
-def _said(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Name, dial and text of each known environment name that is not empty, the grouped ones last."""
+def _known_values(draft: _Draft, environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Name, setting and text of each known environment name that is not empty, the grouped ones last."""
     for name, path in ENVIRONMENT.items():
         if text := environ.get(name, "").strip():
             yield name, path, text
@@ -258,14 +280,14 @@ def _take_flags(draft: _Draft, flags: Mapping[str, str | bool | float | int]) ->
 
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
-    """Dials that are right alone and wrong together: the path of one and what is wrong."""
+    """Settings that are right alone and wrong together: the path of one and what is wrong."""
     judge, train, gpus = config.judge, config.train, config.gpus
-    if judge.quorum is not None and judge.quorum > judge.votes:
-        yield "judge.quorum", f"must be at most judge.votes, which is {judge.votes}"
+    if judge.llm.quorum is not None and judge.llm.quorum > judge.llm.votes:
+        yield "judge.llm.quorum", f"must be at most judge.llm.votes, which is {judge.llm.votes}"
     if judge.hint_min > judge.hint_max:
         yield "judge.hint_min", f"must be at most judge.hint_max, which is {judge.hint_max}"
-    if train.method in ("topk", "combine") and train.w_rl == train.w_opd == 0:
-        yield "train.w_rl", "must be above 0 when train.w_opd is 0: nothing would be learned"
+    if train.method in ("topk", "combine") and train.loss.w_rl == train.loss.w_opd == 0:
+        yield "train.loss.w_rl", "must be above 0 when train.loss.w_opd is 0: nothing would be learned"
     shares = {name: getattr(gpus, name) for name in ("train", "rollout", "judge", "teacher")}
     counts = [share for share in shares.values() if isinstance(share, int)]
     if gpus.total is None:
@@ -286,8 +308,8 @@ def _known_notes(known: Mapping[str, str], sources: Mapping[str, str]) -> Iterat
 
 
 def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> Iterator[str]:
-    """What a careful user would want to be told about these dials."""
-    secrets = [path for path, dial in DIALS.items() if dial.kind == "secret" and get(config, path) is not None]
+    """What a careful user would want to know about these settings."""
+    secrets = [path for path, setting in SETTINGS.items() if setting.kind == "secret" and get(config, path) is not None]
     for path in secrets:
         if file and sources[path].startswith("file ") and _open_to_all(file):
             yield f"{path} is a secret and everybody on this machine can read {file}: chmod 600 it"
@@ -300,9 +322,7 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
         if sources[path] != "default":
             yield f"{path} is understood, but no part of this release uses it yet"
     if config.gate.mode == "off":
-        yield "gate.mode is off: every version is served unexamined, and only the watch or you can take it back"
-    if not config.train.lora.enabled and sources["train.lr"] == "default":
-        yield f"train.lr = {config.train.lr} is meant for LoRA; a full fine-tune wants about a tenth or less"
+        yield "gate.mode is off: every version is served unexamined, and only the live monitor or you can take it back"
 
 
 def _open_to_all(file: Path) -> bool:
@@ -313,7 +333,7 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted paths as the tree they stand for; the name of an option may have dots of its own."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        owner = path if path in DIALS else next(each for each in DIALS if path.startswith(f"{each}."))
+        owner = path if path in SETTINGS else next(each for each in SETTINGS if path.startswith(f"{each}."))
         *sections, name = owner.split(".")
         place = tree
         for section in sections:
@@ -323,57 +343,3 @@ def _nested(values: Mapping[str, Any]) -> dict[str, Any]:
         else:
             place.setdefault(name, {})[path.removeprefix(f"{owner}.")] = value
     return tree
-
-
-def api_keys(config: Config) -> Mapping[str, str]:
-    """The user of each bearer key: of the one key of the dials, and of the keys file. Empty: no key is asked for."""
-    keys: dict[str, str] = {}
-    if config.serve.api_key is not None:
-        keys[config.serve.api_key.get_secret_value()] = _ONE_USER
-    if config.serve.keys_file is not None:
-        found = list(_read_keys(config.serve.keys_file))
-        if not found:
-            raise ConfigError(
-                f"serve.keys_file {config.serve.keys_file} holds no key, so nobody could be told apart",
-                remedy='write one "user:key" to a line, or take serve.keys_file out',
-            )
-        for where, user, key in found:
-            if not (user and key):
-                raise ConfigError(
-                    f"keys file {where}: needs a user and a key",
-                    remedy="write one user:key to a line, env:NAME:key for an environment",
-                )
-            if keys.setdefault(key, user) != user:
-                raise ConfigError(f"keys file {where}: {user} and {keys[key]} have the same key")
-    return keys
-
-
-def _read_keys(file: Path) -> Iterator[tuple[str, str, str]]:
-    """Place, user and key of each entry; no message shows a key."""
-    try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"serve.keys_file {file} cannot be read: {reason}") from None
-    if file.suffix == ".toml":
-        yield from _read_toml_keys(file, text)
-        return
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            user, _, key = line.partition(":")
-            if user.strip() == "env":  # an environment has a name of two parts
-                name, _, key = key.partition(":")
-                user = f"env:{name.strip()}" if name.strip() else ""
-            yield f"{file}, line {number}", user.strip(), key.strip()
-
-
-def _read_toml_keys(file: Path, text: str) -> Iterator[tuple[str, str, str]]:
-    try:
-        users = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"keys file {file}: is not valid TOML: {error}") from None
-    for user, keys in users.items():
-        for key in keys if isinstance(keys, list) else [keys]:
-            if not isinstance(key, str):
-                raise ConfigError(f"keys file {file}: {user} must be a key or a list of keys, as text")
-            yield f"{file}, {user}", user.strip(), key.strip()

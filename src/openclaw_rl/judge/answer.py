@@ -16,10 +16,10 @@ _BEGIN, _END = "[HINT_START]", "[HINT_END]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """One vote: its value, the hint it says yes to, the reason given. ``vote`` None is no answer; ``note`` says why."""
+class ParsedVote:
+    """One vote: its value, its hint, the reason given. ``value`` None is no answer; ``note`` says why."""
 
-    vote: int | None
+    value: int | None
     hint: Hint | None = None
     note: str = ""
 
@@ -33,7 +33,7 @@ def schema(*, hints: bool) -> dict[str, Any]:
     return {"type": "object", "properties": parts, "required": list(parts), "additionalProperties": False}
 
 
-def parse(text: str, *, hints: bool) -> Answer:
+def parse(text: str, *, hints: bool) -> ParsedVote:
     """Read one answer. Thoughts before it and one code fence around it are taken off; nothing else is forgiven."""
     body = text.strip()
     if body.startswith("<think>") and "</think>" in body:
@@ -43,14 +43,14 @@ def parse(text: str, *, hints: bool) -> Answer:
         marked.append(body[begin + len(_BEGIN) : end])
         body = f"{body[:begin]}{body[end + len(_END) :]}".strip()
         if len(marked) > 1:
-            return Answer(vote=None, note="more than one marked hint")
+            return ParsedVote(value=None, note="more than one marked hint")
     try:
         value = json.loads(_unfenced(body), object_pairs_hook=_unique)
     except (ValueError, RecursionError):
-        return Answer(vote=None, note="the answer is not one JSON object")
+        return ParsedVote(value=None, note="the answer is not one JSON object")
     if not isinstance(value, dict):
-        return Answer(vote=None, note="the answer is not one JSON object")
-    return _answer(value, marked[0].strip() if marked else None, hints=hints)
+        return ParsedVote(value=None, note="the answer is not one JSON object")
+    return _vote(value, marked[0].strip() if marked else None, hints=hints)
 
 
 def _unfenced(body: str) -> str:
@@ -64,16 +64,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def _answer(value: Mapping[str, Any], marked: str | None, *, hints: bool) -> Answer:
+def _vote(value: Mapping[str, Any], marked: str | None, *, hints: bool) -> ParsedVote:
     unknown = set(value) - {"reason", "score", "hint", "kind"}
     if unknown:
-        return Answer(vote=None, note=f"unknown keys in the answer: {', '.join(sorted(unknown))[:80]}")
+        return ParsedVote(value=None, note=f"unknown keys in the answer: {', '.join(sorted(unknown))[:80]}")
     score = value.get("score")
     if type(score) is not int or score not in (-1, 0, 1):
-        return Answer(vote=None, note="the score is none of 1, 0, -1")
-    said, kind, reason = value.get("hint"), value.get("kind"), value.get("reason", "")
-    if not (said is None or isinstance(said, str)) or not (kind is None or kind in KINDS):
-        return Answer(vote=None, note="the hint or its kind is of the wrong form")
-    text = marked or (said or "").strip()
+        return ParsedVote(value=None, note="the score is none of 1, 0, -1")
+    hint_text, kind, reason = value.get("hint"), value.get("kind"), value.get("reason", "")
+    if not (hint_text is None or isinstance(hint_text, str)) or not (kind is None or kind in KINDS):
+        return ParsedVote(value=None, note="the hint or its kind is of the wrong form")
+    text = marked or (hint_text or "").strip()
     hint = Hint(text=text, kind=kind or "rule") if hints and text else None
-    return Answer(vote=score, hint=hint, note=reason[:200] if isinstance(reason, str) else "")
+    return ParsedVote(value=score, hint=hint, note=reason[:200] if isinstance(reason, str) else "")

@@ -13,8 +13,8 @@ class AutoJudge:
 
     name = "auto"
 
-    def __init__(self, *, rules: RulesJudge | None = None, llm: Judge | None = None) -> None:
-        self._rules = rules or RulesJudge()
+    def __init__(self, *, rules: RulesJudge, llm: Judge | None = None) -> None:
+        self._rules = rules
         self.llm = llm
 
     async def judge(self, case: Case) -> Verdict:

@@ -18,9 +18,9 @@ class Breaker:
     def __init__(
         self,
         *,
-        failures: int = 5,
-        pause: float = 1.0,
-        longest: float = 60.0,
+        failures: int,
+        pause: float,
+        longest: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit = failures

@@ -12,7 +12,7 @@ import anyio.to_thread
 
 from openclaw_rl.errors import JudgeUnavailable, PluginError
 from openclaw_rl.judge.evidence import user_hints
-from openclaw_rl.judge.hints import sift
+from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.ports import Case, Judge, Score
 from openclaw_rl.types import Verdict
 
@@ -22,15 +22,16 @@ log = logging.getLogger(__name__)
 class CustomJudge:
     """Calls ``score``; None abstains, and so does an error, with a note. Hints are the user's own words."""
 
-    def __init__(self, score: Score, *, name: str = "custom") -> None:
+    def __init__(self, score: Score, *, limits: HintLimits, name: str = "custom") -> None:
         self.name = name
+        self._limits = limits
         self._score = score
 
     async def judge(self, case: Case) -> Verdict:
         """The function's score. It may raise JudgeUnavailable to be asked again later."""
         begun = time.perf_counter()
         score, note = await self._call(case)
-        hints = sift(user_hints(case), reply=case.turn.completion.reply.content)
+        hints = filter_hints(user_hints(case), reply=case.turn.completion.reply.content, limits=self._limits)
         return Verdict(
             turn=case.turn.id,
             score=score,
@@ -57,14 +58,14 @@ class CustomJudge:
 
     async def _value(self, case: Case) -> Any:
         """A plain function runs in a thread, so that a slow one holds up nobody."""
-        asked = (case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
+        arguments = (case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
         if inspect.iscoroutinefunction(self._score):
-            return await self._score(*asked)
-        value = await anyio.to_thread.run_sync(self._score, *asked)
+            return await self._score(*arguments)
+        value = await anyio.to_thread.run_sync(self._score, *arguments)
         return await value if inspect.isawaitable(value) else value
 
 
-def as_judge(thing: Any, *, name: str = "custom") -> Judge:
+def as_judge(thing: Any, *, limits: HintLimits, name: str) -> Judge:
     """A Judge as it is, a class of one built, a function wrapped; anything else is refused with what is missing."""
     if inspect.isclass(thing):
         thing = thing()
@@ -72,7 +73,7 @@ def as_judge(thing: Any, *, name: str = "custom") -> Judge:
         judge: Judge = thing
         return judge
     if callable(thing):
-        return CustomJudge(thing, name=name)
+        return CustomJudge(thing, limits=limits, name=name)
     raise PluginError(
         f"{thing!r} is no judge",
         remedy="give a function (prompt, reply, next_state) -> score, or an object with `name` and `async judge(case)`",

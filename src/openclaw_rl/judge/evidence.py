@@ -1,22 +1,21 @@
-"""Evidence that needs no judge: what was said outright, what a world paid, what anyone can see. Pure."""
+"""Evidence that needs no judge: explicit feedback, an environment's reward, what anyone can see. Pure."""
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.hints import KEEP, Limits, borrowed, kind_of, sift
+from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
-from openclaw_rl.judge.reading import Reading, read
-from openclaw_rl.judge.text import others_words, own_words, said_by_user, words
+from openclaw_rl.judge.reaction import Reaction, read
+from openclaw_rl.judge.text import others_words, own_words, user_text
 from openclaw_rl.ports import Case
-from openclaw_rl.types import Completion, Feedback, Hint, Role, Source, Verdict, environment_of, texts
+from openclaw_rl.text import broken, words
+from openclaw_rl.types import Feedback, Hint, Role, Source, Verdict, environment_of, texts
 
 _RETURN_CODE = re.compile(r"\A\s*+<returncode>\s*+(-?\d++)\s*+</returncode>")
-_RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
 _MOST_FOREIGN = 400_000  # characters: what lies further back is hardly on anybody's mind
 _FLAWS = {"malformed_tool_call": "a tool call that cannot be parsed"}
 _MARKS = {
@@ -26,7 +25,7 @@ _MARKS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class EvidenceItem:
     """One piece of evidence. ``score`` None adds something (a hint) but decides nothing."""
 
     source: Source
@@ -34,12 +33,12 @@ class Finding:
     note: str
 
 
-def findings(case: Case) -> tuple[Finding, ...]:
+def evidence_items(case: Case) -> tuple[EvidenceItem, ...]:
     """All evidence of a case, strongest first: explicit, environment, deterministic."""
     return (*_explicit(case), *_environment(case), *_deterministic(case))
 
 
-def decide(case: Case, *, trusted: Collection[str] = (), limits: Limits = KEEP) -> Verdict | None:
+def decide(case: Case, *, trusted: Collection[str] = (), limits: HintLimits) -> Verdict | None:
     """The verdict of the strongest evidence that decides; None where only a judge can say.
 
     ``trusted`` names the environments whose hints count.
@@ -47,15 +46,15 @@ def decide(case: Case, *, trusted: Collection[str] = (), limits: Limits = KEEP) 
     turn = case.turn.id
     if case.outcome.kind == "side":
         return Verdict(turn=turn, score=None, source="deterministic", note="side turn", judge="evidence")
-    for finding in findings(case):
-        if finding.score is not None:
-            hints = sift((*given_hints(case, trusted), *user_hints(case)), reply=_reply(case), limits=limits)
+    for item in evidence_items(case):
+        if item.score is not None:
+            hints = filter_hints((*given_hints(case, trusted), *user_hints(case)), reply=_reply(case), limits=limits)
             return Verdict(
                 turn=turn,
-                score=finding.score,
-                source=finding.source,
+                score=item.score,
+                source=item.source,
                 hints=hints.kept,
-                note=finding.note,
+                note=item.note,
                 judge="evidence",
             )
     return None
@@ -73,28 +72,28 @@ def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
 
 def user_hints(case: Case) -> tuple[Hint, ...]:
     """What the user's next words teach, whatever decided the score."""
-    return heard(case).hints
+    return user_reaction(case).hints
 
 
-def heard(case: Case) -> Reading:
+def user_reaction(case: Case) -> Reaction:
     """What the user's own words say of the reply; nothing where there are none."""
-    said = said_by_user(case.outcome.next_state)
-    if not said:
-        return Reading(score=None, note="the user said nothing")
-    reading = read(said, request=request_of(case) if _same_matter(case) else "", reply=_reply(case))
-    if not reading.hints:
-        return reading
+    message = user_text(case.outcome.next_state)
+    if not message:
+        return Reaction(score=None, note="the user wrote nothing")
+    reaction = read(message, request=request_of(case) if _same_matter(case) else "", reply=_reply(case))
+    if not reaction.hints:
+        return reaction
     theirs = foreign(case)
-    kept = tuple(hint for hint in reading.hints if hint.kind != "rule" or not borrowed(hint.text, others=theirs))
-    return replace(reading, hints=kept)
+    kept = tuple(hint for hint in reaction.hints if hint.kind != "rule" or not borrowed(hint.text, others=theirs))
+    return replace(reaction, hints=kept)
 
 
 def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
     """Text of a case that may not instruct: of these roles, and what users handed over; the newest of it."""
-    said = (*case.turn.prompt.messages, case.turn.completion.reply, *case.outcome.next_state)
+    messages = (*case.turn.prompt.messages, case.turn.completion.reply, *case.outcome.next_state)
     parts: list[str] = []
     left = _MOST_FOREIGN
-    for message in reversed(said):
+    for message in reversed(messages):
         if left > 0 and (message.role in roles or message.role == "user"):
             parts.append((others_words(message.content) if message.role == "user" else spoken(message))[:left])
             left -= len(parts[-1])
@@ -103,16 +102,16 @@ def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
 
 def _same_matter(case: Case) -> bool:
     """Whether the user's next words come with the same text of others as the request: only then can it be repeated."""
-    asked = texts(case.turn.prompt.messages, "user")
+    requests = texts(case.turn.prompt.messages, "user")
     after = texts(case.outcome.next_state, "user")
-    request = next((said for said in reversed(asked) if own_words(said)), "")
+    request = next((text for text in reversed(requests) if own_words(text)), "")
     return words(others_words(request)) == words("\n".join(map(others_words, after)))
 
 
 def may_instruct(case: Case, trusted: Collection[str] = ()) -> bool:
     """Whether anything in the case may give a hint: the user's words, explicit feedback, or a trusted environment."""
     explicit = any(feedback.source == "explicit" for feedback in case.feedback)
-    return explicit or bool(said_by_user(case.outcome.next_state)) or trusts(case, trusted)
+    return explicit or bool(user_text(case.outcome.next_state)) or trusts(case, trusted)
 
 
 def trusts(case: Case, trusted: Collection[str]) -> bool:
@@ -123,8 +122,8 @@ def trusts(case: Case, trusted: Collection[str]) -> bool:
 
 def request_of(case: Case) -> str:
     """The user's last words before the reply; empty if there are none."""
-    asked = texts(case.turn.prompt.messages, "user")
-    return next((own for said in reversed(asked) if (own := own_words(said))), "")
+    requests = texts(case.turn.prompt.messages, "user")
+    return next((own for text in reversed(requests) if (own := own_words(text))), "")
 
 
 def _reply(case: Case) -> str:
@@ -135,28 +134,28 @@ def _newest_first(case: Case) -> list[Feedback]:
     return sorted(case.feedback, key=lambda feedback: feedback.at, reverse=True)
 
 
-def _explicit(case: Case) -> Iterator[Finding]:
+def _explicit(case: Case) -> Iterator[EvidenceItem]:
     for feedback in _newest_first(case):
         if feedback.source != "explicit":
             continue
         if feedback.score is not None:
-            yield Finding(source="explicit", score=feedback.score, note=f"a score of {feedback.score:g} was given")
+            yield EvidenceItem(source="explicit", score=feedback.score, note=f"a score of {feedback.score:g} was given")
         elif feedback.edit is not None:
             same = feedback.edit.split() == _reply(case).split()
             note = "the reply was kept as it is" if same else "the reply was edited"
-            yield Finding(source="explicit", score=1.0 if same else -1.0, note=note)
+            yield EvidenceItem(source="explicit", score=1.0 if same else -1.0, note=note)
         else:
-            yield Finding(source="explicit", score=None, note="a hint was given without a score")
+            yield EvidenceItem(source="explicit", score=None, note="a hint was given without a score")
 
 
-def _environment(case: Case) -> Iterator[Finding]:
+def _environment(case: Case) -> Iterator[EvidenceItem]:
     for feedback in _newest_first(case):
         if feedback.source == "environment" and feedback.score is not None:
             paid = max(-1.0, min(1.0, feedback.score))  # so that no reward outweighs a whole batch
-            yield Finding(source="environment", score=paid, note=f"the environment paid {paid:g}")
+            yield EvidenceItem(source="environment", score=paid, note=f"the environment paid {paid:g}")
 
 
-def _deterministic(case: Case) -> Iterator[Finding]:
+def _deterministic(case: Case) -> Iterator[EvidenceItem]:
     completion = case.turn.completion
     notes = [_FLAWS[flaw] for flaw in completion.flaws if flaw in _FLAWS]
     notes += [_MARKS[mark] for mark in case.outcome.evidence if mark in _MARKS]
@@ -165,10 +164,10 @@ def _deterministic(case: Case) -> Iterator[Finding]:
         notes.append("the reply was cut off by its token limit")
     if completion.finish == "aborted":
         notes.append("the reply was aborted")
-    if (why := degenerate(completion)) is not None:
+    if not completion.reply.tool_calls and (why := broken(completion.reply.content)) is not None:
         notes.append(why)
     for note in notes:
-        yield Finding(source="deterministic", score=-1.0, note=note)
+        yield EvidenceItem(source="deterministic", score=-1.0, note=note)
 
 
 def _failure(role: str, content: str) -> str | None:
@@ -176,31 +175,3 @@ def _failure(role: str, content: str) -> str | None:
         return tools.failure(content)
     found = _RETURN_CODE.match(content)
     return tools.ended(found.group(1)) if found else None
-
-
-def degenerate(completion: Completion) -> str | None:
-    """Why a reply is no reply at all: empty, junk, or the same thing over and over; None for any other."""
-    reply = completion.reply
-    if reply.tool_calls:
-        return None
-    text = reply.content.strip()
-    if not text:
-        return "an empty reply"
-    if len(text) <= 3 and not any(
-        unicodedata.category(sign)[0] in "LN" or unicodedata.category(sign) == "So"
-        for sign in text.replace("\ufffd", "")
-    ):
-        return "a single junk token"
-    if _RUN_OF_ONE.search(text) or _loops(words(text)):
-        return "the reply repeats itself"
-    return None
-
-
-def _loops(said: tuple[str, ...]) -> bool:
-    """Whether the words end in one phrase said six times or more, 24 words or more in all."""
-    for period in range(1, 25):
-        repeats = max(6, -(-24 // period))
-        tail = said[-period * repeats :]
-        if len(tail) == period * repeats and tail == tail[:period] * repeats:
-            return True
-    return False

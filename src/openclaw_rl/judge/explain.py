@@ -6,7 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
-from openclaw_rl.judge.evidence import Finding, decide, findings
+from openclaw_rl.judge.evidence import EvidenceItem, decide, evidence_items
+from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Verdict
 
@@ -16,7 +17,7 @@ class Explanation:
     """Everything that was looked at. ``verdict`` None where the judge could not be asked; ``note`` then says why."""
 
     judge: str
-    evidence: tuple[Finding, ...] = ()
+    evidence: tuple[EvidenceItem, ...] = ()
     prompt: str | None = None
     prompt_version: str | None = None
     ballots: tuple[str, ...] = ()
@@ -31,15 +32,17 @@ class Explains(Protocol):
     async def explain(self, case: Case) -> Explanation: ...
 
 
-async def explain(case: Case, judge: Judge, *, trusted: Collection[str] = ()) -> Explanation:
+async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Collection[str]) -> Explanation:
     """The whole story of one case. The evidence's verdict stands where it decides; the judge is shown all the same."""
-    decided = decide(case, trusted=trusted)
+    decided = decide(case, trusted=trusted, limits=limits)
     if case.outcome.kind == "side":
-        return Explanation(judge="evidence", evidence=findings(case), verdict=decided, note="side turns are not judged")
+        return Explanation(
+            judge="evidence", evidence=evidence_items(case), verdict=decided, note="side turns are not judged"
+        )
     if isinstance(judge, Explains):
-        told = await judge.explain(case)
+        explanation = await judge.explain(case)
     else:
         verdict = await judge.judge(case)
-        told = Explanation(judge=judge.name, verdict=verdict, note=verdict.note)
-    note = f"decided by evidence; the judge alone: {told.note}" if decided else told.note
-    return replace(told, evidence=findings(case), verdict=decided or told.verdict, note=note)
+        explanation = Explanation(judge=judge.name, verdict=verdict, note=verdict.note)
+    note = f"decided by evidence; the judge alone: {explanation.note}" if decided else explanation.note
+    return replace(explanation, evidence=evidence_items(case), verdict=decided or explanation.verdict, note=note)

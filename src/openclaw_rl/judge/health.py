@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Scored = tuple[str, float | None, str]
 """user, score, source of one verdict"""
 Pair = tuple[str, float, float]
-"""user, what the judge said, what the user said outright"""
+"""user, the judge's score, the user's explicit score"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ def starvation(scores: Sequence[Scored], *, least: int = 32, floor: float = 0.1)
     return Alarm(
         name="starvation",
         what=f"only {telling} of the last {len(scores)} verdicts score for or against",
-        remedy="set judge.base_url and judge.model so that a model judges what the rules cannot, or give feedback",
+        remedy="set judge.llm.base_url and judge.llm.model: a model judges what the rules cannot; or give feedback",
     )
 
 
@@ -60,7 +60,7 @@ def backlog(waiting: int, *, most: int = 200, reason: str = "") -> Alarm | None:
     return Alarm(
         name="judge behind",
         what=f"{waiting} turns wait for the judge{why}",
-        remedy="check the judge's endpoint, raise judge.workers, or lower judge.votes; nothing is lost meanwhile",
+        remedy="check the judge's endpoint, raise judge.workers, or lower judge.llm.votes; nothing is lost meanwhile",
     )
 
 
@@ -71,7 +71,7 @@ def drift(pairs: Iterable[Pair], *, least: int = 8, floor: float = 0.7) -> tuple
         Alarm(
             name="judge drift",
             what=f"the judge agrees with {agreed} of {total} explicit scores",
-            remedy="read some with `openclaw-rl judge --explain TURN`; adapt judge.prompts_dir or change the judge",
+            remedy="read some with `openclaw-rl judge --explain TURN`; adapt judge.llm.prompts_dir or change the judge",
             user=user,
         )
         for user, (agreed, total) in sorted(shares.items())
@@ -82,9 +82,9 @@ def drift(pairs: Iterable[Pair], *, least: int = 8, floor: float = 0.7) -> tuple
 def agreement(pairs: Iterable[Pair]) -> dict[str, tuple[int, int]]:
     """Per user: how many of how many explicit scores the judge agrees with in sign."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for user, judged, said in pairs:
-        if judged and said:
-            counts[user][0] += _sign(judged) == _sign(said)
+    for user, judged, explicit in pairs:
+        if judged and explicit:
+            counts[user][0] += _sign(judged) == _sign(explicit)
             counts[user][1] += 1
     return {user: (agreed, total) for user, (agreed, total) in counts.items()}
 

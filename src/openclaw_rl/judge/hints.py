@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from openclaw_rl.judge.reading import read
-from openclaw_rl.judge.text import QUOTED, words
-from openclaw_rl.judge.wishes_en import COMPARATIVE
+from openclaw_rl.judge.preferences_en import COMPARATIVE
+from openclaw_rl.judge.reaction import read
+from openclaw_rl.judge.text import QUOTED
+from openclaw_rl.text import words
 from openclaw_rl.types import Hint, HintKind
 
+_READ = 600  # characters of a hint that are looked at for its kind
 _RUN = 5  # words in a row that a hint may not borrow from text that is not the user's
 _STATES = re.compile(
     r"(?i)(?:the|my|our|his|her|their|its|it|this|that|these|there) (?:[\w'.-]+ ){0,6}?"
@@ -25,28 +27,25 @@ _HOW_FAR = re.compile(r"(?i)\d|\b(?:one|two|three|four|five|six|ten|twenty|thirt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class HintLimits:
     """How long a hint may be, in characters, and how many of one turn are kept."""
 
-    shortest: int = 11
-    longest: int = 600
-    most: int = 3
-
-
-KEEP = Limits()
+    shortest: int
+    longest: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sifted:
+class FilteredHints:
     """What was kept, shortest first, and what was refused with the reason."""
 
     kept: tuple[Hint, ...]
     refused: tuple[tuple[str, str], ...] = ()
 
 
-def sift(
-    hints: Iterable[Hint], *, reply: str, answer: str = "", user: str = "", others: str = "", limits: Limits = KEEP
-) -> Sifted:
+def filter_hints(
+    hints: Iterable[Hint], *, reply: str, limits: HintLimits, answer: str = "", user: str = "", others: str = ""
+) -> FilteredHints:
     """Keep what may be kept: of the right length, not the reply or answer itself, no duplicate, not too many.
 
     ``others`` is text of roles that may not instruct: a hint that repeats a run of its words, which ``user`` did not
@@ -67,7 +66,7 @@ def sift(
         kept.append(Hint(text=text, kind=hint.kind, vague=hint.kind == "rule" and is_vague(text)))
     seats = sorted(kept, key=lambda hint: (_SEAT[hint.kind], len(hint.text), hint.text))
     refused.extend((hint.text, f"more than {limits.most} hints") for hint in seats[limits.most :])
-    return Sifted(
+    return FilteredHints(
         kept=tuple(sorted(seats[: limits.most], key=lambda hint: (len(hint.text), hint.text))), refused=tuple(refused)
     )
 
@@ -79,7 +78,7 @@ def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limits: Limits) -> str | None:
+def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limits: HintLimits) -> str | None:
     if len(text) < limits.shortest:
         return f"shorter than {limits.shortest} characters"
     if len(text) > limits.longest:
@@ -101,8 +100,8 @@ def borrowed(text: str, *, user: str = "", others: str) -> bool:
 
 
 def _runs(text: str) -> set[tuple[str, ...]]:
-    said = words(text)
-    return {said[at : at + _RUN] for at in range(len(said) - _RUN + 1)}
+    found = words(text)
+    return {found[at : at + _RUN] for at in range(len(found) - _RUN + 1)}
 
 
 def is_vague(rule: str) -> bool:
@@ -112,7 +111,7 @@ def is_vague(rule: str) -> bool:
 
 def kind_of(text: str) -> HintKind:
     """The kind of a hint that came without one: an order is a rule, a statement a fact, displeasure a complaint."""
-    text = text[: KEEP.longest]
+    text = text[:_READ]
     found = read(text, request="", reply="").hints
     if found:
         return min((hint.kind for hint in found), key=lambda kind: _SEAT[kind])

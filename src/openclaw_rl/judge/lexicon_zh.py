@@ -90,7 +90,7 @@ OPPOSITE = {
     "专业": "请回答得更通俗易懂一些",
 }
 
-WISHES = re.compile(
+PREFERENCES = re.compile(
     "|".join(
         f"(?:{shape}){_END}"
         for shape in (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,74 +17,79 @@ import anyio.to_thread
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import health
 from openclaw_rl.judge.auto import AutoJudge
-from openclaw_rl.judge.breaker import Breaker
 from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
-from openclaw_rl.judge.hints import KEEP, Limits, sift
+from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
+from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
-from openclaw_rl.types import Drop, Json, Unreadable, Verdict
+from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict
 
 log = logging.getLogger(__name__)
 
-TRIES = 8
-"""how often the judge may fail a case, answering others in between, before the case is given up"""
+BATCH = 32
+"""cases a tick settles: enough to keep the workers busy, few enough that `status` moves"""
+SCAN = 1024
+"""cases a tick reads at most to see past those that wait"""
 
 Job: TypeAlias = Callable[[], Awaitable[None]]
 
 
-class Ledger(Protocol):
+class VerdictLedger(Protocol):
     """What this loop needs of the ledger. All methods may be called from a worker thread."""
 
-    def unjudged(self, limit: int) -> Sequence[Case | Unreadable]: ...
+    def unjudged(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
 
-    def late_feedback(self, limit: int) -> Sequence[Case | Unreadable]: ...
+    def late_feedback(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
 
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None: ...
 
     def scores(self, window: int) -> Sequence[tuple[str, float | None, str]]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeLoopSettings:
+    """``trusted`` environments may give hints; ``step_votes``: the judge's mean vote is added to a step's reward.
+
+    ``calibrate``: the judge is also asked about turns that users scored, to see whether they agree. ``window`` verdicts
+    are looked at for alarms.
+    """
+
+    workers: int
+    trusted: frozenset[str]
+    hints: HintLimits
+    step_votes: bool
+    calibrate: bool
+    window: int
+    longest_pause: float
+
+
 class JudgeLoop:
     """Each tick settles a batch: by evidence at once, by the judge ``workers`` cases at a time, each written when done.
 
-    A case whose judge is unavailable stays on the ledger's list; it is asked again through a breaker whose pause
-    doubles up to ``longest_pause`` seconds, one case first, then all, the one that was asked longest ago before others.
-    A case that fails by itself is an abstention and a drop with the reason: at once where reading it raises (that is
-    a pure function and would raise again), and after `TRIES` tries between which the judge answered others. An outage
-    is neither: it costs no turn, however long it is.
+    A case whose judge is unavailable stays on the ledger's list and is asked again as the `WaitingList` says.
+    A case that alone fails is an abstention and a drop with the reason: at once where reading it raises (that is a pure
+    function and would raise again), and after several tries between which the judge answered others. An outage is
+    neither: it costs no turn, however long it is.
     """
 
     name = "judge"
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: VerdictLedger,
         judge: Judge,
+        settings: JudgeLoopSettings,
         *,
-        workers: int = 4,
-        batch: int = 32,
-        scan: int = 1024,
-        trusted: Collection[str] = (),
-        limits: Limits = KEEP,
-        step_votes: bool = False,
-        calibrate: bool = True,
-        window: int = 256,
-        longest_pause: float = 30.0,
+        batch: int = BATCH,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
-        self._ledger = ledger
-        self._judge = judge
-        self._slots = anyio.Semaphore(workers)
-        self._batch, self._scan = batch, scan
-        self._trusted, self._limits = frozenset(trusted), limits
-        self._step_votes, self._calibrate = step_votes, calibrate
-        self._window = window
+        self._ledger, self._judge, self._settings = ledger, judge, settings
+        self._slots = anyio.Semaphore(settings.workers)
+        self._batch = batch
         self._clock, self._wall, self._sleep = clock, wall, sleep
-        self._breaker = Breaker(failures=1, pause=min(1.0, longest_pause), longest=longest_pause, clock=clock)
-        self._waiting: dict[str, _Wait] = {}
-        self._answers = 0
+        self._waiting = WaitingList(longest_pause=settings.longest_pause, clock=clock)
         self._failed = 0
         self._given_up = 0
         self._rest_until = float("-inf")
@@ -100,8 +105,10 @@ class JudgeLoop:
         read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
         cases = await self._read()
         found, rest = await self._by_evidence(cases, read_at)
-        jobs: list[Job] = [partial(self._settle, case, read_at) for case in self._choose(rest)]
-        if self._calibrate:
+        jobs: list[Job] = [
+            partial(self._settle, case, read_at) for case in self._waiting.choose(rest, most=self._batch)
+        ]
+        if self._settings.calibrate:
             jobs += [
                 partial(self._compare, case, verdict.score or 0.0)
                 for case, verdict in found
@@ -116,32 +123,32 @@ class JudgeLoop:
         """New cases and those with late feedback, each once; what cannot be decoded is settled here."""
         late = await anyio.to_thread.run_sync(self._ledger.late_feedback, self._batch)
         fresh = [] if self._clock() < self._rest_until else await self._fresh()
-        damaged = {found.turn: found for found in (*fresh, *late) if isinstance(found, Unreadable)}
+        damaged = {found.turn: found for found in (*fresh, *late) if isinstance(found, UnreadableTurn)}
         for found in damaged.values():
             await self._give_up(found.turn, reason="unreadable", why=found.why)
         return list({case.turn.id: case for case in (*fresh, *late) if isinstance(case, Case)}.values())
 
-    async def _give_up(self, turn: str, *, reason: str, why: str) -> None:
+    async def _give_up(self, turn: str, *, reason: DropReason, why: str) -> None:
         """A turn that cannot be judged: no opinion, and not trained on; what is said of it later still counts."""
-        self._waiting.pop(turn, None)
+        self._waiting.remove(turn)
         note = f"{reason}: {why}"
         verdict = Verdict(turn=turn, score=None, source="judge", judge=self._judge.name, note=note, at=self._wall())
         await self._write([verdict], [Drop(turn=turn, stage="judge", reason=reason, detail=why)])
         self._given_up += 1
 
-    async def _fresh(self) -> Sequence[Case | Unreadable]:
+    async def _fresh(self) -> Sequence[Case | UnreadableTurn]:
         """The oldest cases without a verdict, seeing past those that wait; not too often while many wait."""
-        limit = min(self._batch + len(self._waiting) + self._in_hand, max(self._scan, self._batch))
+        limit = min(self._batch + len(self._waiting) + self._in_hand, max(SCAN, self._batch))
         cases = await anyio.to_thread.run_sync(self._ledger.unjudged, limit)
         listed = {case.turn.id if isinstance(case, Case) else case.turn for case in cases}
-        self._waiting = {turn: wait for turn, wait in self._waiting.items() if turn in listed}
-        idle = bool(self._waiting) and listed <= self._waiting.keys()
+        self._waiting.keep(listed)
+        idle = 0 < len(self._waiting) == len(listed)
         self._rest_until = self._clock() + min(5.0, 0.005 * len(self._waiting)) if idle else float("-inf")
         return cases
 
     def _decided(self, case: Case) -> Verdict | None:
-        verdict = decide(case, trusted=self._trusted, limits=self._limits)
-        if verdict is not None and verdict.source == "environment" and self._step_votes:
+        verdict = decide(case, trusted=self._settings.trusted, limits=self._settings.hints)
+        if verdict is not None and verdict.source == "environment" and self._settings.step_votes:
             return None
         return verdict
 
@@ -173,17 +180,8 @@ class JudgeLoop:
         if done.found:
             await self._write([_dated(case, verdict, read_at) for case, verdict in done.found])
             for case, _ in done.found:
-                self._waiting.pop(case.turn.id, None)
+                self._waiting.remove(case.turn.id)
         return done.found, done.rest
-
-    def _choose(self, open_cases: Sequence[Case]) -> list[Case]:
-        """Cases for the judge: the new ones, and those that wait as far as the breaker lets them."""
-        new = [case for case in open_cases if case.turn.id not in self._waiting][: self._batch]
-        waited = [case for case in open_cases if case.turn.id in self._waiting]
-        waited.sort(key=lambda case: self._waiting[case.turn.id].asked)
-        if not waited or not self._breaker.allow():
-            return new
-        return [*waited[: self._batch if self._breaker.state == "closed" else 1], *new]
 
     async def _by_judge(self, jobs: Sequence[Job]) -> int:
         """Run the jobs, ``workers`` at a time, while evidence that comes in meanwhile is settled beside them."""
@@ -196,7 +194,7 @@ class JudgeLoop:
                 await job()
 
         async with bare_errors(), anyio.create_task_group() as outer:
-            outer.start_soon(self._watch)
+            outer.start_soon(self._settle_new_evidence)
             async with anyio.create_task_group() as inner:
                 for job in jobs:
                     inner.start_soon(run, job)
@@ -204,7 +202,7 @@ class JudgeLoop:
         self._in_hand = 0
         return self._written
 
-    async def _watch(self) -> None:
+    async def _settle_new_evidence(self) -> None:
         """A slow judge holds up no evidence: look for it every second."""
         while True:
             await self._sleep(1.0)
@@ -224,9 +222,7 @@ class JudgeLoop:
         except JudgeUnavailable as error:
             await self._wait(turn, error.what)
             return
-        self._answers += 1
-        if self._waiting.pop(turn, None) is not None:
-            self._breaker.success()
+        self._waiting.answered(turn)
         if turn not in self._overtaken:
             case = self._newest.get(turn, case)  # a hint may have come while the judge was thinking
             await self._finish(case, verdict, read_at)
@@ -234,23 +230,18 @@ class JudgeLoop:
     async def _wait(self, turn: str, why: str) -> None:
         """The case stays on the list; one that alone fails while others are answered is given up."""
         log.info("judge.waits turn=%s reason=%s", turn, why)
-        self._breaker.failure(why)
-        wait = self._waiting.setdefault(turn, _Wait(answers=self._answers))
-        if self._answers > wait.answers:
-            wait.alone += 1
-        wait.answers, wait.asked = self._answers, self._clock()
-        if wait.alone >= TRIES and turn not in self._overtaken:
+        if self._waiting.failed(turn, why) and turn not in self._overtaken:
             await self._give_up(turn, reason="judge failed", why=why)
 
     async def _finish(self, case: Case, verdict: Verdict, read_at: float) -> None:
         try:
-            sealed = _dated(case, self._sealed(case, verdict), read_at)
+            final = _dated(case, self._final_verdict(case, verdict), read_at)
         except Exception as error:  # a judge may be anyone's code and its verdict anything
             log.warning("judge.failed turn=%s", case.turn.id, exc_info=True)
             why = f"the verdict cannot be used: {type(error).__name__}"
             await self._give_up(case.turn.id, reason="judge failed", why=why)
         else:
-            await self._write([sealed])
+            await self._write([final])
             self._written += 1
 
     async def _ask(self, case: Case) -> Verdict:
@@ -264,13 +255,15 @@ class JudgeLoop:
             note = f"{self._judge.name} raised {type(error).__name__}"
             return Verdict(turn=case.turn.id, score=None, source="judge", judge=self._judge.name, note=note)
 
-    def _sealed(self, case: Case, verdict: Verdict) -> Verdict:
+    def _final_verdict(self, case: Case, verdict: Verdict) -> Verdict:
         """The judge's verdict under the house's rules: no hint from what may not instruct, a step's reward added."""
-        offered = verdict.hints if may_instruct(case, self._trusted) else ()
-        given = given_hints(case, self._trusted)
-        sifted = sift((*given, *offered), reply=case.turn.completion.reply.content, limits=self._limits)
-        verdict = replace(verdict, turn=case.turn.id, hints=sifted.kept)
-        paid = decide(case, trusted=self._trusted)
+        trusted, limits = self._settings.trusted, self._settings.hints
+        offered = verdict.hints if may_instruct(case, trusted) else ()
+        filtered = filter_hints(
+            (*given_hints(case, trusted), *offered), reply=case.turn.completion.reply.content, limits=limits
+        )
+        verdict = replace(verdict, turn=case.turn.id, hints=filtered.kept)
+        paid = decide(case, trusted=trusted, limits=limits)
         if paid is None or paid.score is None or paid.source != "environment":
             return verdict
         votes = [vote for vote in verdict.votes if vote is not None]
@@ -278,26 +271,26 @@ class JudgeLoop:
         note = f"{paid.note}, the step's votes average {mean:g}"
         return replace(verdict, score=paid.score + mean, source="environment", note=note)
 
-    async def _compare(self, case: Case, said: float) -> None:
+    async def _compare(self, case: Case, explicit: float) -> None:
         """Ask the judge about a turn the user has scored, to see whether they agree."""
         try:
             verdict = await self._ask(case)
         except JudgeUnavailable:
             return  # a comparison is a luxury: the explicit verdict is written already
         if verdict.score is not None:
-            self._pairs.append((case.turn.user, verdict.score, said))
+            self._pairs.append((case.turn.user, verdict.score, explicit))
 
     async def _write(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
-        await anyio.to_thread.run_sync(self._ledger.add_verdicts, [_sound(verdict) for verdict in verdicts], drops)
+        await anyio.to_thread.run_sync(self._ledger.add_verdicts, [_encodable(verdict) for verdict in verdicts], drops)
         for verdict in verdicts:
             log.info("judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
 
     async def status(self) -> dict[str, Json]:
         """What `status` shows: how many wait and why, tokens of today, agreement with users, alarms."""
-        scores = await anyio.to_thread.run_sync(self._ledger.scores, self._window)
+        scores = await anyio.to_thread.run_sync(self._ledger.scores, self._settings.window)
         llm = self._judge.llm if isinstance(self._judge, AutoJudge) else self._judge
-        breaker = llm.breaker if isinstance(llm, LlmJudge) else self._breaker
-        reason = breaker.reason or self._breaker.reason
+        breaker = llm.breaker if isinstance(llm, LlmJudge) else self._waiting.breaker
+        reason = breaker.reason or self._waiting.breaker.reason
         return {
             "judge": self._judge.name,
             "waiting": len(self._waiting),
@@ -311,15 +304,6 @@ class JudgeLoop:
                 asdict(a) for a in health.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
             ],
         }
-
-
-@dataclass(slots=True)
-class _Wait:
-    """A case that waits: the answers given to others when it was last asked, when that was, how often it failed."""
-
-    answers: int
-    asked: float = 0.0
-    alone: int = 0
 
 
 class _Sorted(NamedTuple):
@@ -340,14 +324,16 @@ async def bare_errors() -> AsyncIterator[None]:
         raise first from None
 
 
-def _sound(verdict: Verdict) -> Verdict:
+def _encodable(verdict: Verdict) -> Verdict:
     """The verdict as it can be written: half characters, which no file holds, are replaced."""
-    hints = tuple(replace(hint, text=_whole(hint.text)) for hint in verdict.hints)
-    version = None if verdict.prompt_version is None else _whole(verdict.prompt_version)
-    return replace(verdict, hints=hints, note=_whole(verdict.note), judge=_whole(verdict.judge), prompt_version=version)
+    hints = tuple(replace(hint, text=_valid_text(hint.text)) for hint in verdict.hints)
+    version = None if verdict.prompt_version is None else _valid_text(verdict.prompt_version)
+    return replace(
+        verdict, hints=hints, note=_valid_text(verdict.note), judge=_valid_text(verdict.judge), prompt_version=version
+    )
 
 
-def _whole(text: str) -> str:
+def _valid_text(text: str) -> str:
     return text.encode("utf-8", "replace").decode() if not text.isascii() else text
 
 

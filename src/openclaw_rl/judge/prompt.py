@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.judge.text import hands_over, user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Message
 
@@ -43,16 +44,43 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendered:
-    """A prompt ready to send."""
+class Question:
+    """A prompt ready to send; ``asks_hint`` says whether an answer may hold a hint."""
 
     messages: tuple[Message, ...]
     version: str
+    asks_hint: bool = False
 
     @property
     def text(self) -> str:
         """The prompt as one text, for people to read."""
         return "\n\n".join(f"[{message.role}]\n{message.content}" for message in self.messages)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptSettings:
+    """Where the user's own templates are, tokens of each part, messages before and since the request."""
+
+    folder: Path | None
+    budget: int
+    window: int
+
+
+class PromptBuilder:
+    """The question about a case. It asks for a hint only where all of the next state is the user's own words."""
+
+    def __init__(self, settings: PromptSettings) -> None:
+        self._settings = settings
+        self._with_hint, self._score_only = load("turn", settings.folder), load("score", settings.folder)
+
+    def question(self, case: Case) -> Question:
+        """The prompt of a case."""
+        after = case.outcome.next_state
+        own = all(message.role == "user" and not hands_over(message.content) for message in after)
+        hint = own and bool(user_text(after))
+        made = self._with_hint if hint else self._score_only
+        question = render(case, made, budget=self._settings.budget, window=self._settings.window)
+        return replace(question, asks_hint=hint)
 
 
 def load(name: str, folder: Path | None = None) -> Template:
@@ -119,7 +147,7 @@ def spoken(message: Message) -> str:
     return "\n".join(parts)
 
 
-def render(case: Case, made: Template, *, budget: int = 3000, window: int = 6, count: Count = approximate) -> Rendered:
+def render(case: Case, made: Template, *, budget: int, window: int, count: Count = approximate) -> Question:
     """The prompt for one case, each part cut to ``budget`` tokens.
 
     History is the last ``window`` messages before the request, steps the last since it.
@@ -128,20 +156,20 @@ def render(case: Case, made: Template, *, budget: int = 3000, window: int = 6, c
     filled = {slot: _blocks(slot, parts[slot], budget, count) for slot in _SLOTS}
     user = _SLOT.sub(lambda found: filled[found.group(1)], made.user)
     user = re.sub(r"\n{3,}", "\n\n", user).strip()
-    return Rendered(
+    return Question(
         messages=(Message(role="system", content=made.system), Message(role="user", content=user)), version=made.version
     )
 
 
 def _parts(case: Case, window: int) -> dict[str, Sequence[Message]]:
-    said = [message for message in case.turn.prompt.messages if message.role != "system"]
-    at = max((index for index, message in enumerate(said) if message.role == "user"), default=-1)
-    request = said[at : at + 1] if at >= 0 else [Message(role="user", content="")]
-    before = said[:at] if at > 0 else []
+    messages = [message for message in case.turn.prompt.messages if message.role != "system"]
+    at = max((index for index, message in enumerate(messages) if message.role == "user"), default=-1)
+    request = messages[at : at + 1] if at >= 0 else [Message(role="user", content="")]
+    before = messages[:at] if at > 0 else []
     return {
         "history": before[len(before) - min(window, len(before)) :],
         "request": request,
-        "steps": said[at + 1 :][-window:] if window else [],
+        "steps": messages[at + 1 :][-window:] if window else [],
         "reply": [case.turn.completion.reply],
         "next_state": case.outcome.next_state,
     }

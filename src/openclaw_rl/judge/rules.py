@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.evidence import heard
+from openclaw_rl.judge.evidence import user_reaction
 from openclaw_rl.judge.explain import Explanation
-from openclaw_rl.judge.hints import KEEP, Limits, sift
-from openclaw_rl.judge.reading import Reading
-from openclaw_rl.judge.text import said_by_user
+from openclaw_rl.judge.hints import HintLimits, filter_hints
+from openclaw_rl.judge.reaction import Reaction
+from openclaw_rl.judge.text import user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Verdict, texts
 
@@ -21,43 +21,45 @@ class RulesJudge:
 
     name = "rules"
 
-    def __init__(self, *, limits: Limits = KEEP) -> None:
+    def __init__(self, *, limits: HintLimits) -> None:
         self._limits = limits
 
     async def judge(self, case: Case) -> Verdict:
         """What the next state says for sure; ``score`` None otherwise."""
         begun = time.perf_counter()
-        reading = look(case)
-        hints = sift(reading.hints, reply=case.turn.completion.reply.content, limits=self._limits)
+        reaction = reaction_of(case)
+        hints = filter_hints(reaction.hints, reply=case.turn.completion.reply.content, limits=self._limits)
         return Verdict(
             turn=case.turn.id,
-            score=reading.score,
+            score=reaction.score,
             source="judge",
-            votes=(reading.score,),
+            votes=(reaction.score,),
             hints=hints.kept,
             judge=self.name,
             prompt_version=VERSION,
             seconds=time.perf_counter() - begun,
-            note=reading.note,
+            note=reaction.note,
         )
 
     async def explain(self, case: Case) -> Explanation:
         """The rule that spoke."""
         verdict = await self.judge(case)
-        said = f"{verdict.score!r}: {verdict.note}"
-        return Explanation(judge=self.name, prompt_version=VERSION, ballots=(said,), verdict=verdict, note=verdict.note)
+        ballot = f"{verdict.score!r}: {verdict.note}"
+        return Explanation(
+            judge=self.name, prompt_version=VERSION, ballots=(ballot,), verdict=verdict, note=verdict.note
+        )
 
 
-def look(case: Case) -> Reading:
+def reaction_of(case: Case) -> Reaction:
     """The user's words first; without any, what the tools' results say."""
-    if said_by_user(case.outcome.next_state):
-        return heard(case)
+    if user_text(case.outcome.next_state):
+        return user_reaction(case)
     results = texts(case.outcome.next_state, "tool")
     if not results:
-        return Reading(score=None, note="nothing came after the reply")
+        return Reaction(score=None, note="nothing came after the reply")
     if (why := next(filter(None, map(tools.failure, results)), None)) is not None:
-        return Reading(score=-1, note=why)
+        return Reaction(score=-1, note=why)
     reports = [report for report in map(tools.reported, results) if report is not None]
     if not reports:
-        return Reading(score=None, note="the tools' results say nothing for sure")
-    return Reading(score=min(reports), note="tests failed" if min(reports) < 0 else "all tests passed")
+        return Reaction(score=None, note="the tools' results say nothing for sure")
+    return Reaction(score=min(reports), note="tests failed" if min(reports) < 0 else "all tests passed")

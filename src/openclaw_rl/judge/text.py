@@ -1,4 +1,4 @@
-"""Reading a message: the person's own words without envelopes, quotes and code, cut into sentences and clauses."""
+"""Parsing a message: the person's own words without envelopes, quotes and code, cut into sentences and clauses."""
 
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ _SPELLING = {
     "worng": "wrong",
     "metres": "meters",
 }
-_WORD = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?")
-_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +107,13 @@ def hands_over(text: str) -> bool:
     return is_text(own) or own.split() != unwrapped(text).split()
 
 
-def said_by_user(messages: Sequence[Message]) -> str:
+def user_text(messages: Sequence[Message]) -> str:
     """The user's own words of a next state; no other role has a say."""
     return "\n".join(filter(None, (own_words(message.content) for message in messages if message.role == "user")))
 
 
 def fold(text: str) -> str:
-    """Small letters, straight apostrophes, common misspellings mended, no punctuation but what carries meaning."""
+    """Small letters, straight apostrophes, common misspellings corrected, no punctuation but what carries meaning."""
     text = text.lower().replace("’", "'").replace("‘", "'")
     text = re.sub(r"(\w)\1{2,}", r"\1\1", text)
     text = re.sub(r"[^\w\s'?/+*%_$.-]", " ", text)
@@ -124,8 +122,8 @@ def fold(text: str) -> str:
     return " ".join(words)
 
 
-def sentences(text: str) -> tuple[Sentence, ...]:
-    """Cut into sentences and clauses; text in quotation marks is never cut and shows as `_` when folded."""
+def parse(text: str) -> tuple[Sentence, ...]:
+    """A message cut into sentences and clauses; text in quotation marks is never cut and shows as `_` when folded."""
     masked = QUOTED.sub(lambda found: "\x00" * len(found.group()), text)
     found = []
     for start, end in _spans(masked, _SENTENCE):
@@ -164,16 +162,3 @@ def _spans(text: str, cut: re.Pattern[str], start: int = 0, end: int | None = No
         at = found.end()
     spans.append((at, end))
     return [(a, b) for a, b in spans if text[a:b].strip()]
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The words of a text, folded; each Chinese character is a word."""
-    found: list[str] = []
-    for word in _WORD.findall(text.lower().replace("’", "'")):
-        found.extend(word if _CJK.search(word) else (word,))
-    return tuple(found)
-
-
-def is_chinese(text: str) -> bool:
-    """Whether Chinese characters carry the text."""
-    return len(_CJK.findall(text)) * 3 >= max(1, len(re.findall(r"\w", text)))

@@ -1,4 +1,4 @@
-"""What a tool's result says by itself: did the call fail, did the tests pass. Precise before complete."""
+"""What a tool's result alone shows: did the call fail, did the tests pass. Precise before complete."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def failure(text: str) -> str | None:
     stripped = _ends(text).strip()
     if not stripped:
         return None
-    if (said := _json_failure(stripped)) is not None:
-        return said or None
+    if (result := _json_failure(stripped)) is not None:
+        return result or None
     if _FIRST_LINE.match(stripped[:_LINE]):
         return "the tool answered with an error"
     lines = stripped.splitlines()
@@ -50,8 +50,8 @@ def failure(text: str) -> str | None:
         return "the tool answered with a traceback"
     for line in (first, last):
         found = _EXIT.fullmatch(line) or _EXIT_MARK.match(line)
-        if found and (said := ended(found.group(1))) is not None:
-            return said
+        if found and (result := ended(found.group(1))) is not None:
+            return result
     if any(_SHELL.fullmatch(line.strip()) for line in (first, last)):
         return "the shell refused the command"
     return None
@@ -97,9 +97,9 @@ def reported(text: str) -> int | None:
     """+1 when a test report says that all passed, -1 when it names a failure, None when there is no report."""
     text = _ends(text)
     for read in (_read_pytest, _read_unittest, _read_cargo, _read_jest):
-        said = read(text)
-        if said is not None:
-            return said
+        result = read(text)
+        if result is not None:
+            return result
     return None
 
 

@@ -1,18 +1,18 @@
-"""Those who are asked for a vote: an OpenAI-compatible endpoint, or the policy's own base weights."""
+"""Who votes: an OpenAI-compatible endpoint, or the policy's own base model."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import anyio
 import httpx2
 
-from openclaw_rl.errors import BackendError, RequestError
-from openclaw_rl.judge.prompt import Count, approximate
+from openclaw_rl.errors import BackendError, ConfigError, RequestError
+from openclaw_rl.judge.prompt import approximate
 from openclaw_rl.ports import Policy
 from openclaw_rl.types import Completion, Message, Prompt, Sampling
 
@@ -48,41 +48,44 @@ class Voter(Protocol):
     async def close(self) -> None: ...
 
 
-class Endpoint:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """Where a judge's model answers, with which key, and how often a vote is tried again."""
+
+    base_url: str
+    model: str
+    api_key: str | None = field(repr=False)
+    timeout: float
+    retries: int
+
+
+class EndpointVoter:
     """An OpenAI-compatible server. Retries 429, 5xx and broken connections with jitter; learns its JSON mode.
 
     An answer is asked for as it is and read as it comes, up to `MOST` bytes: one that is packed all the same, or has
-    no end, or is nested beyond reading, is a vote that failed.
+    no end, or is nested too deep, is a vote that failed.
     """
 
     def __init__(
         self,
+        endpoint: EndpointSettings,
+        sampling: Sampling,
         *,
-        base_url: str,
-        model: str,
-        api_key: str | None = None,
-        temperature: float = 0.6,
-        max_tokens: int = 512,
-        timeout: float = 30.0,
-        retries: int = 2,
-        count: Count = approximate,
         rng: random.Random | None = None,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.model = model
-        self._url = base_url.rstrip("/") + "/chat/completions"
-        self._temperature = temperature
-        self._max_tokens = max_tokens
-        self._retries = retries
-        self._count = count
+        self.model = endpoint.model
+        self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
+        self._sampling = sampling
+        self._retries = endpoint.retries
         self._rng = rng or random.Random()
         self._sleep = sleep
         self._format = 0
         headers = {"accept-encoding": "identity"}
-        if api_key:
-            headers["authorization"] = f"Bearer {api_key}"
-        self._client = httpx2.AsyncClient(timeout=timeout, headers=headers, transport=transport)
+        if endpoint.api_key:
+            headers["authorization"] = f"Bearer {endpoint.api_key}"
+        self._client = httpx2.AsyncClient(timeout=endpoint.timeout, headers=headers, transport=transport)
 
     async def close(self) -> None:
         """Give the connections back. Safe to call twice."""
@@ -102,7 +105,7 @@ class Endpoint:
                 if answered.status in (400, 422) and form < len(_FORMATS) - 1:
                     self._format = max(self._format, form + 1)
                     continue
-                ballot, wait = self._read(answered, messages), answered.retry_after
+                ballot, wait = _read(answered, messages), answered.retry_after
                 if not _again(answered.status):
                     return ballot
             tried += 1
@@ -122,17 +125,17 @@ class Endpoint:
         return _Answered(response.status_code, response.headers.get("retry-after"), None if raw is None else bytes(raw))
 
     def _delay(self, tried: int, wait: str | None) -> float:
-        """Half to all of a pause that doubles each time; the server's own wish counts if it is longer."""
+        """Half to all of a pause that doubles each time; the server's own retry-after counts if it is longer."""
         pause = 0.5 * (1 << (tried - 1)) * self._rng.uniform(0.5, 1.0)
-        asked = float(wait) if wait and wait.replace(".", "", 1).isdigit() else 0.0
-        return max(pause, min(asked, 30.0))
+        requested = float(wait) if wait and wait.replace(".", "", 1).isdigit() else 0.0
+        return max(pause, min(requested, 30.0))
 
     def _body(self, messages: Sequence[Message], schema: Mapping[str, Any], form: int) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [{"role": message.role, "content": message.content} for message in messages],
-            "temperature": self._temperature,
-            "max_tokens": self._max_tokens,
+            "temperature": self._sampling.temperature,
+            "max_tokens": self._sampling.max_tokens,
         }
         if _FORMATS[form] == "json_schema":
             wanted = {"name": "verdict", "strict": True, "schema": dict(schema)}
@@ -140,32 +143,6 @@ class Endpoint:
         elif _FORMATS[form] == "json_object":
             body["response_format"] = {"type": "json_object"}
         return body
-
-    def _read(self, answered: _Answered, messages: Sequence[Message]) -> Ballot:
-        status = answered.status
-        if status != 200:
-            failed = _again(status) or status in _LOCKED
-            note = f"the endpoint answered {status}"
-            return Ballot(text=None, failed=failed, note=f"{note}: {_LOCKED[status]}" if status in _LOCKED else note)
-        if answered.body is None:
-            return Ballot(text=None, failed=True, note=f"the answer is compressed or longer than {MOST} bytes")
-        try:
-            value = json.loads(answered.body)
-            text = value["choices"][0]["message"]["content"]
-        except RecursionError:
-            return Ballot(text=None, failed=True, note="the answer is nested too deep to be read")
-        except (ValueError, KeyError, IndexError, TypeError):
-            return Ballot(text=None, note="the answer is no chat completion")
-        if not isinstance(text, str):
-            return Ballot(text=None, note="the answer holds no text")
-        return Ballot(text=text, tokens=self._spent(value, messages, text))
-
-    def _spent(self, value: Mapping[str, Any], messages: Sequence[Message], text: str) -> int:
-        usage = value.get("usage")
-        said = usage.get("total_tokens") if isinstance(usage, dict) else None
-        if isinstance(said, int) and 0 < said < _TOKENS:
-            return said
-        return sum(self._count(message.content) for message in messages) + self._count(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,21 +162,47 @@ def _again(status: int) -> bool:
     return status >= 500 or status in _LATER
 
 
-class OwnBase:
-    """The policy's base weights (version 0) as a voter: no second model, no endpoint."""
+def _read(answered: _Answered, messages: Sequence[Message]) -> Ballot:
+    status = answered.status
+    if status != 200:
+        failed = _again(status) or status in _LOCKED
+        note = f"the endpoint answered {status}"
+        return Ballot(text=None, failed=failed, note=f"{note}: {_LOCKED[status]}" if status in _LOCKED else note)
+    if answered.body is None:
+        return Ballot(text=None, failed=True, note=f"the answer is compressed or longer than {MOST} bytes")
+    try:
+        value = json.loads(answered.body)
+        text = value["choices"][0]["message"]["content"]
+    except RecursionError:
+        return Ballot(text=None, failed=True, note="the answer is nested too deep to be read")
+    except (ValueError, KeyError, IndexError, TypeError):
+        return Ballot(text=None, note="the answer is no chat completion")
+    if not isinstance(text, str):
+        return Ballot(text=None, note="the answer holds no text")
+    return Ballot(text=text, tokens=_spent(value, messages, text))
 
-    def __init__(self, policy: Policy, *, temperature: float = 0.6, max_tokens: int = 512) -> None:
+
+def _spent(value: Mapping[str, Any], messages: Sequence[Message], text: str) -> int:
+    usage = value.get("usage")
+    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    if isinstance(total, int) and 0 < total < _TOKENS:
+        return total
+    return sum(approximate(message.content) for message in messages) + approximate(text)
+
+
+class PolicyVoter:
+    """The policy's base model (version 0) as a voter: no second model, no endpoint."""
+
+    def __init__(self, policy: Policy, sampling: Sampling) -> None:
         self.model = f"{policy.name}@0"
-        self._policy = policy
-        self._temperature = temperature
-        self._max_tokens = max_tokens
+        self._policy, self._sampling = policy, sampling
 
     async def close(self) -> None:
         """Nothing to give back: the policy belongs to others."""
 
     async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot:
-        """One vote of the bare base."""
-        sampling = Sampling(temperature=self._temperature, max_tokens=self._max_tokens, json_schema=schema)
+        """One vote of the base model."""
+        sampling = replace(self._sampling, json_schema=schema)
         done: Completion | None = None
         try:
             async for piece in self._policy.generate(Prompt(messages=tuple(messages)), sampling, version=0):
@@ -211,3 +214,15 @@ class OwnBase:
         if done is None:
             return Ballot(text=None, failed=True, note="the policy ended without a completion")
         return Ballot(text=done.reply.content, tokens=len(done.prompt_tokens) + len(done.reply_tokens))
+
+
+def voter_of(endpoint: EndpointSettings | None, policy: Policy | None, sampling: Sampling) -> Voter:
+    """The policy where there is one, the endpoint otherwise; raises ConfigError where there is neither."""
+    if policy is not None:
+        return PolicyVoter(policy, sampling)
+    if endpoint is None:
+        raise ConfigError(
+            "the llm judge needs a base URL and a model, or a policy",
+            remedy="set judge.llm.base_url and judge.llm.model, or choose the rules judge",
+        )
+    return EndpointVoter(endpoint, sampling)

@@ -1,4 +1,4 @@
-"""Answers one request: streams the policy's reply, reads it, keeps the turn, and only then says that it ended."""
+"""Answers a request: streams the policy's reply, reads it, records the turn, and only then says it is finished."""
 
 from __future__ import annotations
 
@@ -13,14 +13,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError
-from openclaw_rl.ports import Delta, Dividing, Generate, Piece, Policy, Stream
-from openclaw_rl.serve.asked import Asked, Began, Book, Caller, Ended, Event, Limits, Said
-from openclaw_rl.serve.keeping import Keeping
+from openclaw_rl.formats.parts import Part
+from openclaw_rl.formats.reply_parser import ReplyParser
+from openclaw_rl.ports import Delta, Piece, Policy, Stream, SupportsScopes
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.serve.openings import fitted, keep_to_form
-from openclaw_rl.serve.parts import Part
-from openclaw_rl.serve.reading import Reading, Reasoning
+from openclaw_rl.serve.recorder import TurnRecorder
 from openclaw_rl.serve.redact import Redact, redact_turn
+from openclaw_rl.serve.request import (
+    Caller,
+    Event,
+    GenerationRequest,
+    ReplyDelta,
+    ReplyFinished,
+    ReplyStarted,
+    TurnLedger,
+)
+from openclaw_rl.serve.rules import GenerationRules, RecordingRules
+from openclaw_rl.serve.structured_output import clamp_max_tokens, enforce_format
 from openclaw_rl.types import Completion, Finish, Tokens, Turn
 
 log = logging.getLogger(__name__)
@@ -34,10 +44,10 @@ _LONG = 2**18
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What has come of one reply so far."""
+class _PartialReply:
+    """A reply so far."""
 
-    reading: Reading
+    parser: ReplyParser
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
@@ -52,76 +62,76 @@ class Answerer:
     """Everything that answering takes. ``write`` runs blocking work on the one thread that writes."""
 
     policy: Policy
-    book: Book
-    limits: Limits
+    ledger: TurnLedger
+    limits: RequestLimits
     metrics: Metrics
     writer: Executor
-    intercept: bool = True
-    redact: Redact | None = None
-    generate: Generate | None = None
-    reasoning: Reasoning = "tags"
-    clock: Callable[[], float] = time.time
-    ready: Callable[[], bool] = lambda: True
-    apart: bool = False
+    generation: GenerationRules
+    recording: RecordingRules
+    clock: Callable[[], float]
+    ready: Callable[[], bool]
+    isolate_users: bool
     """whether users share nothing that the policy has read"""
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     pending: set[asyncio.Future[None]] = field(default_factory=set)
-    keeping: Keeping = field(init=False)
+    recorder: TurnRecorder = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keeping = Keeping(self.book, self.metrics)
+        self.recorder = TurnRecorder(self.ledger, self.metrics)
 
     async def write(self, work: Callable[[], T]) -> T:
-        """Once begun it is carried through, even if the one who asked for it is gone."""
+        """Once begun it is carried through, even if the caller is gone."""
         return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self.writer, work))
 
     async def answer(
-        self, asked: Asked, caller: Caller, *, turn: str, version: int | None, choice: int = 0
+        self, request: GenerationRequest, caller: Caller, *, turn: str, version: int | None, choice: int = 0
     ) -> AsyncGenerator[Event, None]:
         """The events of one reply. Closed early, it stops the policy and keeps the turn as aborted."""
         started = time.perf_counter()
-        opened = await self.held(lambda: self._open(_for_choice(asked, choice), caller, version))
-        asked, heard, item, stream = opened.asked, opened.heard, opened.item, opened.stream
+        opened = await self.retry_while_down(lambda: self._open(_for_choice(request, choice), caller, version))
+        request, partial, item, stream = opened.request, opened.partial, opened.item, opened.stream
         try:
             async with aclosing(stream):
                 self.metrics.first.observe(time.perf_counter() - started)
-                yield Began(turn, heard.version, await self._count(asked), opened.unenforced)
-                if forced := heard.reading.open(asked.prompt.opening):
-                    yield Said(forced)
+                yield ReplyStarted(turn, partial.version, await self._count(request), opened.unenforced)
+                if forced := partial.parser.add_prefix(request.prompt.opening):
+                    yield ReplyDelta(forced)
                 while isinstance(item, Delta):
-                    said = _hear(asked, heard, item)
-                    if said is not None:
-                        yield said
+                    delta = _add_delta(request, partial, item)
+                    if delta is not None:
+                        yield delta
                     item = await _next(stream)
-            rest = _hear_rest(heard, item)
+            rest = _add_rest(partial, item)
             if rest:
-                yield Said(rest)
-            heard.whole = True
-            yield await self._end(asked, caller, turn, heard, _read(item, heard.reading))
+                yield ReplyDelta(rest)
+            partial.whole = True
+            yield await self._end(request, caller, turn, partial, _read(item, partial.parser))
         except BaseException:  # whatever ended it, what was sampled is kept; the reason goes on its way
-            if heard.begun and not heard.whole:
-                await self._abort(asked, caller, turn, heard)
+            if partial.begun and not partial.whole:
+                await self._abort(request, caller, turn, partial)
             raise
 
-    async def _open(self, asked: Asked, caller: Caller, version: int | None) -> _Opened:
-        """The first thing the policy says, and the stream that goes on from there.
+    async def _open(self, request: GenerationRequest, caller: Caller, version: int | None) -> _Opened:
+        """The first item of the policy's stream, and the stream that goes on from there.
 
         What depends on the model (its context, how it writes calls) is only known once it is ready.
         """
         if not self.ready():
             raise BackendDown("the model is still being loaded", retry_after=0.2)
         policy = self._policy_of(caller.user)
-        asked, unenforced = keep_to_form(fitted(asked, policy.context), policy)
-        heard = _Heard(Reading(asked.prompt, tool_format=policy.tool_format, reasoning=self.reasoning))
-        heard.version = policy.live if version is None else version
-        stream = _closable(self._stream(policy, asked, heard.version))
+        request, unenforced = enforce_format(clamp_max_tokens(request, policy.context), policy)
+        partial = _PartialReply(
+            ReplyParser(request.prompt, tool_format=policy.tool_format, reasoning=self.generation.reasoning)
+        )
+        partial.version = policy.live if version is None else version
+        stream = _closable(self._stream(policy, request, partial.version))
         try:
-            return _Opened(asked, heard, await _next(stream), stream, unenforced)
+            return _Opened(request, partial, await _next(stream), stream, unenforced)
         except BaseException:
             await stream.aclose()
             raise
 
-    async def held(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry_while_down(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """What ``attempt`` gives. While the backend is down it is held and tried again, up to the limit."""
         deadline = time.monotonic() + self.limits.hold_seconds
         first = True
@@ -140,35 +150,38 @@ class Answerer:
                 first = False
                 await asyncio.sleep(min(max(down.retry_after, 0.001), left, 2.0))
 
-    async def _count(self, asked: Asked) -> int | None:
+    async def _count(self, request: GenerationRequest) -> int | None:
         """The prompt's tokens, for a format that names them before the reply."""
-        if not asked.count_prompt:
+        if not request.count_prompt:
             return None
         try:
-            return len(await self.policy.encode(asked.prompt))
+            return len(await self.policy.encode(request.prompt))
         except OpenClawError:
             return None  # the end of the reply counts again, from the tokens themselves
 
     def _policy_of(self, user: str) -> Policy:
         policy = self.policy
-        return policy.scoped(user) if self.apart and isinstance(policy, Dividing) else policy
+        return policy.scoped(user) if self.isolate_users and isinstance(policy, SupportsScopes) else policy
 
-    def _stream(self, policy: Policy, asked: Asked, version: int) -> Stream:
-        if self.generate is not None:
-            return self.generate(policy, asked.prompt, asked.sampling, version=version)
-        return policy.generate(asked.prompt, asked.sampling, version=version)
+    def _stream(self, policy: Policy, request: GenerationRequest, version: int) -> Stream:
+        generate = self.generation.generate
+        if generate is not None:
+            return generate(policy, request.prompt, request.sampling, version=version)
+        return policy.generate(request.prompt, request.sampling, version=version)
 
-    async def _end(self, asked: Asked, caller: Caller, turn_id: str, heard: _Heard, completion: Completion) -> Ended:
-        turn = self._turn(asked, caller, turn_id, completion)
+    async def _end(
+        self, request: GenerationRequest, caller: Caller, turn_id: str, partial: _PartialReply, completion: Completion
+    ) -> ReplyFinished:
+        turn = self._turn(request, caller, turn_id, completion)
         self.metrics.prompt_tokens.inc(len(completion.prompt_tokens))
         self.metrics.reply_tokens.inc(len(completion.reply_tokens))
         await self._keep(turn, caller)
-        return Ended(turn, heard.pieces, _stop(asked, heard))
+        return ReplyFinished(turn, partial.pieces, _stop(request, partial))
 
-    def _turn(self, asked: Asked, caller: Caller, turn_id: str, completion: Completion) -> Turn:
+    def _turn(self, request: GenerationRequest, caller: Caller, turn_id: str, completion: Completion) -> Turn:
         return Turn(
             id=turn_id,
-            prompt=asked.prompt,
+            prompt=request.prompt,
             completion=completion,
             user=caller.user,
             session=caller.session,
@@ -181,14 +194,14 @@ class Answerer:
         )
 
     async def _keep(self, turn: Turn, caller: Caller) -> None:
-        """Durable when it returns; if it cannot be kept, the reply comes all the same (see `Keeping`)."""
+        """Durable when it returns; if it cannot be kept, the reply comes all the same (see `TurnRecorder`)."""
         done = turn.completion
         self.metrics.turns.labels(done.finish).inc()
-        if not (self.intercept and caller.stored):
+        if not (self.recording.intercept and caller.stored):
             return
         try:
             await self._carried_through(self._written(turn))
-        except Exception as error:  # a damaged ledger, a redactor of the user's own: told, counted, survived
+        except Exception as error:  # a damaged ledger, a redactor of the user's own: logged, counted, survived
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
             return
@@ -199,20 +212,21 @@ class Answerer:
         )
 
     async def _carried_through(self, work: Coroutine[Any, Any, None]) -> None:
-        """As every write: to its end, even if the one who asked for it is gone, or the server is ending."""
+        """As every write: to its end, even if the caller is gone, or the server is ending."""
         task = asyncio.ensure_future(work)
         self.pending.add(task)
         task.add_done_callback(self.pending.discard)
         await asyncio.shield(task)
 
     async def settle(self) -> None:
-        """Return when all that was to be kept is kept; what could not be was told to whoever waited for it."""
+        """Return when all that was to be kept is kept; what could not be was reported to whoever waited for it."""
         await asyncio.gather(*self.pending, return_exceptions=True)
 
     async def _written(self, turn: Turn) -> None:
-        kept = turn if self.redact is None else await self._redacted(turn, self.redact)
-        await self.write(lambda: self.keeping.add(kept))
-        await self.keeping.retry(self.write)
+        redact = self.recording.redact
+        kept = turn if redact is None else await self._redacted(turn, redact)
+        await self.write(lambda: self.recorder.add(kept))
+        await self.recorder.retry(self.write)
 
     async def _redacted(self, turn: Turn, redact: Redact) -> Turn:
         """On a thread, so that neither the server nor what others write waits; long ones one after the other."""
@@ -222,37 +236,37 @@ class Answerer:
             async with self.long:
                 return await asyncio.to_thread(redact_turn, turn, redact)
         except BaseException:
-            self.keeping.lose()
+            self.recorder.lose()
             raise
 
-    async def _abort(self, asked: Asked, caller: Caller, turn_id: str, heard: _Heard) -> None:
+    async def _abort(self, request: GenerationRequest, caller: Caller, turn_id: str, partial: _PartialReply) -> None:
         """Keeps what was sampled before the caller left or the backend failed."""
         try:
-            prompt_tokens = await self.policy.encode(asked.prompt)
+            prompt_tokens = await self.policy.encode(request.prompt)
         except BackendError:
             prompt_tokens = _UNKNOWN
-        heard.reading.end(cut=True)
+        partial.parser.end(cut=True)
         finish: Finish = "aborted"
-        usable = all(math.isfinite(value) for value in heard.logprobs)
+        usable = all(math.isfinite(value) for value in partial.logprobs)
         completion = Completion(
-            reply=heard.reading.message(),
+            reply=partial.parser.message(),
             prompt_tokens=prompt_tokens or _UNKNOWN,
-            reply_tokens=tuple(heard.tokens) if usable else (),
-            logprobs=tuple(min(value, 0.0) for value in heard.logprobs) if usable else (),
-            sampling=asked.sampling,
+            reply_tokens=tuple(partial.tokens) if usable else (),
+            logprobs=tuple(min(value, 0.0) for value in partial.logprobs) if usable else (),
+            sampling=request.sampling,
             finish=finish,
-            version=heard.version,
+            version=partial.version,
             flaws=(RAW_LOGPROBS,),
         )
-        await self._keep(self._turn(asked, caller, turn_id, completion), caller)
+        await self._keep(self._turn(request, caller, turn_id, completion), caller)
 
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A reply that has begun: the request as the policy was asked it, and what it says first."""
+    """A reply that has begun: the request as the policy gets it, and the first item of its stream."""
 
-    asked: Asked
-    heard: _Heard
+    request: GenerationRequest
+    partial: _PartialReply
     item: Delta | Completion
     stream: _Closable
     unenforced: str | None
@@ -290,48 +304,48 @@ async def _next(stream: _Closable) -> Delta | Completion:
         raise BackendError("the policy's stream ended without a completion") from None
 
 
-def _for_choice(asked: Asked, choice: int) -> Asked:
-    """Each of several replies draws by its own seed."""
-    seed = asked.sampling.seed
+def _for_choice(request: GenerationRequest, choice: int) -> GenerationRequest:
+    """Each of several replies is sampled with its own seed."""
+    seed = request.sampling.seed
     if choice == 0 or seed is None:
-        return asked
-    return replace(asked, sampling=replace(asked.sampling, seed=seed + choice))
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=seed + choice))
 
 
-def _hear(asked: Asked, heard: _Heard, delta: Delta) -> Said | None:
-    """Takes in one delta: what it says, None while that is held back."""
-    heard.begun = True
+def _add_delta(request: GenerationRequest, partial: _PartialReply, delta: Delta) -> ReplyDelta | None:
+    """Adds a delta of the policy; what the caller gets of it, None while that is held back."""
+    partial.begun = True
     for piece in delta.pieces:
-        heard.tokens.append(piece.token)
-        heard.logprobs.append(piece.logprob)
-    if asked.sampling.stop:
-        heard.tail = (heard.tail + "".join(piece.text for piece in delta.pieces))[-_TAIL:]
-    parts = heard.reading.feed(delta.text) if delta.text else ()
-    if not asked.logprobs:
-        return Said(parts) if parts else None
-    heard.pieces.extend(delta.pieces)
-    return Said(parts, delta.pieces) if parts or delta.pieces else None
+        partial.tokens.append(piece.token)
+        partial.logprobs.append(piece.logprob)
+    if request.sampling.stop:
+        partial.tail = (partial.tail + "".join(piece.text for piece in delta.pieces))[-_TAIL:]
+    parts = partial.parser.feed(delta.text) if delta.text else ()
+    if not request.logprobs:
+        return ReplyDelta(parts) if parts else None
+    partial.pieces.extend(delta.pieces)
+    return ReplyDelta(parts, delta.pieces) if parts or delta.pieces else None
 
 
-def _hear_rest(heard: _Heard, completion: Completion) -> list[Part]:
-    """What the deltas had not said yet."""
-    unsaid = completion.reply.content[heard.reading.fed :]
+def _add_rest(partial: _PartialReply, completion: Completion) -> list[Part]:
+    """What is in the completion and was in no delta."""
+    rest = completion.reply.content[partial.parser.fed :]
     cut = completion.finish in ("length", "aborted")
-    return [*(heard.reading.feed(unsaid) if unsaid else ()), *heard.reading.end(cut=cut)]
+    return [*(partial.parser.feed(rest) if rest else ()), *partial.parser.end(cut=cut)]
 
 
-def _stop(asked: Asked, heard: _Heard) -> str | None:
+def _stop(request: GenerationRequest, partial: _PartialReply) -> str | None:
     """The stop string that the sampled tokens ended with, if any did."""
-    for stop in asked.sampling.stop:
-        at = heard.tail.rfind(stop)
-        if at >= 0 and len(heard.tail) - at - len(stop) < 32:
+    for stop in request.sampling.stop:
+        at = partial.tail.rfind(stop)
+        if at >= 0 and len(partial.tail) - at - len(stop) < 32:
             return stop
     return None
 
 
-def _read(completion: Completion, reading: Reading) -> Completion:
+def _read(completion: Completion, parser: ReplyParser) -> Completion:
     """The completion with its raw text read: tokens and log-probs as they were."""
-    reply = reading.message()
+    reply = parser.message()
     finish: Finish = "tool_calls" if reply.tool_calls and completion.finish == "stop" else completion.finish
-    flaws = tuple(dict.fromkeys((*completion.flaws, *reading.flaws)))
+    flaws = tuple(dict.fromkeys((*completion.flaws, *parser.flaws)))
     return replace(completion, reply=reply, finish=finish, flaws=flaws)

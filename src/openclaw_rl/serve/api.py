@@ -22,24 +22,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from openclaw_rl.ports import Generate, Measured, Policy
+from openclaw_rl.ports import Policy, ReportsHealth
 from openclaw_rl.serve.answer import Answerer
-from openclaw_rl.serve.asked import Book, Limits
-from openclaw_rl.serve.chat import ChatWire
-from openclaw_rl.serve.doors import Keys
-from openclaw_rl.serve.endpoints import Answering, Counting, Endpoint, Visit
-from openclaw_rl.serve.faults import Fault, anthropic_fault, openai_fault
-from openclaw_rl.serve.feedback import FeedbackGiven, SessionEnded
-from openclaw_rl.serve.messages import MessagesWire
+from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
+from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
+from openclaw_rl.serve.feedback import FeedbackHandler, SessionEndHandler
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import description
-from openclaw_rl.serve.openings import UNENFORCED
-from openclaw_rl.serve.reading import Reasoning
-from openclaw_rl.serve.redact import Redact
-from openclaw_rl.serve.responses import ResponsesWire
-from openclaw_rl.serve.server import Server
+from openclaw_rl.serve.request import TurnLedger
+from openclaw_rl.serve.rules import AccessRules, GenerationRules, RecordingRules
 from openclaw_rl.serve.sse import dumps
-from openclaw_rl.types import Json, Sampling
+from openclaw_rl.serve.state import ServerState
+from openclaw_rl.serve.structured_output import UNENFORCED
+from openclaw_rl.serve.wire.chat import ChatWire
+from openclaw_rl.serve.wire.messages import MessagesWire
+from openclaw_rl.serve.wire.responses import ResponsesWire
+from openclaw_rl.types import Json
 
 Health = Callable[[], Mapping[str, Json]]
 EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", UNENFORCED, "x-request-id", "retry-after"]
@@ -48,59 +47,37 @@ EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", UNENFORCED, "x-request
 def build_app(
     *,
     policy: Policy,
-    ledger: Book,
-    keys: Mapping[str, str] | None = None,
-    own_keys: Mapping[str, str] | None = None,
-    model_name: str | None = None,
-    limits: Limits | None = None,
-    intercept: bool = True,
-    redact: Redact | None = None,
-    generate: Generate | None = None,
-    cors_origins: Collection[str] = (),
-    store_optouts: bool = True,
-    optout_users: Collection[str] = (),
-    any_model: bool = True,
-    reasoning: Reasoning = "tags",
-    defaults: Sampling | None = None,
+    ledger: TurnLedger,
+    access: AccessRules,
+    limits: RequestLimits,
+    generation: GenerationRules,
+    recording: RecordingRules,
+    health: Health,
     clock: Callable[[], float] = time.time,
-    health: Health | None = None,
 ) -> Starlette:
     """The server as an ASGI app; the policy must have been started.
 
-    ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
-    ``own_keys`` does so for the environments that this process runs.
-    ``defaults`` is how replies are drawn where a request does not say. ``optout_users`` are never trained on.
     ``health`` may say ``{"ready": False, ...}`` while the model loads, and ``{"reasons": [...]}`` for whatever else
     makes the server unfit; all it says is shown at /readyz.
     """
     writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ledger")
     answerer = Answerer(
         policy=policy,
-        book=ledger,
-        limits=limits or Limits(),
+        ledger=ledger,
+        limits=limits,
+        generation=generation,
+        recording=recording,
         metrics=Metrics(),
         writer=writer,
-        intercept=intercept,
-        redact=redact,
-        generate=generate,
-        reasoning=reasoning,
         clock=clock,
-        ready=lambda: health is None or bool(health().get("ready", True)),
-        apart=len(set((keys or {}).values())) > 1,
+        ready=lambda: bool(health().get("ready", True)),
+        isolate_users=len(set(access.keys.values())) > 1,
     )
-    server = Server(
-        answerer,
-        keys=Keys(keys or {}, own_keys),
-        model_name=model_name or policy.name,
-        any_model=any_model,
-        store_optouts=store_optouts,
-        optout_users=optout_users,
-        cors_origins=cors_origins,
-    )
+    server = ServerState(answerer, access)
     app = Starlette(
-        routes=_routes(server, health, defaults),
-        middleware=_cors(cors_origins),
-        exception_handlers={HTTPException: _not_here},
+        routes=_routes(server, health),
+        middleware=_cors(access.cors_origins),
+        exception_handlers={HTTPException: _not_found},
         lifespan=_lifespan(answerer, writer, server.parser),
     )
     app.state.server = server
@@ -113,8 +90,8 @@ def _lifespan(answerer: Answerer, writer: ThreadPoolExecutor, parser: ThreadPool
         yield
         parser.shutdown(wait=False)
         await answerer.settle()
-        answerer.keeping.stop()
-        writer.submit(answerer.keeping.end)
+        answerer.recorder.stop()
+        writer.submit(answerer.recorder.end)
         writer.shutdown(wait=True)  # what was handed over is written before the process ends
 
     return lifespan
@@ -134,54 +111,55 @@ def _cors(origins: Collection[str]) -> list[Middleware]:
     ]
 
 
-def _routes(server: Server, health: Health | None, defaults: Sampling | None) -> list[Route]:
-    look = Looking(server, health)
+def _routes(server: ServerState, health: Health) -> list[Route]:
+    info = InfoHandlers(server, health)
+    defaults = server.answerer.generation.defaults
     chat, responses, messages = ChatWire(defaults), ResponsesWire(defaults), MessagesWire(defaults)
 
-    def post(path: str, name: str, handle: Any, shape: Callable[[Fault], Json] = openai_fault) -> Route:
-        return Route(path, Endpoint(server, name, handle, shape), methods=["POST"])
+    def post(path: str, name: str, handle: Any, shape: Callable[[ApiError], Json] = openai_error) -> Route:
+        return Route(path, ApiEndpoint(server, name, handle, shape), methods=["POST"])
 
     def get(path: str, handle: Any, *, guarded: bool = True) -> Route:
-        return Route(path, Endpoint(server, "look", handle, openai_fault, guarded=guarded), methods=["GET"])
+        return Route(path, ApiEndpoint(server, "look", handle, openai_error, guarded=guarded), methods=["GET"])
 
     return [
-        post("/v1/chat/completions", "chat", Answering(server, chat), chat.fault),
-        post("/v1/responses", "responses", Answering(server, responses), responses.fault),
-        post("/v1/messages", "messages", Answering(server, messages), messages.fault),
-        post("/v1/messages/count_tokens", "count_tokens", Counting(server, messages), messages.fault),
-        post("/v1/feedback", "feedback", FeedbackGiven(server)),
-        post("/v1/sessions/{id}/end", "session_end", SessionEnded(server)),
-        get("/v1/models", look.models),
-        get("/v1/models/{id:path}", look.model),
-        get("/metrics", look.metrics),
-        get("/healthz", look.alive, guarded=False),
-        get("/readyz", look.ready, guarded=False),
-        get("/openapi.json", look.openapi, guarded=False),
+        post("/v1/chat/completions", "chat", GenerateHandler(server, chat), chat.error),
+        post("/v1/responses", "responses", GenerateHandler(server, responses), responses.error),
+        post("/v1/messages", "messages", GenerateHandler(server, messages), messages.error),
+        post("/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages), messages.error),
+        post("/v1/feedback", "feedback", FeedbackHandler(server)),
+        post("/v1/sessions/{id}/end", "session_end", SessionEndHandler(server)),
+        get("/v1/models", info.models),
+        get("/v1/models/{id:path}", info.model),
+        get("/metrics", info.metrics),
+        get("/healthz", info.alive, guarded=False),
+        get("/readyz", info.ready, guarded=False),
+        get("/openapi.json", info.openapi, guarded=False),
     ]
 
 
-class Looking:
-    """The endpoints that only look."""
+class InfoHandlers:
+    """The endpoints that only info."""
 
-    def __init__(self, server: Server, health: Health | None) -> None:
+    def __init__(self, server: ServerState, health: Health) -> None:
         self._server = server
         self._health = health
         self._since = int(time.time())
         self._openapi = dumps(description(server.model_name)).encode()
 
-    async def models(self, visit: Visit) -> None:
+    async def models(self, admitted: AdmittedRequest) -> None:
         name = self._server.model_name
         entries = [self._entry(name), self._entry(f"{name}-side")]
         page = {"object": "list", "data": entries, "has_more": False, "first_id": name, "last_id": entries[-1]["id"]}
-        await visit.exchange.reply_json(200, page)
+        await admitted.exchange.reply_json(200, page)
 
-    async def model(self, visit: Visit) -> None:
-        wanted = visit.exchange.scope["path_params"]["id"]
+    async def model(self, admitted: AdmittedRequest) -> None:
+        wanted = admitted.exchange.scope["path_params"]["id"]
         if not wanted:
-            await self.models(visit)
+            await self.models(admitted)
             return
         self._server.route(wanted)
-        await visit.exchange.reply_json(200, self._entry(wanted))
+        await admitted.exchange.reply_json(200, self._entry(wanted))
 
     def _entry(self, model: str) -> dict[str, Json]:
         """One entry that reads as OpenAI's and as Anthropic's."""
@@ -198,33 +176,33 @@ class Looking:
             "version": self._server.policy.live,
         }
 
-    async def alive(self, visit: Visit) -> None:
-        await visit.exchange.reply_json(200, {"status": "ok"})
+    async def alive(self, admitted: AdmittedRequest) -> None:
+        await admitted.exchange.reply_json(200, {"status": "ok"})
 
-    async def ready(self, visit: Visit) -> None:
-        told = dict(self._health()) if self._health else {}
-        reasons = [*told.get("reasons", ()), *self._server.answerer.keeping.reasons()]
-        ready = bool(told.get("ready", True)) and not reasons
+    async def ready(self, admitted: AdmittedRequest) -> None:
+        report = dict(self._health())
+        reasons = [*report.get("reasons", ()), *self._server.answerer.recorder.reasons()]
+        ready = bool(report.get("ready", True)) and not reasons
         about = {"model": self._server.model_name, "version": self._server.policy.live}
-        await visit.exchange.reply_json(
-            200 if ready else 503, {**about, **told, "ready": ready, "reasons": list(dict.fromkeys(reasons))}
+        await admitted.exchange.reply_json(
+            200 if ready else 503, {**about, **report, "ready": ready, "reasons": list(dict.fromkeys(reasons))}
         )
 
-    async def metrics(self, visit: Visit) -> None:
+    async def metrics(self, admitted: AdmittedRequest) -> None:
         self._server.metrics.version.set(self._server.policy.live)
-        if isinstance(self._server.policy, Measured):
+        if isinstance(self._server.policy, ReportsHealth):
             self._server.metrics.measure(self._server.policy.health)
         page = self._server.metrics.page()
-        await visit.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
+        await admitted.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
 
-    async def openapi(self, visit: Visit) -> None:
-        await visit.exchange.reply(200, self._openapi)
+    async def openapi(self, admitted: AdmittedRequest) -> None:
+        await admitted.exchange.reply(200, self._openapi)
 
 
-async def _not_here(request: Request, error: Exception) -> Response:
+async def _not_found(request: Request, error: Exception) -> Response:
     """No such path or method, in the shape of the format that the path belongs to."""
     assert isinstance(error, HTTPException)
     what = "there is nothing here" if error.status_code == 404 else "this method is not allowed here"
-    fault = Fault(status=error.status_code, message=f"{what}; see /openapi.json")
-    shape = anthropic_fault if request.scope["path"].startswith("/v1/messages") else openai_fault
-    return JSONResponse(shape(fault), status_code=error.status_code, headers=error.headers)
+    api_error = ApiError(status=error.status_code, message=f"{what}; see /openapi.json")
+    shape = anthropic_error if request.scope["path"].startswith("/v1/messages") else openai_error
+    return JSONResponse(shape(api_error), status_code=error.status_code, headers=error.headers)

@@ -14,13 +14,13 @@ from typing import TypeAlias, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from openclaw_rl.errors import BackendDown, BackendGone, LedgerDown, RequestError
-from openclaw_rl.serve.asked import Asked, Began, Caller, Ended, Wire
-from openclaw_rl.serve.doors import Headers, headers_of
-from openclaw_rl.serve.faults import Fault, anthropic_fault, explain
-from openclaw_rl.serve.fields import At, parse_json
-from openclaw_rl.serve.openings import UNENFORCED
-from openclaw_rl.serve.server import Route, Server
-from openclaw_rl.serve.sse import CallerGone, Exchange
+from openclaw_rl.serve.api_errors import ApiError, anthropic_error, api_error_of
+from openclaw_rl.serve.auth import Headers, headers_of
+from openclaw_rl.serve.body import parse_json
+from openclaw_rl.serve.request import Caller, GenerationRequest, ReplyFinished, ReplyStarted, Wire
+from openclaw_rl.serve.sse import CallerGone, HttpExchange
+from openclaw_rl.serve.state import ModelRoute, ServerState
+from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.types import Json, new_id
 
 log = logging.getLogger(__name__)
@@ -34,22 +34,22 @@ _VERSION = "x-openclaw-rl-version"
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
-    """One request that was let in."""
+class AdmittedRequest:
+    """A request whose caller may use the API."""
 
-    exchange: Exchange
+    exchange: HttpExchange
     headers: Headers
     user: str
 
 
-Handle = Callable[[Visit], Awaitable[None]]
+Handle = Callable[[AdmittedRequest], Awaitable[None]]
 
 
-class Endpoint:
-    """An ASGI app around one handler: lets the caller in, counts, and explains what goes wrong."""
+class ApiEndpoint:
+    """An ASGI app around one handler: admits the caller, counts, and reports what goes wrong."""
 
     def __init__(
-        self, server: Server, name: str, handle: Handle, shape: Callable[[Fault], Json], *, guarded: bool = True
+        self, server: ServerState, name: str, handle: Handle, shape: Callable[[ApiError], Json], *, guarded: bool = True
     ) -> None:
         self._server = server
         self._name = name
@@ -58,52 +58,52 @@ class Endpoint:
         self._guarded = guarded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send, self._server.limits)
+        exchange = HttpExchange(scope, receive, send, self._server.limits)
         exchange.headers["x-request-id"] = new_id()
         try:
             headers = headers_of(scope["headers"], self._server.limits.header_bytes)
             user = self._server.admit(headers) if self._guarded else ""
             _check_head(headers, self._server.limits.body_bytes)
-            await self._handle(Visit(exchange, headers, user))
+            await self._handle(AdmittedRequest(exchange, headers, user))
         except CallerGone:
             exchange.status = _GONE
             log.info("caller gone request=%s wire=%s", exchange.headers["x-request-id"], self._name)
-        except Exception as error:  # the last door: whatever happened, the caller gets an answer and no traceback
+        except Exception as error:  # the last resort: whatever happened, the caller gets an answer and no traceback
             await self._fail(exchange, error)
         finally:
             self._server.metrics.requests.labels(self._name, str(exchange.status)).inc()
 
-    async def _fail(self, exchange: Exchange, error: Exception) -> None:
-        fault = told(error, exchange, self._name)
+    async def _fail(self, exchange: HttpExchange, error: Exception) -> None:
+        api_error = report_error(error, exchange, self._name)
         if exchange.started:
-            return  # the head is out and the stream has said what it could
-        if fault.retry_after is not None:
-            exchange.headers["retry-after"] = str(max(1, math.ceil(fault.retry_after)))
-        if not fault.again:
+            return  # the head is out, and the stream has reported what it could
+        if api_error.retry_after is not None:
+            exchange.headers["retry-after"] = str(max(1, math.ceil(api_error.retry_after)))
+        if not api_error.again:
             exchange.headers["x-should-retry"] = "false"  # OpenAI's and Anthropic's SDKs keep to it
-        if fault.status == 401:
+        if api_error.status == 401:
             exchange.headers["www-authenticate"] = "Bearer"
-        if fault.status in (408, 413):
+        if api_error.status in (408, 413):
             exchange.headers["connection"] = "close"
-        await exchange.reply_json(fault.status, self._shape_for(exchange)(fault))
+        await exchange.reply_json(api_error.status, self._shape_for(exchange)(api_error))
 
-    def _shape_for(self, exchange: Exchange) -> Callable[[Fault], Json]:
+    def _shape_for(self, exchange: HttpExchange) -> Callable[[ApiError], Json]:
         """What both APIs have under one path is answered in the shape of the one that the caller speaks."""
         anthropic = any(name == b"anthropic-version" for name, _ in exchange.scope["headers"])
-        return anthropic_fault if anthropic and self._name == "look" else self._shape
+        return anthropic_error if anthropic and self._name == "look" else self._shape
 
 
-def told(error: Exception, exchange: Exchange, name: str) -> Fault:
-    """The fault behind an error. The log gets its place; its words, which may quote a conversation, only at debug."""
-    fault = explain(error)
+def report_error(error: Exception, exchange: HttpExchange, name: str) -> ApiError:
+    """What a caller gets for an error. Its words, which may quote a conversation, are logged at debug only."""
+    api_error = api_error_of(error)
     request = exchange.headers["x-request-id"]
-    if fault.status >= 500 and not isinstance(error, BackendDown | LedgerDown):
+    if api_error.status >= 500 and not isinstance(error, BackendDown | LedgerDown):
         where = "".join(traceback.format_tb(error.__traceback__))
         log.error("request failed request=%s wire=%s error=%s\n%s", request, name, type(error).__name__, where)
     else:
-        log.info("request refused request=%s wire=%s status=%d", request, name, fault.status)
+        log.info("request refused request=%s wire=%s status=%d", request, name, api_error.status)
     log.debug("request failed request=%s: %s", request, error)
-    return fault
+    return api_error
 
 
 def _check_head(headers: Headers, limit: int) -> None:
@@ -122,7 +122,9 @@ def _is_large(headers: Headers) -> bool:
     return "transfer-encoding" in headers or not size.isdecimal() or int(size[:20]) > _LARGE
 
 
-async def read_body(server: Server, exchange: Exchange, parse: Callable[[At], T], *, limit: int | None = None) -> T:
+async def read_body(
+    server: ServerState, exchange: HttpExchange, parse: Callable[[dict[str, Json]], T], *, limit: int | None = None
+) -> T:
     """What ``parse`` makes of the body. Large ones are parsed one after the other, so that nobody waits for all."""
     limits = server.limits
     raw = await exchange.body(limit or limits.body_bytes)
@@ -135,101 +137,109 @@ async def read_body(server: Server, exchange: Exchange, parse: Callable[[At], T]
     return await asyncio.get_running_loop().run_in_executor(server.parser, work)
 
 
-class Answering:
+class GenerateHandler:
     """Answers in one wire format, streamed or whole."""
 
-    def __init__(self, server: Server, wire: Wire) -> None:
+    def __init__(self, server: ServerState, wire: Wire) -> None:
         self._server = server
         self._wire = wire
 
-    async def __call__(self, visit: Visit) -> None:
-        """A large body is read once it has a place; a small one at once, so that its caller is heard in line."""
-        crowd = self._server.crowd(visit.user)
-        crowd.check()
-        if not _is_large(visit.headers):
-            await self._answer(visit, crowd)
+    async def __call__(self, admitted: AdmittedRequest) -> None:
+        """A large body is read once it has a place; a small one at once, so that callers queue in their order."""
+        queue = self._server.queue(admitted.user)
+        queue.check()
+        if not _is_large(admitted.headers):
+            await self._answer(admitted, queue)
             return
-        async with crowd:
-            await self._answer(visit, nullcontext())
+        async with queue:
+            await self._answer(admitted, nullcontext())
 
-    async def _answer(self, visit: Visit, place: Place) -> None:
-        exchange, server = visit.exchange, self._server
-        asked = await read_body(server, exchange, lambda body: self._wire.parse(body, server.limits))
-        route = server.route(asked.model)
-        if not asked.model:
-            asked = replace(asked, model=server.model_name)
-        caller = await server.caller(visit.headers, asked, visit.user, route)
-        asked = await server.go_on(asked, visit.user)
-        if asked.stream:
-            await exchange.attend(self._stream(exchange, asked, caller, route, place), alive=True)
+    async def _answer(self, admitted: AdmittedRequest, place: Place) -> None:
+        exchange, server = admitted.exchange, self._server
+        request = await read_body(server, exchange, lambda body: self._wire.parse(body, server.limits))
+        route = server.route(request.model)
+        if not request.model:
+            request = replace(request, model=server.model_name)
+        caller = await server.caller(admitted.headers, request, admitted.user, route)
+        request = await server.continue_from(request, admitted.user)
+        if request.stream:
+            await exchange.run_while_connected(self._stream(exchange, request, caller, route, place), keep_alive=True)
         else:
-            answers = await exchange.attend(self._whole(exchange, asked, caller, route, place), alive=False)
-            await exchange.reply_json(200, self._wire.plain(asked, answers))
+            answers = await exchange.run_while_connected(
+                self._whole(exchange, request, caller, route, place), keep_alive=False
+            )
+            await exchange.reply_json(200, self._wire.plain(request, answers))
 
-    async def _whole(self, exchange: Exchange, asked: Asked, caller: Caller, route: Route, place: Place) -> list[Ended]:
-        """The replies. If the backend goes down meanwhile they are asked for once more: nothing of them was shown."""
+    async def _whole(
+        self, exchange: HttpExchange, request: GenerationRequest, caller: Caller, route: ModelRoute, place: Place
+    ) -> list[ReplyFinished]:
+        """The replies. If the backend goes down meanwhile they are generated once more: nothing of them was shown."""
         async with place:
             try:
-                return await self._ends(exchange, asked, caller, route)
+                return await self._ends(exchange, request, caller, route)
             except BackendDown as down:
                 if isinstance(down, BackendGone) or _VERSION not in exchange.headers:
                     raise  # it never began, and was held as long as may be
-                return await self._ends(exchange, asked, caller, route)
+                return await self._ends(exchange, request, caller, route)
 
-    async def _ends(self, exchange: Exchange, asked: Asked, caller: Caller, route: Route) -> list[Ended]:
-        turns = _turns(exchange, asked)
-        ends: dict[int, Ended] = {}
-        async with aclosing(self._server.events(asked, caller, turns, route.version)) as events:
+    async def _ends(
+        self, exchange: HttpExchange, request: GenerationRequest, caller: Caller, route: ModelRoute
+    ) -> list[ReplyFinished]:
+        turns = _turns(exchange, request)
+        ends: dict[int, ReplyFinished] = {}
+        async with aclosing(self._server.events(request, caller, turns, route.version)) as events:
             async for choice, event in events:
-                if isinstance(event, Began):
+                if isinstance(event, ReplyStarted):
                     _head(exchange, event)
-                elif isinstance(event, Ended):
+                elif isinstance(event, ReplyFinished):
                     ends[choice] = event
         return [ends[choice] for choice in range(len(turns))]
 
-    async def _stream(self, exchange: Exchange, asked: Asked, caller: Caller, route: Route, place: Place) -> None:
-        """Writes events as they come. Once the head is out, a failure is told inside the stream."""
-        turns = _turns(exchange, asked)
-        render = self._wire.stream(asked, turn=turns[0], created=self._server.answerer.clock())
+    async def _stream(
+        self, exchange: HttpExchange, request: GenerationRequest, caller: Caller, route: ModelRoute, place: Place
+    ) -> None:
+        """Writes events as they come. Once the head is out, a failure is reported inside the stream."""
+        turns = _turns(exchange, request)
+        render = self._wire.stream(request, turn=turns[0], created=self._server.answerer.clock())
         try:
-            async with place, aclosing(self._server.events(asked, caller, turns, route.version)) as events:
+            async with place, aclosing(self._server.events(request, caller, turns, route.version)) as events:
                 async for choice, event in events:
-                    if isinstance(event, Began):
+                    if isinstance(event, ReplyStarted):
                         _head(exchange, event)
                     await exchange.write(render.event(choice, event))
             await exchange.close(render.close())
         except Exception as error:
             if exchange.started and not isinstance(error, CallerGone):
-                await exchange.close(render.fault(told(error, exchange, self._wire.name)))
+                await exchange.close(render.error(report_error(error, exchange, self._wire.name)))
                 return
             raise
 
 
-def _turns(exchange: Exchange, asked: Asked) -> list[str]:
+def _turns(exchange: HttpExchange, request: GenerationRequest) -> list[str]:
     """A name for each reply; the head says the first."""
-    turns = [new_id() for _ in range(asked.n)]
+    turns = [new_id() for _ in range(request.n)]
     exchange.headers["x-openclaw-rl-turn"] = turns[0]
     return turns
 
 
-def _head(exchange: Exchange, began: Began) -> None:
+def _head(exchange: HttpExchange, began: ReplyStarted) -> None:
     """What is known once the first token is on its way, unless silence had to be filled before that."""
     exchange.headers[_VERSION] = str(began.version)
     if began.unenforced:
         exchange.headers[UNENFORCED] = began.unenforced
 
 
-class Counting:
+class CountTokensHandler:
     """Counts the tokens of a prompt without answering it."""
 
-    def __init__(self, server: Server, wire: Wire) -> None:
+    def __init__(self, server: ServerState, wire: Wire) -> None:
         self._server = server
         self._wire = wire
 
-    async def __call__(self, visit: Visit) -> None:
+    async def __call__(self, admitted: AdmittedRequest) -> None:
         server = self._server
-        async with server.crowd(visit.user):
-            asked = await read_body(server, visit.exchange, lambda body: self._wire.parse(body, server.limits))
-            server.route(asked.model)
-            tokens = await server.answerer.held(lambda: server.policy.encode(asked.prompt))
-        await visit.exchange.reply_json(200, {"input_tokens": len(tokens)})
+        async with server.queue(admitted.user):
+            request = await read_body(server, admitted.exchange, lambda body: self._wire.parse(body, server.limits))
+            server.route(request.model)
+            tokens = await server.answerer.retry_while_down(lambda: server.policy.encode(request.prompt))
+        await admitted.exchange.reply_json(200, {"input_tokens": len(tokens)})

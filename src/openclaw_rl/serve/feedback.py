@@ -1,59 +1,88 @@
-"""POST /v1/feedback and /v1/sessions/{id}/end: what a person or an environment says of a turn outright."""
+"""POST /v1/feedback and /v1/sessions/{id}/end: what a person or an environment reports about a turn."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
 
 from openclaw_rl.errors import InvalidValue, RequestError
-from openclaw_rl.serve.caller import session_name
-from openclaw_rl.serve.endpoints import Visit, read_body
-from openclaw_rl.serve.fields import At
+from openclaw_rl.serve.endpoints import AdmittedRequest, read_body
+from openclaw_rl.serve.fields import Name, Number, RequestModel, Unless, parse
+from openclaw_rl.serve.headers import session_name
 from openclaw_rl.serve.redact import redact_feedback
-from openclaw_rl.serve.server import Server
+from openclaw_rl.serve.state import ServerState
 from openclaw_rl.types import Feedback, Turn, environment_of
 
 _LARGEST = 2**20
 """bytes of a body; a comment and an edited reply are no longer than that"""
 
 
-class FeedbackGiven:
-    """Takes a thumb, a score, a comment or an edited reply for a turn of the caller's own."""
+_NAMES = ("turn", "turn_id", "response_id")
+"""where a turn is named, the first that is given; the others may be ids of the client's own"""
 
-    def __init__(self, server: Server) -> None:
+
+class FeedbackRequest(RequestModel):
+    """A thumb, a score, a comment or an edited reply for a turn of the caller's own."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["turn"]})
+
+    turn: Name | None = Field(default=None, description="the id of a turn, or of a response in any format")
+    turn_id: Annotated[Name | None, Unless(_NAMES[:1])] = None
+    response_id: Annotated[Name | None, Unless(_NAMES[:2])] = None
+    id: Annotated[Name | None, Unless(_NAMES[:3])] = None
+    thumb: Literal["up", "down"] | None = None
+    score: Annotated[float, Number(-1, 1)] | None = Field(
+        default=None, description="-1 .. 1, from a person or an environment"
+    )
+    source: Literal["explicit", "environment"] | None = None
+    comment: str | None = Field(default=None, description="what would have made the reply better")
+    hint: Annotated[str | None, Unless(("comment",))] = None
+    edit: str | None = Field(default=None, description="the reply as it should have been")
+    edited_reply: Annotated[str | None, Unless(("edit",))] = None
+
+    @property
+    def named(self) -> str:
+        """The id of the turn or response."""
+        found = self.turn or self.turn_id or self.response_id or self.id
+        if found is None:
+            raise RequestError("turn: is missing: give the id of a turn or response", field="turn")
+        return found
+
+
+class FeedbackHandler:
+    """Takes feedback for a turn of the caller's own."""
+
+    def __init__(self, server: ServerState) -> None:
         self._server = server
 
-    async def __call__(self, visit: Visit) -> None:
-        body = await read_body(self._server, visit.exchange, lambda body: body, limit=_LARGEST)
-        turn = await self._server.turn(_turn_id(body), visit.user)
-        feedback = parse_feedback(body, turn, at=self._server.answerer.clock())
-        answerer = self._server.answerer
-        kept = await asyncio.to_thread(redact_feedback, feedback, answerer.redact) if answerer.redact else feedback
-        await answerer.write(lambda: answerer.keeping.then(lambda: answerer.book.add_feedback(kept)))
-        told = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
-        await visit.exchange.reply_json(200, told)
+    async def __call__(self, admitted: AdmittedRequest) -> None:
+        limits, answerer = self._server.limits, self._server.answerer
+        given = await read_body(
+            self._server, admitted.exchange, lambda body: parse(FeedbackRequest, body, limits), limit=_LARGEST
+        )
+        turn = await self._server.turn(given.named, admitted.user)
+        feedback = feedback_of(given, turn, at=answerer.clock())
+        redact = answerer.recording.redact
+        kept = await asyncio.to_thread(redact_feedback, feedback, redact) if redact else feedback
+        await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(kept)))
+        taken = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
+        await admitted.exchange.reply_json(200, taken)
 
 
-def _turn_id(body: At) -> str:
-    for name in ("turn", "turn_id", "response_id", "id"):
-        if not body.key(name).absent:
-            return body.key(name).name()
-    raise body.key("turn").fault("is missing: give the id of a turn or response")
-
-
-def parse_feedback(body: At, turn: Turn, *, at: float) -> Feedback:
-    """What a body says of a turn; a thumb is a score of 1 or -1."""
-    thumb = body.key("thumb").one_of("up", "down")
-    score = body.key("score").number(-1, 1)
-    if thumb and score is not None:
-        raise body.key("thumb").fault("say a thumb or a score, not both")
-    if thumb:
-        score = 1.0 if thumb == "up" else -1.0
-    source = body.key("source")
-    environment = source.one_of("explicit", "environment") == "environment"
+def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:
+    """What a request reports about a turn; a thumb is a score of 1 or -1."""
+    score = given.score
+    if given.thumb and score is not None:
+        raise RequestError("thumb: say a thumb or a score, not both", field="thumb")
+    if given.thumb:
+        score = 1.0 if given.thumb == "up" else -1.0
+    environment = given.source == "environment"
     if environment and environment_of(turn.user) is None:
         raise RequestError(
             "source: only the key of an environment may pay a reward",
-            field=source.path,
+            field="source",
             status=403,
             remedy="leave source out, or give the environment a key of its own: env:NAME:KEY in serve.keys_file",
         )
@@ -61,8 +90,8 @@ def parse_feedback(body: At, turn: Turn, *, at: float) -> Feedback:
         return Feedback(
             turn=turn.id,
             score=score,
-            hint=body.key("comment").text() or body.key("hint").text() or None,
-            edit=body.key("edit").text() or body.key("edited_reply").text() or None,
+            hint=given.comment or given.hint or None,
+            edit=given.edit or given.edited_reply or None,
             source="environment" if environment else "explicit",
             at=at,
         )
@@ -70,16 +99,16 @@ def parse_feedback(body: At, turn: Turn, *, at: float) -> Feedback:
         raise RequestError(str(error), field=error.field) from error
 
 
-class SessionEnded:
-    """Says that nothing more will come of a session."""
+class SessionEndHandler:
+    """Takes note that nothing more comes of a session."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server = server
 
-    async def __call__(self, visit: Visit) -> None:
-        named = session_name(visit.exchange.scope["path_params"]["id"], "id")
-        session = await self._server.known_session(named, visit.user)
+    async def __call__(self, admitted: AdmittedRequest) -> None:
+        named = session_name(admitted.exchange.scope["path_params"]["id"], "id")
+        session = await self._server.known_session(named, admitted.user)
         answerer = self._server.answerer
-        book = answerer.book
-        await answerer.write(lambda: answerer.keeping.then(lambda: book.add_ending(session, visit.user)))
-        await visit.exchange.reply_json(200, {"object": "session.ended", "session": session})
+        ledger = answerer.ledger
+        await answerer.write(lambda: answerer.recorder.then(lambda: ledger.add_ending(session, admitted.user)))
+        await admitted.exchange.reply_json(200, {"object": "session.ended", "session": session})

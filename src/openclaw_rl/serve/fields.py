@@ -1,211 +1,279 @@
-"""Reads a request's body: bytes to JSON to typed values, each fault with the path of its field."""
+"""The types of a request's fields: each refuses a wrong value in words and describes itself in JSON Schema.
+
+Absent and null are the same everywhere: real clients send both. Fields that nobody declared are ignored.
+"""
 
 from __future__ import annotations
 
-import json
-import math
-import re
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar, cast, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StrictBool,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
 
 from openclaw_rl.errors import RequestError
+from openclaw_rl.serve.body import kind_of
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.types import Json
 
-_SHALLOW = 64
-_BIGGEST = 2**63 - 1
-_MANY = 200_000
-_HALF = re.compile("[\ud800-\udfff]")
-_ESCAPES = re.compile(
-    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
-)
+M = TypeVar("M", bound="RequestModel")
+T = TypeVar("T")
+
+_LARGEST = 2**63 - 1
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+class RequestModel(BaseModel):
+    """An object of a request."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
 
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"the number {text[:32]} is too large")
-    return value
-
-
-def parse_json(raw: bytes, *, depth: int, values: int = _MANY) -> At:
-    """The body as a JSON object; anything else is a RequestError that says what is wrong with it.
-
-    A body of more than ``values`` values is refused before it is read. Half a character, which a client leaves when it
-    cuts an emoji in two, is read as U+FFFD.
-    """
-    _refuse_crowded(raw, values)
+def parse(model: type[M], body: Mapping[str, Json], limits: RequestLimits) -> M:
+    """The body as ``model`` declares it; RequestError with the path of the first field that does not fit."""
     try:
-        text = raw.decode("utf-8")
-        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-    except UnicodeDecodeError as error:
-        raise RequestError(f"the body is not UTF-8: bad byte at position {error.start}") from error
-    except RecursionError as error:
-        raise RequestError(f"the body is nested more than {depth} levels deep") from error
-    except ValueError as error:
-        raise RequestError(f"the body is not valid JSON: {_without_text(error)}") from error
-    if not isinstance(value, dict):
-        raise RequestError(f"the body must be a JSON object, not {_kind(value)}")
-    if raw.count(b"{") + raw.count(b"[") > min(depth, _SHALLOW) and _deeper(value, depth):
-        raise RequestError(f"the body is nested more than {depth} levels deep")
-    if b"\\ud" in raw or b"\\uD" in raw:
-        value = _mended(value)
-    return At(value, "")
+        made: M = model.__pydantic_validator__.validate_python(body, context=limits)
+        return made
+    except ValidationError as error:
+        raise request_error(error.errors(include_url=False)[0]) from error
 
 
-def _refuse_crowded(raw: bytes, most: int) -> None:
-    """Count values without reading them: commas, colons and opening brackets outside of texts."""
-    signs = b",:[{"
-    if len(raw) <= most or sum(raw.count(sign) for sign in signs) <= most:
-        return
-    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-    if bare.count(b'"') <= 2 * most:  # so many texts at least, and splitting is cheap
-        outside = b"".join(bare.split(b'"')[::2])
-        if sum(outside.count(sign) for sign in signs) <= most:
-            return
-    what = f"the body holds more than {most} values (messages, parts, fields)"
-    raise RequestError(what, status=413, remedy="send fewer, or larger, parts")
+# --- what is wrong, in words ---
 
 
-def _mended(value: Json) -> Json:
-    """The same without halves of characters; ``value`` is no deeper than was checked."""
-    match value:
-        case str():
-            return whole(value)
-        case list():
-            return [_mended(item) for item in value]
-        case dict():
-            return {whole(key): _mended(item) for key, item in value.items()}
-    return value
+def refusal(what: str) -> PydanticCustomError:
+    """What a validator raises about its value."""
+    return PydanticCustomError("refused", "{what}", {"what": what})
 
 
-def whole(text: str) -> str:
-    """The text with U+FFFD for each half of a character, so that it can be written as UTF-8."""
-    return _HALF.sub("\ufffd", text)
+def request_error(error: ErrorDetails) -> RequestError:
+    """A validation error as what a caller reads: the path of the field and what is wrong with it."""
+    path = [str(step) for step in error["loc"] if not (isinstance(step, str) and step.startswith("<"))]
+    what = _sentence(error)
+    if error["type"] == _NO_VARIANT:
+        inner, what = _no_variant(error["input"], error["ctx"])
+        path += inner
+    where = ".".join(path)
+    return RequestError(f"{where or 'body'}: {what}", field=where or None)
 
 
-def whole_json(text: str) -> str:
-    """JSON as text, with U+FFFD for each half of a character that it spells as an escape."""
-    if "\\ud" not in text and "\\uD" not in text:
-        return whole(text)
-    return whole(_ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], text))
+_NO_VARIANT = "no_variant"
 
 
-def _without_text(error: ValueError) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at line {error.lineno}, column {error.colno}"
-    return str(error)[:200]
+def _not_text(given: Json) -> str:
+    return "is missing" if given is None else f"must be text, not {kind_of(given)}"
 
 
-def _deeper(value: Json, depth: int) -> bool:
-    layer = [value]
-    for _ in range(depth):
-        layer = [
-            child
-            for node in layer
-            for child in (node.values() if isinstance(node, dict) else node)
-            if isinstance(child, dict | list)
-        ]
-        if not layer:
-            return False
-    return True
+def _no_variant(given: Json, details: Mapping[str, Any]) -> tuple[list[str], str]:
+    if not isinstance(given, dict):
+        return [], f"must be an object, not {kind_of(given)}"
+    key, kind = details["key"], given.get(details["key"])
+    if not isinstance(kind, str):
+        return [key], _not_text(kind)
+    if not details["noun"]:
+        return [key], f"must be one of {details['known']}"
+    return [key], f"no {details['noun']} is called {kind!r:.60}; known: {details['known']}"
 
 
-def _kind(value: Json) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+def _sentence(error: ErrorDetails) -> str:
+    given, details = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "refused":
+            return str(details["what"])
+        case "missing":
+            return "is missing"
+        case "string_too_short":
+            return "must not be empty"
+        case "literal_error" if isinstance(given, str):
+            return f"must be one of {details['expected']}".replace(" or ", ", ").replace("'", "")
+        case "string_type" | "literal_error":
+            return _not_text(given)
+        case "bool_type":
+            return f"must be true or false, not {kind_of(given)}"
+        case "list_type":
+            return f"must be a list, not {kind_of(given)}"
+        case "dict_type" | "model_type":
+            return f"must be an object, not {kind_of(given)}"
+        case "too_long":
+            return too_many(len(given), details["max_length"])
+    return error["msg"]
 
 
-class At:
-    """A value of the body and its path. Absent and null are the same: real clients send both."""
+def too_many(count: int, most: int) -> str:
+    return f"has {count} entries, and at most {most} are allowed"
 
-    __slots__ = ("path", "value")
 
-    def __init__(self, value: Json, path: str) -> None:
-        self.value = value
-        self.path = path
+# --- types ---
 
-    def fault(self, what: str) -> RequestError:
-        """The error for this field."""
-        return RequestError(f"{self.path or 'body'}: {what}", field=self.path or None)
+Flag = StrictBool
+Name = Annotated[str, Field(min_length=1)]
+Table = dict[str, Any]
 
-    @property
-    def absent(self) -> bool:
-        return self.value is None
 
-    def key(self, name: str) -> At:
-        """The field ``name`` of this object, which may be absent."""
-        if not isinstance(self.value, dict):
-            raise self.fault(f"must be an object, not {_kind(self.value)}")
-        return At(self.value.get(name), f"{self.path}.{name}" if self.path else name)
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number in ``low .. high``; true and false are none."""
 
-    def items(self, *, limit: int | None = None) -> list[At]:
-        """The elements of this list; none if it is absent."""
-        if self.value is None:
-            return []
-        if not isinstance(self.value, list):
-            raise self.fault(f"must be a list, not {_kind(self.value)}")
-        if limit is not None and len(self.value) > limit:
-            raise self.fault(f"has {len(self.value)} entries, and at most {limit} are allowed")
-        return [At(value, f"{self.path}.{index}") for index, value in enumerate(self.value)]
+    low: float
+    high: float
 
-    def need_text(self) -> str:
-        """Text that must be there."""
-        if not isinstance(self.value, str):
-            raise self.fault("is missing" if self.value is None else f"must be text, not {_kind(self.value)}")
-        return self.value
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._check)
 
-    def name(self) -> str:
-        """Text that must be there and hold something."""
-        text = self.need_text()
-        if not text:
-            raise self.fault("must not be empty")
-        return text
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "number", "minimum": self.low, "maximum": self.high}
 
-    def text(self) -> str | None:
-        return None if self.value is None else self.need_text()
+    def _check(self, value: Json) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise refusal(f"must be a number, not {kind_of(value)}")
+        if not self.low <= value <= self.high:
+            raise refusal(f"must be in {self.low:g} .. {self.high:g}")
+        return float(value)
 
-    def number(self, low: float, high: float) -> float | None:
-        """A number in ``low .. high``."""
-        if self.value is None:
-            return None
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise self.fault(f"must be a number, not {_kind(self.value)}")
-        if not low <= self.value <= high:
-            raise self.fault(f"must be in {low:g} .. {high:g}")
-        return float(self.value)
 
-    def whole(self, low: int, high: int = _BIGGEST) -> int | None:
-        """A whole number in ``low .. high``."""
-        if self.value is None:
-            return None
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float) or self.value != int(self.value):
-            raise self.fault(f"must be a whole number, not {_kind(self.value)}")
-        if not low <= self.value <= high:
-            raise self.fault(f"must be in {low} .. {high}")
-        return int(self.value)
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number in ``low .. high``; 5.0 is one."""
 
-    def flag(self) -> bool:
-        """True or false; false if absent."""
-        if self.value is None:
-            return False
-        if not isinstance(self.value, bool):
-            raise self.fault(f"must be true or false, not {_kind(self.value)}")
-        return self.value
+    low: int
+    high: int = _LARGEST
 
-    def table(self) -> dict[str, Any]:
-        """An object as it is; empty if absent."""
-        if self.value is None:
-            return {}
-        if not isinstance(self.value, dict):
-            raise self.fault(f"must be an object, not {_kind(self.value)}")
-        return self.value
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._check)
 
-    def one_of(self, *known: str) -> str | None:
-        """One of the words in ``known``."""
-        text = self.text()
-        if text is not None and text not in known:
-            raise self.fault(f"must be one of {', '.join(known)}")
-        return text
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+
+    def _check(self, value: Json) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+            raise refusal(f"must be a whole number, not {kind_of(value)}")
+        if not self.low <= value <= self.high:
+            raise refusal(f"must be in {self.low} .. {self.high}")
+        return int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFault:
+    """A list is refused with its first bad entry, so that a long one costs no long report."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return cast(CoreSchema, {**handler(source), "fail_fast": True})
+
+
+Many = Annotated[list[T], FirstFault()]
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """No more entries than a request may have messages, refused before any of them is read."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: Json, info: ValidationInfo) -> Json:
+        most = cast(RequestLimits, info.context).messages
+        if isinstance(value, list) and len(value) > most:
+            raise refusal(too_many(len(value), most))
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Unless:
+    """Ignored, whatever it is, where a field before it says something: ``names`` are what clients mean first."""
+
+    names: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_wrap_validator_function(self._check, handler(source))
+
+    def _check(self, value: Json, check: Callable[[Json], Json], info: ValidationInfo) -> Json:
+        return None if any(info.data.get(name) for name in self.names) else check(value)
+
+
+@dataclass(frozen=True, slots=True)
+class TextOr:
+    """Text, the first type of the union, or else the other."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        text, other = map(handler.generate_schema, get_args(source))
+        choices = {"<text>": text, "<other>": other}
+        return core_schema.tagged_union_schema(choices, lambda value: "<text>" if type(value) is str else "<other>")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectOr:
+    """An object of the first type of the union, or else one of the words of the other."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        made, words = map(handler.generate_schema, get_args(source))
+        choices = {"<object>": made, "<word>": words}
+        return core_schema.tagged_union_schema(choices, lambda value: "<object>" if type(value) is dict else "<word>")
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One of several models, by the word under ``key``: each model declares its words as a Literal.
+
+    A model that declares none stands for what ``pick`` calls OTHER. ``default`` is the word where there is none.
+    A wrong word is answered "no ``noun`` is called ...", without a noun "must be one of ``known``".
+    """
+
+    known: str
+    noun: str = ""
+    key: str = "type"
+    default: str | None = None
+    pick: Callable[[dict[str, Json], str], str] | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        models = get_args(source) or (source,)
+        tags = {word: f"<{model.__name__}>" for model in models for word in self._words(model)}
+        return core_schema.tagged_union_schema(
+            {f"<{model.__name__}>": handler.generate_schema(model) for model in models},
+            discriminator=self._discriminator(tags),
+            custom_error_type=_NO_VARIANT,
+            custom_error_message="no such variant",
+            custom_error_context={"noun": self.noun, "key": self.key, "known": self.known},
+        )
+
+    def _words(self, model: type[RequestModel]) -> tuple[str, ...]:
+        annotation = model.model_fields[self.key].annotation
+        literal = next((each for each in (annotation, *get_args(annotation)) if get_origin(each) is Literal), None)
+        return get_args(literal) if literal is not None else (OTHER,)
+
+    def _discriminator(self, tags: Mapping[str, str]) -> Callable[[Any], str | None]:
+        key, default, pick = self.key, self.default, self.pick
+
+        def tag(value: Any) -> str | None:
+            if type(value) is not dict:
+                return None
+            kind = value.get(key)
+            if kind is None:
+                kind = default
+            if type(kind) is not str:
+                return None
+            return tags.get(kind if pick is None else pick(value, kind))
+
+        return tag
+
+
+OTHER = "*"
+
+
+def _data_url(text: str) -> str:
+    if not text.startswith("data:"):
+        raise refusal("only data: URLs are taken; send the image itself, base64 encoded")
+    return text
+
+
+DataUrl = Annotated[Name, AfterValidator(_data_url)]
+"""an image; the server fetches nothing"""

@@ -1,4 +1,4 @@
-"""The serving loop: takes up each new live version. Answering itself happens in the API."""
+"""The serving loop: takes up each new live version. Generation itself happens in the API."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from openclaw_rl.errors import BackendDown, BackendError, FatalRequest, NotInLedger
-from openclaw_rl.ports import Failing, Policy, Recall
+from openclaw_rl.ports import Policy, ReportsOutage, SupportsVersions
 from openclaw_rl.types import Json, Version
 
 log = logging.getLogger(__name__)
@@ -19,14 +19,16 @@ RETRY = 60.0
 """seconds until a version that could not be loaded is tried again"""
 
 
-class Versions(Protocol):
+class VersionSource(Protocol):
     """Where versions are written down; their numbers follow one another."""
 
-    def live_version(self) -> Version | None: ...
+    def live(self, user: str | None = None) -> Version | None: ...
 
     def versions(self) -> list[Version]: ...
 
     def version(self, number: int) -> Version: ...
+
+    def ancestors(self, version: Version) -> Iterable[Version]: ...
 
 
 class ServeLoop:
@@ -34,8 +36,8 @@ class ServeLoop:
 
     Where the live version cannot be loaded, the nearest one that it was trained from and that can be answers instead:
     turns are kept with the version that answered them, and `status` says so. It is tried again from time to time,
-    unless the engine died of it. A policy that can recall versions is told of every one in the ledger, so that each can
-    be asked for by its number, also those from before a restart.
+    unless the engine died of it. A policy that supports versions gets to know every one in the ledger, so that each can
+    be requested by its number, also those from before a restart.
     """
 
     name = "serve"
@@ -43,14 +45,14 @@ class ServeLoop:
     def __init__(
         self,
         policy: Policy,
-        ledger: Versions,
+        versions: VersionSource,
         *,
         alarms: Callable[[], list[dict[str, Json]]] = list,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._alarms = alarms
-        self._ledger = ledger
+        self._versions = versions
         self._clock = clock
         self._newest: int | None = None
         self._unloadable: tuple[int, str] | None = None
@@ -58,14 +60,14 @@ class ServeLoop:
 
     async def tick(self) -> int:
         """1 if another version was taken up, 0 if there was nothing to do."""
-        if isinstance(self._policy, Recall):
-            for version in await asyncio.to_thread(self._unheard_of):
+        if isinstance(self._policy, SupportsVersions):
+            for version in await asyncio.to_thread(self._unknown_versions):
                 self._policy.know(version)
                 self._newest = version.number
         return await self._take_up()
 
     async def _take_up(self) -> int:
-        version = await asyncio.to_thread(self._ledger.live_version)
+        version = await asyncio.to_thread(self._versions.live)
         if version is None or version.number == self._policy.live:
             self._unloadable = None
             return 0
@@ -86,12 +88,7 @@ class ServeLoop:
 
     def _before(self, version: Version) -> list[Version]:
         """The versions that it was trained from, which were live before it; the newest first."""
-        found: list[Version] = []
-        while version.parent is not None:
-            version = self._ledger.version(version.parent)
-            if version.state != "deleted":
-                found.append(version)
-        return found
+        return [older for older in self._versions.ancestors(version) if older.state != "deleted"]
 
     async def _load(self, version: Version) -> BackendError | None:
         """Why it could not be loaded, None if it was; raises BackendDown, which is of no version's doing."""
@@ -109,8 +106,8 @@ class ServeLoop:
     async def status(self) -> Mapping[str, Json]:
         """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns."""
         alarms = self._alarms()
-        if isinstance(self._policy, Failing) and self._policy.outage:
-            remedy = "see the log; it is tried again by itself, and at once by 'openclaw-rl rollback'"
+        if isinstance(self._policy, ReportsOutage) and self._policy.outage:
+            remedy = "see the log; it is tried again automatically, and at once by 'openclaw-rl rollback'"
             alarms.append({"what": self._policy.outage, "remedy": remedy})
         if self._unloadable is not None:
             number, why = self._unloadable
@@ -118,13 +115,13 @@ class ServeLoop:
             alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
         return {"alarms": alarms}
 
-    def _unheard_of(self) -> list[Version]:
-        """Versions that the policy has not been told of, oldest first: all of them once, then what follows."""
+    def _unknown_versions(self) -> list[Version]:
+        """Versions that the policy does not know yet, oldest first: all of them once, then what follows."""
         if self._newest is None:
-            return self._ledger.versions()
+            return self._versions.versions()
         found: list[Version] = []
         while True:
             try:
-                found.append(self._ledger.version(self._newest + len(found) + 1))
+                found.append(self._versions.version(self._newest + len(found) + 1))
             except NotInLedger:
                 return found

@@ -1,235 +1,186 @@
-"""The API described: what each endpoint takes and answers, in OpenAPI 3.1."""
+"""The API described in OpenAPI 3.1: request bodies from the very models that parse them, answers from models here."""
 
 from __future__ import annotations
 
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
+from pydantic_core import core_schema
+
+from openclaw_rl.serve.feedback import FeedbackRequest
+from openclaw_rl.serve.wire.chat_request import ChatRequest
+from openclaw_rl.serve.wire.messages_request import MessagesRequest
+from openclaw_rl.serve.wire.responses_request import ResponsesRequest
 from openclaw_rl.types import Json
 
 Schema = dict[str, Json]
+Count = Annotated[int, Field(ge=0)]
+
+TEXT: Schema = {"type": "string"}
 
 
-def maybe(kind: str, **more: Json) -> Schema:
-    """A value that may be null, which means the same as absent."""
-    return {"type": [kind, "null"], **more}
+class ResponseModel(BaseModel):
+    """An answer: the fields that a client can rely on; there may be more."""
+
+    model_config = ConfigDict(extra="allow")
 
 
-def listed(items: Schema, **more: Json) -> Schema:
-    return maybe("array", items=items, **more)
+class ChatChoice(ResponseModel):
+    index: Count
+    message: dict[str, Any]
+    finish_reason: str
 
 
-def record(required: tuple[str, ...] = (), **fields: Schema) -> Schema:
-    """An object; keys that are not named are accepted and ignored."""
-    return {"type": "object", "required": list(required), "properties": fields}
+class ChatUsage(ResponseModel):
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+
+
+class ChatCompletion(ResponseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: Count
+    model: str
+    system_fingerprint: str = ""
+    choices: Annotated[list[ChatChoice], Field(min_length=1)]
+    usage: ChatUsage
+    turns: list[str] = []
+
+
+class ResponseObject(ResponseModel):
+    id: str
+    object: Literal["response"]
+    status: str
+    output: list[Any]
+    model: str
+
+
+class MessageObject(ResponseModel):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    content: list[Any]
+    stop_reason: str
+    usage: dict[str, Any]
+
+
+class TokenCount(ResponseModel):
+    input_tokens: Count
+
+
+class FeedbackTaken(ResponseModel):
+    object: Literal["feedback"]
+    turn: str
+    score: float | None = None
+
+
+class SessionEnded(ResponseModel):
+    object: Literal["session.ended"]
+    session: str
+
+
+class ModelEntry(ResponseModel):
+    id: str
+    object: Literal["model"]
+    version: Count = 0
+    context_length: Count = 0
+
+
+class ModelList(ResponseModel):
+    object: Literal["list"]
+    data: list[ModelEntry]
+
+
+class HealthReport(ResponseModel):
+    """What the process says of itself."""
+
+
+class ErrorDetail(ResponseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(ResponseModel):
+    error: ErrorDetail
+
+
+class MessagesErrorDetail(ResponseModel):
+    type: str
+    message: str
+
+
+class MessagesError(ResponseModel):
+    type: Literal["error"]
+    error: MessagesErrorDetail
+
+
+MODELS: tuple[type[BaseModel], ...] = (
+    *(ChatRequest, ResponsesRequest, MessagesRequest, FeedbackRequest),
+    *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionEnded),
+    *(ModelList, ModelEntry, HealthReport, ErrorAnswer, MessagesError),
+)
+
+
+PUBLISHED = {
+    "ResponseObject": "Response",
+    "MessageObject": "Message",
+    "ModelList": "Models",
+    "ModelEntry": "Model",
+    "HealthReport": "Health",
+    "ErrorAnswer": "Error",
+}
+"""the name in the description, where a class of that name means something else in this package"""
+
+
+class PlainSchemas(GenerateJsonSchema):
+    """Schemas without titles and defaults; null, which means the same as absent, is one more type of a field."""
+
+    def normalize_name(self, name: str) -> str:
+        return PUBLISHED.get(name, name)
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _untitled(super().model_schema(schema))
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        inner = self.generate_inner(schema["schema"])
+        if "enum" in inner:
+            return {"enum": [*inner["enum"], None]}
+        if isinstance(inner.get("type"), str):
+            return {**inner, "type": [inner["type"], "null"]}
+        return super().nullable_schema(schema)
+
+
+def _untitled(schema: JsonSchemaValue) -> JsonSchemaValue:
+    return {key: value for key, value in schema.items() if key not in ("title", "additionalProperties")}
+
+
+def schemas() -> Schema:
+    """Every model by its name, and those that it is made of."""
+    inputs: list[tuple[type[BaseModel], Literal["validation"]]] = [(model, "validation") for model in MODELS]
+    _, made = models_json_schema(
+        inputs,
+        schema_generator=PlainSchemas,
+        ref_template="#/components/schemas/{model}",
+    )
+    found: Schema = made["$defs"]
+    return found
 
 
 def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-TEXT: Schema = {"type": "string"}
-COUNT: Schema = {"type": "integer", "minimum": 0}
-FREE: Schema = maybe("object")
-FLAG = maybe("boolean")
-UNIT = maybe("number", minimum=0, maximum=1)
-WIDE = maybe("number", minimum=0, maximum=2)
-LIMIT = maybe("integer", minimum=1, maximum=10**9)
-
-_PART = record(("type",), type={"enum": ["text", "image_url", "refusal"]}, text=TEXT, refusal=TEXT)
-_CALLED = record(("name",), name={"type": "string", "minLength": 1}, arguments=TEXT)
-_CALL = record(("function",), id=maybe("string"), type=maybe("string"), function=_CALLED)
-_FUNCTION = record(
-    ("name",),
-    name={"type": "string", "minLength": 1},
-    description=maybe("string"),
-    parameters=FREE,
-    strict=maybe("boolean"),
-)
-_CHAT_MESSAGE = record(
-    ("role",),
-    role={"enum": ["system", "developer", "user", "assistant", "tool"]},
-    content={"anyOf": [maybe("string"), {"type": "array", "items": _PART}]},
-    reasoning_content=maybe("string"),
-    tool_calls=listed(_CALL),
-    tool_call_id=maybe("string"),
-    name=maybe("string"),
-)
-_VARIABLES = maybe(
-    "object",
-    description="variables of the model's chat template; no other name is accepted",
-    additionalProperties=False,
-    properties={
-        "enable_thinking": FLAG,
-        "thinking": FLAG,
-        "preserve_thinking": FLAG,
-        "clear_thinking": FLAG,
-        "thinking_budget": maybe("integer", minimum=0, maximum=2**31),
-        "reasoning_effort": maybe("string", maxLength=64),
-        "documents": listed(
-            {"type": "object", "additionalProperties": TEXT, "maxProperties": 16, "propertyNames": {"maxLength": 64}},
-            maxItems=1000,
-        ),
-        "builtin_tools": listed({"type": "string", "maxLength": 64}, maxItems=16),
-        "model_identity": maybe("string", maxLength=1000),
-        "date_string": maybe("string", maxLength=64),
-        "tools_in_user_message": FLAG,
-        "add_vision_id": FLAG,
-    },
-)
-_COMMON: Schema = {
-    "model": maybe("string"),
-    "stream": maybe("boolean"),
-    "temperature": WIDE,
-    "top_p": maybe("number", exclusiveMinimum=0, maximum=1),
-    "metadata": FREE,
-    "user": maybe("string", description="taken for the session where nothing else names one"),
-    "session_id": maybe("string", description="the session, as X-Session-Id"),
-    "prompt_cache_key": maybe("string"),
-    "chat_template_kwargs": _VARIABLES,
-}
-_CHAT = record(
-    ("messages",),
-    **_COMMON,
-    messages={"type": "array", "minItems": 1, "items": _CHAT_MESSAGE},
-    max_tokens=LIMIT,
-    max_completion_tokens=LIMIT,
-    n=maybe("integer", minimum=1, maximum=8),
-    stop={"anyOf": [maybe("string"), {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": 16}]},
-    seed=maybe("integer", minimum=-(2**62), maximum=2**62),
-    top_k=maybe("integer", minimum=-1, maximum=2**31),
-    min_p=UNIT,
-    presence_penalty=maybe("number", minimum=-2, maximum=2),
-    frequency_penalty=maybe("number", minimum=-2, maximum=2),
-    repetition_penalty=maybe("number", minimum=0.01, maximum=100),
-    dry_multiplier=maybe(
-        "number", minimum=0, maximum=100, description="against repeats; 0, or with tools or a schema: off"
-    ),
-    logprobs=maybe("boolean"),
-    top_logprobs=maybe("integer", minimum=0, maximum=20),
-    stream_options={"anyOf": [record(include_usage=maybe("boolean")), {"type": "null"}]},
-    tools=listed(record(("type", "function"), type={"const": "function"}, function=_FUNCTION)),
-    tool_choice={
-        "anyOf": [{"enum": ["auto", "none", "required", None]}, record(("type", "function"), function=_CALLED)]
-    },
-    response_format={
-        "anyOf": [record(("type",), type={"enum": ["text", "json_object", "json_schema"]}), {"type": "null"}]
-    },
-)
-_RESPONSES_PART = record(("type",), type={"enum": ["input_text", "output_text", "input_image", "refusal"]}, text=TEXT)
-_ITEM = record(
-    type={"enum": ["message", "reasoning", "function_call", "function_call_output"]},
-    role={"enum": ["user", "assistant", "system", "developer"]},
-    content={"anyOf": [maybe("string"), {"type": "array", "items": _RESPONSES_PART}]},
-    call_id=TEXT,
-    name=TEXT,
-    arguments=TEXT,
-    output={"anyOf": [TEXT, {"type": "array", "items": _RESPONSES_PART}]},
-)
-_RESPONSES = record(
-    ("input",),
-    **_COMMON,
-    input={"anyOf": [TEXT, {"type": "array", "minItems": 1, "items": _ITEM}]},
-    instructions=maybe("string"),
-    max_output_tokens=LIMIT,
-    store=maybe("boolean"),
-    previous_response_id=maybe("string"),
-    reasoning=FREE,
-    include=listed(TEXT),
-    text=FREE,
-    tools=listed(record(("type",), type=TEXT, name=TEXT, description=maybe("string"), parameters=FREE)),
-    tool_choice={"anyOf": [{"enum": ["auto", "none", "required", None]}, record(("type",), type=TEXT, name=TEXT)]},
-    parallel_tool_calls=maybe("boolean"),
-)
-_BLOCK = record(
-    ("type",),
-    type={"enum": ["text", "image", "document", "thinking", "tool_use", "tool_result"]},
-    text=TEXT,
-    thinking=TEXT,
-    id=TEXT,
-    name=TEXT,
-    input=FREE,
-    tool_use_id=TEXT,
-    content={
-        "anyOf": [maybe("string"), {"type": "array", "items": record(("type",), type={"const": "text"}, text=TEXT)}]
-    },
-    is_error=maybe("boolean"),
-)
-_BLOCKS = {"anyOf": [maybe("string"), {"type": "array", "items": _BLOCK}]}
-_MESSAGES = record(
-    ("messages",),
-    **{key: value for key, value in _COMMON.items() if key not in ("user", "prompt_cache_key")},
-    messages={
-        "type": "array",
-        "minItems": 1,
-        "items": record(("role", "content"), role={"enum": ["user", "assistant", "system"]}, content=_BLOCKS),
-    },
-    system=_BLOCKS,
-    max_tokens=LIMIT,
-    stop_sequences=listed({"type": "string", "minLength": 1}, maxItems=16),
-    top_k=maybe("integer", minimum=-1, maximum=2**31),
-    tools=listed(
-        record(
-            ("name",),
-            name={"type": "string", "minLength": 1},
-            type=TEXT,
-            description=maybe("string"),
-            input_schema=FREE,
-        )
-    ),
-    tool_choice={
-        "anyOf": [record(("type",), type={"enum": ["auto", "any", "tool", "none"]}, name=TEXT), {"type": "null"}]
-    },
-    thinking={"anyOf": [record(("type",), type={"enum": ["enabled", "disabled", "adaptive"]}), {"type": "null"}]},
-    output_config=FREE,
-    context_management=FREE,
-)
-_FEEDBACK = record(
-    ("turn",),
-    turn={"type": "string", "minLength": 1, "description": "the id of a turn, or of a response in any format"},
-    thumb={"enum": ["up", "down", None]},
-    score=maybe("number", minimum=-1, maximum=1, description="-1 .. 1, from a person or an environment"),
-    comment=maybe("string", description="what would have made the reply better"),
-    edit=maybe("string", description="the reply as it should have been"),
-    source={"enum": ["explicit", "environment", None]},
-)
-_MODEL = record(("id", "object"), id=TEXT, object={"const": "model"}, version=COUNT, context_length=COUNT)
-
-SCHEMAS: dict[str, Schema] = {
-    "ChatRequest": _CHAT,
-    "ResponsesRequest": _RESPONSES,
-    "MessagesRequest": _MESSAGES,
-    "FeedbackRequest": _FEEDBACK,
-    "ChatCompletion": record(
-        ("id", "object", "created", "model", "choices", "usage"),
-        id=TEXT,
-        object={"const": "chat.completion"},
-        created=COUNT,
-        model=TEXT,
-        system_fingerprint=TEXT,
-        choices={"type": "array", "minItems": 1, "items": record(("index", "message", "finish_reason"), index=COUNT)},
-        usage=record(("prompt_tokens", "completion_tokens", "total_tokens"), total_tokens=COUNT),
-        turns={"type": "array", "items": TEXT},
-    ),
-    "Response": record(
-        ("id", "object", "status", "output", "model"), object={"const": "response"}, output={"type": "array"}
-    ),
-    "Message": record(
-        ("id", "type", "role", "content", "stop_reason", "usage"), type={"const": "message"}, content={"type": "array"}
-    ),
-    "TokenCount": record(("input_tokens",), input_tokens=COUNT),
-    "FeedbackTaken": record(("object", "turn"), object={"const": "feedback"}, turn=TEXT, score=maybe("number")),
-    "SessionEnded": record(("object", "session"), object={"const": "session.ended"}, session=TEXT),
-    "Models": record(("object", "data"), object={"const": "list"}, data={"type": "array", "items": ref("Model")}),
-    "Model": _MODEL,
-    "Health": record(),
-    "Error": record(
-        ("error",),
-        error=record(("message", "type"), message=TEXT, type=TEXT, param=maybe("string"), code=maybe("string")),
-    ),
-    "MessagesError": record(
-        ("type", "error"), type={"const": "error"}, error=record(("type", "message"), type=TEXT, message=TEXT)
-    ),
-}
-
-_FAULTS = {
+_ERRORS = {
     "400": "the request cannot be read; the message names the field",
     "401": "no key, or one that is not known",
     "403": "a page of another origin, or a reward without an environment's key",
@@ -243,7 +194,7 @@ _FAULTS = {
     "502": "the model's backend failed",
     "503": "the model's backend is restarting; see Retry-After",
 }
-_MARKS = (
+_HEADERS = (
     ("X-Session-Id", "the session this turn belongs to", TEXT),
     ("X-Turn-Type", "main or side", {"enum": ["main", "side"]}),
     ("X-Session-Done", "true: nothing more will come of this session", {"enum": ["true", "false"]}),
@@ -256,6 +207,9 @@ _MARKS = (
 )
 
 
+_EVENT: Schema = {"type": "object", "required": ["data"], "properties": {"data": TEXT, "event": TEXT}}
+
+
 def _content(schema: str) -> Schema:
     return {"application/json": {"schema": ref(schema)}}
 
@@ -263,22 +217,22 @@ def _content(schema: str) -> Schema:
 def _answers(schema: str, error: str, *, stream: bool = False) -> Schema:
     good = _content(schema)
     if stream:
-        good["text/event-stream"] = {"schema": record(("data",), data=TEXT, event=TEXT)}
-    faults = {status: {"description": what, "content": _content(error)} for status, what in _FAULTS.items()}
-    return {"200": {"description": "the answer", "content": good}, **faults}
+        good["text/event-stream"] = {"schema": _EVENT}
+    errors = {status: {"description": what, "content": _content(error)} for status, what in _ERRORS.items()}
+    return {"200": {"description": "the answer", "content": good}, **errors}
 
 
 def _post(summary: str, takes: str, gives: str, *, error: str = "Error", stream: bool = False) -> Schema:
-    marks = [
+    headers = [
         {"name": name, "in": "header", "required": False, "description": what, "schema": schema}
-        for name, what, schema in _MARKS
+        for name, what, schema in _HEADERS
     ]
     operation: Schema = {
         "summary": summary,
         "requestBody": {"required": True, "content": _content(takes)},
         "responses": _answers(gives, error, stream=stream),
     }
-    return {"post": {**operation, "parameters": marks} if stream else operation}
+    return {"post": {**operation, "parameters": headers} if stream else operation}
 
 
 def _get(summary: str, gives: str, *, path: str | None = None) -> Schema:
@@ -328,7 +282,7 @@ def description(model_name: str) -> Schema:
         },
         "paths": _paths(),
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": schemas(),
             "securitySchemes": {"bearer": bearer, "key": {"type": "apiKey", "in": "header", "name": "x-api-key"}},
         },
         "security": [{}, {"bearer": []}, {"key": []}],

@@ -31,14 +31,14 @@ def redact_turn(turn: Turn, redact: Redact) -> Turn:
     done = turn.completion
     prompt, reply = _prompt(turn.prompt, redact), _message(done.reply, redact)
     sampling = _sampling(done.sampling, redact)
-    turn = _named_anew(turn, redact)
+    turn = _renamed(turn, redact)
     if (prompt, reply, sampling) == (turn.prompt, done.reply, done.sampling):
         return turn
     hidden = _hidden(replace(done, sampling=sampling), reply)
     return replace(turn, prompt=prompt, completion=hidden, trainable=False)
 
 
-def _named_anew(turn: Turn, redact: Redact) -> Turn:
+def _renamed(turn: Turn, redact: Redact) -> Turn:
     session = turn.session and redact_session(turn.session, redact)
     group = turn.group and redact_session(turn.group, redact)
     client = redact(turn.client)
@@ -124,11 +124,11 @@ def _call(call: ToolCall, redact: Redact) -> ToolCall:
 def _arguments(written: str, redact: Redact) -> str:
     """JSON stays JSON, and stays as it was written where there is nothing to replace."""
     try:
-        told = json.loads(written)
-        kept = _json(told, redact)
+        parsed = json.loads(written)
+        kept = _json(parsed, redact)
     except (ValueError, RecursionError):
         return redact(written)  # not JSON, or too deep to be read as such: plain text then
-    if kept == told:
+    if kept == parsed:
         return written
     text = json.dumps(kept, ensure_ascii=False)
     return text if _whole(text) else json.dumps(kept)
@@ -140,7 +140,7 @@ def _whole(text: str) -> bool:
 
 
 def _json(value: Json, redact: Redact) -> Json:
-    """Every text inside, by itself and after its name, and every number that reads like something to hide."""
+    """Every text inside, alone and after its name, and every number that reads like something to hide."""
     match value:
         case str():
             return redact(value)
@@ -157,8 +157,8 @@ def _named(key: str, value: Json, redact: Redact) -> Json:
     """A value in the light of its name: ``password`` and ``hunter2`` say together what neither says alone."""
     kept = _json(value, redact)
     if isinstance(value, str) and kept == value:
-        said = f'{key}: "{value}'
-        told = redact(said)
-        if told != said and told.startswith(f'{key}: "'):
-            return told.removeprefix(f'{key}: "')
+        line = f'{key}: "{value}'
+        redacted = redact(line)
+        if redacted != line and redacted.startswith(f'{key}: "'):
+            return redacted.removeprefix(f'{key}: "')
     return kept

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from openclaw_rl.errors import RequestError
-from openclaw_rl.serve.asked import Limits
+from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.types import Json
 
 T = TypeVar("T")
@@ -41,10 +41,10 @@ def event(data: str, name: str | None = None) -> bytes:
     return (f"event: {name}\ndata: {data}\n\n" if name else f"data: {data}\n\n").encode("utf-8", "replace")
 
 
-class Exchange:
+class HttpExchange:
     """A request and its response, of which the head is sent with the first bytes."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: RequestLimits) -> None:
         self.scope = scope
         self.limits = limits
         self.started = False
@@ -79,8 +79,8 @@ class Exchange:
             if not message.get("more_body", False):
                 return b"".join(chunks)
 
-    async def attend(self, work: Coroutine[Any, Any, T], *, alive: bool) -> T:
-        """Does ``work`` while listening for the caller to leave; ``alive``: fill silence with comments."""
+    async def run_while_connected(self, work: Coroutine[Any, Any, T], *, keep_alive: bool) -> T:
+        """Does ``work`` while listening for the caller to leave; ``keep_alive``: fill silence with comments."""
         task = asyncio.ensure_future(work)
         listening = asyncio.ensure_future(self._receive())
         try:
@@ -88,12 +88,12 @@ class Exchange:
                 await asyncio.wait({task, listening}, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED)
                 if not task.done() and (listening.done() or self._stuck()):
                     raise CallerGone
-                if alive and not task.done():
+                if keep_alive and not task.done():
                     await self._keep_alive()
             return task.result()
         finally:
             listening.cancel()
-            await _ended(task)
+            await _cancelled(task)
 
     def _pause(self) -> float:
         return min(self.limits.keepalive_seconds, self.limits.send_seconds)
@@ -145,8 +145,8 @@ class Exchange:
         await self.reply(status, dumps(value).encode("utf-8", "replace"))
 
 
-async def _ended(task: asyncio.Future[T]) -> None:
-    """Stops ``task`` and waits until it has cleaned up; its own outcome is told elsewhere."""
+async def _cancelled(task: asyncio.Future[T]) -> None:
+    """Stops ``task`` and waits until it has cleaned up; its own outcome is reported elsewhere."""
     if task.done():
         return
     task.cancel()

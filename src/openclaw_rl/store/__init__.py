@@ -1,31 +1,41 @@
-"""The ledger: append-only facts in SQLite, each table with one writer.
+"""The ledger: append-only facts in SQLite, each table with one writer and a class for it.
 
-    serve -> turns, feedback, endings      import -> turns, records      collect -> outcomes
-    judge -> verdicts                      train  -> steps, trained, versions, states, rulings
+    ServeLedger   -> turns, feedback, endings      ImportLedger -> turns, records
+    CollectLedger -> outcomes                      JudgeLedger  -> verdicts
+    TrainLedger   -> steps, trained, versions, states, gate_decisions
     drops are written by whoever decides them; requests by the person at the command line
 
-A loop's work list is "rows of the table before mine that have no row in mine, after my cursor": its cost does not grow
-with history, a crash costs nothing, and a run resumes by starting. Cursors are low-water marks, so losing the newest
-position of one only means looking at some settled rows again.
+Each of them reads as `LedgerReader` does. A loop's work list is "rows of the table before mine that have no row in
+mine, after my cursor": its cost does not grow with history, a crash costs nothing, and a run resumes by starting.
+Cursors are low-water marks, so losing the newest position of one only means looking at some settled rows again.
 
 Every method is synchronous and thread-safe; a call from an event loop goes through ``asyncio.to_thread``.
 """
 
 from __future__ import annotations
 
-from openclaw_rl.store.file import WRITERS, Sync, Writer
-from openclaw_rl.store.ledger import Judged, Ledger, Request, ask
-from openclaw_rl.store.reviews import PIN, UNPIN, Scored
+from openclaw_rl.store.collect import CollectLedger
+from openclaw_rl.store.file import WRITERS, LedgerWriter, Sync, Writer
+from openclaw_rl.store.imports import ImportLedger
+from openclaw_rl.store.judge import JudgeLedger
+from openclaw_rl.store.reader import LedgerReader
+from openclaw_rl.store.requests import submit_request
+from openclaw_rl.store.results import LoopState, ScoredTurn
+from openclaw_rl.store.serve import ServeLedger
+from openclaw_rl.store.train import TrainLedger
 
 __all__ = [
-    "PIN",
-    "UNPIN",
     "WRITERS",
-    "Judged",
-    "Ledger",
-    "Request",
-    "Scored",
+    "CollectLedger",
+    "ImportLedger",
+    "JudgeLedger",
+    "LedgerReader",
+    "LedgerWriter",
+    "LoopState",
+    "ScoredTurn",
+    "ServeLedger",
     "Sync",
+    "TrainLedger",
     "Writer",
-    "ask",
+    "submit_request",
 ]

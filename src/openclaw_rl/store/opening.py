@@ -2,8 +2,8 @@
 
 POSIX locks belong to a process: closing any descriptor of a file lets all of them go, also those that sqlite holds on
 other descriptors of it. Another program then takes itself for the last user and deletes the log under this one. sqlite
-keeps count of its own descriptors, so whatever must be known of the file is asked of a connection, and no code of this
-package opens ``ledger.db``, its ``-wal`` or its ``-shm`` by itself, not even to read them.
+keeps count of its own descriptors, so whatever must be known of the file is read through a connection, and no code of
+this package opens ``ledger.db``, its ``-wal`` or its ``-shm`` in another way, not even to read them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from openclaw_rl.errors import LedgerNewer, NotInLedger
+from openclaw_rl.errors import LedgerError, LedgerNewer, NotInLedger
 from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
 from openclaw_rl.store.troubles import damaged, file_errors, sqlite_errors
 
 PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
-"""a run holds people's conversations: nobody but its owner may look. sqlite gives -wal and -shm the ledger's mode"""
+"""a run holds people's conversations: nobody but its owner may read it. sqlite gives -wal and -shm the ledger's mode"""
 
 _HEADER = 100
 
@@ -33,7 +33,7 @@ def connect(path: Path, *, mode: str) -> sqlite3.Connection:
         return sqlite3.connect(uri, uri=True, timeout=30.0, isolation_level=None, check_same_thread=False)
 
 
-def look(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
+def open_read_only(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
     """A connection that only reads, to a file that is a healthy ledger of a layout up to ``newest``.
 
     Raises NotInLedger, LedgerDamaged or LedgerNewer otherwise; the file is as it was. While such a connection is open
@@ -51,6 +51,18 @@ def look(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
     except BaseException:
         db.close()
         raise
+    return db
+
+
+def open_current(path: Path, *, newest: int = len(MIGRATIONS)) -> sqlite3.Connection:
+    """A connection that only reads, to a healthy ledger of layout ``newest``; raises LedgerError for an older one."""
+    db = open_read_only(path, newest=newest)
+    if layout(db) < newest:
+        db.close()
+        raise LedgerError(
+            f"{path} has an older layout than this release reads",
+            remedy="start 'openclaw-rl up' once to bring it forward",
+        )
     return db
 
 
@@ -100,7 +112,7 @@ def migrate(db: sqlite3.Connection, migrations: Sequence[str]) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     if layout(db) == len(migrations):
         return
-    with transaction(db):  # another process may have done it meanwhile, so look again inside
+    with transaction(db):  # another process may have done it meanwhile, so the layout is read again inside
         for number in range(layout(db), len(migrations)):
             for statement in _statements(migrations[number]):
                 db.execute(statement)

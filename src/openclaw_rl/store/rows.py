@@ -1,4 +1,7 @@
-"""Rows of the ledger to nouns and back, and the column lists that belong to them."""
+"""Rows of the ledger to nouns and back, and the column lists that belong to them.
+
+Each list names its columns with a prefix (``turn_id``, ``outcome_at``), so that one query may join several tables.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,42 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openclaw_rl import codec
-from openclaw_rl.types import Completion, Drop, Feedback, Outcome, Recorded, Turn, Unreadable, Verdict, Version
+from openclaw_rl.store import codec
+from openclaw_rl.store.results import ReadTurn
+from openclaw_rl.types import (
+    Completion,
+    Drop,
+    Feedback,
+    ImportRecord,
+    Outcome,
+    Turn,
+    UnreadableTurn,
+    Verdict,
+    Version,
+    rules,
+)
 
 Noun = TypeVar("Noun")
+Row = sqlite3.Row
 
-TURN = (
-    "t.id, t.session, t.user, t.grp, t.client, t.declared, t.done, t.trainable, t.at, t.version, t.finish, t.scored,"
-    " t.prompt, t.reply, t.prompt_tokens, t.reply_tokens, t.logprobs"
+
+def _columns(table: str, prefix: str, names: str) -> str:
+    return ", ".join(f"{table}.{name} AS {prefix}_{name}" for name in names.split())
+
+
+TURN = _columns(
+    "t",
+    "turn",
+    "id session user grp client declared done trainable at version finish scored"
+    " prompt reply prompt_tokens reply_tokens logprobs",
 )
-OUTCOME = (
-    "o.turn, o.session, o.kind, o.kind_reason, o.confidence, o.idx, o.parent, o.next_state, o.ended, o.evidence, o.at"
-)
-VERDICT = "v.turn, v.score, v.source, v.votes, v.hints, v.judge, v.prompt_version, v.seconds, v.note, v.at"
+OUTCOME = _columns("o", "outcome", "turn session kind kind_reason confidence idx parent next_state ended evidence at")
+VERDICT = _columns("v", "verdict", "turn score source votes hints judge prompt_version seconds note at")
 VERSION = (
-    "v.number, v.parent, v.base, v.adapter, v.step, v.note, v.at,"
-    " (SELECT state FROM states s WHERE s.version = v.number ORDER BY s.seq DESC LIMIT 1)"
+    "v.number, v.parent, v.base, v.adapter, v.step, v.note, v.origin, v.source, v.request, v.at,"
+    " (SELECT state FROM states s WHERE s.version = v.number ORDER BY s.seq DESC LIMIT 1) AS state"
 )
-
+FEEDBACK = "seq, turn, score, hint, edit, source, at"
 
 UNTRAINED = (
     "v.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
@@ -50,17 +71,18 @@ def insert_drops(db: sqlite3.Connection, drops: Sequence[Drop]) -> None:
 
 
 def insert_version(db: sqlite3.Connection, version: Version, root: Path) -> None:
-    row = {name: getattr(version, name) for name in ("number", "parent", "base", "step", "note", "at")}
+    names = ("number", "parent", "base", "step", "note", "origin", "source", "request", "at")
+    row = {name: getattr(version, name) for name in names}
     insert(db, "versions", row | {"adapter": _inside(version.adapter, root)})
     insert(db, "states", {"version": version.number, "state": version.state, "reason": version.note, "at": version.at})
 
 
-def whole(read: Callable[[], Noun], *, turn: str) -> Noun | Unreadable:
-    """What ``read`` decodes; where it cannot, the turn and the reason, so that one damaged row costs itself alone."""
+def decoded(read: Callable[[Row], Noun], row: Row, *, turn: str) -> Noun | UnreadableTurn:
+    """What ``read`` makes of a row; where it cannot, the turn and the reason: one damaged row costs itself alone."""
     try:
-        return read()
+        return read(row)
     except Exception as error:  # damaged bytes raise whatever the decoder happens to meet
-        return Unreadable(turn=turn, why=f"{type(error).__name__}: {error}"[:200])
+        return UnreadableTurn(turn=turn, why=f"{type(error).__name__}: {error}"[:200])
 
 
 def turn_row(turn: Turn) -> dict[str, Any]:
@@ -87,36 +109,52 @@ def turn_row(turn: Turn) -> dict[str, Any]:
     }
 
 
-def to_turn(row: Sequence[Any]) -> Turn:
-    reply = codec.unpack_json(row[13])
+def to_turn(row: Row) -> Turn:
+    reply = codec.unpack_json(row["turn_reply"])
     completion = Completion(
         reply=codec.message(reply["reply"]),
         sampling=codec.sampling(reply["sampling"]),
         flaws=tuple(reply["flaws"]),
-        prompt_tokens=codec.unpack_tokens(row[14]),
-        reply_tokens=codec.unpack_tokens(row[15]),
-        logprobs=codec.unpack_logprobs(row[16]),
-        version=row[9],
-        finish=row[10],
-        scored=bool(row[11]),
+        prompt_tokens=codec.unpack_tokens(row["turn_prompt_tokens"]),
+        reply_tokens=codec.unpack_tokens(row["turn_reply_tokens"]),
+        logprobs=codec.unpack_logprobs(row["turn_logprobs"]),
+        version=row["turn_version"],
+        finish=row["turn_finish"],
+        scored=bool(row["turn_scored"]),
     )
     return Turn(
-        id=row[0],
-        session=row[1],
-        user=row[2],
-        group=row[3],
-        client=row[4],
-        declared=row[5],
-        done=bool(row[6]),
-        trainable=bool(row[7]),
-        at=row[8],
-        prompt=codec.prompt(codec.unpack_json(row[12])),
+        id=row["turn_id"],
+        session=row["turn_session"],
+        user=row["turn_user"],
+        group=row["turn_grp"],
+        client=row["turn_client"],
+        declared=row["turn_declared"],
+        done=bool(row["turn_done"]),
+        trainable=bool(row["turn_trainable"]),
+        at=row["turn_at"],
+        prompt=codec.prompt(codec.unpack_json(row["turn_prompt"])),
         completion=completion,
     )
 
 
-def to_feedback(row: Sequence[Any]) -> Feedback:
-    return Feedback(turn=row[0], score=row[1], hint=row[2], edit=row[3], source=row[4], at=row[5])
+def to_read_turn(row: Row) -> ReadTurn:
+    """A turn with its place, of a row that has a column ``seq`` too."""
+    return ReadTurn(seq=row["seq"], turn=decoded(to_turn, row, turn=row["turn_id"]))
+
+
+def feedback_row(feedback: Feedback) -> dict[str, Any]:
+    return {name: getattr(feedback, name) for name in ("turn", "score", "hint", "edit", "source", "at")}
+
+
+def to_feedback(row: Row) -> Feedback:
+    return Feedback(
+        turn=row["turn"],
+        score=row["score"],
+        hint=row["hint"],
+        edit=row["edit"],
+        source=row["source"],
+        at=row["at"],
+    )
 
 
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
@@ -135,36 +173,43 @@ def outcome_row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def to_outcome(row: Sequence[Any]) -> Outcome:
+def to_outcome(row: Row) -> Outcome:
     return Outcome(
-        turn=row[0],
-        session=row[1],
-        kind=row[2],
-        kind_reason=row[3],
-        confidence=row[4],
-        index=row[5],
-        parent=row[6],
-        next_state=codec.messages(codec.unpack_json(row[7])),
-        ended=row[8],
-        evidence=tuple(json.loads(row[9])),
-        at=row[10],
+        turn=row["outcome_turn"],
+        session=row["outcome_session"],
+        kind=row["outcome_kind"],
+        kind_reason=row["outcome_kind_reason"],
+        confidence=row["outcome_confidence"],
+        index=row["outcome_idx"],
+        parent=row["outcome_parent"],
+        next_state=codec.messages(codec.unpack_json(row["outcome_next_state"])),
+        ended=row["outcome_ended"],
+        evidence=tuple(json.loads(row["outcome_evidence"])),
+        at=row["outcome_at"],
     )
 
 
-def to_settled(row: Sequence[Any]) -> tuple[Turn, Outcome]:
-    """A turn and its outcome of a row with the columns of both, the outcome's first."""
-    return to_turn(row[11:]), to_outcome(row[:11])
+def recorded_row(recorded: ImportRecord) -> dict[str, Any]:
+    return {
+        "turn": recorded.turn,
+        "session": recorded.session,
+        "idx": recorded.index,
+        "kind": recorded.kind,
+        "next_state": codec.pack_json(codec.plain(recorded.next_state)),
+        "trainable": recorded.trainable,
+        "extra": codec.pack_json(recorded.extra),
+    }
 
 
-def to_recorded(row: Sequence[Any]) -> Recorded:
-    return Recorded(
-        turn=row[0],
-        session=row[1],
-        index=row[2],
-        kind=row[3],
-        next_state=codec.messages(codec.unpack_json(row[4])),
-        trainable=bool(row[5]),
-        extra=codec.unpack_json(row[6]),
+def to_recorded(row: Row) -> ImportRecord:
+    return ImportRecord(
+        turn=row["turn"],
+        session=row["session"],
+        index=row["idx"],
+        kind=row["kind"],
+        next_state=codec.messages(codec.unpack_json(row["next_state"])),
+        trainable=bool(row["trainable"]),
+        extra=codec.unpack_json(row["extra"]),
     )
 
 
@@ -183,32 +228,53 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def to_verdict(row: Sequence[Any]) -> Verdict:
+def to_verdict(row: Row) -> Verdict:
     return Verdict(
-        turn=row[0],
-        score=row[1],
-        source=row[2],
-        votes=tuple(json.loads(row[3])),
-        hints=codec.hints(json.loads(row[4])),
-        judge=row[5],
-        prompt_version=row[6],
-        seconds=row[7],
-        note=row[8],
-        at=row[9],
+        turn=row["verdict_turn"],
+        score=row["verdict_score"],
+        source=row["verdict_source"],
+        votes=tuple(json.loads(row["verdict_votes"])),
+        hints=codec.hints(json.loads(row["verdict_hints"])),
+        judge=row["verdict_judge"],
+        prompt_version=row["verdict_prompt_version"],
+        seconds=row["verdict_seconds"],
+        note=row["verdict_note"],
+        at=row["verdict_at"],
     )
 
 
-def to_version(row: Sequence[Any], root: Path) -> Version:
+def rules_of(hints: str) -> tuple[str, ...]:
+    """The rules among the hints of a verdict's row."""
+    return rules(codec.hints(json.loads(hints)))
+
+
+def to_version(row: Row, root: Path) -> Version:
     return Version(
-        number=row[0],
-        parent=row[1],
-        base=row[2],
-        adapter=str(root / row[3]) if row[3] else None,
-        step=row[4],
-        note=row[5],
-        at=row[6],
-        state=row[7],
+        number=row["number"],
+        parent=row["parent"],
+        base=row["base"],
+        adapter=_place(row["adapter"], root) if row["adapter"] else None,
+        step=row["step"],
+        note=row["note"],
+        origin=row["origin"],
+        source=row["source"],
+        request=row["request"],
+        at=row["at"],
+        state=row["state"],
     )
+
+
+def _place(adapter: str, root: Path) -> str:
+    """Where an adapter lies.
+
+    A run that was named by a relative path, such as ./runs/one, may have written runs/one/versions/000001, which began
+    at its working directory and not at the ledger's folder: it lies where the part after the folder's name leads.
+    """
+    place, parts = root / adapter, Path(adapter).parts
+    if root.name in parts and not place.exists():
+        inside = root.joinpath(*parts[parts.index(root.name) + 1 :])
+        return str(inside if inside.exists() else place)
+    return str(place)
 
 
 def _inside(adapter: str | None, root: Path) -> str | None:

@@ -95,4 +95,28 @@ MIGRATIONS: tuple[str, ...] = (
     DROP INDEX turns_session;
     CREATE INDEX turns_session ON turns (session, user, seq) WHERE session IS NOT NULL;
     """,
+    """
+    ALTER TABLE versions ADD COLUMN origin TEXT NOT NULL DEFAULT 'trained';
+    ALTER TABLE versions ADD COLUMN source TEXT;
+    ALTER TABLE versions ADD COLUMN request INTEGER;
+    UPDATE versions SET origin = 'rollback' WHERE note LIKE 'rollback from %';
+    UPDATE versions SET origin = 'checkpoint', source = substr(note, length('resumed from ') + 1)
+        WHERE note LIKE 'resumed from %';
+
+    ALTER TABLE requests RENAME TO old_requests;
+    CREATE TABLE requests (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, command TEXT NOT NULL, version INTEGER, turn TEXT,
+        reason TEXT NOT NULL, at REAL NOT NULL);
+    INSERT INTO requests
+        SELECT seq, CASE verb WHEN 'pin' THEN 'pin version' WHEN 'unpin' THEN 'unpin version' ELSE verb END,
+            coalesce(json_extract(argument, '$.to'), json_extract(argument, '$.version')),
+            json_extract(argument, '$.turn'), coalesce(json_extract(argument, '$.why'), 'on request'), at
+        FROM old_requests;
+    DROP TABLE old_requests;
+
+    ALTER TABLE rulings RENAME TO gate_decisions;
+    DROP INDEX rulings_version;
+    CREATE INDEX gate_decisions_version ON gate_decisions (version, seq);
+    ALTER TABLE verdicts RENAME COLUMN heard TO feedback_seen;
+    """,
 )

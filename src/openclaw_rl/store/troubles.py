@@ -1,4 +1,4 @@
-"""What sqlite and the file system say when they cannot, as errors of our own: what, where, and what to do."""
+"""Errors of sqlite and the file system as errors of our own: what, where, and what to do."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The record: one JSON line for each training sample and, after them, one for their step.
 
-It is derived from the ledger and can be deleted: it is then written again. Lines hold numbers and ids, nothing of what
-was said; a turn's id leads to its words (``openclaw-rl show turn ID``). A step's lines are written at once, its own
+It is derived from the ledger and can be deleted: it is then written again. Lines hold numbers and ids, nothing of a
+conversation; a turn's id leads to its words (``openclaw-rl show turn ID``). A step's lines are written at once, its own
 line last, so the newest step line says how far the record has come: what a crash left after it is cut off at the next
 start, and no step is ever there twice.
 """
@@ -45,11 +45,11 @@ class RecordLedger(Protocol):
     def verdict(self, turn: str) -> Verdict | None: ...
 
 
-# --- what a line says
+# --- the lines
 
 
 def sample_line(step: Step, turn: Turn, verdict: Verdict | None) -> dict[str, Json]:
-    """One training sample: whose it was, what was thought of it, with what it took part."""
+    """One training sample: its user, its verdict, with what it took part."""
     done = turn.completion
     return {
         "kind": "sample",
@@ -89,7 +89,7 @@ def _finite(values: Mapping[str, float | str]) -> dict[str, float | str | None]:
 # --- the file
 
 
-class Record:
+class RecordFile:
     """The file, opened where it is whole. ``last`` is the newest step in it, 0 before the first."""
 
     def __init__(self, path: Path, *, newest: int) -> None:
@@ -167,17 +167,17 @@ class Recorder:
     """Brings the record and the sinks up to the ledger's newest step.
 
     A sink gets a step once, after the record has it: a crash between the two costs a sink that step. A sink that fails
-    is given up and told of; training goes on.
+    is given up and shown in `status`; training goes on.
     """
 
     def __init__(self, ledger: RecordLedger, path: Path | None, sinks: Sequence[Sink] = ()) -> None:
         """``path`` None keeps no file; sinks then get the steps from now on."""
         self._ledger = ledger
         self._path = path
-        self._record: Record | None = None
+        self._record: RecordFile | None = None
         self._last: int | None = None
         self._sinks = list(sinks)
-        self.troubles: list[str] = []
+        self.failures: list[str] = []
 
     def catch_up(self) -> int:
         """Write the steps that are not written yet, some at a time; how many."""
@@ -203,7 +203,7 @@ class Recorder:
         newest = step.number if step else 0
         if self._path is None:
             return newest
-        self._record = Record(self._path, newest=newest)
+        self._record = RecordFile(self._path, newest=newest)
         return self._record.last
 
     def _write(self, step: Step) -> None:
@@ -220,13 +220,13 @@ class Recorder:
 
     def _give_up(self, sink: Sink, error: Exception) -> None:
         log.exception("sink %s failed and gets no more figures", sink.name)
-        self.troubles.append(f"sink {sink.name} failed and gets no more figures: {type(error).__name__}: {error}")
+        self.failures.append(f"sink {sink.name} failed and gets no more figures: {type(error).__name__}: {error}")
         self._sinks.remove(sink)
 
 
 def figures(step: Step, made: Version | None) -> dict[str, float]:
-    """What can be drawn of a step: its finite metrics, how long it took, how many samples, the version it made."""
-    drawn = {f"train/{name}": value for name, value in step.metrics.items() if math.isfinite(value)}
-    drawn |= {"train/seconds": step.seconds, "train/samples": float(len(step.turns))}
-    drawn |= {"train/skipped": float(step.skipped is not None)}
-    return drawn | ({"train/version": float(made.number)} if made else {})
+    """What can be plotted of a step: its finite metrics, how long it took, how many samples, the version it made."""
+    found = {f"train/{name}": value for name, value in step.metrics.items() if math.isfinite(value)}
+    found |= {"train/seconds": step.seconds, "train/samples": float(len(step.turns))}
+    found |= {"train/skipped": float(step.skipped is not None)}
+    return found | ({"train/version": float(made.number)} if made else {})

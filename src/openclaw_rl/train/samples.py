@@ -1,4 +1,4 @@
-"""From judged turns to samples: what trains, what is dropped and why, and each sample's scalar advantage. Pure."""
+"""From judged turns to samples: what trains, what is dropped and why, and each sample's advantage. Pure."""
 
 from __future__ import annotations
 
@@ -8,79 +8,89 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from openclaw_rl.train.sharing import Consent
-from openclaw_rl.types import Baseline, Drop, Outcome, Prompt, Sample, Turn, Verdict
+from openclaw_rl.train.consent import SHARE_ALL, Consent
+from openclaw_rl.types import Baseline, Drop, DropReason, Outcome, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
-EVERYTHING = Consent()
 _LEAST_URGENCY = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The dials that decide what a turn may teach. ``scalar`` and ``distil`` say which branches have a weight."""
+class SampleSettings:
+    """The settings that decide what a turn may teach.
 
-    scalar: bool = True
-    distil: bool = True
-    max_lag: int = 4
-    max_hints: int = 3
-    train_truncated: bool = False
-    advantage: Advantage = "baseline"
-    normalize: bool = False
-    decay: float = 0.95
-    remember: int = 0
+    ``policy_gradient`` and ``distillation`` say which terms of the loss have a weight.
+    """
+
+    policy_gradient: bool
+    distillation: bool
+    max_lag: int
+    max_hints: int
+    train_truncated: bool
+    advantage: Advantage
+    normalize: bool
+    decay: float
+    remember: int
     """for how many of a user's next turns a rule goes on teaching"""
-    share: str = "all"
+    share: str
     """whose rules teach where several people share the policy: all, none, or how many must have given the same"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class TrainingBatch:
     """Samples with their advantages, and the users' baselines after them."""
 
     samples: tuple[Sample, ...]
     baselines: Mapping[str, Baseline]
 
     @property
-    def silent(self) -> bool:
-        """Nothing to learn: every advantage is zero and there is no hint, so no optimiser step may be taken."""
+    def without_signal(self) -> bool:
+        """Whether every advantage is zero and there is no hint, so that no optimiser step may be taken."""
         return not any(sample.advantage or sample.teachers for sample in self.samples)
 
 
-def sift(
+def to_sample(
     turn: Turn,
     outcome: Outcome,
     verdict: Verdict,
     *,
     live: int,
-    rules: Rules,
+    settings: SampleSettings,
     recalled: Verdict | None = None,
-    consent: Consent = EVERYTHING,
+    consent: Consent = SHARE_ALL,
 ) -> Sample | Drop:
     """The sample that a judged turn gives, its ``advantage`` still the plain score; or the reason why it gives none.
 
     ``recalled`` is the verdict of an earlier turn of the same user, whose rules teach in place of this one's.
     ``consent`` says which rules may teach where several people share the policy.
     """
-    reason = _unfit(turn, outcome, live=live, rules=rules)
-    if reason:
-        return Drop(turn=turn.id, stage="train", reason=reason[0], detail=reason[1])
+    unfit = _unfit(turn, outcome, live=live, settings=settings)
+    if unfit:
+        return _drop(turn, *unfit)
+    given = (recalled or verdict).rules
+    shared = [rule for rule in given if consent.allows(rule, turn.user)]
+    teachers = _teachers(turn.prompt, shared, settings)
+    score = _score(verdict) if settings.policy_gradient else None
+    greedy = score is not None and turn.completion.sampling.greedy
+    if not teachers and (score is None or greedy):
+        if greedy:
+            return _drop(turn, "greedy", "sampled without chance: nothing to explore")
+        if len(shared) < len(given) and settings.distillation:
+            return _drop(turn, "not shared", consent.detail)
+        return _drop(turn, "no signal", _why_no_signal(verdict, settings))
+    source = recalled.turn if recalled and teachers else None
+    return _sample(turn, outcome, score=None if greedy else score, teachers=teachers, recalled=source)
+
+
+def _drop(turn: Turn, reason: DropReason, detail: str) -> Drop:
+    return Drop(turn=turn.id, stage="train", reason=reason, detail=detail)
+
+
+def _sample(
+    turn: Turn, outcome: Outcome, *, score: float | None, teachers: tuple[Prompt, ...], recalled: str | None
+) -> Sample:
     done = turn.completion
-    said = (recalled or verdict).rules
-    shared = [rule for rule in said if consent.allows(rule, turn.user)]
-    teachers = _teachers(turn.prompt, shared, rules)
-    score = _scalar(verdict) if rules.scalar else None
-    if score is not None and done.sampling.greedy:
-        if not teachers:
-            return Drop(
-                turn=turn.id, stage="train", reason="greedy", detail="sampled without chance: nothing to explore"
-            )
-        score = None
-    if score is None and not teachers and len(shared) < len(said) and rules.distil:
-        return Drop(turn=turn.id, stage="train", reason="not shared", detail=consent.detail)
-    if score is None and not teachers:
-        return Drop(turn=turn.id, stage="train", reason="no signal", detail=_why_silent(verdict, rules))
     return Sample(
         turn=turn.id,
         user=turn.user,
@@ -92,13 +102,13 @@ def sift(
         mask=(True,) * len(done.reply_tokens),
         advantage=score,
         teachers=teachers,
-        recalled=recalled.turn if recalled and teachers else None,
+        recalled=recalled,
         temperature=done.sampling.temperature,
         version=done.version,
     )
 
 
-def _unfit(turn: Turn, outcome: Outcome, *, live: int, rules: Rules) -> tuple[str, str] | None:
+def _unfit(turn: Turn, outcome: Outcome, *, live: int, settings: SampleSettings) -> tuple[DropReason, str] | None:
     done = turn.completion
     if outcome.kind == "side":
         return "side turn", outcome.kind_reason
@@ -108,61 +118,64 @@ def _unfit(turn: Turn, outcome: Outcome, *, live: int, rules: Rules) -> tuple[st
         return "aborted", "the caller left before the end"
     if not done.reply_tokens:
         return "empty reply", "no token was sampled"
-    if done.finish == "length" and not rules.train_truncated:
+    if done.finish == "length" and not settings.train_truncated:
         return "cut off", "the reply ran into its token limit; train.train_truncated = true would keep it"
-    if live - done.version > rules.max_lag:
-        return "stale", f"sampled by version {done.version}, live is {live}, train.max_lag is {rules.max_lag}"
+    if live - done.version > settings.max_lag:
+        return "stale", f"sampled by version {done.version}, live is {live}, train.max_lag is {settings.max_lag}"
     return None
 
 
-def _teachers(prompt: Prompt, said: Sequence[str], rules: Rules) -> tuple[Prompt, ...]:
-    return tuple(prompt.hinted(text) for text in said[: rules.max_hints]) if rules.distil else ()
+def _teachers(prompt: Prompt, rules: Sequence[str], settings: SampleSettings) -> tuple[Prompt, ...]:
+    return tuple(prompt.hinted(rule) for rule in rules[: settings.max_hints]) if settings.distillation else ()
 
 
-def _scalar(verdict: Verdict) -> float | None:
-    """A judge's 0 is "ambiguous" and teaches nothing; a world's 0 is a reward like any other."""
+def _score(verdict: Verdict) -> float | None:
+    """A judge's 0 is "ambiguous" and teaches nothing; an environment's 0 is a reward like any other."""
     if verdict.score == 0 and verdict.source != "environment":
         return None
     return verdict.score
 
 
-def _why_silent(verdict: Verdict, rules: Rules) -> str:
-    if verdict.hints and not rules.distil:
-        return "it has hints, but train.w_opd is 0"
-    if verdict.score is not None and not rules.scalar:
-        return "it has a score, but train.w_rl is 0"
-    said = "no opinion" if verdict.score is None else f"score {verdict.score:g}"
-    return f"{said}, no rule to distil"
+def _why_no_signal(verdict: Verdict, settings: SampleSettings) -> str:
+    if verdict.hints and not settings.distillation:
+        return "it has hints, but train.loss.w_opd is 0"
+    if verdict.score is not None and not settings.policy_gradient:
+        return "it has a score, but train.loss.w_rl is 0"
+    score = "no opinion" if verdict.score is None else f"score {verdict.score:g}"
+    return f"{score}, no rule to distil"
 
 
-def assemble(samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], rules: Rules) -> Batch:
+def with_advantages(
+    samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], settings: SampleSettings
+) -> TrainingBatch:
     """Turn the plain scores into advantages, reading each user's baseline before it is updated."""
     after = dict(baselines)
-    if rules.advantage == "group":
-        return Batch(samples=_against_group(samples, normalize=rules.normalize), baselines=after)
+    if settings.advantage == "group":
+        return TrainingBatch(samples=_group_advantages(samples, normalize=settings.normalize), baselines=after)
     done = []
     for sample in samples:
         if sample.advantage is None:
             done.append(sample)
             continue
         score, before = sample.advantage, after.get(sample.user, Baseline())
-        after[sample.user] = before.after(score, decay=rules.decay)
-        advantage = score - before.mean if rules.advantage == "baseline" else score
-        done.append(replace(sample, advantage=advantage, urgency=_urgency(before.content) if rules.remember else 1.0))
-    return Batch(samples=tuple(done), baselines=after)
+        after[sample.user] = before.after(score, decay=settings.decay)
+        advantage = score - before.mean if settings.advantage == "baseline" else score
+        urgency = _urgency(before.satisfaction) if settings.remember else 1.0
+        done.append(replace(sample, advantage=advantage, urgency=urgency))
+    return TrainingBatch(samples=tuple(done), baselines=after)
 
 
-def _urgency(content: float) -> float:
-    """How much is left to learn from somebody whose scores have been about ``content`` (-1 .. 1) of late.
+def _urgency(satisfaction: float) -> float:
+    """How much is left to learn from a user whose mean score of late is ``satisfaction`` (-1 .. 1).
 
-    All while at most half of the replies are as wished, and ever less from there on (the square of what is missing):
-    a rule that goes on teaching would otherwise move the weights as far by each content turn as by each complaint.
+    All while at most half of the replies meet the preference, and ever less from there on (the square of what is
+    missing): a rule that goes on teaching would otherwise move the weights as far by each good turn as by each bad one.
     """
-    return max(_LEAST_URGENCY, (1.0 - max(content, 0.0)) ** 2)
+    return max(_LEAST_URGENCY, (1.0 - max(satisfaction, 0.0)) ** 2)
 
 
-def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:
-    """A group is of one user: nobody's scores are measured against those of somebody else who took its name."""
+def _group_advantages(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sample, ...]:
+    """A group is of one user: no score is measured against those of another user who took its name."""
     scores: dict[tuple[str, str], list[float]] = defaultdict(list)
     for sample in samples:
         if sample.advantage is not None:
@@ -179,7 +192,7 @@ def _against_group(samples: Sequence[Sample], *, normalize: bool) -> tuple[Sampl
     return tuple(done)
 
 
-def ready(
+def step_due(
     waiting: int,
     *,
     oldest: float | None,
@@ -189,14 +202,14 @@ def ready(
     max_wait: float,
     idle: float,
 ) -> bool:
-    """Is it time for a step? When a batch is full, the oldest has waited long enough, or nobody is talking."""
+    """Whether it is time for a step: a batch is full, the oldest has waited long enough, or no request comes."""
     if waiting == 0 or oldest is None:
         return False
     quiet = last_turn is not None and now - last_turn >= idle
     return waiting >= batch_size or now - oldest >= max_wait or quiet
 
 
-def due(
+def next_batch(
     waiting: Sequence[tuple[Sample, float]],
     *,
     last_turn: float | None,
@@ -209,12 +222,12 @@ def due(
 ) -> list[Sample]:
     """The samples of the next step; none while it is not time. ``waiting`` has each with the time of its verdict.
 
-    ``grouped`` keeps the plays of a group in one step, so that each is measured against all of them. The groups named
-    in ``partial`` still miss plays or verdicts: they wait, until the oldest has waited too long or nobody plays.
+    ``grouped`` keeps the episodes of a group in one step, so that each is measured against all of them. The groups in
+    ``partial`` still miss episodes or verdicts: they wait, until the oldest has waited too long or no episode runs.
     """
-    whole = [sample for sample, _ in waiting if task_of(sample) not in partial]
+    whole = [sample for sample, _ in waiting if task_group(sample) not in partial]
     oldest = min((at for _, at in waiting), default=None)
-    late = ready(
+    late = step_due(
         len(waiting),
         oldest=oldest,
         last_turn=last_turn,
@@ -229,8 +242,8 @@ def due(
     return _whole_groups(pool, batch_size) if grouped else pool[:batch_size]
 
 
-def task_of(sample: Sample) -> tuple[str, str] | None:
-    """The user and the group that a sample's play belongs to, whatever its step in it; None for one of no group."""
+def task_group(sample: Sample) -> tuple[str, str] | None:
+    """The user and the group that a sample's episode belongs to; None for one of no group."""
     return (sample.user, sample.group.rpartition("/")[0]) if sample.group else None
 
 
@@ -240,7 +253,7 @@ def _whole_groups(pool: Sequence[Sample], batch_size: int) -> list[Sample]:
     for first in pool:
         if len(chosen) >= batch_size:
             break
-        group = task_of(first)
-        mates = [first] if group is None else [mate for mate in pool if task_of(mate) == group]
-        chosen |= {mate.turn: mate for mate in mates}
+        group = task_group(first)
+        peers = [first] if group is None else [peer for peer in pool if task_group(peer) == group]
+        chosen |= {peer.turn: peer for peer in peers}
     return list(chosen.values())

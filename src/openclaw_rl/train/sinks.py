@@ -1,4 +1,4 @@
-"""Figures of each step for TensorBoard, trackio or Weights & Biases, where installed and asked for (``run.sinks``)."""
+"""Figures of each step for TensorBoard, trackio or Weights & Biases, where installed and set (``run.sinks``)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class WandB:
 
 
 def _name(run: Path) -> str:
-    """The run directory's name, told apart from others of the same name; the same after a restart."""
+    """The run directory's name, unlike others of the same name; the same after a restart."""
     return f"{run.name}-{hashlib.sha256(str(run).encode()).hexdigest()[:8]}"
 
 
@@ -76,7 +76,7 @@ SINKS: Mapping[str, Callable[[Path], Sink]] = MappingProxyType(
 )
 
 
-class Late:
+class LazySink:
     """A sink that is opened with its first figures, so that a service elsewhere holds up no start."""
 
     def __init__(self, name: str, run: Path) -> None:
@@ -94,9 +94,9 @@ class Late:
             self._sink.close()
 
 
-def ready(names: Sequence[str], run: Path) -> tuple[Sink, ...]:
+def open_sinks(names: Sequence[str], run: Path) -> tuple[Sink, ...]:
     """The sinks of these names; raises MissingExtra at once for one whose package is not installed."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise MissingExtra(name, name)
-    return tuple(Late(name, run) for name in names)
+    return tuple(LazySink(name, run) for name in names)

@@ -1,0 +1,1 @@
+"""Wiring: config in, running loops out."""

@@ -1,0 +1,362 @@
+"""Config in, running loops out: the only place that wires.
+
+    App(config)                    every loop in this process
+    App(config, loops=("judge",))  one of them; others may run elsewhere on the same ledger
+
+Each loop has its own connection to the ledger and is its own writer there. Serving listens before the model is loaded:
+requests that come early are held, not refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from openclaw_rl import config as settings
+from openclaw_rl import plugins
+from openclaw_rl.app import address
+from openclaw_rl.app.address import ServerAddress
+from openclaw_rl.app.checks import refuse_unworkable
+from openclaw_rl.app.factories import (
+    build_generation,
+    build_limits,
+    build_people,
+    build_policy,
+    build_recording,
+    build_sample_settings,
+    build_trainer,
+    default_sampling,
+    gate_limits,
+    sharing_note,
+)
+from openclaw_rl.app.judges import build_judge, judge_loop_settings
+from openclaw_rl.app.runner import LoopRunner, drain
+from openclaw_rl.config import Config
+from openclaw_rl.errors import BackendDown
+from openclaw_rl.ports import Gate, Generate, LiveMonitor, Loop, Policy, ReportsOutage, Stream
+from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, LedgerWriter, ServeLedger, TrainLedger, Writer
+from openclaw_rl.train.records import Recorder
+from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
+from openclaw_rl.versions import LiveVersions, RetentionPolicy
+
+if TYPE_CHECKING:
+    from openclaw_rl.gate.candidates import LazyPolicy
+    from openclaw_rl.serve.rules import AccessRules
+
+log = logging.getLogger(__name__)
+L = TypeVar("L", bound=LedgerWriter)
+
+LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
+
+
+def ledger_path(config: Config) -> Path:
+    """Where the run's ledger lies."""
+    return config.run.dir / "ledger.db"
+
+
+def full_batches_only(config: Config) -> Config:
+    """The same settings, but a step waits for a full batch, however long, so that no clock decides anything."""
+    train = config.train.model_copy(update={"max_wait": math.inf, "idle_wait": math.inf})
+    return config.model_copy(update={"train": train})
+
+
+class App:
+    """The parts of one process, built but not started."""
+
+    def __init__(self, config: Config, *, loops: Sequence[Writer] = LOOPS, policy: bool = False) -> None:
+        """``policy`` True builds one even if no loop needs it."""
+        refuse_unworkable(config, loops)
+        self.config = config
+        self.names = tuple(loops)
+        self.policy = build_policy(config) if policy or self._needs_policy() else None
+        self.trainer = build_trainer(config) if "train" in loops else None
+        self.ready = asyncio.Event()
+        self._ledgers: dict[str, LedgerWriter] = {}
+        self._env_key: str | None = None
+        self._recorder: Recorder | None = None
+        self._gate_policy: LazyPolicy | None = None
+        self.api: Any = None
+        try:
+            self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
+            if "serve" in loops:
+                self.api = self._build_api()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def shared(self) -> str | None:
+        """What the people who have a key share, shown at the start; None where there is nobody to share with."""
+        return sharing_note(self.config)
+
+    def _needs_policy(self) -> bool:
+        return "serve" in self.names or ("judge" in self.names and self.config.judge.llm.model == "policy")
+
+    def _build_loop(self, name: str) -> Loop:
+        builders: Mapping[str, Callable[[], Loop]] = {
+            "serve": self._serve_loop,
+            "collect": self._collect_loop,
+            "judge": self._judge_loop,
+            "train": self._train_loop,
+        }
+        return builders[name]()
+
+    def _opened(self, ledger: L) -> L:
+        self._ledgers[str(ledger.writer)] = ledger
+        return ledger
+
+    def _serve_loop(self) -> Loop:
+        from openclaw_rl.serve.loop import ServeLoop
+
+        assert self.policy is not None
+        self._turns = self._opened(ServeLedger(ledger_path(self.config), sync=self.config.store.sync))
+        return ServeLoop(self.policy, LiveVersions(self._turns), alarms=self._storage_alarms)
+
+    def _storage_alarms(self) -> list[dict[str, Any]]:
+        return self.api.state.server.answerer.recorder.alarms() if self.api is not None else []
+
+    def _collect_loop(self) -> Loop:
+        from openclaw_rl.collect.loop import CollectLoop
+
+        ledger = self._opened(CollectLedger(ledger_path(self.config)))
+        return CollectLoop(ledger, session_idle=self.config.collect.session_idle)
+
+    def _judge_loop(self) -> Loop:
+        from openclaw_rl.judge.loop import JudgeLoop
+
+        ledger = self._opened(JudgeLedger(ledger_path(self.config)))
+        return JudgeLoop(ledger, build_judge(self.config, self.policy), judge_loop_settings(self.config))
+
+    def _train_loop(self) -> Loop:
+        from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
+        from openclaw_rl.train.queue import QueueSettings
+        from openclaw_rl.train.startup import RunOrigin
+
+        ledger = self._opened(TrainLedger(ledger_path(self.config), sync=self.config.store.sync))
+        assert self.trainer is not None
+        train = self.config.train
+        return TrainLoop(
+            ledger,
+            self.trainer,
+            origin=RunOrigin(
+                base=self.config.policy.model,
+                directory=train.save_dir or self.config.run.dir / "versions",
+                resume=train.resume,
+            ),
+            samples=build_sample_settings(self.config),
+            queue=QueueSettings(
+                batch_size=train.batch_size,
+                max_wait=train.max_wait,
+                idle=train.idle_wait,
+                group_size=train.num_rollouts_per_prompt,
+                people=build_people(self.config) if train.share != "all" else (),
+            ),
+            review=Review(gate=self._gate(ledger), monitor=self._monitor(ledger), retry=self.config.gate.retry),
+            housekeeping=Housekeeping(
+                retain=RetentionPolicy(keep=train.keep, interval=train.save_interval),
+                recorder=self._keep_records(ledger),
+            ),
+            pause_after=train.alarms.pause_after,
+        )
+
+    def _gate(self, ledger: LedgerReader) -> Gate | None:
+        """The gate, with the policy of this process, or one of its own where the process has none."""
+        from openclaw_rl.gate.candidates import LazyPolicy
+        from openclaw_rl.gate.examination import VersionGate
+        from openclaw_rl.judge.rules import reaction_of
+
+        settings = self.config.gate
+        if settings.mode == "off":
+            log.warning("gate.mode is off: every version is served unexamined")
+            return None
+        self._gate_policy = None if self.policy is not None else LazyPolicy(lambda: build_policy(self.config))
+        return VersionGate(
+            ledger,
+            self._gate_policy or self._borrow,
+            limits=gate_limits(self.config),
+            sampling=default_sampling(self.config),
+            user_score=lambda case: reaction_of(case).score,
+            probes=settings.probes,
+            replays=settings.replays,
+            tokens=settings.tokens,
+        )
+
+    async def _borrow(self) -> Policy:
+        assert self.policy is not None
+        return self.policy
+
+    def _monitor(self, ledger: LedgerReader) -> LiveMonitor | None:
+        from openclaw_rl.gate.monitor import VersionMonitor
+        from openclaw_rl.gate.regression import MonitorRules
+
+        settings = self.config.monitor
+        rules = MonitorRules(**settings.model_dump(exclude={"mode"}))
+        return VersionMonitor(ledger, rules=rules) if settings.mode == "on" else None
+
+    def _keep_records(self, ledger: LedgerReader) -> Recorder:
+        from openclaw_rl.train.sinks import open_sinks
+
+        run = self.config.run
+        path = run.dir / "record.jsonl" if run.record else None
+        self._recorder = Recorder(ledger, path, open_sinks(run.sinks, run.dir))
+        return self._recorder
+
+    def _build_api(self) -> Any:
+        from openclaw_rl.serve.api import build_app
+
+        assert self.policy is not None
+        return build_app(
+            policy=self.policy,
+            ledger=self._turns,
+            access=self._access(),
+            limits=build_limits(self.config),
+            generation=build_generation(self.config, self.policy, when_ready(self.ready, self._generate())),
+            recording=build_recording(self.config),
+            health=self._health,
+        )
+
+    def _access(self) -> AccessRules:
+        from openclaw_rl.serve.rules import AccessRules
+
+        serve = self.config.serve
+        keys = settings.api_keys(self.config)
+        refuse_open_listener(serve.host, keys)
+        own = {}
+        if self.config.env.type:  # the environments of this process need a key like everybody
+            self._env_key = secrets.token_urlsafe(32)
+            own = {self._env_key: f"{ENVIRONMENT}{self.config.env.type}"}
+        return AccessRules(keys=keys, own_keys=own, cors_origins=serve.cors_origins)
+
+    def _health(self) -> dict[str, Any]:
+        """Whether the model is loaded, and what else makes this server unfit for requests."""
+        outage = self.policy.outage if isinstance(self.policy, ReportsOutage) else None
+        down = self._turns.trouble
+        reasons = [outage] if outage else []
+        if down:
+            reasons.append(f"the ledger cannot be written: {down.why}; {down.remedy}")
+        return {"ready": self.ready.is_set(), "reasons": reasons}
+
+    def _generate(self) -> Generate:
+        path = self.config.policy.generate
+        return plugins.resolve("generate", path) if path else generate_directly
+
+    # --- running ---
+
+    @contextlib.asynccontextmanager
+    async def started(self) -> AsyncIterator[None]:
+        """The policy ready inside, everything given back after; nobody waits for the trainer, which its loop starts."""
+        try:
+            if self.policy is not None:
+                await self.policy.start()
+            if "serve" in self.loops:
+                await self.loops["serve"].tick()  # the first request is answered by the live version already
+            self.ready.set()
+            yield
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        for part in (self.trainer, self.policy, self._gate_policy):
+            if part is not None:
+                await part.stop()
+        if self._recorder is not None:
+            await asyncio.to_thread(self._recorder.close)
+        self.close()
+
+    def close(self) -> None:
+        """Let the ledger go. Safe to call twice."""
+        for ledger in self._ledgers.values():
+            ledger.close()
+
+    async def tick(self) -> int:
+        """One tick of every loop, in the order of the line; how much moved. For tests and `--once`."""
+        return sum([await loop.tick() for loop in self.loops.values()])
+
+    async def finish(self) -> int:
+        """Tick until nothing moves any more."""
+        return await drain(list(self.loops.values()))
+
+    @classmethod
+    def without_waiting(cls, config: Config, *, loops: Sequence[Writer]) -> App:
+        """An app that does not wait for a batch to fill: for `--once`, which trains what is there and ends."""
+        train = config.train.model_copy(update={"max_wait": 0.0})
+        return cls(config.model_copy(update={"train": train}), loops=loops)
+
+    async def run(self, stop: asyncio.Event, *, listening: Callable[[str], None] = lambda _: None) -> None:
+        """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back."""
+        server = await self._listen(listening) if self.api is not None else None
+        try:
+            async with self.started(), self._env_loops(server) as env_loops, asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(self._runner(*named).run(stop)) for named in (self.loops | env_loops).items()
+                ]
+                await stop.wait()
+                await self._stop_listening(server)
+                await asyncio.wait(tasks, timeout=self.config.run.drain)
+                for task in tasks:  # a step or a judgement under way costs nothing: it is done again
+                    task.cancel()
+        finally:
+            await self._stop_listening(server)
+
+    def _runner(self, name: str, loop: Loop) -> LoopRunner:
+        health = self._ledgers.get(name) or self._turns
+        return LoopRunner(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
+
+    @contextlib.asynccontextmanager
+    async def _env_loops(self, server: HttpServer | None) -> AsyncIterator[dict[str, Loop]]:
+        if server is None or self.config.env.type is None:
+            yield {}
+            return
+        from openclaw_rl.app.environments import running_episodes
+
+        async with running_episodes(self.config, self._turns, url=server.url, key=self._env_key) as loop:
+            yield {"episodes": loop}
+
+    async def _listen(self, listening: Callable[[str], None]) -> HttpServer:
+        serve = self.config.serve
+        listener = bind(serve.host, serve.port)
+        limits = build_limits(self.config)
+        server = HttpServer(
+            self.api,
+            listener,
+            grace=self.config.run.drain,
+            head_seconds=limits.read_seconds,
+            head_bytes=limits.header_bytes,
+        )
+        await server.begin()
+        host, port = listener.getsockname()[:2]
+        model = self.api.state.server.model_name
+        address.write(self.config.run.dir, ServerAddress.of(host, port, model=model))
+        listening(server.url)
+        return server
+
+    async def _stop_listening(self, server: HttpServer | None) -> None:
+        """Safe to call twice."""
+        if server is not None:
+            address.remove(self.config.run.dir)
+            await server.end()
+
+
+def generate_directly(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
+    """Ask the policy as it is."""
+    return policy.generate(prompt, sampling, version=version)
+
+
+def when_ready(ready: asyncio.Event, generate: Generate) -> Generate:
+    """Until the model is loaded, say "not yet" in the way that makes the API hold the request."""
+
+    async def not_yet() -> Stream:
+        raise BackendDown("the model is still being loaded", retry_after=0.2)
+        yield  # makes this a stream, so that it fails where a stream is first read
+
+    def waiting(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
+        return generate(policy, prompt, sampling, version=version) if ready.is_set() else not_yet()
+
+    return waiting

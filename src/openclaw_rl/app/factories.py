@@ -1,0 +1,198 @@
+"""From settings to the parts that they name: a policy, a trainer, and the rules each loop works by."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+from openclaw_rl import config as settings
+from openclaw_rl import plugins
+from openclaw_rl.config import Config
+from openclaw_rl.ports import Generate, Policy, Trainer
+from openclaw_rl.types import Sampling, environment_of
+
+if TYPE_CHECKING:
+    from openclaw_rl.serve.limits import RequestLimits
+    from openclaw_rl.serve.rules import GenerationRules, RecordingRules
+    from openclaw_rl.train.samples import SampleSettings
+
+_LEARNS_FROM: Final = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
+"""scores and hints, for methods where weights have no say; as `losses.needs`, which wants torch"""
+_HEADER_BYTES: Final = 64 * 2**10
+"""of a request: what other servers take"""
+_DEPTH: Final = 64
+"""of a request's JSON: no client nests deeper, and a parser needs a bound"""
+_KEEPALIVE_SECONDS: Final = 10.0
+"""between comments on a silent stream: proxies close one after 30 to 60"""
+
+
+def policy_arguments(config: Config) -> dict[str, Any]:
+    """What a policy is offered; it takes what it names."""
+    policy = config.policy
+    return {
+        "model": policy.model,
+        "cache_dir": settings.cache_dir(),
+        "device": policy.device,
+        "dtype": policy.dtype,
+        "context": policy.context,
+        "max_batch": policy.max_batch,
+        "cache_tokens": policy.cache_tokens,
+        "chat_template": _template(config),
+        "tool_format": None if policy.tool_format == "auto" else policy.tool_format,
+    }
+
+
+def build_policy(config: Config) -> Policy:
+    """The policy that ``policy.backend`` names."""
+    policy = config.policy
+    offered = policy_arguments(config)
+    built: Policy = plugins.build("policy", policy.backend, offered=offered, options=policy.options)
+    return built
+
+
+def _template(config: Config) -> str | None:
+    return str(config.policy.chat_template) if config.policy.chat_template else None
+
+
+@contextlib.asynccontextmanager
+async def running_policy(config: Config) -> AsyncIterator[Policy]:
+    """The same, started, for as long as it is needed."""
+    policy = build_policy(config)
+    await policy.start()
+    try:
+        yield policy
+    finally:
+        await policy.stop()
+
+
+def trainer_arguments(config: Config) -> dict[str, Any]:
+    """What a trainer is offered; it takes what it names."""
+    train, policy = config.train, config.policy
+    return {
+        **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "options", "backend"}),
+        **train.loss.model_dump(exclude={"custom"}),
+        **train.optim.model_dump(),
+        **train.local.model_dump(),
+        "model": policy.model,
+        "cache_dir": settings.cache_dir(),
+        "dtype": policy.dtype,
+        "chat_template": _template(config),
+        "max_hints": config.judge.max_hints,
+        "seed": config.run.seed,
+        "loss": train.loss.custom,
+        "lr": train.learning_rate,
+        "gap_alarm": train.alarms.gap,
+        "ess_alarm": train.alarms.ess,
+        "norm_alarm": train.alarms.norm,
+        "pause_after": train.alarms.pause_after,
+        "lora": train.lora.enabled,
+        "lora_rank": train.lora.rank,
+        "lora_alpha": train.lora.alpha,
+        "lora_dropout": train.lora.dropout,
+        "lora_targets": train.lora.targets,
+    }
+
+
+def build_trainer(config: Config) -> Trainer:
+    """The trainer that ``train.backend`` names."""
+    train = config.train
+    offered = trainer_arguments(config)
+    built: Trainer = plugins.build("trainer", train.backend, offered=offered, options=train.options)
+    return built
+
+
+def build_limits(config: Config) -> RequestLimits:
+    """What one request and one key may take."""
+    from openclaw_rl.serve.limits import RequestLimits
+
+    limits = config.serve.limits
+    return RequestLimits(
+        body_bytes=int(limits.body_mb * 2**20),
+        header_bytes=_HEADER_BYTES,
+        messages=limits.messages,
+        values=max(200_000, 50 * limits.messages),
+        depth=_DEPTH,
+        streams_per_key=limits.streams_per_key,
+        queue_per_key=limits.queue,
+        hold_seconds=limits.hold_seconds,
+        keepalive_seconds=_KEEPALIVE_SECONDS,
+        read_seconds=limits.body_seconds,
+        send_seconds=limits.write_seconds,
+    )
+
+
+def build_generation(config: Config, policy: Policy, generate: Generate | None) -> GenerationRules:
+    """How a request becomes a reply. Clients come with model names of their own, so any is answered."""
+    from openclaw_rl.serve.rules import GenerationRules
+
+    return GenerationRules(
+        model_name=config.serve.model_name or policy.name,
+        any_model=True,
+        defaults=default_sampling(config),
+        reasoning="tags",
+        generate=generate,
+    )
+
+
+def build_recording(config: Config) -> RecordingRules:
+    """What is kept of an answered turn."""
+    from openclaw_rl.serve.redact import patterns
+    from openclaw_rl.serve.rules import RecordingRules
+
+    serve = config.serve
+    return RecordingRules(
+        intercept=serve.intercept,
+        redact=patterns if serve.redact else None,
+        store_optouts=serve.store_optouts,
+        optout_users=serve.no_train_users,
+    )
+
+
+def default_sampling(config: Config) -> Sampling:
+    """How replies are sampled where a request does not say."""
+    return Sampling(**config.policy.sampling.model_dump())
+
+
+def gate_limits(config: Config) -> Any:
+    """What the gate tolerates."""
+    from openclaw_rl.gate.checks import GateLimits
+
+    return GateLimits(**config.gate.limits.model_dump())
+
+
+def build_sample_settings(config: Config) -> SampleSettings:
+    """What a turn may teach, from the settings."""
+    from openclaw_rl.train.samples import SampleSettings
+
+    train = config.train
+    score, hints = _LEARNS_FROM.get(train.method, (train.loss.w_rl > 0, train.loss.w_opd > 0))
+    return SampleSettings(
+        policy_gradient=score or train.loss.custom is not None,  # a loss of the user's own is given everything
+        distillation=hints or train.loss.custom is not None,
+        max_lag=train.max_lag,
+        max_hints=config.judge.max_hints,
+        train_truncated=train.train_truncated,
+        advantage=train.advantage,
+        normalize=train.normalize,
+        decay=train.baseline_decay,
+        remember=train.remember,
+        share=train.share,
+    )
+
+
+def build_people(config: Config) -> frozenset[str]:
+    """The users who have a key and share the policy; environments are none."""
+    return frozenset(user for user in settings.api_keys(config).values() if environment_of(user) is None)
+
+
+def sharing_note(config: Config) -> str | None:
+    """What the people who have a key share, in one line; None where there is nobody to share with."""
+    people, share = len(build_people(config)), config.train.share
+    if people < 2:
+        return None
+    rules = {
+        "all": "rules of each teach it",
+        "none": 'rules of nobody teach it (train.share = "all", or a number, lets them)',
+    }.get(share, f"a rule teaches it once {share} of them have given the same")
+    return f"{people} people share one policy: scores of each train it, {rules}"

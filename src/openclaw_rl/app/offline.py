@@ -1,0 +1,132 @@
+"""Training from recorded conversations: read, judge and train until nothing is left, then end.
+
+A file is read a batch at a time and each batch is trained before the next is read: the log-probs of a recorded reply
+are those of the version that is live when it is read, so they must not be many versions old when it trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openclaw_rl.app.application import App, full_batches_only, ledger_path
+from openclaw_rl.config import Config
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.ports import Policy
+from openclaw_rl.store import ImportLedger
+from openclaw_rl.train.loop import TrainLoop
+from openclaw_rl.versions import LiveVersions
+from openclaw_rl.views.transcripts import ImportReport, import_file
+
+WriteLine = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Summary:
+    """What came of the files: what was read of each, the steps taken, the version that is live at the end.
+
+    ``waiting`` turns are not judged or trained yet; the gate has not ruled on version ``undecided`` yet, if any.
+    """
+
+    reports: dict[Path, ImportReport] = field(default_factory=dict)
+    steps: int = 0
+    trained: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    live: int = 0
+    undecided: int | None = None
+    waiting: int = 0
+    paused: str | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of it was read, judged, trained or dropped, and the last version decided about."""
+        refused = any(report.refused for report in self.reports.values())
+        return not (refused or self.waiting or self.undecided)
+
+
+async def train_from(config: Config, files: Sequence[Path], *, user: str = "default", progress: WriteLine) -> Summary:
+    """Take the conversations in ``files`` through every loop; ``progress`` gets a line for each file and each step.
+
+    What the ledger knows already is not read again, and a turn that has trained does not train again: the same call
+    twice trains nothing the second time, and one that was interrupted is gone on with.
+    """
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(f"train.data: there is no file {file}", remedy="give the path of a JSON or JSONL file")
+    app = App(full_batches_only(config), loops=("collect", "judge", "train"), policy=True)
+    async with app.started():
+        with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
+            assert app.policy is not None
+            return await _Pipeline(app, app.policy, ledger, user, progress).take(files)
+
+
+class _Pipeline:
+    """From a file to a version, a batch at a time."""
+
+    def __init__(self, app: App, policy: Policy, ledger: ImportLedger, user: str, progress: WriteLine) -> None:
+        self._app, self._policy, self._ledger = app, policy, ledger
+        self._versions = LiveVersions(ledger)
+        self._user, self._progress = user, progress
+        last = ledger.last_step()
+        self._reported = last.number if last else 0
+        self._read = 0
+        self._summary = Summary()
+        self._dropped = ledger.drop_counts()
+
+    async def take(self, files: Sequence[Path]) -> Summary:
+        await self._work()  # what an earlier run left, and the first version
+        for file in files:
+            self._read = 0
+            await self._up_to_date()
+            report = await import_file(self._ledger, file, self._policy, user=self._user, progress=self._after)
+            self._summary.reports[file] = report
+            self._progress(
+                f"{file}: {report.turns} turns taken, {report.known} known already, {len(report.refused)} refused"
+            )
+            for fault in report.refused:
+                self._progress(f"refused {fault}")
+        train = self._app.loops["train"]
+        assert isinstance(train, TrainLoop)
+        train.hurry()
+        await self._work()
+        return self._end()
+
+    async def _after(self, report: ImportReport) -> None:
+        if report.turns - self._read >= self._app.config.train.batch_size:
+            self._read = report.turns
+            await self._work()
+            await self._up_to_date()
+
+    async def _up_to_date(self) -> None:
+        """Read on with the newest version, so that what is read is measured by what will train on it."""
+        live = self._versions.live()
+        if live is not None and live.number != self._policy.live:
+            await self._policy.load(live)
+
+    async def _work(self) -> None:
+        while await self._app.tick():
+            self._report_steps()
+        self._report_steps()
+
+    def _report_steps(self) -> None:
+        for number in self._ledger.steps_after(self._reported, 1000):
+            step, made = self._ledger.step(number), self._ledger.made_by(number)
+            loss = f", loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
+            came = f"version {made.number}" if made else f"skipped: {step.skipped}"
+            self._progress(f"step {number}: {len(step.turns)} samples{loss}, {step.seconds:.1f} s, {came}")
+            self._reported = number
+            self._summary.steps += 1
+            self._summary.trained += len(step.turns)
+
+    def _end(self) -> Summary:
+        live, candidate = self._versions.live(), self._versions.candidate()
+        now = self._ledger.drop_counts()
+        self._summary.dropped = {
+            why: count - before for why, count in now.items() if count > (before := self._dropped.get(why, 0))
+        }
+        self._summary.live = live.number if live else 0
+        self._summary.undecided = candidate.number if candidate else None
+        self._summary.waiting = self._ledger.backlog()
+        self._summary.paused = self._ledger.paused()
+        return self._summary

@@ -1,0 +1,148 @@
+"""Runs loops: a tick, a wait, a back-off when one fails, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from openclaw_rl.ports import Loop
+from openclaw_rl.store import LoopState
+
+log = logging.getLogger(__name__)
+
+
+class HealthReports(Protocol):
+    """Where the health of a loop is reported."""
+
+    def report(
+        self,
+        loop: str,
+        *,
+        state: LoopState,
+        moved: int,
+        failures: int,
+        error: str = "",
+        detail: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+
+@runtime_checkable
+class HasStatus(Protocol):
+    """A loop with a status of its own; ``alarms`` in it are shown to people."""
+
+    async def status(self) -> Mapping[str, Any]: ...
+
+
+class LoopRunner:
+    """Runs one loop until it is stopped; after an exception it is logged, waited, and tried again."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        health: HealthReports,
+        *,
+        poll: float,
+        backoff: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loop = loop
+        self._health = health
+        self._poll = poll
+        self._backoff = backoff
+        self._clock = clock
+        self._moved = 0
+        self._failures = 0
+        self._error = ""
+        self._state = ""
+        self._reported_at = float("-inf")
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tick until ``stop`` is set; the tick under way is finished first, unless the task is cancelled."""
+        await self._report("starting")
+        try:
+            while not stop.is_set():
+                await _wait(stop, await self.once())
+        finally:
+            await self._report("stopped")
+
+    async def once(self) -> float:
+        """One tick; how long to wait after it."""
+        try:
+            moved = await self.loop.tick()
+        except Exception as error:  # whatever went wrong in one loop must not take the others down
+            return await self._failed(error)
+        if self._failures:
+            log.info("loop %s works again after %d failures", self.loop.name, self._failures)
+        self._failures, self._error = 0, ""
+        self._moved += moved
+        if self._state != "running" or self._clock() - self._reported_at >= 1.0:
+            await self._report("running")
+        return 0.0 if moved else self._poll
+
+    async def _failed(self, error: Exception) -> float:
+        text = f"{type(error).__name__}: {error}"
+        if text != self._error:
+            log.exception("loop %s failed", self.loop.name)
+        self._failures, self._error = self._failures + 1, text
+        await self._report("failing")
+        return float(min(self._backoff, 0.5 * 2 ** min(self._failures, 16)))
+
+    async def _report(self, state: LoopState) -> None:
+        self._state, self._reported_at = state, self._clock()
+        try:
+            detail = await self.loop.status() if isinstance(self.loop, HasStatus) else {}
+            await asyncio.to_thread(
+                self._health.report,
+                self.loop.name,
+                state=state,
+                moved=self._moved,
+                failures=self._failures,
+                error=self._error,
+                detail=detail,
+            )
+        except Exception:  # a loop that cannot report its health goes on all the same
+            log.warning("loop %s could not report its health", self.loop.name, exc_info=True)
+
+
+async def _wait(stop: asyncio.Event, seconds: float) -> None:
+    if seconds <= 0:
+        await asyncio.sleep(0)
+        return
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
+
+
+async def drain(loops: Sequence[Loop], *, rounds: int = 10_000) -> int:
+    """Tick loops in order until none of them moves anything: what `--once` and the tests do."""
+    total = 0
+    for _ in range(rounds):
+        moved = sum([await loop.tick() for loop in loops])
+        total += moved
+        if not moved:
+            break
+    return total
+
+
+@contextlib.contextmanager
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
+    """Set ``stop`` on the first SIGINT or SIGTERM; a second one ends the process as usual."""
+    loop = asyncio.get_running_loop()
+    signals = (signal.SIGINT, signal.SIGTERM)
+
+    def first() -> None:
+        stop.set()
+        for one in signals:
+            loop.remove_signal_handler(one)
+
+    for one in signals:
+        loop.add_signal_handler(one, first)
+    try:
+        yield
+    finally:
+        for one in signals:
+            loop.remove_signal_handler(one)

@@ -1,0 +1,1 @@
+"""What backends share of a Hugging Face model: loading, templates, adapters, memory."""

@@ -1,0 +1,79 @@
+"""What a folder of weights holds, read from its headers alone: whether it is whole, how large, and which."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.errors import ModelRefused
+
+EDGE = 1 << 16
+"""bytes at both ends of a file that go into its identity: fine-tunes of one model share names, sizes and headers"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFiles:
+    """Parameters in all files, and a short hash that tells one set of weights from another."""
+
+    parameters: int
+    identity: str
+
+
+def inspect(folder: Path) -> WeightFiles:
+    """Read the headers in ``folder``; raises ModelRefused naming what is missing or cut short."""
+    if not (folder / "config.json").is_file():
+        raise ModelRefused(f"{folder} has no config.json", remedy="is it the folder of a model? download it again")
+    digest = hashlib.sha256()
+    parameters = 0
+    for file in _files(folder):
+        header = _header(file)
+        parameters += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        digest.update(f"{file.name} {file.stat().st_size}".encode())
+        digest.update(_edges(file))
+    return WeightFiles(parameters=parameters, identity=digest.hexdigest()[:10])
+
+
+def _files(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ModelRefused(
+                f"{folder} is incomplete: {len(missing)} of {len(names)} files are missing ({', '.join(missing[:3])})",
+                remedy="download the model again",
+            )
+        return [folder / name for name in names]
+    if not (folder / "model.safetensors").is_file():
+        raise ModelRefused(f"{folder} has no model.safetensors", remedy="convert the weights to safetensors first")
+    return [folder / "model.safetensors"]
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """The table of tensors; raises ModelRefused when the file is shorter than the table says."""
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        prefix = stream.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
+        text = stream.read(length) if length < size else b""
+    try:
+        header: dict[str, Any] = json.loads(text)
+    except ValueError as error:
+        raise ModelRefused(f"{file} has no readable header", remedy="download the model again") from error
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    expected = 8 + length + max(ends, default=0)
+    if size != expected:
+        raise ModelRefused(f"{file} is cut short: {size:,} of {expected:,} bytes", remedy="download the model again")
+    return header
+
+
+def _edges(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        first = stream.read(EDGE)
+        stream.seek(max(file.stat().st_size - EDGE, 0))
+        return first + stream.read(EDGE)

@@ -1,0 +1,1 @@
+"""The serving engine of this machine: scheduler, model runner, KV cache, sampler."""

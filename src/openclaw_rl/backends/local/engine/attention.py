@@ -1,0 +1,227 @@
+"""Attention of a mixed batch: every token attends to its own sequence, whose past lies in the kv_cache.
+
+One pass of the model sees the tokens of all sequences in a row, `[N]`: one of each running stream, and chunks of
+prompts that are still being read. A `Layout` says which belongs where. Single tokens are answered together, from copies
+of their pasts; on a CPU only those with short pasts, where a copy costs less than a call for each. A long past is read
+where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Protocol
+
+import torch
+from torch.nn import functional
+from transformers import AttentionInterface
+
+from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceSlot
+
+NAME = "openclaw"
+STRIDE = 64
+"""pasts that are answered together are read in whole multiples of this on CUDA"""
+COPIED = 8192
+"""rows of short pasts that a CPU copies for one layer, at most"""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``count`` new tokens of one slot."""
+
+    slot: SequenceSlot
+    count: int
+
+
+class AttentionLayout(Protocol):
+    """Where the `[N]` tokens of one pass stand."""
+
+    positions: torch.Tensor
+
+    def attend(
+        self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
+    ) -> torch.Tensor:
+        """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
+        ...
+
+
+class DecodeLayout:
+    """One token of each of `[n]` sequences, answered together from copies of their pasts, ``length`` rows each."""
+
+    def __init__(self, kv_cache: KVCache, starts: torch.Tensor, positions: torch.Tensor, length: int) -> None:
+        self.kv_cache = kv_cache
+        self.positions = positions
+        self.rows = starts + positions
+        self._steps = torch.arange(length, device=positions.device)
+        self._past = (starts[:, None] + torch.minimum(self._steps, positions[:, None])).flatten()
+        self._masks: dict[int, torch.Tensor] = {}
+
+    def attend(
+        self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
+    ) -> torch.Tensor:
+        data = self.kv_cache.data[layer]
+        data.index_copy_(0, self.rows, kv)
+        return self.answer(data, query, scale, window)
+
+    def answer(self, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+        """What each token sees, once its own keys and values are stored."""
+        past = data.index_select(0, self._past).view(len(query), -1, *data.shape[1:])
+        keys, values = past[:, :, 0].transpose(1, 2), past[:, :, 1].transpose(1, 2)
+        # one query per head: the heads of a group stand in for query positions, so that no key is repeated
+        grouped = query.reshape(len(query), data.shape[2], -1, query.shape[-1])
+        mask = self._mask(window or 0)
+        answer = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
+        return answer.reshape(query.shape)
+
+    def _mask(self, window: int) -> torch.Tensor:
+        if window not in self._masks:
+            own = self.positions[:, None]
+            seen = self._steps <= own
+            seen = seen & (self._steps > own - window) if window else seen
+            self._masks[window] = _additive(seen, self.kv_cache.data)[:, None, None]
+        return self._masks[window]
+
+
+class Layout:
+    """Any mix of single tokens and chunks."""
+
+    def __init__(self, kv_cache: KVCache, spans: Sequence[Span]) -> None:
+        self.kv_cache = kv_cache
+        self.spans = spans
+        device = kv_cache.data.device
+        pasts = [len(span.slot) for span in spans]
+        positions = [past + i for past, span in zip(pasts, spans, strict=True) for i in range(span.count)]
+        starts = [span.slot.start for span in spans for _ in range(span.count)]
+        self.positions = torch.tensor(positions, device=device)
+        self.rows = self.positions + torch.tensor(starts, device=device)
+        self._ends = [past + span.count for past, span in zip(pasts, spans, strict=True)]
+        self._masks: dict[tuple[int, int], torch.Tensor] = {}
+        self._pasts: dict[int, tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]] = {}
+        self._grouped = self._group()
+        self._together = self._gather() if self._grouped else None
+
+    @property
+    def single(self) -> bool:
+        """Whether there are only single tokens."""
+        return all(span.count == 1 for span in self.spans)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence, the new ones included."""
+        return max(self._ends)
+
+    def attend(
+        self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
+    ) -> torch.Tensor:
+        """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
+        data = self.kv_cache.data[layer]
+        data.index_copy_(0, self.rows, kv)
+        if self._together is not None and len(self._grouped) == len(query):
+            return self._together[1].answer(data, query, scale, window)
+        out = torch.empty_like(query)
+        if self._together is not None:
+            where, singles = self._together
+            out[where] = singles.answer(data, query[where], scale, window)
+        at = 0
+        for index, span in enumerate(self.spans):
+            if span.count > 1:
+                out[at : at + span.count] = self._chunk(index, data, query[at : at + span.count], scale, window)
+            elif index not in self._grouped:
+                out[at] = self._one(index, layer, query[at], scale, window)
+            at += span.count
+        return out
+
+    def _one(self, index: int, layer: int, query: torch.Tensor, scale: float, window: int | None) -> torch.Tensor:
+        if index not in self._pasts:
+            start = self.spans[index].slot.start
+            # a view for each layer, made at once: one by one they would take as long as the attention itself
+            past = self.kv_cache.data[:, start : start + self._ends[index]].transpose(1, 3)[:, None]
+            self._pasts[index] = past[:, :, :, 0].unbind(), past[:, :, :, 1].unbind()
+        keys, values = (views[layer] for views in self._pasts[index])
+        if window:
+            keys, values = keys[:, :, -window:], values[:, :, -window:]
+        # as in `DecodeLayout`: the heads of a group stand in for query positions
+        grouped = query.view(1, keys.shape[1], -1, query.shape[-1])
+        return functional.scaled_dot_product_attention(grouped, keys, values, scale=scale).reshape(query.shape)
+
+    def _chunk(
+        self, index: int, data: torch.Tensor, query: torch.Tensor, scale: float, window: int | None
+    ) -> torch.Tensor:
+        past = self._past(index, data)
+        keys, values = past[:, 0].transpose(0, 1)[None], past[:, 1].transpose(0, 1)[None]
+        mask = None if len(past) == len(query) and not window else self._mask(index, window or 0)
+        answer = functional.scaled_dot_product_attention(
+            query.transpose(0, 1)[None],
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scale,
+            enable_gqa=query.shape[1] != data.shape[2],
+        )
+        return answer[0].transpose(0, 1)
+
+    def _past(self, index: int, data: torch.Tensor) -> torch.Tensor:
+        start = self.spans[index].slot.start
+        return data[start : start + self._ends[index]]
+
+    def _mask(self, index: int, window: int) -> torch.Tensor:
+        """Which past tokens each token of a chunk may see `[count, end]`; built once for all layers."""
+        if (index, window) not in self._masks:
+            end, device = self._ends[index], self.kv_cache.data.device
+            own = torch.arange(end - self.spans[index].count, end, device=device)[:, None]
+            other = torch.arange(end, device=device)[None]
+            seen = other <= own
+            seen = seen & (other > own - window) if window else seen
+            self._masks[index, window] = _additive(seen, self.kv_cache.data)
+        return self._masks[index, window]
+
+    def _group(self) -> list[int]:
+        """Which spans are answered together: single tokens, on a CPU as many as can be copied, shortest pasts first."""
+        found = [index for index, span in enumerate(self.spans) if span.count == 1]
+        if self.kv_cache.data.device.type == "cuda":
+            return found
+        by_length = sorted(found, key=lambda index: self._ends[index])
+        short = [index for place, index in enumerate(by_length, 1) if place * self._ends[index] <= COPIED]
+        return sorted(short) if len(short) > 1 else []
+
+    def _gather(self) -> tuple[torch.Tensor, DecodeLayout]:
+        """Where the grouped tokens stand, and how they are answered."""
+        counts = [span.count for span in self.spans]
+        firsts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
+        found = self._grouped
+        device = self.kv_cache.data.device
+        where = torch.tensor([firsts[index] for index in found], device=device)
+        starts = torch.tensor([self.spans[index].slot.start for index in found], device=device)
+        stride = STRIDE if device.type == "cuda" else 1  # a CPU needs no few shapes, and copies what it reads
+        length = -(-max(self._ends[index] for index in found) // stride) * stride
+        return where, DecodeLayout(self.kv_cache, starts, self.positions[where], length)
+
+
+def _additive(seen: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A mask as attention adds it; on a CPU it would else be made of ``seen`` anew for every layer."""
+    if like.device.type == "cuda":
+        return seen
+    return torch.zeros(seen.shape, dtype=like.dtype).masked_fill_(~seen, float("-inf"))
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _mask: torch.Tensor | None,
+    *,
+    layout: AttentionLayout,
+    scaling: float,
+    sliding_window: int | None = None,
+    **_rest: Any,
+) -> tuple[torch.Tensor, None]:
+    """What `transformers` models call as ``openclaw``: `[1, heads, N, dim]` in, `[1, N, heads, dim]` out."""
+    kv = torch.stack((key[0].transpose(0, 1), value[0].transpose(0, 1)), dim=1)
+    layer: Any = module.layer_idx
+    return layout.attend(layer, query[0].transpose(0, 1), kv, scale=scaling, window=sliding_window)[None], None
+
+
+AttentionInterface.register(NAME, _attention)

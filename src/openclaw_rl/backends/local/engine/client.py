@@ -1,0 +1,313 @@
+"""The client of the engine process: starts it, restarts it when it dies, and keeps the requests in flight.
+
+A process that died is started again with the version that was live, or the nearest one before it that can be loaded.
+Requests that had shown something fail with `BackendDown`, the others are sent again, once and one at a time: what the
+engine dies of twice fails with `FatalRequest`. After several starts in vain the engine is down: it refuses at once, and
+is tried again now and then and by the next `restart`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from openclaw_rl.backends.local.engine.admission import AdmissionQueue
+from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
+from openclaw_rl.backends.local.engine.in_flight import InFlight, settle
+from openclaw_rl.backends.local.engine.messages import (
+    CallResult,
+    CancelRequest,
+    EngineArgs,
+    EngineFailure,
+    EngineMessage,
+    EngineOutput,
+    EngineReady,
+    EngineRequest,
+    LoadProgress,
+    LoadRequest,
+    RegisterVersions,
+)
+from openclaw_rl.backends.local.engine.process import EngineProcess
+from openclaw_rl.backends.local.engine.version_table import VersionTable
+from openclaw_rl.errors import BackendDown, BackendError, BackendGone, FatalRequest, OpenClawError, RequestError
+
+logger = logging.getLogger(__name__)
+
+RESTARTS = 5
+"""how many starts may fail one after another before the engine is down"""
+BACKOFF = 1.0
+"""seconds before the second of these starts; twice as many before each one after it"""
+RETRY_DOWN = 60.0
+"""seconds from one start to the next of an engine that is down"""
+HOLD = 120.0
+"""seconds a request waits for an engine that is being started again"""
+
+T = TypeVar("T")
+_Events: TypeAlias = AsyncGenerator[TokenDelta | Finished, None]
+
+
+class EngineLost(BackendDown):
+    """The process ended under a request."""
+
+
+class EngineClient:
+    """One engine, whatever process it runs in at the moment. ``versions`` are those it can answer with."""
+
+    def __init__(self, args: EngineArgs, versions: VersionTable, progress: Callable[[str], None]) -> None:
+        self.state = "stopped"
+        self._args = args
+        self._versions = versions
+        self._progress = progress
+        self._process: EngineProcess | None = None
+        self._error: str | None = None
+        self._last_error: str | None = None
+        self._restarts = 0
+        self._stats: Mapping[str, int] = {}
+        self._up = asyncio.Event()
+        self._retry_now = asyncio.Event()
+        self._admission = AdmissionQueue()
+        self._in_flight = InFlight()
+        self._starting: asyncio.Future[EngineReady] | None = None
+        self._restarting: asyncio.Task[None] | None = None
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """How the engine is: its state, its process, its crashes, what it is doing."""
+        return {
+            "state": self.state,
+            "pid": self._process.pid if self._process is not None else None,
+            "restarts": self._restarts,
+            "error": self._error,
+            "last_error": self._last_error,
+            "live": self._versions.live,
+            "unloadable": dict(self._versions.unloadable),
+            **self._stats,
+        }
+
+    @property
+    def outage(self) -> str | None:
+        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        return f"the local engine is down: {self._error or 'not started'}" if self.state == "down" else None
+
+    async def start(self) -> EngineReady:
+        """Start the process and load the model; raises ModelRefused with the numbers and the remedy."""
+        self.state = "starting"
+        try:
+            return await self._open()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End the process. Safe to call twice."""
+        self.state = "stopped"
+        self._up.clear()
+        restarting, self._restarting = self._restarting, None
+        if restarting is not None:
+            restarting.cancel()
+            with suppress(asyncio.CancelledError):
+                await restarting
+        await self._close()
+        self._in_flight.fail(BackendDown("the local policy was stopped"))
+
+    async def restart(self, number: int) -> None:
+        """Start an engine that is down with version ``number``, now."""
+        self._versions.live = number
+        self._retry_now.set()
+        await _within(self._up.wait(), "the local engine is down")
+        if self.state != "ready":
+            raise BackendGone(str(self.outage), retry_after=RETRY_DOWN)
+        if self._versions.live != number:
+            raise BackendError(f"version {number} cannot be loaded: {self._versions.unloadable.get(number)}")
+
+    def notify(self, request: EngineRequest) -> None:
+        """Send what has no answer; nothing happens while there is no process."""
+        if self._process is not None:
+            self._process.send(request)
+
+    async def call(self, request: Callable[[int], EngineRequest]) -> Any:
+        """Send a request and wait for its value; sent again, once and alone, when the process ends under it."""
+        for again in (False, True):
+            async with self._admission.passing(alone=again):
+                await self._ready()
+                try:
+                    return await self._call(request)
+                except EngineLost as lost:
+                    if again:
+                        raise _fatal(lost) from lost
+        raise AssertionError("the loop above returns or raises")
+
+    async def stream(self, request: Callable[[int], EngineRequest]) -> _Events:
+        """Send a request and yield its events; sent again as in `call`, as long as nothing has been shown."""
+        for again in (False, True):
+            shown = False
+            events = self._stream(request, alone=again)
+            try:
+                async for event in events:
+                    shown = True
+                    yield event
+                return
+            except EngineLost as lost:
+                if shown:
+                    raise
+                if again:
+                    raise _fatal(lost) from lost
+            finally:
+                await events.aclose()
+
+    # --- requests
+
+    async def _call(self, request: Callable[[int], EngineRequest]) -> Any:
+        assert self._process is not None
+        process = self._process
+        with self._in_flight.call() as (id, future):
+            process.send(request(id))
+            try:
+                return await future
+            finally:
+                if future.cancelled():
+                    process.send(CancelRequest(id))
+
+    async def _stream(self, request: Callable[[int], EngineRequest], *, alone: bool) -> _Events:
+        async with self._admission.passing(alone=alone) as shown:
+            await self._ready()
+            assert self._process is not None
+            process = self._process
+            with self._in_flight.stream() as (id, queue):
+                process.send(request(id))
+                over = False
+                try:
+                    while not over:
+                        item = await queue.get()
+                        over = not isinstance(item, TokenDelta)
+                        if isinstance(item, OpenClawError):
+                            raise item
+                        shown()
+                        yield item
+                finally:
+                    if not over:
+                        process.send(CancelRequest(id))
+
+    async def _ready(self) -> None:
+        """Wait while the engine is being started again; raises BackendDown when that takes too long or is given up."""
+        if self._up.is_set():
+            return
+        if self.state in ("starting", "restarting"):
+            await _within(self._up.wait(), f"the local engine is {self.state}")
+        if self.state == "down":
+            raise BackendGone(str(self.outage), retry_after=RETRY_DOWN, remedy="see the server's log")
+        if not self._up.is_set() or self.state != "ready":
+            raise BackendDown(f"the local engine is {self.state}: {self._error or 'not started'}", retry_after=30.0)
+
+    def _received(self, process: EngineProcess, message: EngineMessage) -> None:
+        if process is not self._process:
+            return
+        match message:
+            case EngineReady():
+                settle(self._starting, message)
+            case LoadProgress(text):
+                self._progress(text)
+            case CallResult(id, value):
+                self._in_flight.returned(id, value)
+            case EngineFailure(id=None):
+                self._error = message.error().what
+                settle(self._starting, message.error())
+            case EngineFailure(id=int(id)):
+                self._in_flight.deliver(id, message.error())
+            case EngineOutput(events, stats):
+                self._stats = stats
+                for event in events:
+                    self._in_flight.deliver(event.job, event)
+
+    # --- the process
+
+    async def _open(self) -> EngineReady:
+        """A new process, its model loaded, the live version in place."""
+        self._starting = asyncio.get_running_loop().create_future()
+        self._process = EngineProcess(self._args, received=self._received, ended=self._ended)
+        facts = await self._starting
+        self._process.send(RegisterVersions(dict(self._versions.adapters)))
+        await self._load_live()
+        self.state = "ready"
+        self._up.set()
+        return facts
+
+    async def _load_live(self) -> None:
+        """The version that was live; where it cannot be loaded the nearest one before it that can, the base at last."""
+        number = self._versions.live
+        while number:
+            try:
+                await self._call(partial(LoadRequest, version=number))
+                self._versions.loaded(number)
+                break
+            except BackendDown as error:
+                if self._versions.died(number, error.what):
+                    self._versions.live = self._versions.before(number)
+                raise
+            except (BackendError, RequestError) as error:
+                self._versions.unloadable[number] = error.what
+                logger.error("engine.unloadable version=%d error=%s", number, error.what)
+                number = self._versions.before(number)
+        self._versions.live = number
+
+    async def _close(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await asyncio.to_thread(process.close)
+
+    def _ended(self, process: EngineProcess, code: int | None) -> None:
+        if process is not self._process or self.state == "stopped":
+            return
+        self._error = self._error or f"the engine process ended with exit code {code}"
+        self._last_error = self._error
+        logger.error("engine.died code=%s error=%s", code, self._error)
+        settle(self._starting, BackendDown(self._error))
+        self._up.clear()
+        self._in_flight.fail(EngineLost(f"the local engine stopped: {self._error}"))
+        if self.state == "ready":
+            self.state = "restarting"
+            self._restarting = asyncio.get_running_loop().create_task(self._restart_until_ready())
+
+    async def _restart_until_ready(self) -> None:
+        """Start the engine again, waiting longer after each failure; when it was in vain too often it is down."""
+        for attempt in itertools.count():
+            await self._close()
+            await self._back_off(attempt)
+            self._restarts += 1
+            self._error = None
+            try:
+                await self._open()
+                return
+            except BackendError as error:
+                self._error = error.what
+                logger.error("engine.restart attempt=%d error=%s", attempt + 1, error.what)
+            if attempt + 1 >= RESTARTS:
+                self.state = "down"
+                self._up.set()  # those who wait go on, and see that it is down
+                self._up.clear()
+
+    async def _back_off(self, attempt: int) -> None:
+        """Wait for the next start; `restart` cuts a long wait short."""
+        seconds = 0.0 if attempt == 0 else BACKOFF * 2 ** (attempt - 1) if attempt < RESTARTS else RETRY_DOWN
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._retry_now.wait(), seconds)
+        self._retry_now.clear()
+
+
+def _fatal(lost: EngineLost) -> FatalRequest:
+    return FatalRequest(
+        f"the engine ended twice while it worked on this request, which is not tried again ({lost.what})",
+        remedy="change the request, or report what the server's log says",
+    )
+
+
+async def _within(waited: Awaitable[T], what: str) -> T:
+    try:
+        return await asyncio.wait_for(waited, HOLD)
+    except TimeoutError as error:
+        raise BackendDown(f"{what} for more than {HOLD:.0f} s") from error

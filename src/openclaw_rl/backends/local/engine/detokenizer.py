@@ -1,0 +1,76 @@
+"""From tokens to text that may be shown: whole characters only, and nothing that may become a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+HALF = "\ufffd"
+LONGEST_CHARACTER = 4
+"""a character is at most four bytes, so at most four tokens; more undecodable tokens than that are shown as they are"""
+
+Decode = Callable[[Sequence[int]], str]
+
+
+class IncrementalDetokenizer:
+    """Decodes a growing list of tokens piece by piece; half a character waits for its other half."""
+
+    def __init__(self, decode: Decode) -> None:
+        self._decode = decode
+        self._tokens: list[int] = []
+        self._before = 0
+        self._shown = 0
+
+    def push(self, token: int) -> str:
+        """The text that ``token`` completes, which may be none."""
+        self._tokens.append(token)
+        whole = self._decode(self._tokens[self._before :])
+        waiting = len(self._tokens) - self._shown
+        if whole.endswith(HALF) and waiting < LONGEST_CHARACTER:
+            return ""
+        return self._advance(whole)
+
+    def flush(self) -> str:
+        """What still waits, as it is."""
+        if self._shown == len(self._tokens):
+            return ""
+        return self._advance(self._decode(self._tokens[self._before :]))
+
+    def _advance(self, whole: str) -> str:
+        # the text before is decoded again with what follows, because some tokenizers write a token's leading space
+        # only when another token stands before it
+        old = self._decode(self._tokens[self._before : self._shown])
+        self._before, self._shown = self._shown, len(self._tokens)
+        return whole[len(old) :]
+
+
+class StopStrings:
+    """Finds stop strings across the borders of tokens."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held = ""
+
+    def push(self, text: str) -> tuple[str, bool]:
+        """Text that may be shown, and whether a stop string ended it."""
+        self._held += text
+        found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            shown, self._held = self._held[: min(found)], ""
+            return shown, True
+        cut = len(self._held) - self._beginning()
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown, False
+
+    def flush(self) -> str:
+        """What was held back, now that no more text will come."""
+        shown, self._held = self._held, ""
+        return shown
+
+    def _beginning(self) -> int:
+        """How much of the end of the held text is the beginning of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for size in range(min(longest, len(self._held)), 0, -1):
+            end = self._held[-size:]
+            if any(stop.startswith(end) for stop in self._stops):
+                return size
+        return 0

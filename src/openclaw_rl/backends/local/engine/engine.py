@@ -1,0 +1,194 @@
+"""The engine: the versions it holds, and a step that turns scheduled tokens into events for its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from openclaw_rl.backends.hf.memory import release
+from openclaw_rl.backends.local.engine.cuda_graphs import GraphedRunner
+from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed, TokenDelta
+from openclaw_rl.backends.local.engine.forward_pass import PassOutput, run_pass
+from openclaw_rl.backends.local.engine.model_runner import FusedRunner, ModelRunner, kv_cache_for
+from openclaw_rl.backends.local.engine.sampler import sample
+from openclaw_rl.backends.local.engine.scheduler import EngineCounts, PrefillBudget, Scheduler
+from openclaw_rl.backends.local.engine.sequences import EngineJob, Generation, Scoring
+from openclaw_rl.errors import BackendError, OpenClawError
+
+
+class Engine:
+    """Runs jobs on the versions it holds. Not for several threads: one thread calls everything."""
+
+    def __init__(
+        self,
+        base: ModelRunner,
+        model: Any,
+        *,
+        cache_tokens: int,
+        max_batch: int,
+        prefill: PrefillBudget | None = None,
+        request_version: Callable[[int], None] | None = None,
+        free_runners: Callable[[list[ModelRunner]], None] | None = None,
+    ) -> None:
+        """``request_version`` is called for one that is not held; ``free_runners`` takes those no longer used."""
+        self.kv_cache = kv_cache_for(model, rows=cache_tokens)
+        self._cuda: bool = model.device.type == "cuda"
+        self.runners: dict[int, ModelRunner] = {0: self._graphed(base)}
+        self.live = 0
+        self.candidates: set[int] = set()
+        self.counts = EngineCounts()
+        self._request_version = request_version
+        self._free_runners = free_runners or _free
+        self._requested: set[int] = set()
+        self._scheduler = Scheduler(
+            self.kv_cache,
+            self.counts,
+            max_batch=max_batch,
+            prefill=prefill or (PrefillBudget(1024, 4096) if self._cuda else PrefillBudget(64, 256)),
+            loaded=self.runners,
+            candidates=self.candidates,
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Nothing can be done until somebody calls."""
+        return self._scheduler.idle
+
+    # --- jobs
+
+    def submit(self, job: EngineJob) -> None:
+        """Take a job. If its version is not held it is requested, and the job waits until `install` or `refuse`."""
+        self._scheduler.waiting.append(job)
+        if job.version not in self.runners and job.version not in self._requested and self._request_version is not None:
+            self._requested.add(job.version)
+            self._request_version(job.version)
+
+    def cancel(self, job_id: int) -> list[JobEvent]:
+        """End a job now; a reply ends as aborted with what it has. Unknown ids are over already."""
+        for job in self._scheduler.jobs:
+            if job.id == job_id:
+                self._scheduler.leave(job)
+                return [job.result("aborted")] if isinstance(job, Generation) else []
+        return []
+
+    @torch.inference_mode()
+    def step(self) -> list[JobEvent]:
+        """One pass for every version in use."""
+        self._scheduler.admit()
+        events: list[JobEvent] = []
+        for version in self._scheduler.versions():
+            parts = self._scheduler.plan(version)
+            if parts:
+                output = run_pass(self.runners[version], self.kv_cache, parts)
+                self.counts.computed += output.tokens
+                events += [*self._sample(output), *self._score(output)]
+        self.counts.steps += 1
+        self._drop_unused()
+        return events
+
+    def _sample(self, output: PassOutput) -> list[JobEvent]:
+        jobs, logits = output.generations()
+        if not jobs:
+            return []
+        events: list[JobEvent] = []
+        for job, sampled in zip(jobs, sample(logits, [job.sampler for job in jobs]), strict=True):
+            try:
+                delta, finish = job.take(sampled)
+            except Exception as error:  # what one reply fails with is its own; the others go on
+                events.append(self._failed(job, error))
+                continue
+            self.counts.generated += 1
+            events.append(TokenDelta(job.id, delta))
+            if finish is not None:
+                self._scheduler.leave(job)
+                events.append(job.result(finish))
+        return events
+
+    def _score(self, output: PassOutput) -> list[JobEvent]:
+        events: list[JobEvent] = []
+        for job, logits in output.scorings():
+            try:
+                job.take(logits)
+            except Exception as error:  # as above
+                events.append(self._failed(job, error))
+        for done in output.finished:
+            if isinstance(done, Scoring) and done in self._scheduler.running:
+                self._scheduler.leave(done)
+                events.append(done.result())
+        return events
+
+    def _failed(self, job: EngineJob, error: Exception) -> JobFailed:
+        self._scheduler.leave(job)
+        return JobFailed(job.id, BackendError(f"the request failed: {type(error).__name__}: {error}"))
+
+    # --- versions
+
+    def install(self, version: int, runner: ModelRunner, *, live: bool) -> None:
+        """Hold a version; with ``live`` it is kept while nobody uses it."""
+        self.runners[version] = self._graphed(runner)
+        self._requested.discard(version)
+        if live:
+            self.live = version
+            self.candidates.discard(version)
+        self._drop_unused()
+
+    def promote(self, version: int) -> None:
+        """Make a held version the live one."""
+        self.live = version
+        self._drop_unused()
+
+    def admit(self, version: int, runner: ModelRunner) -> None:
+        """Hold a candidate under evaluation: it is kept while nobody uses it, and gives way to users."""
+        self.candidates.add(version)
+        self.install(version, runner, live=False)
+
+    def dismiss(self, version: int) -> list[JobEvent]:
+        """A candidate is no longer under evaluation."""
+        self.candidates.discard(version)
+        self._drop_unused()
+        return []
+
+    def refuse(self, version: int, error: OpenClawError) -> list[JobEvent]:
+        """A version that was requested cannot be had: its jobs fail."""
+        self._requested.discard(version)
+        lost = [job for job in self._scheduler.waiting if job.version == version]
+        for job in lost:
+            self._scheduler.leave(job)
+        return [JobFailed(job.id, error) for job in lost]
+
+    def _graphed(self, runner: ModelRunner) -> ModelRunner:
+        """On a GPU a fused pass is recorded; the kernels of a small batch take less time than their launches."""
+        return GraphedRunner(runner, self.kv_cache) if self._cuda and isinstance(runner, FusedRunner) else runner
+
+    def _drop_unused(self) -> None:
+        """Versions that nobody uses leave memory, except the base, the live one and candidates."""
+        used = {job.version for job in self._scheduler.jobs} | {0, self.live} | self.candidates
+        left = [version for version in self.runners if version not in used]
+        for version in left:
+            self.kv_cache.forget(version)
+        if left:
+            self._free_runners([self.runners.pop(version) for version in left])
+
+    def stats(self) -> dict[str, int]:
+        """Figures for `health` and `/metrics`; those of tokens and steps count from the start."""
+        cache, counts = self.kv_cache, self.counts
+        return {
+            "running": len(self._scheduler.running),
+            "waiting": len(self._scheduler.waiting),
+            "kv_cache_tokens": cache.rows,
+            "kv_cache_used": cache.held,
+            "kv_cache_idle": cache.rows - cache.free - cache.held,
+            "versions": len(self.runners),
+            "steps": counts.steps,
+            "tokens_computed": counts.computed,
+            "prefix_cache_hits": counts.prefix_hits,
+            "tokens_generated": counts.generated,
+            "preempted": counts.preempted,
+        }
+
+
+def _free(runners: list[ModelRunner]) -> None:
+    runners.clear()
+    release()

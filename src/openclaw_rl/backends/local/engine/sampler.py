@@ -1,0 +1,216 @@
+"""The sampler: from logits to tokens, each row of a batch by its own request's sampling settings and rng.
+
+The random number of a row comes from that request's rng alone, so who else is in the batch does not change it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+import torch
+
+from openclaw_rl.types import Sampling
+
+BLOCK = 128
+"""probs that are added up first, to find the block of the vocabulary in which a random number falls"""
+HEAD = 512
+"""top-p looks at this many of the best tokens first, and sorts the whole vocabulary only where they do not suffice"""
+DRY_ALLOWED = 2
+"""so many tokens in a row may come again before what came after them is penalised"""
+DRY_BASE = 1.75
+"""by how much that penalty grows with each token more"""
+DRY_LONGEST = 12
+"""a repeat is measured up to here, which keeps the penalty finite"""
+DRY_BREAKER = -1
+"""stands for signs and figures, so that an item of a list that comes again is known whatever its number"""
+DRY_WINDOW = 1024
+"""repeats are searched in so many of the newest tokens"""
+
+
+@dataclass(slots=True)
+class RequestSampler:
+    """One request's sampling settings, rng and past tokens."""
+
+    sampling: Sampling
+    rng: Random
+    prompt: frozenset[int]
+    text_of: Callable[[int], str]
+    counts: Counter[int] = field(default_factory=Counter)
+    history: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, sampling: Sampling, prompt: Sequence[int], text_of: Callable[[int], str]) -> RequestSampler:
+        seen = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
+        return cls(sampling, Random(sampling.seed), seen, text_of)
+
+    def note(self, token: int) -> None:
+        """Remember a sampled token; in ``history`` whatever stands between two words is one `DRY_BREAKER`."""
+        self.counts[token] += 1
+        if not self.sampling.dry_multiplier:
+            return
+        if any(sign.isalpha() for sign in self.text_of(token)):
+            self.history.append(token)
+        elif self.history[-1:] != [DRY_BREAKER]:
+            self.history.append(DRY_BREAKER)
+
+    @property
+    def penalised(self) -> bool:
+        s = self.sampling
+        return s.repetition_penalty != 1.0 or s.presence_penalty != 0.0 or s.frequency_penalty != 0.0
+
+    def dry_penalties(self) -> dict[int, float]:
+        """What tokens lose that would go on with a repeat; nothing in most steps."""
+        if not self.sampling.dry_multiplier:
+            return {}
+        found = _repeats(self.history[-DRY_WINDOW:]).items()
+        return {token: self.sampling.dry_multiplier * DRY_BASE ** (length - DRY_ALLOWED) for token, length in found}
+
+    @property
+    def filtered(self) -> bool:
+        sampling = self.sampling
+        return sampling.top_p < 1.0 or sampling.top_k > 0 or sampling.min_p > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A token, its log-prob as the model gave it and after the temperature, and the best alternatives."""
+
+    token: int
+    raw: float
+    tempered: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@torch.inference_mode()
+def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[SampledToken]:
+    """One token per row of ``logits`` `[n, vocabulary]`, float32."""
+    temperatures = [sampler.sampling.temperature or 1.0 for sampler in samplers]
+    scales = any(temperature != 1.0 for temperature in temperatures)
+    scaled = logits / logits.new_tensor(temperatures)[:, None] if scales else logits
+    raw_norm = logits.logsumexp(-1)
+    scaled_norm = scaled.logsumexp(-1) if scales else raw_norm
+    scores = _penalise(scaled, logits, samplers, temperatures)
+    tokens = _choose(scores, samplers, scaled_norm if scores is scaled else scores.logsumexp(-1))
+    at = tokens[:, None]
+    raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
+    tempered = (scaled.gather(1, at)[:, 0] - scaled_norm).tolist()
+    tops = _tops(logits, raw_norm, samplers)
+    ids = tokens.tolist()
+    for sampler, token in zip(samplers, ids, strict=True):
+        sampler.note(token)
+    return [
+        SampledToken(t, min(r, 0.0), min(h, 0.0), top) for t, r, h, top in zip(ids, raw, tempered, tops, strict=True)
+    ]
+
+
+def _penalise(
+    scaled: torch.Tensor, logits: torch.Tensor, samplers: Sequence[RequestSampler], temperatures: Sequence[float]
+) -> torch.Tensor:
+    """Penalties act on the logits before the temperature; rows without any are left alone."""
+    dry = [sampler.dry_penalties() for sampler in samplers]
+    rows = [row for row, sampler in enumerate(samplers) if sampler.penalised or dry[row]]
+    if not rows:
+        return scaled
+    scaled = scaled.clone()
+    for row in rows:
+        sampler, sampling = samplers[row], samplers[row].sampling
+        scores = logits[row].clone()
+        if sampling.repetition_penalty != 1.0 and (seen := sorted(sampler.prompt | sampler.counts.keys())):
+            index = torch.tensor(seen, device=logits.device)
+            old = scores[index]
+            scores[index] = torch.where(old < 0, old * sampling.repetition_penalty, old / sampling.repetition_penalty)
+        if sampler.counts:
+            index = torch.tensor(list(sampler.counts), device=logits.device)
+            times = logits.new_tensor(list(sampler.counts.values()))
+            scores[index] -= sampling.presence_penalty + sampling.frequency_penalty * times
+        if dry[row]:
+            index = torch.tensor(list(dry[row]), device=logits.device)
+            scores[index] -= logits.new_tensor(list(dry[row].values()))
+        scaled[row] = scores / temperatures[row]
+    return scaled
+
+
+def _repeats(history: Sequence[int]) -> dict[int, int]:
+    """Which tokens would go on repeating an earlier stretch, and how many tokens in a row are a repeat already.
+
+    Signs and figures may come as often as they like.
+    """
+    newest = len(history) - 1
+    found: dict[int, int] = {}
+    for at in range(newest):
+        length = 0
+        while length < DRY_LONGEST and length <= at and history[at - length] == history[newest - length]:
+            length += 1
+        follower = history[at + 1]
+        if length >= DRY_ALLOWED and follower != DRY_BREAKER:
+            found[follower] = max(length, found.get(follower, 0))
+    return found
+
+
+def _choose(scores: torch.Tensor, samplers: Sequence[RequestSampler], norm: torch.Tensor) -> torch.Tensor:
+    """A token for each row of ``scores``, whose log-normaliser is ``norm`` `[n]`."""
+    sampled = [row for row, sampler in enumerate(samplers) if not sampler.sampling.greedy]
+    plain = [row for row in sampled if not samplers[row].filtered]
+    if len(plain) == len(samplers):
+        return _pick((scores - norm[:, None]).exp_(), samplers)
+    tokens = scores.argmax(-1)
+    if plain:
+        tokens[plain] = _pick((scores[plain] - norm[plain, None]).exp_(), [samplers[row] for row in plain])
+    for row in sampled:
+        if samplers[row].filtered:
+            tokens[row] = _pick_filtered(scores[row], samplers[row])
+    return tokens
+
+
+def _pick(probs: torch.Tensor, samplers: Sequence[RequestSampler]) -> torch.Tensor:
+    """Where each sampler's random number falls in the running sum of its row: in which block, then where in it."""
+    width = BLOCK if probs.shape[-1] % BLOCK == 0 else probs.shape[-1]
+    blocks = probs.view(len(probs), -1, width)
+    sums = blocks.sum(-1).double().cumsum(-1)
+    points = sums.new_tensor([[sampler.rng.random()] for sampler in samplers]) * sums[:, -1:]
+    block = torch.searchsorted(sums, points, right=True).clamp_(max=sums.shape[-1] - 1)
+    before = torch.where(block > 0, sums.gather(1, (block - 1).clamp_(min=0)), 0.0)
+    inner = blocks[torch.arange(len(probs), device=probs.device), block[:, 0]].double().cumsum(-1)
+    place = torch.searchsorted(inner, points - before, right=True).clamp_(max=width - 1)
+    picked = (block * width + place)[:, 0]
+    # rounding can land on a token of probability zero at the very end of the row or block
+    impossible = probs.gather(1, picked[:, None])[:, 0] == 0
+    return torch.where(impossible, probs.argmax(-1), picked) if impossible.any() else picked
+
+
+def _pick_filtered(scores: torch.Tensor, sampler: RequestSampler) -> torch.Tensor:
+    """Among the tokens that top-k, then top-p, then min-p leave, best first."""
+    sampling = sampler.sampling
+    size = scores.shape[-1]
+    probs = scores.softmax(-1)
+    head = min(size, sampling.top_k or HEAD, size)
+    best, ids = probs.topk(head)
+    if not sampling.top_k and head < size and _needs_more(best, sampling):
+        best, ids = probs.sort(descending=True)
+    if sampling.top_k:
+        best = best / best.sum()
+    kept = best * (best.cumsum(-1) - best < sampling.top_p) * (best >= sampling.min_p * best[0])
+    return ids[_pick(kept[None], [sampler])[0]]
+
+
+def _needs_more(best: torch.Tensor, sampling: Sampling) -> bool:
+    """Whether a token behind the head could still be allowed."""
+    reached = float(best.sum()) >= sampling.top_p
+    return not reached and not float(best[-1]) < sampling.min_p * float(best[0])
+
+
+def _tops(
+    logits: torch.Tensor, norm: torch.Tensor, samplers: Sequence[RequestSampler]
+) -> list[tuple[tuple[int, float], ...]]:
+    found: list[tuple[tuple[int, float], ...]] = []
+    for row, sampler in enumerate(samplers):
+        count = min(sampler.sampling.top_logprobs, logits.shape[-1])
+        if not count:
+            found.append(())
+            continue
+        values, ids = logits[row].topk(count)
+        found.append(tuple(zip(ids.tolist(), (values - norm[row]).clamp(max=0.0).tolist(), strict=True)))
+    return found

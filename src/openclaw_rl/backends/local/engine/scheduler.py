@@ -1,0 +1,188 @@
+"""The scheduler: continuous batching with chunked prefill.
+
+Requests join and leave between two passes of the model. Each step runs one pass per version in use: one decode token of
+every running reply, and a chunk of the prompts in prefill, cut so that decoding goes on. Memory is bounded by the KV
+cache: a request waits until its rows are there, and when running replies outgrow it the youngest is preempted and
+computed again later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Container
+from dataclasses import dataclass
+
+from openclaw_rl.backends.local.engine.kv_cache import SHORTEST_HIT, KVCache, common_prefix
+from openclaw_rl.backends.local.engine.sequences import EngineJob, Generation, Scoring
+
+LOOKAHEAD = 128
+"""rows reserved beyond the tokens known, so that a reply seldom has to move"""
+CANDIDATE_EVERY = 4
+"""while users' replies run, a candidate under evaluation gets one pass in so many"""
+
+
+@dataclass(slots=True)
+class ScheduledTokens:
+    """The next ``count`` tokens of one job in a pass."""
+
+    job: EngineJob
+    count: int
+
+    @property
+    def done(self) -> int:
+        """Tokens of the job that are computed already."""
+        assert self.job.slot is not None
+        return len(self.job.slot)
+
+    @property
+    def last(self) -> bool:
+        """Whether the job's known tokens are all computed after this pass."""
+        return self.done + self.count == self.job.num_tokens
+
+
+@dataclass(slots=True)
+class PrefillBudget:
+    """How many prompt tokens a step may prefill: while replies decode, and while nothing else is to be done."""
+
+    shared: int
+    alone: int
+
+
+@dataclass(slots=True)
+class EngineCounts:
+    """What happened since the start, in tokens but for the first and the last."""
+
+    steps: int = 0
+    computed: int = 0
+    prefix_hits: int = 0
+    generated: int = 0
+    preempted: int = 0
+
+
+class Scheduler:
+    """Which tokens the next pass computes. Jobs of ``loaded`` versions run; those of ``candidates`` yield to users."""
+
+    def __init__(
+        self,
+        kv_cache: KVCache,
+        counts: EngineCounts,
+        *,
+        max_batch: int,
+        prefill: PrefillBudget,
+        loaded: Container[int],
+        candidates: Collection[int],
+    ) -> None:
+        self.waiting: deque[EngineJob] = deque()
+        self.running: list[EngineJob] = []
+        self._kv_cache = kv_cache
+        self._counts = counts
+        self._max_batch = max_batch
+        self._prefill = prefill
+        self._loaded = loaded
+        self._candidates = candidates
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs and nothing that waits can."""
+        return not self.running and not any(job.version in self._loaded for job in self.waiting)
+
+    @property
+    def jobs(self) -> tuple[EngineJob, ...]:
+        """All that wait or run."""
+        return (*self.waiting, *self.running)
+
+    def leave(self, job: EngineJob) -> None:
+        """A job is over; what it computed stays in the prefix cache."""
+        if job in self.waiting:
+            self.waiting.remove(job)
+            return
+        self.running.remove(job)
+        if job.slot is not None:
+            self._kv_cache.close(job.slot)
+            job.slot = None
+
+    def admit(self) -> None:
+        """Let waiting jobs in, oldest first; one that must wait for a shared prompt lets others pass."""
+        for job in list(self.waiting):
+            if len(self.running) >= self._max_batch:
+                return
+            if job.version not in self._loaded or self._waits_for_prefix(job):
+                continue
+            if not self._open(job):
+                return
+            self.waiting.remove(job)
+            self.running.append(job)
+
+    def versions(self) -> list[int]:
+        """The versions that get a pass now."""
+        return sorted({job.version for job in self.running} - self._yielding())
+
+    def plan(self, version: int) -> list[ScheduledTokens]:
+        """The tokens of the next pass: every running reply's one, then prompts, oldest first, within the budget."""
+        jobs = [job for job in self.running if job.version == version]
+        parts = [ScheduledTokens(job, 1) for job in jobs if _remaining(job) == 1]
+        replies = any(isinstance(job, Generation) and _remaining(job) == 1 for job in self.running)
+        budget = self._prefill.shared if replies else self._prefill.alone
+        # a reply that somebody waits for is prefilled before a score
+        prefill = sorted((job for job in jobs if _remaining(job) > 1), key=lambda job: isinstance(job, Scoring))
+        for job in prefill:
+            if budget <= 0:
+                break
+            count = min(budget, _remaining(job))
+            parts.append(ScheduledTokens(job, count))
+            budget -= count
+        placed = [part for part in parts if self._make_room(part)]
+        return [part for part in placed if part.job.slot is not None]  # a later one may have preempted it
+
+    def _yielding(self) -> set[int]:
+        """Candidates that let users go first: while a user's reply runs they get one pass in `CANDIDATE_EVERY`."""
+        users = any(isinstance(job, Generation) and job.version not in self._candidates for job in self.running)
+        return set(self._candidates) if users and self._counts.steps % CANDIDATE_EVERY else set()
+
+    def _open(self, job: EngineJob) -> bool:
+        reusable = job.reusable if isinstance(job, Scoring) else job.num_tokens - 1
+        job.slot = self._kv_cache.open(job.version, job.tokens[:reusable], _room(job), scope=job.scope)
+        if job.slot is None:
+            return False
+        self._counts.prefix_hits += len(job.slot)
+        return True
+
+    def _waits_for_prefix(self, job: EngineJob) -> bool:
+        """Whether a running job is just computing a prefix that this one shares, longer than any that is cached."""
+        _, known = self._kv_cache.match(job.version, job.tokens, scope=job.scope)
+        for other in self.running:
+            alike = (other.version, other.scope) == (job.version, job.scope)
+            if alike and other.slot is not None and len(other.slot) < other.num_tokens - 1:
+                ahead = common_prefix(other.tokens, job.tokens)
+                if ahead >= SHORTEST_HIT and min(ahead, other.num_tokens - 1) > known:
+                    return True
+        return False
+
+    def _make_room(self, part: ScheduledTokens) -> bool:
+        """Rows for a part, if need be those of the youngest running job; False when it was this one."""
+        while part.job.slot is not None and not self._kv_cache.grow(part.job.slot, part.done + part.count):
+            self._preempt(self.running[-1])
+        if part.job.slot is None:
+            return False
+        if part.done + part.count > part.job.slot.room - 1 and isinstance(part.job, Generation):
+            self._kv_cache.grow(part.job.slot, _room(part.job))
+        return True
+
+    def _preempt(self, job: EngineJob) -> None:
+        assert job.slot is not None
+        self._kv_cache.drop(job.slot)
+        job.slot = None
+        self.running.remove(job)
+        self.waiting.appendleft(job)
+        self._counts.preempted += 1
+
+
+def _remaining(job: EngineJob) -> int:
+    assert job.slot is not None
+    return job.num_tokens - len(job.slot)
+
+
+def _room(job: EngineJob) -> int:
+    if isinstance(job, Scoring):
+        return job.num_tokens
+    return min(job.num_tokens + LOOKAHEAD, job.prompt + job.limit)

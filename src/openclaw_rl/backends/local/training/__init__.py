@@ -1,0 +1,1 @@
+"""The trainer of this machine: batch, forward pass, step, checkpoint."""

@@ -1,0 +1,216 @@
+"""The head in chunks: log-probs, the k best and a whole-vocabulary KL at given hidden states, forward and backward.
+
+No tensor of [tokens, vocabulary] is ever made for a whole batch: a chunk of rows is multiplied out, read, and let go.
+The backward pass multiplies it out again and returns the gradient of the hidden states. On CUDA the reading is fused,
+as a chunk is large and each separate operation would go through all of it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
+"""logits that one chunk may hold"""
+_BLOCK = 128
+"""logits of which only the largest is read first in the search for the k best"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The output layer: weight [V, d], and a bias [V] or None. Its own gradient is added up only if it is trained."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None = None
+    dtype: torch.dtype | None = None
+    """multiply in this type instead of the weight's own"""
+    chunk: int | None = None
+    """rows at once; None: as many as `ELEMENTS` allows"""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [n, d] -> [n, V], in float32 at least."""
+        weight = self._weight()
+        if weight.dtype.itemsize >= 4:
+            out = hidden.to(weight.dtype) @ weight.t()
+        elif weight.is_cuda:
+            out = torch.mm(hidden.to(weight.dtype), weight.t(), out_dtype=torch.float32)
+        else:
+            out = hidden.float() @ weight.float().t()
+        return out if self.bias is None else out + self.bias.detach()
+
+    def back(self, gradient: Tensor, hidden: Tensor) -> Tensor:
+        """gradient of the logits [n, V] -> gradient of ``hidden`` [n, d]; adds to the parameters' own where trained."""
+        weight = self._weight()
+        if self.weight.requires_grad:
+            _add(self.weight, gradient.t() @ hidden.to(gradient.dtype))
+        if self.bias is not None and self.bias.requires_grad:
+            _add(self.bias, gradient.sum(0))
+        kind = weight.dtype if weight.is_cuda else gradient.dtype
+        return (gradient.to(kind) @ weight.to(kind)).to(hidden.dtype)
+
+    def rows(self, count: int) -> Iterator[slice]:
+        """0 .. count in chunks."""
+        step = self.chunk or max(16, ELEMENTS.get(self.weight.device.type, 1 << 24) // len(self.weight))
+        return (slice(at, min(at + step, count)) for at in range(0, count, step))
+
+    def _weight(self) -> Tensor:
+        return self.weight.detach().to(self.dtype or self.weight.dtype)
+
+
+def _add(parameter: nn.Parameter, gradient: Tensor) -> None:
+    gradient = gradient.to(parameter.dtype)
+    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseOutputs:
+    """The base policy at the same positions: hidden states [N, d] and the head that goes with them."""
+
+    hidden: Tensor
+    head: Head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyScan:
+    """One pass over the vocabulary: log-normaliser [N], the k best ids and log-probs [N, k].
+
+    With a base also the exact KL to it [N] and the base's own log-normaliser [N], else None.
+    """
+
+    norm: Tensor
+    ids: Tensor
+    top: Tensor
+    kl: Tensor | None = None
+    base_norm: Tensor | None = None
+
+
+@torch.no_grad()
+def scan(hidden: Tensor, head: Head, temperature: Tensor, *, k: int, base: BaseOutputs | None = None) -> VocabularyScan:
+    """Read the vocabulary once at hidden [N, d], each row's logits divided by its temperature [N]."""
+    k, parts = min(k, len(head.weight)), []
+    for rows in head.rows(len(hidden)):
+        logits, temperatures = head.logits(hidden[rows]), temperature[rows, None]
+        best, ids = largest(logits, k)
+        if base is None:
+            found = [_on(logits, _norm)(logits, temperatures)]
+        else:
+            found = [*_on(logits, _norm_and_kl)(logits, base.head.logits(base.hidden[rows]), temperatures)]
+        norm, *more = found
+        parts.append((norm, ids, best / temperatures - norm[:, None], *more))
+    return VocabularyScan(
+        **{name: torch.cat(part) for name, part in zip(_SCANNED, zip(*parts, strict=True), strict=False)}
+    )
+
+
+_SCANNED = ("norm", "ids", "top", "kl", "base_norm")
+
+
+def largest(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row [n, V] and where they are, largest first.
+
+    In a long row only the k blocks with the largest heads can hold any of them, so all else is read just once.
+    """
+    whole = logits.shape[1] // _BLOCK * _BLOCK
+    if whole < k * _BLOCK * 4:
+        best = logits.topk(k, -1)
+        return best.values, best.indices
+    blocks = logits[:, :whole].view(len(logits), -1, _BLOCK)
+    chosen = blocks.amax(-1).topk(k, -1).indices
+    near = blocks.gather(1, chosen[..., None].expand(-1, -1, _BLOCK)).flatten(1)
+    where = (chosen[..., None] * _BLOCK + torch.arange(_BLOCK, device=logits.device)).flatten(1)
+    rest = torch.arange(whole, logits.shape[1], device=logits.device).expand(len(logits), -1)
+    best = torch.cat([near, logits[:, whole:]], 1).topk(k, -1)
+    return best.values, torch.cat([where, rest], 1).gather(1, best.indices)
+
+
+def _norm(logits: Tensor, temperatures: Tensor) -> Tensor:
+    """The log-normaliser [n] of logits [n, V] divided by their temperature [n, 1]."""
+    return (logits / temperatures).logsumexp(-1)
+
+
+def _norm_and_kl(logits: Tensor, base: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-normaliser, KL to the base and the base's log-normaliser, each [n]."""
+    logits, base = logits / temperatures, base / temperatures
+    norm, base_norm = logits.logsumexp(-1), base.logsumexp(-1)
+    logq = logits - norm[:, None]
+    return norm, (logq.exp() * (logq - (base - base_norm[:, None]))).sum(-1), base_norm
+
+
+def _logit_gradient(logits: Tensor, temperatures: Tensor, given: Tensor) -> Tensor:
+    """The part of the gradient of the logits [n, V] that log-probs with gradients of sum ``given`` [n, 1] share."""
+    return (logits / temperatures).softmax(-1) * (-given / temperatures)
+
+
+def _logit_gradient_with_kl(logits: Tensor, base: Tensor, temperatures: Tensor, given: Tensor, kl: Tensor) -> Tensor:
+    """The same with a KL to the base whose gradient is ``kl`` [n, 1]."""
+    logq, logp = (logits / temperatures).log_softmax(-1), (base / temperatures).log_softmax(-1)
+    q, gap = logq.exp(), logq - logp
+    return q * ((gap - (q * gap).sum(-1, keepdim=True)) * kl - given) / temperatures
+
+
+@cache
+def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
+
+
+def _on(logits: Tensor, function: Callable[..., Any]) -> Callable[..., Any]:
+    return _fused(function) if logits.is_cuda and can_compile() else function
+
+
+@cache
+def can_compile() -> bool:
+    """Whether kernels can be made on this machine: there is Triton, and a C compiler for what launches them."""
+    return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+
+
+@torch.no_grad()
+def at(hidden: Tensor, head: Head, temperature: Tensor, norm: Tensor, ids: Tensor) -> Tensor:
+    """Log-probs [N, G] of given ids [N, G], from the log-normaliser [N] of a `scan`; only those are computed."""
+    parts = []
+    wide = torch.float64 if head.weight.dtype == torch.float64 else torch.float32
+    step = max(1, (1 << 24) // max(1, ids.shape[1] * hidden.shape[1]))
+    for first in range(0, len(hidden), step):
+        rows = slice(first, first + step)
+        columns = head.weight.detach()[ids[rows]].to(head.dtype or head.weight.dtype).to(wide)
+        logits = torch.einsum("nd,ngd->ng", hidden[rows].to(wide), columns)
+        if head.bias is not None:
+            logits = logits + head.bias.detach()[ids[rows]]
+        parts.append(logits / temperature[rows, None] - norm[rows, None])
+    return torch.cat(parts) if parts else ids.new_zeros(ids.shape, dtype=wide)
+
+
+@torch.no_grad()
+def backward_hidden(
+    hidden: Tensor,
+    head: Head,
+    temperature: Tensor,
+    ids: Tensor,
+    at_ids: Tensor,
+    *,
+    kl: Tensor | None = None,
+    base: BaseOutputs | None = None,
+) -> Tensor:
+    """The gradient of hidden [N, d], given those of the log-probs at ids [N, G] and of the KL [N].
+
+    For logits z / T and q = softmax: d l(v) = [v] - q, and d KL = q (log q - log p - KL).
+    """
+    parts = []
+    for rows in head.rows(len(hidden)):
+        logits, temperatures = head.logits(hidden[rows]), temperature[rows, None]
+        given = at_ids[rows].to(logits.dtype)
+        whole = given.sum(-1, keepdim=True)
+        if kl is None or base is None:
+            gradient = _on(logits, _logit_gradient)(logits, temperatures, whole)
+        else:
+            theirs = base.head.logits(base.hidden[rows])
+            gradient = _on(logits, _logit_gradient_with_kl)(logits, theirs, temperatures, whole, kl[rows, None])
+        gradient.scatter_add_(1, ids[rows], given / temperatures)
+        parts.append(head.back(gradient, hidden[rows]))
+    return torch.cat(parts)

@@ -1,0 +1,286 @@
+"""The weights in training, an adapter on a base or all of it: loading, saving, and which are teacher and base."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+from typing import cast as typed
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from openclaw_rl.backends.hf.models import pick_device
+from openclaw_rl.backends.local.training.batch import Net, Student
+from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
+from openclaw_rl.backends.local.training.head import Head, can_compile
+from openclaw_rl.backends.local.training.manifest import ADAPTER, MODEL
+from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.errors import BackendError, ModelRefused
+
+log = logging.getLogger(__name__)
+
+Weights = dict[str, Tensor]
+_CASTS = (torch.bfloat16, torch.float16)
+_LARGE = 1_000_000_000  # weights from which compiling the layers pays for itself within a few steps
+
+
+class PolicyModel:
+    """The model in training. ``tokenizer`` is the base's; ``note`` says why the token tree is not used, or is None."""
+
+    def __init__(self, settings: TrainerArgs) -> None:
+        self.settings = settings
+        self.device = pick_device(settings.device)
+        self.model, self.tokenizer = self._load(settings.model)
+        self.compute = next(self.model.parameters()).dtype
+        self.note = self._see_trees(self.model)
+        self.tree = self.note is None
+        self._wrapped: Any = None
+        torch.manual_seed(settings.seed)
+        if settings.lora:
+            self._wrapped = add_adapter(self.model, settings, mixed=self._mixed())
+        else:
+            self._train_everything()
+        self._switches = adapter_layers(self.model)
+        self.model.eval()  # the adapter's layers came in training mode
+        self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        self._initial = {n: p.detach().clone() for n, p in self.parameters.items()} if settings.lora else None
+        if self._compiles():
+            compile_layers(self.model)
+        self._base = self._separate_base()
+        self._other = self._net(self._frozen(settings.teacher_model)) if settings.teacher_model else None
+
+    def _load(self, model: str) -> tuple[Any, Any]:
+        s = self.settings
+        loaded = s.loader(
+            model,
+            cache_dir=Path(s.cache_dir),
+            device=str(self.device),
+            dtype=s.dtype,
+            progress=log.info,
+            chat_template=s.chat_template,
+        )
+        return loaded.model.eval(), loaded.tokenizer
+
+    def _see_trees(self, model: Any) -> str | None:
+        return enable_tree(model) if self.settings.tree else "it is switched off"
+
+    def _compiles(self) -> bool:
+        large = self.device.type == "cuda" and sum(p.numel() for p in self.model.parameters()) >= _LARGE
+        return large and can_compile() if self.settings.compile is None else self.settings.compile
+
+    def _train_everything(self) -> None:
+        # small steps vanish in the rounding of half precision: what is trained is kept in single
+        self.model.to(torch.float32 if self.compute in _CASTS else self.compute)
+        self.model.requires_grad_(True)
+
+    def _frozen(self, model: str) -> Any:
+        found = self._load(model)[0].requires_grad_(False)
+        self._see_trees(found)
+        return found
+
+    def _separate_base(self) -> Net | None:
+        """With an adapter, the base is the model without it; a full tune must hold a second one."""
+        s = self.settings
+        needed = s.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None)
+        return self._net(self._frozen(s.model)) if needed and not s.lora else None
+
+    # --- student, teacher, base
+
+    def _net(self, model: Any, context: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Net:
+        layer = model.get_output_embeddings()
+        if not isinstance(layer, nn.Linear):
+            raise ModelRefused(f"the head of {self.settings.model} is {type(layer).__name__}, not a linear layer")
+        cast = self.compute if layer.weight.dtype != self.compute and self.device.type == "cuda" else None
+        head = Head(weight=typed(nn.Parameter, layer.weight), bias=layer.bias, dtype=cast)
+        return Net(model=model, head=head, tree=self.tree, context=context)
+
+    def student(self) -> Student:
+        """The policy as it stands."""
+        dropout = self.settings.lora and self.settings.lora_dropout > 0
+        return Student(net=self._net(self.model, self._inference), training=self._training, two_passes=dropout)
+
+    def base(self) -> Net:
+        """The weights that nothing was learned into."""
+        return self._base or self._net(self.model, self._without_adapter)
+
+    def teacher(self, base: Net, ema: Weights | None) -> Net:
+        """The weights that see the hints."""
+        if self._other is not None:
+            return self._other
+        roles: dict[str, Callable[[], Net]] = {
+            "base": lambda: base,
+            "live": lambda: self._net(self.model, self._inference),
+            "ema": lambda: self._net(self.model, lambda: self.lent(ema or {})),
+        }
+        return roles[self.settings.teacher]()
+
+    def served(self, average: Weights) -> Net:
+        """The weights that were published, where these are an average."""
+        return self._net(self.model, lambda: self.lent(average))
+
+    def recompute(self, on: bool) -> None:
+        """Whether layers are computed again in the backward pass, which keeps less of them in memory."""
+        if on and not self.model.is_gradient_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        elif not on and self.model.is_gradient_checkpointing:
+            self.model.gradient_checkpointing_disable()
+
+    def _mixed(self) -> bool:
+        return self.device.type == "cuda" and self.compute in _CASTS
+
+    def _cast(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cuda", dtype=self.compute) if self._mixed() else nullcontext()
+
+    @contextmanager
+    def _inference(self) -> Iterator[None]:
+        with self._cast():
+            yield
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        """Training mode only for what listens to it, as walking through all modules takes a while."""
+        listens = self.model.is_gradient_checkpointing or (self.settings.lora and self.settings.lora_dropout > 0)
+        if self.model.training != listens:
+            self.model.train(listens)
+        try:
+            with self._cast():
+                yield
+        finally:
+            if listens:
+                self.model.eval()
+
+    @contextmanager
+    def _without_adapter(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(self._inference())
+            stack.enter_context(switched_off(self._switches))
+            yield
+
+    @contextmanager
+    def lent(self, weights: Weights) -> Iterator[None]:
+        """Lend the model other values of its trained parameters for a while."""
+        before = {name: p.data for name, p in self.parameters.items()}
+        try:
+            for name, value in weights.items():
+                self.parameters[name].data = value.to(self.device)
+            with self._inference():
+                yield
+        finally:
+            for name, value in before.items():
+                self.parameters[name].data = value
+
+    def forget_gradients(self) -> None:
+        """Drop the gradients of the trained parameters."""
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    # --- from and to disk
+
+    @torch.no_grad()
+    def put(self, weights: Weights) -> None:
+        """Give the trained parameters these values."""
+        if missing := self.parameters.keys() - weights.keys():
+            raise BackendError(f"{len(missing)} weights are missing, {min(missing)!r} among them")
+        for name, parameter in self.parameters.items():
+            parameter.copy_(weights[name])
+
+    def weights(self) -> Weights:
+        """A copy of the trained parameters."""
+        return {name: p.detach().clone() for name, p in self.parameters.items()}
+
+    def begin(self) -> Weights:
+        """The trained parameters as they are at version 0."""
+        if self._initial is not None:
+            return self._initial
+        fresh = self._base.model if self._base is not None else self._load(self.settings.model)[0]
+        return dict(fresh.named_parameters())
+
+    def read(self, directory: Path) -> Weights:
+        """The trained parameters that a version's directory holds."""
+        path = directory / (ADAPTER if self._wrapped is not None else MODEL)
+        if not path.exists():
+            kind = "an adapter" if self._wrapped is not None else "a full model"
+            raise BackendError(f"{directory} holds no {path.name}", remedy=f"its parent must be {kind} of this trainer")
+        found = load_file(path)
+        return {_from_peft(name): value for name, value in found.items()} if self._wrapped is not None else found
+
+    def write(self, directory: Path) -> None:
+        """Adapter in peft's format, or a whole model that can be loaded by its folder."""
+        if self._wrapped is None:
+            self._write_model(directory)
+            return
+        tensors = {_to_peft(name): p.detach().cpu().contiguous() for name, p in self.parameters.items()}
+        save_file(tensors, directory / ADAPTER, metadata={"format": "pt"})
+        self._wrapped.peft_config["default"].save_pretrained(directory)
+
+    def _write_model(self, directory: Path) -> None:
+        tensors = {name: p.detach().to("cpu", self.compute).contiguous() for name, p in self.parameters.items()}
+        save_file(tensors, directory / MODEL, metadata={"format": "pt"})
+        self.model.config.save_pretrained(directory)
+        self.tokenizer.save_pretrained(directory)
+
+
+def add_adapter(model: Any, args: TrainerArgs, *, mixed: bool = False) -> Any:
+    """Put LoRA layers into ``model``; everything else is frozen. Returns peft's wrapper, which can switch them off.
+
+    ``mixed`` says that passes run under autocast, which casts inputs already.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=args.lora_rank,
+        lora_alpha=int(args.lora_alpha) if args.lora_alpha == int(args.lora_alpha) else args.lora_alpha,
+        lora_dropout=args.lora_dropout,
+        target_modules=list(args.lora_targets) or linear_layers(model),
+        task_type="CAUSAL_LM",
+    )
+    wrapped = get_peft_model(model, config)
+    config.base_model_name_or_path = args.model  # peft has put there what the model says of itself
+    for module in model.modules():
+        if mixed and hasattr(module, "cast_input_dtype_enabled"):
+            module.cast_input_dtype_enabled = False
+    config.inference_mode = True  # what is saved is for serving
+    return wrapped
+
+
+def adapter_layers(model: Any) -> list[Any]:
+    """The layers that hold a part of an adapter."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    return [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+
+
+@contextmanager
+def switched_off(layers: Sequence[Any]) -> Iterator[None]:
+    """The model without its adapter; peft's own switch walks through all parameters, which a GPU would wait for."""
+    for layer in layers:
+        layer._disable_adapters = True
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def linear_layers(model: Any) -> list[str]:
+    """The last names of all linear layers but the head, sorted: the same adapter everywhere, every time."""
+    head = model.get_output_embeddings()
+    found = {
+        name.rsplit(".", 1)[-1]
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and module is not head
+    }
+    return sorted(found)
+
+
+def _to_peft(name: str) -> str:
+    return "base_model.model." + name.replace(".default.", ".")
+
+
+def _from_peft(name: str) -> str:
+    stem, last = name.removeprefix("base_model.model.").rsplit(".", 1)
+    return f"{stem}.default.{last}"

@@ -1,0 +1,42 @@
+"""The process that trains and does nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from multiprocessing.connection import Connection
+
+from openclaw_rl.backends.local.training.messages import WorkerFailure
+from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.worker import TrainWorker
+from openclaw_rl.errors import ModelRefused, OpenClawError
+from openclaw_rl.machine import end_with_parent, show_name
+
+
+def _failure(error: BaseException) -> WorkerFailure:
+    """An error of ours with its remedy; of any other the end of its traceback."""
+    if isinstance(error, OpenClawError):
+        return WorkerFailure(what=error.what, remedy=error.remedy, refused=isinstance(error, ModelRefused))
+    what = "the training worker failed:\n" + "".join(traceback.format_exception(error)[-6:])
+    return WorkerFailure(what=what, outside=isinstance(error, OSError))
+
+
+def serve(pipe: Connection, args: TrainerArgs) -> None:
+    """Build a worker, send its memory plan, then answer requests until the pipe closes. A failure ends the process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt at the terminal is the parent's to handle
+    end_with_parent()
+    show_name()
+    if args.niceness and hasattr(os, "nice"):
+        os.nice(args.niceness)
+    try:
+        worker = TrainWorker(args)
+        pipe.send((str(worker.plan), worker.policy.note))
+        while True:
+            pipe.send(worker.step(pipe.recv()))
+    except EOFError:
+        return
+    except BaseException as error:
+        # whatever it is, the parent must know: this process ends and takes any half-done state with it
+        pipe.send(_failure(error))
+        raise SystemExit(1) from error

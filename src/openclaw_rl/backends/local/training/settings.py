@@ -1,0 +1,75 @@
+"""What a trainer is built from, as one value that is sent to the worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.backends.hf.models import load
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.losses import LossSettings
+
+ADAM_EPS = 1e-8
+"""AdamW's own, which nobody needs to set"""
+TEACHERS = ("base", "live", "ema")
+_NO_RECORD = ("cache_dir", "chat_template", "threads", "loader", "compile", "niceness")
+_LORA = ("rank", "alpha", "dropout", "targets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerArgs(LossSettings):
+    """All that a training worker must know: the settings of `train` under their own names, those of the losses too."""
+
+    model: str
+    cache_dir: str | Path
+    chat_template: str | None
+    device: str
+    dtype: str
+    threads: int | None
+    seed: int
+    loss: str | None
+    """``module:function`` or ``file.py:function`` in place of ``method``"""
+    k: int
+    max_hints: int
+    lr: float
+    lr_by_signal: bool
+    average: int
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    grad_clip: float
+    teacher: str
+    teacher_model: str | None
+    ema_decay: float
+    lora: bool
+    lora_rank: int
+    lora_alpha: float
+    lora_dropout: float
+    lora_targets: tuple[str, ...]
+    tree: bool
+    micro_tokens: int | None
+    recompute: bool | None
+    compile: bool | None
+    offload_optimizer: bool
+    gap_alarm: float
+    ess_alarm: float
+    norm_alarm: float
+    niceness: int = 10
+    loader: Callable[..., Any] = load
+    """with the signature of `models.load`, called in the worker; gives ``model`` and ``tokenizer``"""
+
+    def __post_init__(self) -> None:
+        LossSettings.__post_init__(self)
+        if self.teacher not in TEACHERS:
+            raise ConfigError(f"no teacher called {self.teacher!r}", remedy=f"known: {', '.join(TEACHERS)}")
+        if self.k < 1 or self.max_hints < 1:
+            raise ConfigError(f"k is {self.k} and max_hints {self.max_hints}", remedy="both start at 1")
+
+    def record(self) -> Mapping[str, Any]:
+        """What decides the numbers, for a manifest; where things lie is left out."""
+        found = {name: value for name, value in asdict(self).items() if name not in _NO_RECORD}
+        losses = {each.name: found.pop(each.name) for each in fields(LossSettings)}
+        lora = {name: found.pop(f"lora_{name}") for name in _LORA}
+        return {**found, "adam_eps": ADAM_EPS, "losses": losses, "lora": lora if self.lora else None}

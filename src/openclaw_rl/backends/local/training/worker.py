@@ -1,0 +1,204 @@
+"""The training worker: one step at a time, from a request to a published version or a reason why there is none."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from openclaw_rl import plugins
+from openclaw_rl.backends.hf.template import ChatTemplate
+from openclaw_rl.backends.local.training.alarms import StepSkipped, batch_alarm
+from openclaw_rl.backends.local.training.batch import (
+    ComputedTokens,
+    LossFunction,
+    References,
+    TrainBatch,
+    collate,
+    gradient,
+    run_references,
+)
+from openclaw_rl.backends.local.training.checkpoint import Checkpoints
+from openclaw_rl.backends.local.training.memory import plan_for
+from openclaw_rl.backends.local.training.messages import StepRequest
+from openclaw_rl.backends.local.training.model import PolicyModel
+from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.teacher_prompts import TeacherPrompts, render_teachers
+from openclaw_rl.backends.local.training.update import update
+from openclaw_rl.errors import BackendError
+from openclaw_rl.losses import LossInputs, health, loss, needs, weight_of
+from openclaw_rl.ports import StepResult
+from openclaw_rl.types import Sample, Tokens
+
+log = logging.getLogger(__name__)
+
+
+class TrainWorker:
+    """The trainer proper: synchronous, in one process, one step at a time."""
+
+    def __init__(self, settings: TrainerArgs) -> None:
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        self.settings = settings
+        self.policy = PolicyModel(settings)
+        self._chat = ChatTemplate(self.policy.tokenizer)
+        self.loss, self._weigh, self._max_hints = _loss(settings)
+        self.plan = plan_for(self.policy)
+        self.budget = settings.micro_tokens or self.plan.tokens
+        self.checkpoints = Checkpoints(self.policy)
+
+    def step(self, request: StepRequest) -> StepResult:
+        """Train and publish; a skipped step leaves weights and optimizer as they were."""
+        began = time.monotonic()
+        known = self.checkpoints.published(request)
+        if known is not None:
+            return known
+        metrics: dict[str, float] = {"samples": float(len(request.samples)), **_lag(request)}
+        prompts = self.teacher_prompts(request.samples)
+        done = partial(StepResult, dropped=prompts.dropped)
+        try:
+            self.checkpoints.load(request.parent)
+            self._train(request, prompts, metrics)
+        except StepSkipped as skip:
+            self.policy.forget_gradients()
+            metrics |= skip.metrics
+            return done(adapter=None, metrics=_finite(metrics), seconds=time.monotonic() - began, skipped=skip.reason)
+        metrics["seconds"] = time.monotonic() - began
+        self.checkpoints.publish(request, _finite(metrics), prompts.dropped)
+        return done(adapter=request.target, metrics=_finite(metrics), seconds=time.monotonic() - began)
+
+    def teacher_prompts(self, samples: Sequence[Sample]) -> TeacherPrompts:
+        """Each sample's hinted prompts, as the loss can use them."""
+        config = self.policy.model.config
+        most = self.settings.max_hints if self._max_hints is None else self._max_hints
+        room = getattr(config, "max_position_embeddings", None)
+        return render_teachers(self._chat, samples, most=most, room=room, vocabulary=config.vocab_size)
+
+    def _train(self, request: StepRequest, prompts: TeacherPrompts, metrics: dict[str, float]) -> None:
+        """The gradient and the update; ``metrics`` get what was measured on the way."""
+        weight = self._weight(request.samples, prompts.views)
+        samples, views = prompts.kept()
+        if weight == 0 or not samples:
+            nothing = "no teacher's prompt could be rendered" if prompts.missing else "there is no hint"
+            raise StepSkipped(f"no signal: every advantage is zero and {nothing}")
+        wide = torch.float64 if self.policy.compute == torch.float64 else torch.float32
+        batch = collate(samples, views, version=request.parent.number, device=self.policy.device, wide=wide)
+        metrics |= self._gradient(batch)
+        signal = self._weight(request.samples, prompts.views, by_urgency=True)
+        state, applied = update(self.policy, self.checkpoints.state, self.settings, weight=weight, signal=signal)
+        self.checkpoints.updated(state)
+        metrics |= {"teachers_missing": float(prompts.missing), "signal": signal, **applied}
+
+    def _weight(
+        self, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]], *, by_urgency: bool = False
+    ) -> float:
+        """How much a batch has to say, 0 .. 1: the mean of its samples, each by its urgency if that is to count."""
+        found = [
+            self._weigh(
+                hinted=any(view is not None for view in row),
+                advantage=sample.advantage,
+                urgency=sample.urgency if by_urgency else 1.0,
+            )
+            for sample, row in zip(samples, views, strict=True)
+        ]
+        return statistics.fmean(found) if found else 0.0
+
+    # --- the gradient
+
+    def _gradient(self, batch: TrainBatch) -> dict[str, float]:
+        """The batch's gradient; when memory runs out, again with half as many tokens at once."""
+        while True:
+            try:
+                return self._try_gradient(batch)
+            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+                if not _out_of_memory(error):
+                    raise
+                self._shrink(batch, str(error))
+
+    def _try_gradient(self, batch: TrainBatch) -> dict[str, float]:
+        count, s = ComputedTokens(), self.settings
+        self.policy.recompute(self.plan.recompute and _tokens(batch) > self.plan.spared)
+        references = self._references(batch, count)
+        measured: dict[str, float] = {}
+
+        def stop(inputs: LossInputs) -> str | None:
+            measured.update(health(inputs, s.max_mismatch))
+            return batch_alarm(measured, gap=s.gap_alarm, ess=s.ess_alarm)
+
+        student = self.policy.student()
+        found, why = gradient(batch, student, references, self.loss, stop, k=s.k, budget=self.budget, count=count)
+        if why is not None:
+            raise StepSkipped(why, measured)
+        return {
+            **measured,
+            **found,
+            "tokens_computed": float(count.packed),
+            "tokens_one_by_one": float(count.sequential),
+            "passes": float(count.passes),
+            "tree": float(self.policy.tree),
+        }
+
+    def _references(self, batch: TrainBatch, count: ComputedTokens) -> References:
+        """What the student is compared with: the teacher, the base, and what is served where that is an average."""
+        s, state = self.settings, self.checkpoints.state
+        base = self.policy.base()
+        teacher = self.policy.teacher(base, state.ema)
+        reference = base if s.kl_coef > 0 else None
+        average = state.average if state.averaged > 1 and bool(batch.same_weights.any()) else None
+        served = self.policy.served(average) if average is not None else None
+        return run_references(batch, teacher, reference, served, k=s.k, budget=self.budget, count=count)
+
+    def _shrink(self, batch: TrainBatch, error: str) -> None:
+        self.policy.forget_gradients()
+        gc.collect()
+        if self.policy.device.type == "cuda":
+            torch.cuda.empty_cache()
+        if _tokens(batch) <= self.plan.spared:
+            self.plan = replace(self.plan, spared=0)
+            log.warning("out of memory: layers are recomputed from now on")
+            return
+        longest = max(len(path.tokens) for path in (*batch.plain, *(path for _, _, path in batch.hinted)))
+        if self.budget <= longest:
+            raise BackendError(
+                f"out of memory with a single turn of {longest} tokens at once ({self.plan}): {error}",
+                remedy="switch recompute on, shorten the context, or train on a larger device",
+            )
+        self.budget = max(longest, min(self.budget, _tokens(batch)) // 2)
+        log.warning("out of memory: %d tokens at once from now on", self.budget)
+
+
+def _loss(settings: TrainerArgs) -> tuple[LossFunction, Callable[..., float], int | None]:
+    """The loss to train with, how much a sample has to say to it, and how many hints it looks at (None: all).
+
+    A custom one is given everything, and may make something of all of it.
+    """
+    if settings.loss is not None:
+        everything = replace(settings, method="combine", w_rl=1.0, w_opd=1.0)
+        return plugins.resolve("loss", settings.loss), partial(weight_of, everything), None
+    return partial(loss, settings=settings), partial(weight_of, settings), needs(settings)[0]
+
+
+def _tokens(batch: TrainBatch) -> int:
+    """Of all its turns, one by one."""
+    return sum(len(path.tokens) for path in batch.plain)
+
+
+def _out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
+
+
+def _lag(request: StepRequest) -> dict[str, float]:
+    lags = [request.parent.number - sample.version for sample in request.samples]
+    return {"lag_mean": sum(lags) / len(lags), "lag_max": float(max(lags))} if lags else {}
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """What could not be measured is absent, not a number."""
+    return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}

@@ -1,0 +1,83 @@
+"""Commands that look and change nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+
+
+@click.command()
+@as_json
+@sources
+def status(resolved: Resolved, json_out: bool) -> None:
+    """Show loops, turns, drops, the live version, alarms."""
+    from openclaw_rl.cli.output import print_status
+    from openclaw_rl.views import status as views
+
+    with reader(resolved) as ledger:
+        view = views.status(ledger, starve_after=resolved.config.collect.starve_turns)
+    print_json(view) if json_out else print_status(view)
+
+
+@click.group()
+def show() -> None:
+    """Show one turn, session, step or version."""
+
+
+def _shower(noun: str, kind: type, help_text: str) -> None:
+    @show.command(name=noun, help=help_text)
+    @click.argument("name", type=kind, metavar="ID")
+    @as_json
+    @sources
+    def one(resolved: Resolved, name: Any, json_out: bool) -> None:
+        from openclaw_rl.cli.output import print_view
+        from openclaw_rl.views import status as views
+
+        with reader(resolved) as ledger:
+            view = getattr(views, noun)(ledger, name)
+        print_json(view) if json_out else print_view(view)
+
+
+_shower("turn", str, "A turn: its reply, next state, verdict and training.")
+_shower("step", int, "The turns a step used, its metrics, the version it made.")
+_shower("version", int, "Where a version comes from and what happened to it.")
+
+
+@show.command(name="session")
+@click.argument("name", metavar="ID")
+@click.option("--user", help="Whose session, where several users have one of this name.")
+@as_json
+@sources
+def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool) -> None:
+    """The turns of a session, in order."""
+    from openclaw_rl.cli.output import print_view
+    from openclaw_rl.views import status as views
+
+    with reader(resolved) as ledger:
+        view = views.session(ledger, name, user)
+    print_json(view) if json_out else print_view(view)
+
+
+@click.command()
+@as_json
+@settings
+def doctor(resolved: Resolved, json_out: bool) -> None:
+    """Check this machine and this run; name the remedies."""
+    from openclaw_rl.app.doctor import examine
+
+    found = examine(resolved.config)
+    if json_out:
+        print_json([{"check": f.check, "state": f.state, "detail": f.detail, "remedy": f.remedy} for f in found])
+    else:
+        colours = {"ok": "green", "warning": "yellow", "trouble": "red"}
+        for finding in found:
+            click.secho(f"{finding.state:>8}", fg=colours[finding.state], nl=False)
+            click.echo(f"  {finding.check}: {finding.detail}" + (f"; {finding.remedy}" if finding.remedy else ""))
+    if any(finding.state == "trouble" for finding in found):
+        raise click.exceptions.Exit(1)

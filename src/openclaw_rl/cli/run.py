@@ -1,0 +1,154 @@
+"""Commands that run loops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from openclaw_rl.cli.options import F, as_json, print_json, settings
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+    from openclaw_rl.store import Writer
+
+
+@click.command()
+@settings
+def up(resolved: Resolved) -> None:
+    """Serve, collect, judge and train in one process."""
+    _run(resolved, None)
+
+
+@click.command()
+@settings
+def serve(resolved: Resolved) -> None:
+    """Run the API alone.
+
+    The other loops may run in other processes on the same run directory.
+    """
+    _run(resolved, "serve")
+
+
+def _once(command: F) -> F:
+    return click.option("--once", is_flag=True, help="Work until nothing is left to do, then end.")(command)
+
+
+@click.command()
+@_once
+@settings
+def collect(resolved: Resolved, once: bool) -> None:
+    """Run only the loop that finds what followed each reply."""
+    _run(resolved, "collect", once=once)
+
+
+@click.command()
+@_once
+@click.option(
+    "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
+)
+@as_json
+@settings
+def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
+    """Run only the loop that judges replies."""
+    if explain is None:
+        _run(resolved, "judge", once=once)
+        return
+    from openclaw_rl.app.operations import explain_verdict
+    from openclaw_rl.cli.output import print_view
+    from openclaw_rl.views.status import turn_id
+
+    view = asyncio.run(explain_verdict(resolved.config, turn_id(explain)))
+    print_json(view) if json_out else print_view(view)
+
+
+@click.command()
+@_once
+@click.option(
+    "--data",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Train from recorded conversations, then end; may be repeated (train.data).",
+)
+@click.option("--user", default="default", show_default=True, help="Whose conversations --data are.")
+@settings
+def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
+    """Run only the loop that trains, or train from files.
+
+    With --data it trains from recorded conversations and ends.
+    """
+    files = data or resolved.config.train.data
+    if files:
+        _train_from(resolved, files, user)
+    else:
+        _run(resolved, "train", once=once)
+
+
+def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
+    from openclaw_rl.app.offline import train_from
+
+    _begin(resolved)
+    with _event_loop() as loop:
+        done = loop.run(train_from(resolved.config, files, user=user, progress=click.echo))
+    dropped = "".join(f", {count} {why}" for why, count in done.dropped.items())
+    click.echo(
+        f"{done.trained} turns trained in {done.steps} steps; version {done.live} is live; dropped: "
+        + (dropped.removeprefix(", ") or "none")
+    )
+    if done.paused:
+        click.secho(f"training is paused: {done.paused}; fix the cause, then 'openclaw-rl resume'", fg="red", err=True)
+    if done.waiting:
+        click.secho(f"{done.waiting} turns still wait to be judged or trained: run this again", fg="yellow", err=True)
+    if done.undecided:
+        click.secho(f"the gate has not ruled on version {done.undecided} yet: run this again", fg="yellow", err=True)
+    if not done.whole:
+        raise click.exceptions.Exit(1)
+
+
+def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
+    from openclaw_rl.app.application import LOOPS, App, ledger_path
+    from openclaw_rl.app.runner import stop_on_signals
+
+    _begin(resolved)
+
+    async def go() -> None:
+        build = App.without_waiting if once else App
+        app = build(resolved.config, loops=(only,) if only else LOOPS)
+        click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
+        if app.shared:
+            click.secho(f"note: {app.shared}", fg="yellow", err=True)
+        if once:
+            async with app.started():
+                click.echo(f"moved {await app.finish()} items", err=True)
+            return
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            await app.run(stop, listening=lambda url: click.secho(f"listening on   {url}", fg="green", err=True))
+        click.echo("ended cleanly", err=True)
+
+    _event_loop().run(go())
+
+
+def _begin(resolved: Resolved) -> None:
+    _logging(resolved.config.run.log_level)
+    for note in resolved.notes:
+        click.secho(f"note: {note}", fg="yellow", err=True)
+
+
+def _event_loop() -> asyncio.Runner:
+    try:
+        import uvloop
+    except ImportError:  # Windows has none; the standard loop does
+        return asyncio.Runner()
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop)
+
+
+def _logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr
+    )

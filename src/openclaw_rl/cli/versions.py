@@ -1,0 +1,221 @@
+"""Commands about versions: what they are worth and why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@as_json
+@sources
+def versions(resolved: Resolved, json_out: bool) -> None:
+    """List all versions, with the gate's decisions.
+
+    Each with its parent, its step, and how its replies were received.
+    """
+    from openclaw_rl.views import lineage as reasons
+
+    with reader(resolved) as ledger:
+        rows = reasons.versions(ledger)
+    if json_out:
+        print_json(rows)
+        return
+    for line in reasons.versions_lines(rows):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("first")
+@click.argument("second")
+@click.option("--prompt", "prompts", multiple=True, help="Ask this; may be repeated [default: held-out prompts].")
+@click.option("--count", default=12, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts to ask.")
+@click.option("--tokens", default=96, show_default=True, type=click.IntRange(1, 4096), help="Most tokens of a reply.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
+@as_json
+@settings
+def compare(
+    resolved: Resolved,
+    first: str,
+    second: str,
+    prompts: tuple[str, ...],
+    count: int,
+    tokens: int,
+    seed: int,
+    json_out: bool,
+) -> None:
+    """Show the replies of two versions side by side.
+
+    Both get the same prompts; rates are checked by program.
+    """
+    from openclaw_rl.evals import models, pairwise
+    from openclaw_rl.evals.suites import FORMER
+    from openclaw_rl.views.aliases import with_aliases
+
+    names = (first, second)
+    found = asyncio.run(models.compare(resolved.config, names, prompts=prompts, count=count, tokens=tokens, seed=seed))
+    if json_out:
+        print_json(with_aliases(found, FORMER))
+        return
+    for line in pairwise.lines(found):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("name", required=False, metavar="[TURN|VERSION]")
+@click.option("--list", "listing", is_flag=True, help="List what is pinned.")
+@as_json
+@sources
+def pin(resolved: Resolved, name: str | None, listing: bool, json_out: bool) -> None:
+    """Keep a reply or a version.
+
+    The gate refuses versions that lose the reply of a pinned turn; the weights of a pinned version are kept.
+    """
+    if listing or name is None:
+        _list_pins(resolved, json_out)
+    else:
+        _pin(resolved, name, on=True)
+
+
+@click.command()
+@click.argument("name", metavar="TURN|VERSION")
+@sources
+def unpin(resolved: Resolved, name: str) -> None:
+    """Let a pinned turn or version go."""
+    _pin(resolved, name, on=False)
+
+
+def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
+    from openclaw_rl.app.application import ledger_path
+    from openclaw_rl.store import submit_request
+    from openclaw_rl.versions import LiveVersions
+    from openclaw_rl.views.status import turn_id
+
+    path = ledger_path(resolved.config)
+    with reader(resolved) as ledger:
+        if name.isdecimal():
+            version = LiveVersions(ledger).kept(int(name))
+            submit_request(path, "pin version" if on else "unpin version", version=version.number)
+        else:
+            turn = ledger.turn(turn_id(name))
+            submit_request(path, "pin turn" if on else "unpin turn", turn=turn.id)
+    click.echo(f"{'pin' if on else 'unpin'}: written down; a running trainer takes it up at its next tick")
+
+
+def _list_pins(resolved: Resolved, json_out: bool) -> None:
+    with reader(resolved) as ledger:
+        turns = [(turn, ledger.turn(turn)) for turn in ledger.pinned_turns()]
+        numbers = sorted(ledger.pinned())
+    if json_out:
+        print_json({"turns": [turn for turn, _ in turns], "versions": numbers})
+        return
+    for name, turn in turns:
+        click.echo(f"turn     {name}  {' '.join(turn.completion.reply.content.split())[:80]}")
+    for number in numbers:
+        click.echo(f"version  {number}")
+    if not turns and not numbers:
+        click.echo("nothing is pinned")
+
+
+@click.command()
+@click.argument("name", metavar="VERSION|TURN")
+@click.option("--answer", is_flag=True, help="Of a turn: have the live version answer its prompt now.")
+@click.option("--steps", default=3, show_default=True, type=click.IntRange(1), help="Of a version: steps to show.")
+@as_json
+@settings
+def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool) -> None:
+    """Say what made a version, or what a correction changed."""
+    from openclaw_rl.views import lineage as reasons
+    from openclaw_rl.views.status import turn_id
+
+    with reader(resolved) as ledger:
+        view = reasons.either(ledger, turn_id(name))
+    if answer and "turn" in view:
+        from openclaw_rl.evals.models import answer_again
+
+        view["after"].append(asyncio.run(answer_again(resolved.config, view["turn"])))
+    if json_out:
+        print_json(view)
+        return
+    lines = reasons.turn_lines(view) if "turn" in view else reasons.version_lines(view, steps=steps)
+    for line in lines:
+        click.echo(line)
+
+
+@click.command(name="eval")
+@click.option(
+    "--model-path",
+    default="live",
+    show_default=True,
+    help="A version's number, a folder, a Hugging Face id, a GGUF file, 'embedded', or a server's http://HOST/v1.",
+)
+@click.option("--against", help="Another such name; both run the same tasks and are compared.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
+@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0, 2), help="0 is greedy.")
+@click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
+@click.option("--json", "json_file", type=_FILE, help="Also write the figures and every reply to this file.")
+@click.option(
+    "--unsafe-no-sandbox", is_flag=True, help="Run the model's programs as this user where bubblewrap is not."
+)
+@settings
+def evaluate(
+    resolved: Resolved,
+    model_path: str,
+    against: str | None,
+    seed: int,
+    temperature: float,
+    api_key_env: str | None,
+    json_file: Path | None,
+    unsafe_no_sandbox: bool,
+) -> None:
+    """Run evaluation suites on weights or a server."""
+    from openclaw_rl.evals import models
+    from openclaw_rl.evals.suites import FORMER
+    from openclaw_rl.views.aliases import with_aliases
+
+    running = models.evaluate(
+        resolved.config,
+        model_path,
+        against=against,
+        seed=seed,
+        temperature=temperature,
+        key_env=api_key_env,
+        unsafe=unsafe_no_sandbox,
+        done=lambda _: click.echo(".", nl=False, err=True),
+    )
+    found = asyncio.run(running)
+    click.echo(err=True)
+    for line in _report_lines(found):
+        click.echo(line)
+    if json_file is not None:
+        view = with_aliases(found, FORMER)
+        json_file.write_text(json.dumps(view, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _report_lines(found: dict[str, Any]) -> list[str]:
+    lines = [f"{found['model']}, seed {found['seed']}, {found['seconds']:.0f} s"]
+    if found["isolation"]:
+        lines[0] += f"; programs were kept apart by: {found['isolation']}"
+    for name, one in found["suites"].items():
+        lines.append(f"  {name:<28} {_rate(one)}")
+        lines += [f"    {mark:<26} {_rate(rate)}" for mark, rate in one["rates"].items()]
+    for name, gap in found.get("compared", {}).items():
+        ends = f"{gap['difference']:+.2f} ({gap['low']:+.2f} to {gap['high']:+.2f})"
+        lines.append(f"  {name:<28} against {found['against']['model']}: {ends}, {gap['conclusion']}")
+    return lines
+
+
+def _rate(one: dict[str, Any]) -> str:
+    share = one["passed"] / max(one["of"], 1)
+    return f"{one['passed']:>3} of {one['of']:<3}  {share:>4.0%}  ({one['low']:.0%} to {one['high']:.0%})"

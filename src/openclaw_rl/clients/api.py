@@ -1,0 +1,279 @@
+"""The one HTTP client of the public API: chat completions, whole or streamed, feedback, sessions, models.
+
+    async with ApiClient("http://127.0.0.1:30000/v1", key=key) as api:
+        reply = await api.complete(prompt, session="s1", options={"max_tokens": 100})
+        async with api.stream(prompt, session="s1") as reply:
+            async for text in reply.deltas: ...
+
+It is a `ports.ChatClient`, so rollouts run on it; any other OpenAI-compatible server answers `complete` and `models`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx2
+
+from openclaw_rl.clients.wire import read_message, to_wire
+from openclaw_rl.errors import BackendDown, BackendError, NotAllowed, OpenClawError, RequestError, TooMany
+from openclaw_rl.ports import TurnReply
+from openclaw_rl.types import Json, Message, Prompt
+
+CONNECT_SECONDS = 10.0
+"""a server that is there accepts a connection at once; how long a reply may take is the caller's choice"""
+VERSION = "x-openclaw-rl-version"
+TURN = "x-openclaw-rl-turn"
+_OTHER_SERVER = "give the address that 'openclaw-rl up' prints, with /v1 at its end"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiReply:
+    """A whole reply: the turn behind it, the version that answered, None where a server names none, and its seconds."""
+
+    turn: str
+    message: Message
+    version: int | None
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return self.message.content
+
+    @property
+    def own_version(self) -> int:
+        """The version that answered; raises BackendError for a reply of another kind of server."""
+        if self.version is None:
+            raise BackendError(
+                "the reply names no version: what answers is no OpenClaw-RL server",
+                remedy="this needs an OpenClaw-RL server, not the engine behind it",
+            )
+        return self.version
+
+
+@dataclass(slots=True)
+class StreamedReply:
+    """A reply as it comes: its turn and version are known before its first words."""
+
+    turn: str
+    version: int | None
+    deltas: AsyncIterator[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A model that a server lists; ``context`` and ``version`` are None where it does not say."""
+
+    name: str
+    context: int | None
+    version: int | None
+
+
+class ApiClient:
+    """The server at ``url``, up to /v1.
+
+    Raises BackendDown when it cannot be reached or is starting, NotAllowed without the right key, TooMany at a limit,
+    RequestError for any other refusal, BackendError for an answer that is none of this API.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        key_remedy: str = "give the server's key",
+        model: str = "",
+        agent: str | None = None,
+        timeout: float | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``model`` empty is the one that is served; ``timeout`` None waits for a reply without end."""
+        self.url = url.rstrip("/").removesuffix("/chat/completions")
+        self._key_remedy, self._model = key_remedy, model
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        if agent:
+            headers["user-agent"] = agent
+        waits = httpx2.Timeout(timeout, connect=CONNECT_SECONDS)
+        self._client = httpx2.AsyncClient(headers=headers, timeout=waits, transport=transport)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give the connections back. Safe to call twice."""
+        await self._client.aclose()
+
+    async def models(self) -> tuple[ServedModel, ...]:
+        """What the server lists, the model that it serves first."""
+        body = await self._call("GET", "/models")
+        try:
+            found = tuple(
+                ServedModel(name=str(one["id"]), context=one.get("context_length"), version=one.get("version"))
+                for one in body["data"]
+            )
+        except (KeyError, TypeError, AttributeError):
+            found = ()
+        if not found:
+            raise BackendError(
+                f"what answers at {self.url} is no OpenClaw-RL server: it lists no models", remedy=_OTHER_SERVER
+            )
+        return found
+
+    async def complete(
+        self,
+        prompt: Prompt,
+        *,
+        session: str | None = None,
+        group: str | None = None,
+        done: bool = False,
+        train: bool = True,
+        options: Mapping[str, Json] | None = None,
+    ) -> ApiReply:
+        """One whole reply. A ``session`` makes it a main turn of that session, ``done`` its last; ``options`` are
+        further fields of the request."""
+        began = time.monotonic()
+        headers = _headers(session=session, group=group, done=done, train=train)
+        with _reaching(self.url):
+            response = await self._client.post(
+                f"{self.url}/chat/completions", json=self._body(prompt, options), headers=headers
+            )
+        body = self._read(response)
+        try:
+            message = read_message(body["choices"][0]["message"])
+            turn = str(body.get("id", ""))
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise BackendError(
+                f"the answer of {response.url} is no chat completion: {type(error).__name__}: {error}",
+                remedy=_OTHER_SERVER,
+            ) from error
+        return ApiReply(turn=turn, message=message, version=_version(response), seconds=time.monotonic() - began)
+
+    @asynccontextmanager
+    async def stream(
+        self, prompt: Prompt, *, session: str | None = None, options: Mapping[str, Json] | None = None
+    ) -> AsyncIterator[StreamedReply]:
+        """The reply, once it has begun; leaving early stops it."""
+        body = {**self._body(prompt, options), "stream": True}
+        request = self._client.stream(
+            "POST", f"{self.url}/chat/completions", json=body, headers=_headers(session=session)
+        )
+        with _reaching(self.url):
+            async with request as response:
+                if response.status_code >= 400:
+                    await response.aread()
+                    raise self._refusal(response)
+                turn = response.headers.get(TURN, "")
+                yield StreamedReply(turn, _version(response), _deltas(response.aiter_lines()))
+
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
+        """One reply for a rollout."""
+        reply = await self.complete(prompt, session=session, group=group, done=done)
+        return TurnReply(turn=reply.turn, message=reply.message, version=reply.own_version)
+
+    async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
+        """What an environment pays for a turn, and its hint."""
+        await self.send_feedback(turn, source="environment", score=score, hint=hint)
+
+    async def send_feedback(self, turn: str, **fields: Json) -> None:
+        """Feedback on a turn by the API's own fields, such as ``thumb`` and ``comment``; None is left out."""
+        await self._call(
+            "POST", "/feedback", {"turn": turn, **{name: value for name, value in fields.items() if value is not None}}
+        )
+
+    async def end(self, session: str) -> None:
+        """Nothing more comes of a session, so that its last turn need not wait."""
+        await self._call("POST", f"/sessions/{quote(session, safe='')}/end", {})
+
+    def _body(self, prompt: Prompt, options: Mapping[str, Json] | None) -> dict[str, Json]:
+        return {"model": self._model, **to_wire(prompt), **(options or {})}
+
+    async def _call(self, method: str, path: str, body: Mapping[str, Json] | None = None) -> Any:
+        with _reaching(self.url):
+            response = await self._client.request(method, f"{self.url}{path}", json=body)
+        return self._read(response)
+
+    def _read(self, response: httpx2.Response) -> Any:
+        if response.status_code >= 400:
+            raise self._refusal(response)
+        try:
+            return response.json()
+        except ValueError as error:
+            raise BackendError(f"what answers at {self.url} is no OpenClaw-RL server", remedy=_OTHER_SERVER) from error
+
+    def _refusal(self, response: httpx2.Response) -> OpenClawError:
+        status, path = response.status_code, response.url.path
+        what = f"{_error_message(response)} ({response.request.method} {path}: status {status})"
+        wait = response.headers.get("retry-after", "")
+        retry_after = float(wait) if wait.replace(".", "", 1).isdigit() else 5.0
+        if status in (401, 403):
+            return NotAllowed(what, remedy=self._key_remedy)
+        if status == 429:
+            return TooMany(what, retry_after=retry_after)
+        if status >= 500:
+            return BackendDown(what, retry_after=retry_after)
+        return RequestError(what, status=status)
+
+
+def _headers(
+    *, session: str | None = None, group: str | None = None, done: bool = False, train: bool = True
+) -> dict[str, str]:
+    headers = {} if session is None else {"x-session-id": session, "x-turn-type": "main"}
+    if done:
+        headers["x-session-done"] = "true"
+    if group is not None:
+        headers["x-openclaw-rl-group"] = group
+    if not train:
+        headers["x-openclaw-rl-train"] = "off"
+    return headers
+
+
+@contextmanager
+def _reaching(url: str) -> Iterator[None]:
+    """Errors of the connection with what to do about them."""
+    try:
+        yield
+    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+        raise BackendDown(
+            f"no server answers at {url}",
+            remedy="start one with 'openclaw-rl up', or give another address (--url http://HOST:PORT/v1)",
+        ) from error
+    except httpx2.TransportError as error:
+        raise BackendDown(
+            f"the connection to {url} broke: {type(error).__name__}: {error}", remedy="send the request again"
+        ) from error
+
+
+def _version(response: httpx2.Response) -> int | None:
+    version = response.headers.get(VERSION, "")
+    return int(version) if version.isdecimal() else None
+
+
+def _error_message(response: httpx2.Response) -> str:
+    try:
+        return str(json.loads(response.text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:300]
+
+
+async def _deltas(lines: AsyncIterator[str]) -> AsyncIterator[str]:
+    """The text in a stream of chunks; raises BackendDown when the stream reports that it failed."""
+    async for line in lines:
+        if not line.startswith("data: ") or line == "data: [DONE]":
+            continue
+        chunk = json.loads(line.removeprefix("data: "))
+        if "error" in chunk:
+            raise BackendDown(f"the reply broke off: {chunk['error'].get('message')}")
+        for choice in chunk.get("choices", ()):
+            if content := choice.get("delta", {}).get("content"):
+                yield content

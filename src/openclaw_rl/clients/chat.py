@@ -1,0 +1,171 @@
+"""A conversation with a running server, from a terminal or a pipe.
+
+`TerminalChat` takes what a person types, a message or a command, and writes what comes of it; `describe_turn` says what
+became of a correction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from openclaw_rl.types import Message, Prompt, new_id
+
+if TYPE_CHECKING:
+    from openclaw_rl.clients.api import ApiClient
+
+PATIENCE = 330.0
+"""seconds without a sign of life after which a reply is given up; a server that restarts holds requests"""
+
+Write = Callable[[str], None]
+Look = Callable[[str], Sequence[str]]
+"""what became of a turn, line by line"""
+Command = Callable[[str], Awaitable[None]]
+
+
+class TerminalChat:
+    """One conversation after another. ``say`` writes replies and what commands answer, ``note`` what happens meanwhile.
+
+    A line that begins with / is a command; a person who wants to send such a line puts a space before it.
+    """
+
+    def __init__(self, client: ApiClient, *, say: Write, note: Write, look: Look) -> None:
+        self._client = client
+        self._say, self._note, self._look = say, note, look
+        self._messages: tuple[Message, ...] = ()
+        self._session = new_id()
+        self._turns: list[str] = []
+        self._corrected: str | None = None
+        self._version: int | None = None
+        self._commands: dict[str, tuple[str, Command]] = {
+            "/good": ("the last reply was good", lambda _: self._thumb("up")),
+            "/bad": ("the last reply was bad", lambda _: self._thumb("down")),
+            "/fix": ("TEXT: the last reply was bad, and what would have made it better", self._fix),
+            "/why": ("what became of the last correction", self._why),
+            "/version": ("which version answers", self._which),
+            "/new": ("begin a new conversation", lambda _: self.end()),
+            "/help": ("this list", self._help),
+        }
+        self._helps = {
+            **{name: text for name, (text, _) in self._commands.items()},
+            "/quit": "end; so does the end of the input",
+        }
+
+    async def handle(self, line: str) -> bool:
+        """Act on one line; False when it was the last."""
+        word, _, rest = line.partition(" ")
+        if word == "/quit":
+            return False
+        if word.startswith("/"):
+            await self._command(word, rest.strip())
+        elif line.strip():
+            await self._send(line.strip())
+        return True
+
+    async def greet(self) -> None:
+        """Write which model answers; raises when none does."""
+        model = (await self._client.models())[0]
+        self._version = model.version
+        self._note(f"{model.name} at {self._client.url}{_at(model.version)}; /help lists the commands")
+
+    async def end(self) -> None:
+        """Begin anew; the conversation so far is over."""
+        if self._turns:
+            await self._client.end(self._session)
+        self._messages, self._turns, self._session = (), [], new_id()
+
+    async def _command(self, word: str, rest: str) -> None:
+        if word not in self._commands:
+            self._note(f"there is no {word}; known: {', '.join(self._helps)}")
+            return
+        await self._commands[word][1](rest)
+
+    async def _send(self, text: str) -> None:
+        messages = (*self._messages, Message(role="user", content=text))
+        reply = ""
+        try:
+            async with self._client.stream(Prompt(messages=messages), session=self._session) as streamed:
+                self._compare_version(streamed.version)
+                async for delta in streamed.deltas:
+                    self._say(delta)
+                    reply += delta
+        finally:
+            if reply:
+                self._say("\n")
+        self._turns.append(streamed.turn)
+        self._messages = (*messages, Message(role="assistant", content=reply))
+
+    def _compare_version(self, version: int | None) -> None:
+        """Note when another version answers than before."""
+        if version is not None and self._version is not None and version != self._version:
+            self._note(f"version {version} has taken over (before: {self._version})")
+        self._version = version if version is not None else self._version
+
+    async def _thumb(self, thumb: str) -> None:
+        await self._feedback({"thumb": thumb}, f"noted: the last reply was {'good' if thumb == 'up' else 'bad'}")
+
+    async def _fix(self, text: str) -> None:
+        if not text:
+            self._note("say what would have made it better: /fix Keep it under 30 words.")
+            return
+        await self._feedback({"thumb": "down", "comment": text}, "noted as a correction; /why says what becomes of it")
+
+    async def _feedback(self, fields: Mapping[str, str], note: str) -> None:
+        if not self._turns:
+            self._note("there is no reply yet in this conversation")
+            return
+        await self._client.send_feedback(self._turns[-1], **fields)
+        self._corrected = self._turns[-1]
+        self._note(note)
+
+    async def _why(self, _: str) -> None:
+        """A correction is a command, or simply the message after a reply: then it is about the reply before."""
+        turn = self._corrected or (self._turns[-2] if len(self._turns) > 1 else None)
+        if turn is None:
+            self._note("nothing has been corrected yet: answer a reply, or say /good, /bad or /fix TEXT")
+            return
+        for line in self._look(turn):
+            self._say(f"{line}\n")
+
+    async def _which(self, _: str) -> None:
+        model = (await self._client.models())[0]
+        before = f", the last reply came from version {self._version}" if self._turns else ""
+        self._say(f"{model.name}{_at(model.version)}{before}\n")
+
+    async def _help(self, _: str) -> None:
+        for name, text in self._helps.items():
+            self._say(f"{name:<9} {text}\n")
+
+
+def _at(version: int | None) -> str:
+    return "" if version is None else f", version {version}"
+
+
+def describe_turn(turn: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What became of a turn, from what `views` show: how it was judged, what it taught, which version learned it."""
+    message = turn["prompt"]["messages"][-1].get("content", "")
+    lines = [f"turn {turn['id']}, answered by version {turn['version']}: {_short(message)}"]
+    verdict = turn["verdict"]
+    if verdict is None:
+        waits = "for what comes after it" if turn["kind"] is None else "for the judge"
+        return [*lines, f"not judged yet: it waits {waits}"]
+    score = "no opinion" if verdict["score"] is None else f"{verdict['score']:+g}"
+    lines.append(f"judged {score} ({verdict['source']})" + (f": {verdict['note']}" if verdict["note"] else ""))
+    lines += [f"hint ({hint['kind']}): {hint['text']}" for hint in verdict["hints"]]
+    return [*lines, _use(turn, versions)]
+
+
+def _use(turn: Mapping[str, Any], versions: Sequence[Mapping[str, Any]]) -> str:
+    if turn["step"] is not None:
+        made = [version for version in versions if version["step"] == turn["step"]]
+        if not made:
+            return f"used by step {turn['step']}, which made no version"
+        return f"used by step {turn['step']}, which made version {made[0]['number']} ({made[0]['state']})"
+    if turn["dropped"]:
+        return f"not trained: {turn['dropped']['reason']} {turn['dropped']['detail']}".rstrip()
+    return "not trained yet: it waits for a batch"
+
+
+def _short(text: str, most: int = 60) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"

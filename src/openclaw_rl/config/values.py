@@ -1,0 +1,72 @@
+"""The kinds of value that settings have, and what a group of settings is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+
+def _location(path: Path) -> Path:
+    """Absolute, so that it means one thing in every process and every row: a relative path starts here and now."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"must be a path that can be read: {error}") from error
+
+
+def _address(url: str) -> str:
+    if not re.fullmatch(r"https?://[^\s/@]+(/[^\s@]*)?", url):
+        raise ValueError("must be an http:// or https:// address without a user name or password in it")
+    return url.rstrip("/")
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
+        raise ValueError("must be one of auto, cpu, mps, cuda or cuda:N")
+    return name
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("must be the name of an environment variable, not the key itself")
+    return name
+
+
+def _number_as_text(share: Any) -> Any:
+    return str(share) if isinstance(share, int) and not isinstance(share, bool) else share
+
+
+def _sharing(share: str) -> str:
+    if not re.fullmatch(r"all|none|[2-9]|[1-9]\d{1,5}", share):
+        raise ValueError('must be "all", "none", or how many people must agree, from 2')
+    return share
+
+
+Location = Annotated[Path, AfterValidator(_location)]
+Address = Annotated[str, AfterValidator(_address)]
+Variable = Annotated[str, AfterValidator(_variable)]
+Device = Annotated[str, AfterValidator(_device)]
+Sharing = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_sharing)]
+Options = Mapping[str, Any]
+Share = int | tuple[int, ...]
+
+
+class Section(BaseModel):
+    """A group of settings: frozen, every setting with a default, no unknown names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read(cls, value: Any, info: ValidationInfo) -> Any:
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, str) and value == "" and field.default is None:
+            return None
+        if isinstance(value, bool) and field.annotation not in (bool, bool | None):
+            raise PydanticCustomError("wrong_kind", "a switch is no number")
+        return value

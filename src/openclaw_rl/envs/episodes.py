@@ -1,0 +1,228 @@
+"""Rollouts of environments through the public API, as one more client.
+
+A live user and an environment are the same thing: a client whose reply is the next state. An episode requests a reply,
+steps the environment with it, sends the reward as feedback, and goes on with what the environment shows; its session
+is then ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from typing import Protocol, TypeVar
+
+from openclaw_rl.errors import OpenClawError
+from openclaw_rl.ports import ChatClient, Env, Rollout, TurnReply
+from openclaw_rl.types import Prompt, new_id
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+async def run_episode(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
+    """One task once, at most ``max_steps`` replies; the sum of the rewards. The default rollout.
+
+    A step's reward goes to the turn that earned it, before the next request: its outcome is judged with it.
+    """
+    session = f"episode-{new_id()}"
+    prompt = await env.reset(task, seed=seed)
+    total = 0.0
+    for _ in range(max_steps):
+        reply = await chat.ask(prompt, session=session, group=group)
+        seen = await env.step(reply.message)
+        if seen.reward is not None:
+            total += seen.reward
+            await chat.feedback(reply.turn, score=seen.reward)
+        if seen.done:
+            break
+        prompt = replace(prompt, messages=(*prompt.messages, reply.message, *seen.messages))
+    return total
+
+
+class SessionClient(ChatClient, Protocol):
+    """A chat client that can also end a session."""
+
+    async def end(self, session: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """One episode and how it went: ``reward`` is None when it failed, ``error`` says why."""
+
+    task: str
+    seed: int
+    group: str
+    reward: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeSettings:
+    """``parallel`` episodes at once, ``group_size`` of each task, at most ``max_steps`` replies each."""
+
+    parallel: int
+    group_size: int
+    max_steps: int
+    seed: int
+
+
+class Episodes:
+    """Keeps ``parallel`` episodes going: each task ``group_size`` times with one seed, then the next, round by round.
+
+    ``behind()`` True starts nothing new: environments wait for the judge and the trainer, users never do.
+    An episode that fails is reported and ends alone. When as many in a row fail as run at once, `tick` raises, so that
+    the loop is seen to fail and backs off; the episodes under way go on.
+    """
+
+    name = "episodes"
+
+    def __init__(
+        self,
+        make_env: Callable[[], Env],
+        chat: SessionClient,
+        settings: EpisodeSettings,
+        *,
+        behind: Callable[[], bool],
+        rollout: Rollout = run_episode,
+        tasks: Sequence[str] | None = None,
+        rounds: int | None = None,
+        report: Callable[[Episode], None] | None = None,
+    ) -> None:
+        """``tasks`` None: all of the environment. ``rounds`` None: for ever. ``report`` gets each that ended."""
+        self._make_env = make_env
+        self._chat = chat
+        self._rollout = rollout
+        self._parallel = settings.parallel
+        self._max_steps = settings.max_steps
+        self._behind = behind
+        self._report = report
+        self._schedule = partial(_plan, group_size=settings.group_size, rounds=rounds, seed=settings.seed)
+        self._plan = self._schedule(tasks) if tasks is not None else None
+        self._running: set[asyncio.Task[Episode]] = set()
+        self._failed_in_a_row = 0
+
+    @property
+    def running(self) -> int:
+        """How many episodes are under way."""
+        return len(self._running)
+
+    async def tick(self) -> int:
+        """Fill the free places, then wait for an episode to end; how many began and ended."""
+        if self._plan is None:
+            self._plan = self._schedule(await self._all_tasks())
+        begun = self._begin(self._plan)
+        if not self._running:
+            return begun
+        try:
+            done, self._running = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
+        ended = [task.result() for task in done]
+        for episode in ended:
+            self._report_end(episode)
+        self._raise_where_all_fail(ended)
+        return begun + len(ended)
+
+    async def stop(self) -> None:
+        """End the episodes under way and their environments. Safe to call twice."""
+        running, self._running = self._running, set()
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _all_tasks(self) -> Sequence[str]:
+        env = self._make_env()
+        try:
+            return env.tasks()
+        finally:
+            await env.close()
+
+    def _begin(self, plan: Iterator[Episode]) -> int:
+        begun = 0
+        while len(self._running) < self._parallel and not self._behind():
+            episode = next(plan, None)
+            if episode is None:
+                break
+            self._running.add(asyncio.create_task(self._run(episode)))
+            begun += 1
+        return begun
+
+    async def _run(self, episode: Episode) -> Episode:
+        client = _EpisodeClient(self._chat)
+        reward, error = await _tried(self._in_env(episode, client))
+        _, late = await _tried(client.end_sessions())
+        for trouble in (error, late):
+            if trouble is not None:
+                log.error("episode failed task=%s group=%s", episode.task, episode.group, exc_info=trouble)
+        why = error or late
+        return replace(episode, reward=None if error else reward, error=f"{type(why).__name__}: {why}" if why else None)
+
+    async def _in_env(self, episode: Episode, client: _EpisodeClient) -> float:
+        env = self._make_env()
+        try:
+            return await self._rollout(
+                env, client, task=episode.task, seed=episode.seed, group=episode.group, max_steps=self._max_steps
+            )
+        finally:
+            await env.close()
+
+    def _report_end(self, episode: Episode) -> None:
+        self._failed_in_a_row = 0 if episode.error is None else self._failed_in_a_row + 1
+        if self._report is not None:
+            self._report(episode)
+
+    def _raise_where_all_fail(self, ended: Sequence[Episode]) -> None:
+        if self._failed_in_a_row < self._parallel:
+            return
+        failed, self._failed_in_a_row = self._failed_in_a_row, 0
+        last = next(episode.error for episode in reversed(ended) if episode.error)
+        raise OpenClawError(
+            f"the last {failed} episodes all failed, the last with {last}",
+            remedy="see the log for each traceback; try one task by hand",
+        )
+
+
+class _EpisodeClient:
+    """The client of one episode: remembers which sessions it opened, so that they can be ended."""
+
+    def __init__(self, chat: SessionClient) -> None:
+        self._chat = chat
+        self._sessions: dict[str, None] = {}
+
+    async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
+        reply = await self._chat.ask(prompt, session=session, group=group, done=done)
+        self._sessions[session] = None
+        return reply
+
+    async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
+        await self._chat.feedback(turn, score=score, hint=hint)
+
+    async def end_sessions(self) -> None:
+        for session in self._sessions:
+            await self._chat.end(session)
+
+
+async def _tried(work: Awaitable[T]) -> tuple[T | None, Exception | None]:
+    """What the work gave, or why it failed: an environment may fail in any way, and its failure is its own."""
+    try:
+        return await work, None
+    except Exception as error:  # it is anyone's code; the caller gives its reason to the episode it ends
+        return None, error
+
+
+def _plan(tasks: Sequence[str], *, group_size: int, rounds: int | None, seed: int) -> Iterator[Episode]:
+    """Round by round, task by task, each a group of equal starts under one name."""
+    if not tasks:
+        raise OpenClawError("this environment has no tasks", remedy="check its settings, or give tasks by name")
+    return (
+        Episode(task=task, seed=seed + turn, group=group)
+        for turn in (count() if rounds is None else range(rounds))
+        for task in tasks
+        for group in [f"group-{new_id()}"]
+        for _ in range(group_size)
+    )

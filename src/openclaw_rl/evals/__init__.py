@@ -1,0 +1,1 @@
+"""Evaluation suites, pairwise comparison, and the models under evaluation."""

@@ -1,0 +1,176 @@
+"""Models under evaluation: a version of the run, weights by name, or any OpenAI-compatible server.
+
+async with open_model(config, "3") as model: ...     also "live", a folder, a Hugging Face id, a GGUF file, an address
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.factories import default_sampling, running_policy
+from openclaw_rl.config import Config, environment
+from openclaw_rl.envs import sandbox
+from openclaw_rl.errors import NoSandbox, NotInLedger
+from openclaw_rl.evals import pairwise, suites
+from openclaw_rl.evals.suites import Model, ModelReply
+from openclaw_rl.formats.parts import Assembly
+from openclaw_rl.formats.tools import tool_call_reader
+from openclaw_rl.gate.examiner import answer
+from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.types import Prompt, Sampling, Version
+from openclaw_rl.versions import LiveVersions
+
+PATIENCE = 600.0
+"""seconds a server may take for one reply"""
+
+
+@contextlib.asynccontextmanager
+async def open_model(config: Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Model]:
+    """The model of this name; started before and ended after. Raises NotInLedger for a version that is not there."""
+    if name.startswith(("http://", "https://")):
+        async with _server(name, environment(key_env) if key_env else None) as model:
+            yield model
+        return
+    version = _version(config, name)
+    section = config.policy.model_copy(update={} if version is not None else {"model": name})
+    async with running_policy(config.model_copy(update={"policy": section})) as policy:
+        yield _of(policy, await _loaded(policy, version) if version is not None else 0)
+
+
+def _version(config: Config, name: str) -> Version | None:
+    """The version that a number or "live" names; None for a name of weights."""
+    if name != "live" and not name.isdecimal():
+        return None
+    with LedgerReader(ledger_path(config)) as ledger:
+        versions = LiveVersions(ledger)
+        found = versions.live() if name == "live" else versions.kept(int(name))
+    if found is None:
+        raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
+    return found
+
+
+async def _loaded(policy: Policy, version: Version) -> int:
+    if isinstance(policy, SupportsCandidates):
+        await policy.admit(version)
+    elif isinstance(policy, SupportsVersions):
+        policy.know(version)
+    else:
+        await policy.load(version)
+    return version.number
+
+
+def _of(policy: Policy, number: int) -> Model:
+    async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
+        done = await answer(policy, prompt, sampling, version=number)
+        if not prompt.tools:
+            return ModelReply(text=done.reply.content)
+        return read_calls(done.reply.content, policy.tool_format, cut=done.finish == "length")
+
+    return model
+
+
+def read_calls(raw: str, tool_format: str, *, cut: bool) -> ModelReply:
+    """Text and calls of a raw reply, as the API would give them out."""
+    found, whole = tool_call_reader(tool_format), Assembly()
+    for part in (*found.feed(raw), *found.end(cut=cut)):
+        whole.add(part)
+    message = whole.message()
+    return ModelReply(text=message.content, calls=message.tool_calls, broken=bool(found.flaws))
+
+
+# --- servers ---
+
+
+@contextlib.asynccontextmanager
+async def _server(address: str, key: str | None) -> AsyncIterator[Model]:
+    from openclaw_rl.clients.api import ApiClient
+
+    async with ApiClient(address, key=key, key_remedy="see --api-key-env", timeout=PATIENCE) as client:
+        name = (await client.models())[0].name
+
+        async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
+            options = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "seed": sampling.seed}
+            reply = await client.complete(prompt, train=False, options={"model": name, **options})
+            return ModelReply(text=reply.text, calls=reply.message.tool_calls)
+
+        yield model
+
+
+# --- what the commands do ---
+
+
+async def evaluate(
+    config: Config,
+    name: str,
+    *,
+    against: str | None = None,
+    seed: int = 0,
+    temperature: float = 0.0,
+    key_env: str | None = None,
+    unsafe: bool = False,
+    done: Callable[[suites.TaskResult], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Run the suites of ``eval.tasks`` on one model, or on two and compare them; plain JSON.
+
+    ``unsafe``: see `sandbox`.
+    """
+    began = time.monotonic()
+    way = await asyncio.to_thread(_isolation, unsafe=unsafe) if "coding" in config.eval.tasks else None
+    found = []
+    for one in (name, *([against] if against else [])):
+        async with open_model(config, one, key_env=key_env) as model:
+            run = suites.run(model, config.eval.tasks, seed=seed, temperature=temperature, unsafe=unsafe, done=done)
+            found.append(await run)
+    view = suites.report(name, found[0], seed=seed, began=began, isolation=way)
+    if against is None:
+        return view
+    other = suites.report(against, found[1], seed=seed, began=began, isolation=way)
+    return {**view, "against": other, "compared": suites.compare(*found)}
+
+
+def _isolation(*, unsafe: bool) -> sandbox.Isolation:
+    """What keeps the programs apart. Raises NoSandbox before any model is loaded."""
+    try:
+        return sandbox.isolation(unsafe=unsafe)
+    except NoSandbox as error:
+        ways = "leave 'coding' out of --eval-tasks, or run the programs as this user with --unsafe-no-sandbox"
+        raise NoSandbox(error.what, remedy=f"{error.remedy}; or {ways}") from error
+
+
+async def compare(
+    config: Config, names: tuple[str, str], *, prompts: Sequence[str], count: int, tokens: int, seed: int
+) -> dict[str, Any]:
+    """The same prompts answered by two versions, side by side, with program-checked rates."""
+    tasks = pairwise.choose_tasks(prompts, count=count, seed=seed)
+    sampling = replace(default_sampling(config), max_tokens=tokens)
+    versions = [_version(config, name) for name in names]
+    async with running_policy(config) as policy:
+        replies = []
+        for name, version in zip(names, versions, strict=True):
+            if version is None:
+                raise NotInLedger(f"{name!r} is no version", remedy="'openclaw-rl versions' lists them")
+            model = _of(policy, await _loaded(policy, version))
+            replies.append(await pairwise.sample_replies(model, tasks, sampling=sampling, seed=seed))
+    numbers = tuple(version.number for version in versions if version is not None)
+    return pairwise.report(tasks, numbers, replies)
+
+
+async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str, Any]:
+    """The prompt of a turn, answered by the live version now; nothing of it is kept."""
+    version = _version(config, "live")
+    assert version is not None
+    with LedgerReader(ledger_path(config)) as ledger:
+        found = ledger.turn(turn)
+    sampling = found.completion.sampling
+    async with running_policy(config) as policy:
+        number = await _loaded(policy, version)
+        most = sampling.max_tokens or config.policy.sampling.max_tokens or 256
+        done = await answer(policy, found.prompt, replace(sampling, max_tokens=most, seed=seed), version=number)
+    return {"version": number, "reply": done.reply.content, "from": "asked now"}

@@ -1,0 +1,215 @@
+"""Evaluation suites whose answers a program checks: conversation, coding, tool-use.
+
+    conversation   each preference stated in the prompt (does the reply meet it?), and held-out prompts without any
+                   (does the reply name what was asked about? which preferences does it meet unprompted?)
+    coding         small functions, run in a sandbox against checks
+    tool-use       function calls, checked by schema and by value
+
+Whoever answers is a `Model`: a version, a folder of weights or any server. The seed settles everything random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from openclaw_rl.envs import sandbox
+from openclaw_rl.gate.checks import flaw
+from openclaw_rl.stats import difference, wilson
+from openclaw_rl.tasks import coding, tool_use
+from openclaw_rl.tasks.everyday import Task, held_out, is_relevant
+from openclaw_rl.tasks.preferences import PREFERENCES, About, Preference
+from openclaw_rl.text import word_count
+from openclaw_rl.types import Message, Prompt, Sampling, ToolCall
+
+SUITES = ("conversation", "coding", "tool-use")
+PER_PREFERENCE = 3
+"""held-out prompts that each preference is stated in"""
+UNPROMPTED = 16
+"""held-out prompts without any preference"""
+CONCURRENCY = 8
+"""requests to a model at once"""
+FORMER = {
+    "suites": "sets",
+    "conclusion": "said",
+    **{f"prompted {name}": f"told {name}" for name in PREFERENCES},
+    **{f"meets {name}": f"holds to {name}" for name in PREFERENCES},
+}
+"""renamed fields of the reports of `eval` and `compare`, with their former names"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelReply:
+    """What a model gave: text, and calls where tools were offered. ``broken``: a call that could not be read."""
+
+    text: str
+    calls: tuple[ToolCall, ...] = ()
+    broken: bool = False
+
+
+Model = Callable[[Prompt, Sampling], Awaitable[ModelReply]]
+Checked = tuple[str | None, Mapping[str, bool]]
+"""why a reply does not pass, None when it does; and further yes-and-no measures of it"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskResult:
+    """One task: whether it passed, and why not. ``marks`` are further yes-and-no measures of the reply."""
+
+    name: str
+    passed: bool
+    why: str
+    reply: str
+    marks: Mapping[str, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteTask:
+    """One task of a suite: its prompt, the room for the reply, and how the reply is checked."""
+
+    name: str
+    prompt: Prompt
+    max_tokens: int
+    check: Callable[[ModelReply], Awaitable[Checked]]
+
+
+def suite_tasks(suite: str, *, seed: int, unsafe: bool) -> list[SuiteTask]:
+    """The tasks of a suite; the seed settles which held-out prompts are sampled. ``unsafe``: see `sandbox`."""
+    if suite == "coding":
+        return [_coding(task, unsafe=unsafe) for task in coding.CODING_TASKS]
+    if suite == "tool-use":
+        return [_tool_use(task) for task in tool_use.TOOL_TASKS]
+    return [*_prompted(seed), *_unprompted(seed)]
+
+
+def _prompted(seed: int) -> list[SuiteTask]:
+    found = []
+    for preference in PREFERENCES.values():
+        about: About = "measures" if preference.about == "measures" else "facts"
+        sampled = random.Random(f"{preference.name} {seed}").sample(held_out(about), PER_PREFERENCE)
+        found += [_preference(preference, task) for task in sampled]
+    return found
+
+
+def _preference(preference: Preference, task: Task) -> SuiteTask:
+    async def check(reply: ModelReply) -> Checked:
+        met = preference.met_by(reply.text)
+        why = flaw(reply.text, prompt=task.prompt) or (None if met else f"not {preference.description}")
+        return why, {f"prompted {preference.name}": why is None}
+
+    prompt = _plain(task.prompt).hinted(preference.hint)
+    name = f"{preference.name}: {task.prompt}"
+    return SuiteTask(name=name, prompt=prompt, max_tokens=preference.max_tokens, check=check)
+
+
+def _unprompted(seed: int) -> list[SuiteTask]:
+    sampled = random.Random(f"unasked {seed}").sample(held_out("facts"), UNPROMPTED)
+    return [_everyday(task) for task in sampled]
+
+
+def _everyday(task: Task) -> SuiteTask:
+    async def check(reply: ModelReply) -> Checked:
+        bad = flaw(reply.text, prompt=task.prompt)
+        marks = {f"meets {name}": one.met_by(reply.text) for name, one in PREFERENCES.items() if name != "metric"}
+        return bad or (None if is_relevant(task, reply.text) else "does not name what was asked about"), marks
+
+    return SuiteTask(name=f"unprompted: {task.prompt}", prompt=_plain(task.prompt), max_tokens=96, check=check)
+
+
+def _coding(task: coding.CodingTask, *, unsafe: bool) -> SuiteTask:
+    async def check(reply: ModelReply) -> Checked:
+        ran = await sandbox.run(coding.program(task, reply.text), unsafe=unsafe)
+        return None if ran.ok else (ran.output.strip().splitlines() or ["it ended without any output"])[-1], {}
+
+    return SuiteTask(name=task.name, prompt=_plain(task.prompt), max_tokens=160, check=check)
+
+
+def _tool_use(task: tool_use.ToolTask) -> SuiteTask:
+    async def check(reply: ModelReply) -> Checked:
+        why = "a call that cannot be read" if reply.broken else tool_use.mistake(task, reply.calls)
+        return why, {"makes a call": bool(reply.calls)}
+
+    return SuiteTask(name=task.request, prompt=task.prompt, max_tokens=96, check=check)
+
+
+def _plain(text: str) -> Prompt:
+    return Prompt(messages=(Message(role="user", content=text),))
+
+
+async def run(
+    model: Model,
+    suites: Sequence[str],
+    *,
+    seed: int,
+    temperature: float,
+    unsafe: bool,
+    done: Callable[[TaskResult], None] = lambda _: None,
+) -> dict[str, list[TaskResult]]:
+    """One pass over every task of the suites, several at once; the results by suite, in the order of the tasks."""
+    room = asyncio.Semaphore(CONCURRENCY)
+
+    async def one(task: SuiteTask) -> TaskResult:
+        async with room:
+            sampling = Sampling(temperature=temperature, max_tokens=task.max_tokens, seed=seed)
+            reply = await model(task.prompt, sampling)
+        why, marks = await task.check(reply)
+        text = reply.text or " ".join(f"{call.name}({call.arguments})" for call in reply.calls)
+        result = TaskResult(name=task.name, passed=why is None, why=why or "", reply=text, marks=marks)
+        done(result)
+        return result
+
+    return {
+        suite: list(await asyncio.gather(*map(one, suite_tasks(suite, seed=seed, unsafe=unsafe)))) for suite in suites
+    }
+
+
+def report(
+    model: str, results: Mapping[str, Sequence[TaskResult]], *, seed: int, began: float, isolation: str | None
+) -> dict[str, Any]:
+    """The figures as plain JSON, each rate with its 95 % interval. ``isolation``: what kept programs apart."""
+    return {
+        "model": model,
+        "seed": seed,
+        "isolation": isolation,
+        "seconds": round(time.monotonic() - began, 1),
+        "suites": {suite: _summary(found) for suite, found in results.items()},
+    }
+
+
+def _summary(results: Sequence[TaskResult]) -> dict[str, Any]:
+    marks: dict[str, list[bool]] = {}
+    for result in results:
+        for name, met in result.marks.items():
+            marks.setdefault(name, []).append(met)
+    replies = [word_count(result.reply) for result in results if result.name.startswith("unprompted: ")]
+    return {
+        **_rate([result.passed for result in results]),
+        "rates": {name: _rate(met) for name, met in marks.items()},
+        "words": round(sum(replies) / len(replies), 1) if replies else None,
+        "results": [
+            {"name": one.name, "passed": one.passed, "why": one.why, "reply": one.reply, "marks": dict(one.marks)}
+            for one in results
+        ],
+    }
+
+
+def _rate(passed: Sequence[bool]) -> dict[str, Any]:
+    low, high = wilson(sum(passed), len(passed))
+    rate = sum(passed) / len(passed) if passed else None
+    return {"passed": sum(passed), "of": len(passed), "rate": rate, "low": round(low, 3), "high": round(high, 3)}
+
+
+def compare(first: Mapping[str, Sequence[TaskResult]], second: Mapping[str, Sequence[TaskResult]]) -> dict[str, Any]:
+    """The paired difference of two models on the same tasks, first less second, with its 95 % interval."""
+    found: dict[str, Any] = {}
+    for suite, mine in first.items():
+        passed = [[one.passed for one in each] for each in (second[suite], mine)]
+        gap = difference(*passed)
+        conclusion = "better" if gap.low > 0 else "worse" if gap.high < 0 else "no difference beyond noise"
+        ends = {"low": round(gap.low, 3), "high": round(gap.high, 3)}
+        found[suite] = {"difference": round(gap.mean, 3), **ends, "pairs": gap.count, "conclusion": conclusion}
+    return found

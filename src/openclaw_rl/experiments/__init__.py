@@ -1,0 +1,1 @@
+"""Simulated users, the demo, benchmarks of learning and their charts."""

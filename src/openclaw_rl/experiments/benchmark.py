@@ -1,0 +1,76 @@
+"""The personal-agent benchmark: how many sessions until a user's preference is met, for every method, on any config.
+
+Each cell (an arm, its users, a seed) is a run of its own (`cell_run`). Finished cells are kept in the JSON file, and a
+second start goes on with those that are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.experiments import results
+from openclaw_rl.experiments.cell_run import BenchmarkSetup, run_cell
+from openclaw_rl.experiments.cells import Cell, summary
+from openclaw_rl.machine import end_with_parent
+
+Done = Callable[[Cell, Mapping[str, Any]], None]
+
+
+async def run(
+    setup: BenchmarkSetup, wanted: Sequence[Cell], file: Path | None, *, done: Done, jobs: int
+) -> dict[str, Any]:
+    """Run the cells that ``file`` does not hold yet, ``jobs`` at once; all results, written to it after every cell."""
+    report = results.read(file, _start(setup))
+    found: dict[str, Any] = report["cells"]
+    for cell in wanted:
+        if cell.key in found:
+            done(cell, found[cell.key])
+    missing = [cell for cell in wanted if cell.key not in found]
+    order = [*found, *(cell.key for cell in missing)]
+    async for cell, result in _results(setup, missing, jobs):
+        found[cell.key] = result
+        report["cells"] = {key: found[key] for key in order if key in found}
+        report["summary"] = summary(report["cells"], sessions=setup.sessions)
+        if file is not None:
+            await asyncio.to_thread(results.write, file, report)
+        done(cell, result)
+    return report
+
+
+def _start(setup: BenchmarkSetup) -> dict[str, Any]:
+    """What a file of results begins with: all that its cells have in common."""
+    common = {"sessions": setup.sessions, "probes": setup.probes, "rounds": setup.rounds}
+    settings = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "monitor"})
+    settings["train"].pop("method")
+    return {
+        "command": "bench personal",
+        "code": results.code_digest(),
+        "setup": {**common, "to_the_end": setup.to_the_end},
+        "settings": settings,
+    }
+
+
+async def _results(
+    setup: BenchmarkSetup, cells: Sequence[Cell], jobs: int
+) -> AsyncIterator[tuple[Cell, dict[str, Any]]]:
+    """The cells with their results, as they come; with several ``jobs`` each cell has a process of its own."""
+    if jobs == 1:
+        for cell in cells:
+            yield cell, await run_cell(setup, cell)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=end_with_parent) as pool:
+        waiting = [asyncio.wrap_future(pool.submit(_run_cell_here, setup, cell)) for cell in cells]
+        try:
+            for coming in asyncio.as_completed(waiting):
+                yield await coming
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run_cell_here(setup: BenchmarkSetup, cell: Cell) -> tuple[Cell, dict[str, Any]]:
+    return cell, asyncio.run(run_cell(setup, cell))

@@ -1,0 +1,243 @@
+"""One cell of the benchmark as a run of its own, in this process and through the public API.
+
+Session follows session, and after each the loops work until nothing moves. So the figures depend on the seed, not on
+how fast the machine is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shutil
+import statistics
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openclaw_rl.app.application import LOOPS, App, full_batches_only, ledger_path
+from openclaw_rl.config import Config, api_keys
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.experiments.cells import METHODS, Cell
+from openclaw_rl.experiments.metrics import HeldOutRates, measure, relevance_kept, sessions_until
+from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_replies
+from openclaw_rl.experiments.users import SimulatedUser, user_tasks
+from openclaw_rl.gate.ability import Quiz, margin, quizzes
+from openclaw_rl.ports import Policy
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.tasks.preferences import PREFERENCES, About
+from openclaw_rl.types import Message, Prompt
+from openclaw_rl.versions import LiveVersions
+
+if TYPE_CHECKING:
+    from openclaw_rl.clients.api import ApiClient
+
+MEMORY = 3
+"""corrections that the memory arm pastes into a prompt, the latest ones"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkSetup:
+    """What every cell has in common. ``sessions`` is the most a user has; a preference that is met ends it sooner."""
+
+    config: Config
+    directory: Path
+    sessions: int
+    probes: int
+    rounds: int
+    to_the_end: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class CellUser:
+    """One user of a cell: their client, whether first replies met the preference, corrections so far, replies read."""
+
+    user: SimulatedUser
+    about: About | None
+    client: ApiClient
+    met: list[bool] = field(default_factory=list)
+    corrections: list[str] = field(default_factory=list)
+    turns: int = 0
+
+    def remember(self, prompt: str) -> str:
+        """The prompt with the latest corrections pasted behind it."""
+        return "\n\n".join([prompt, " ".join(self.corrections[-MEMORY:])]) if self.corrections else prompt
+
+    def read(self, turn: SimulatedTurn) -> None:
+        """Take note of a reply."""
+        self.turns += 1
+        if turn.round == 0:
+            self.met.append(turn.met)
+        if not turn.met and turn.response not in self.corrections:
+            self.corrections.append(turn.response)
+
+
+async def run_cell(setup: BenchmarkSetup, cell: Cell) -> dict[str, Any]:
+    """One run from the base model to the end of its sessions."""
+    began = time.monotonic()
+    async with _running(setup, cell) as (app, users):
+        before = [await _held_out(setup, cell, user, rewrite=str) for user in users]
+        prompted = [await _held_out(setup, cell, user, rewrite=user.user.preference.prompted) for user in users]
+        able = await ability(app.policy) if app.policy is not None else None
+        await _sessions(setup, cell, app, users)
+        after = before
+        if cell.arm != "none":
+            after = [await _held_out(setup, cell, user, rewrite=_rewrite(cell, user)) for user in users]
+        trained = cell.arm in METHODS and app.policy is not None
+        able_after = await ability(app.policy) if trained and app.policy is not None else able
+        versions = _versions(app) if trained else None
+    figures = zip(users, before, after, prompted, strict=True)
+    return {
+        "arm": cell.arm,
+        "seed": cell.seed,
+        "users": {user.user.preference.name: _figures(user, *rates) for user, *rates in figures},
+        "ability_before": able,
+        "ability_after": able_after,
+        "versions": versions,
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def _figures(user: CellUser, before: HeldOutRates, after: HeldOutRates, prompted: HeldOutRates) -> dict[str, Any]:
+    return {
+        "sessions": sessions_until(user.met),
+        "turns": user.turns,
+        "met": [int(one) for one in user.met],
+        "before": before.plain(),
+        "after": after.plain(),
+        "prompted": prompted.plain(),
+        "relevance_kept": relevance_kept(after, prompted),
+    }
+
+
+async def _sessions(setup: BenchmarkSetup, cell: Cell, app: App, users: Sequence[CellUser]) -> None:
+    for number in range(setup.sessions):
+        for user in users:
+            await run_session(user.client, user.user, number, on_turn=user.read, rewrite=_rewrite(cell, user))
+            if cell.arm in METHODS:
+                await app.finish()
+        if not setup.to_the_end and all(sessions_until(user.met) for user in users):
+            return
+
+
+def _rewrite(cell: Cell, user: CellUser) -> Callable[[str], str]:
+    """How an arm changes a prompt."""
+    return user.remember if cell.arm == "memory" else str
+
+
+async def prompted_baseline(
+    setup: BenchmarkSetup, users: Sequence[str], *, done: Callable[[str, HeldOutRates, HeldOutRates], None]
+) -> dict[str, tuple[HeldOutRates, HeldOutRates]]:
+    """The base model's rates for each user: plain, and with the preference in the prompt."""
+    cell = Cell(arm="none", users=tuple(users), seed=setup.config.run.seed)
+    found = {}
+    async with _running(setup, cell) as (_app, seated):
+        for name, user in zip(users, seated, strict=True):
+            plain = await _held_out(setup, cell, user, rewrite=str)
+            prompted = await _held_out(setup, cell, user, rewrite=user.user.preference.prompted)
+            found[name] = (plain, prompted)
+            done(name, plain, prompted)
+    return found
+
+
+async def _held_out(
+    setup: BenchmarkSetup, cell: Cell, user: CellUser, *, rewrite: Callable[[str], str]
+) -> HeldOutRates:
+    """The held-out rates of what is served now, each prompt as ``rewrite`` changes it."""
+    preference = user.user.preference
+    probes = user_tasks(preference, seed=cell.seed, held=True, about=user.about)[: setup.probes]
+    replies = await sample_replies(
+        user.client,
+        [rewrite(task.prompt) for task in probes],
+        max_tokens=preference.max_tokens,
+        sampling=preference.sampling,
+        concurrency=setup.config.policy.max_batch,
+        seed=cell.seed,
+    )
+    return measure(preference, probes, [reply.text for reply in replies])
+
+
+def _versions(app: App) -> dict[str, Any]:
+    """What became of the versions of a run, and why its training was paused, if it was."""
+    with LedgerReader(ledger_path(app.config)) as reader:
+        versions = LiveVersions(reader)
+        every = sum(version.number > 0 for version in versions.versions())
+        refused, back = len(versions.ever("refused")), len(versions.ever("rolled back"))
+        counts, paused = reader.counts(), reader.paused()
+    made = {"promoted": every - refused, "refused": refused, "rolled_back": back}
+    return made | {"steps": counts["steps"], "trained": counts["trained"], "paused": paused}
+
+
+@asynccontextmanager
+async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App, list[CellUser]]]:
+    """The app of a fresh run and a client for each of its users; the run's folder is removed at the end."""
+    import httpx2
+
+    from openclaw_rl.clients.api import ApiClient
+
+    folder = setup.directory / re.sub(r"\W+", "-", cell.key)
+    shutil.rmtree(folder, ignore_errors=True)
+    config = cell_config(setup.config, cell, folder)
+    app = App(config, loops=LOOPS if cell.arm in METHODS else ("serve",))
+    keys = {user: key for key, user in api_keys(config).items()}
+    assert app.api is not None, "every arm serves"
+    async with app.started(), AsyncExitStack() as stack:
+        transport = httpx2.ASGITransport(app=app.api)
+        users = []
+        for number, name in enumerate(cell.users, 1):
+            client = ApiClient("http://localhost/v1", key=keys[f"u{number}"], transport=transport)
+            users.append(_cell_user(setup, cell, number, name, await stack.enter_async_context(client)))
+        yield app, users
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cell_user(setup: BenchmarkSetup, cell: Cell, number: int, name: str, client: ApiClient) -> CellUser:
+    preference, about = parse_user(name)
+    user = SimulatedUser(PREFERENCES[preference], seed=cell.seed, name=f"u{number}", rounds=setup.rounds, about=about)
+    return CellUser(user=user, about=about, client=client)
+
+
+def parse_user(name: str) -> tuple[str, About | None]:
+    """A preference, or ``PREFERENCE:KIND`` for a user who asks only one kind of thing; raises ConfigError."""
+    preference, _, kind = name.partition(":")
+    if preference not in PREFERENCES:
+        raise ConfigError(f"no simulated user {preference!r}", remedy=f"known: {', '.join(PREFERENCES)}")
+    known: dict[str, About] = {"everyday": "everyday", "facts": "facts", "advice": "advice", "measures": "measures"}
+    if kind and kind not in known:
+        raise ConfigError(f"no kind of task {kind!r}", remedy=f"known: {', '.join(known)}")
+    return preference, known.get(kind)
+
+
+def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
+    """The settings of one cell: its own folder, seed, keys and method; a step only ever takes a full batch."""
+    folder.mkdir(parents=True)
+    keys = folder / "keys"
+    keys.write_text("".join(f"u{n}:{secrets.token_urlsafe(16)}\n" for n in range(1, len(cell.users) + 1)))
+    keys.chmod(0o600)
+    method = {"method": cell.arm} if cell.arm in METHODS else {}
+    changes: dict[str, dict[str, Any]] = {
+        "run": {"dir": folder.absolute(), "seed": cell.seed},
+        "serve": {"keys_file": keys, "api_key": None, "port": 0},
+        "train": {**method, "save_dir": None, "share": "all"},
+    }
+    changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
+    return full_batches_only(config.model_copy(update=changed))
+
+
+async def ability(policy: Policy) -> float:
+    """General ability of the live version: the share of small tasks whose right answer it finds the likeliest."""
+    room = asyncio.Semaphore(8)
+
+    async def right(quiz: Quiz) -> bool:
+        async with room:
+            ids = await policy.encode(Prompt(messages=(Message(role="user", content=quiz.question),)))
+            scores = {}
+            for answer in quiz.answers:
+                tokens = (await policy.tokenize(answer))[:-1]
+                scores[answer] = statistics.fmean((await policy.score(ids, tokens)).logprobs)
+            return margin(scores, quiz) > 0
+
+    return statistics.fmean(await asyncio.gather(*map(right, quizzes())))

@@ -1,0 +1,186 @@
+"""Simulated users over HTTP: they talk to the public API like any client.
+
+turns = await run_sessions(client, user, range(12))      several sessions at once; every reply that was read
+replies = await sample_replies(client, prompts, ...)     replies that nothing is learned from
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from openclaw_rl.experiments.users import SimulatedSession, SimulatedUser
+from openclaw_rl.tasks.everyday import Task
+from openclaw_rl.text import word_count
+from openclaw_rl.types import Message, Prompt
+
+if TYPE_CHECKING:
+    from openclaw_rl.clients.api import ApiClient, ApiReply
+
+LAST_TOKENS = 2
+"""the reply to a user's last message, which nobody reads, need not be long"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedTurn:
+    """One reply that a user read: the message before it, the response to it, its version, whether it was met.
+
+    ``round`` 0 is the first reply of a session, the one that a preference is measured on. ``turn`` is the server's id.
+    """
+
+    user: str
+    preference: str
+    session: str
+    round: int
+    message: str
+    reply: str
+    response: str
+    version: int
+    met: bool
+    words: int
+    seconds: float
+    turn: str
+    task: Task = field(repr=False)
+
+
+OnTurn = Callable[[SimulatedTurn], None]
+Rewrite = Callable[[str], str]
+Ready = Callable[[], Awaitable[bool]]
+
+
+async def at_once() -> bool:
+    """Begin each session as soon as there is room for it."""
+    return True
+
+
+async def run_sessions(
+    client: ApiClient,
+    user: SimulatedUser,
+    numbers: Iterable[int],
+    *,
+    concurrency: int = 4,
+    named: bool = True,
+    on_turn: OnTurn = lambda _: None,
+    rewrite: Rewrite = str,
+    ready: Ready = at_once,
+) -> list[SimulatedTurn]:
+    """Run the sessions of ``numbers``, ``concurrency`` at once; every reply that was read, in the order of reading.
+
+    ``named`` sends a session's name and its end in headers; without it the client declares nothing. ``rewrite`` may
+    change the opening message (a memory pasted into the prompt). ``ready`` is awaited before each session: False ends
+    the run, and waiting in it slows the users down.
+    """
+    waiting, turns = iter(numbers), list[SimulatedTurn]()
+
+    def read(turn: SimulatedTurn) -> None:
+        turns.append(turn)
+        on_turn(turn)
+
+    async def one_after_another() -> None:
+        for number in waiting:
+            if not await ready():
+                return
+            await run_session(client, user, number, named=named, on_turn=read, rewrite=rewrite)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(one_after_another())
+    return turns
+
+
+async def run_session(
+    client: ApiClient,
+    user: SimulatedUser,
+    number: int,
+    *,
+    named: bool = True,
+    on_turn: OnTurn = lambda _: None,
+    rewrite: Rewrite = str,
+) -> list[SimulatedTurn]:
+    """Run one session from its opening to the user's last message."""
+    session, turns = user.session(number), list[SimulatedTurn]()
+    name = f"{user.name}-{user.preference.name}-{user.seed}-{number}"
+    history: list[Message] = []
+    message: str | None = rewrite(session.opening)
+    while message is not None:
+        history.append(Message(role="user", content=message))
+        last = session.over
+        max_tokens = LAST_TOKENS if last else user.preference.max_tokens
+        reply = await client.complete(
+            Prompt(messages=tuple(history)),
+            session=name if named else None,
+            done=named and last,
+            train=not (named and last),  # nothing is learned from the reply to the last message
+            options={"max_tokens": max_tokens, "seed": _seed(name, len(turns)), **user.preference.sampling},
+        )
+        if last:
+            break
+        history.append(Message(role="assistant", content=reply.text))
+        before, message = message, session.respond(reply.text)
+        turns.append(_turn(user, session, name, len(turns), before, reply, message or ""))
+        on_turn(turns[-1])
+    return turns
+
+
+def _turn(
+    user: SimulatedUser,
+    session: SimulatedSession,
+    name: str,
+    number: int,
+    message: str,
+    reply: ApiReply,
+    response: str,
+) -> SimulatedTurn:
+    return SimulatedTurn(
+        user=user.name,
+        preference=user.preference.name,
+        session=name,
+        round=number,
+        message=message,
+        reply=reply.text,
+        response=response,
+        version=reply.own_version,
+        met=session.met,
+        words=word_count(reply.text),
+        seconds=reply.seconds,
+        turn=reply.turn,
+        task=session.task,
+    )
+
+
+async def sample_replies(
+    client: ApiClient,
+    prompts: Sequence[str],
+    *,
+    max_tokens: int,
+    sampling: Mapping[str, float] | None = None,
+    concurrency: int = 8,
+    seed: int = 0,
+    model: str | None = None,
+    on_reply: Callable[[int, ApiReply], None] = lambda _number, _reply: None,
+) -> list[ApiReply]:
+    """One reply to each prompt, ``concurrency`` at once, none of them learned from; in the order of the prompts."""
+    room = asyncio.Semaphore(concurrency)
+    named = {} if model is None else {"model": model}
+
+    async def one(number: int, prompt: str) -> ApiReply:
+        async with room:
+            reply = await client.complete(
+                Prompt(messages=(Message(role="user", content=prompt),)),
+                train=False,
+                options={"max_tokens": max_tokens, "seed": _seed(prompt, seed), **(sampling or {}), **named},
+            )
+        on_reply(number, reply)
+        return reply
+
+    async with asyncio.TaskGroup() as group:
+        requests = [group.create_task(one(number, prompt)) for number, prompt in enumerate(prompts)]
+    return [request.result() for request in requests]
+
+
+def _seed(*what: object) -> int:
+    """A seed that depends on all of ``what``, so that a request samples alike in every run."""
+    return int.from_bytes(hashlib.sha256(repr(what).encode()).digest()[:6], "big")

@@ -1,0 +1,1 @@
+"""Model text <-> messages: tool calls, streamed JSON, content parts, reasoning, template variables."""

@@ -1,0 +1,1 @@
+"""The examination before a version is served, the monitor after."""

@@ -1,0 +1,207 @@
+"""The gate: a candidate is examined beside the live version, with a policy that holds both.
+
+Cheap checks come first and one failure ends the examination: the verdicts that trained the candidate, its weights,
+what it makes of turns that are read again; only then is anything generated, and only when it has moved away from the
+base model is its general ability measured anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from openclaw_rl.errors import BackendError
+from openclaw_rl.gate.candidates import Candidates, GetPolicy
+from openclaw_rl.gate.checks import (
+    Check,
+    GateLimits,
+    ProbeReply,
+    check_ability,
+    check_drift,
+    check_entropy,
+    check_flaws,
+    check_kl,
+    check_length,
+    check_pairs,
+    check_relevance,
+    decide,
+)
+from openclaw_rl.gate.examiner import Examiner, reads_calls
+from openclaw_rl.gate.probes import Probe, Probes, choose
+from openclaw_rl.gate.second_look import SecondLook, base_of
+from openclaw_rl.gate.verdicts import VerdictCheck
+from openclaw_rl.ports import Case, GateDecision
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.types import Sampling, Version
+
+NEAR = 0.1
+"""nats per token from the base model by which a version may move before its general ability is measured again"""
+
+
+class VersionGate:
+    """Examines a candidate beside the live version and decides: promote, refuse or hold."""
+
+    def __init__(
+        self,
+        ledger: LedgerReader,
+        policy: GetPolicy,
+        *,
+        limits: GateLimits,
+        sampling: Sampling,
+        user_score: Callable[[Case], float | None],
+        probes: int,
+        replays: int,
+        tokens: int,
+    ) -> None:
+        self._ledger = ledger
+        self._policy = policy
+        self._limits = limits
+        self._sampling = sampling
+        self._verdicts = VerdictCheck(ledger, user_score, limits=limits)
+        self._count, self._replays, self._tokens = probes, replays, tokens
+        self._candidates = Candidates(policy)
+        self._second_look = SecondLook(tokens=tokens)
+        self._examiner: Examiner | None = None
+        self._able_at = 0.0  # how far from the base model general ability was last measured and found good
+
+    async def decide(self, candidate: Version, live: Version) -> GateDecision:
+        """Never raises for what a backend does: what cannot be measured now is held and tried again."""
+        began = time.monotonic()
+        checks: list[Check] = []
+        examples: list[dict[str, Any]] = []
+        try:
+            await self._examine(candidate, live, checks, examples)
+            decision, reason = decide(checks)
+        except BackendError as error:
+            decision, reason = "hold", f"the candidate cannot be examined now: {error}"
+        if decision != "promote":
+            await self._candidates.dismiss({candidate.number})
+        return GateDecision(
+            version=candidate.number,
+            against=live.number,
+            decision=decision,
+            reason=reason,
+            evidence={"checks": [_plain(check) for check in checks], "examples": examples},
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    async def _examine(
+        self, candidate: Version, live: Version, checks: list[Check], examples: list[dict[str, Any]]
+    ) -> None:
+        """Check what is cheap first; stop at the first failure."""
+        checks.append(await asyncio.to_thread(self._verdicts.check, candidate))
+        if _failed(checks):
+            return
+        policy = await self._policy()
+        checks.append(await self._candidates.admit(policy, candidate, live))
+        if _failed(checks):
+            return
+        examiner = self._examiner = self._examiner or Examiner(
+            policy, sampling=self._sampling, tokens=self._tokens, calls=reads_calls(policy)
+        )
+        examiner.forget((candidate, live))
+        probes = await asyncio.to_thread(self._probes, candidate)
+        checks += await self._read_again(examiner, candidate, live, probes)
+        if _failed(checks):
+            return
+        checks += await self._generated(examiner, candidate, live, probes, examples)
+        if not _failed(checks):
+            checks.append(await self._drift(examiner, candidate, probes.held_out))
+        if not _failed(checks):
+            checks.append(await self._ability(examiner, candidate, checks))
+
+    def _probes(self, candidate: Version) -> Probes:
+        before = self._ledger.step(candidate.step).at if candidate.step is not None else candidate.at
+        return choose(self._ledger, before=before, count=self._count, replays=self._replays)
+
+    async def _read_again(self, examiner: Examiner, candidate: Version, live: Version, probes: Probes) -> list[Check]:
+        limits = self._limits
+        pinned = await examiner.pinned_gains(candidate, live, probes.pinned)
+        corrected = await examiner.correction_gains(candidate, live, probes.corrections)
+        return [
+            check_pairs("pinned", pinned, tolerated=limits.likelihood_drop, what="pinned replies", limits=limits),
+            check_pairs("corrections", corrected, tolerated=limits.correction_drop, what="corrections", limits=limits),
+        ]
+
+    async def _generated(
+        self, examiner: Examiner, candidate: Version, live: Version, probes: Probes, examples: list[dict[str, Any]]
+    ) -> list[Check]:
+        limits = self._limits
+        base, old = [await examiner.replies(version, probes.held_out) for version in (base_of(candidate), live)]
+        both = await examiner.replies(candidate, (*probes.held_out, *probes.replayed))  # one batch serves them all
+        again = {probe.key for probe in probes.replayed}
+        new, replayed = [one for one in both if one.probe not in again], [one for one in both if one.probe in again]
+        examples += self._examples(old, new, replayed)
+        flaws = check_flaws([*new, *replayed], old, base, limits=limits)
+        checks = [
+            check_kl([*new, *replayed], limits=limits),
+            check_entropy(new, old, limits=limits),
+            check_length(new, old, limits=limits),
+            flaws,
+            check_relevance(new, old, limits=limits),
+        ]
+        tooled = {probe.key for probe in probes.replayed if probe.prompt.tools}
+        broken = any(one.flaw and one.probe in tooled for one in replayed)  # everyday prompts say nothing of these
+        if not broken and [check for check in checks if check.ok is False] == [flaws]:
+            checks[checks.index(flaws)] = await self._flaws_elsewhere(flaws, examiner, candidate, probes.held_out)
+        return checks
+
+    async def _flaws_elsewhere(
+        self, seen: Check, examiner: Examiner, candidate: Version, asked: Sequence[Probe]
+    ) -> Check:
+        def compare(now: Sequence[ProbeReply], base: Sequence[ProbeReply]) -> Check:
+            return check_flaws(now, (), base, limits=self._limits)
+
+        bad = seen.numbers["candidate"]
+        return await self._second_look.decide(seen, bad, compare, examiner, candidate, asked)
+
+    async def _drift(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
+        """Compare it with the base model."""
+
+        def compare(now: Sequence[ProbeReply], base: Sequence[ProbeReply]) -> Check:
+            return check_drift(now, base, limits=self._limits)
+
+        seen = compare(*[await examiner.replies(version, asked) for version in (candidate, base_of(candidate))])
+        if seen.ok is not False:
+            return seen
+        lost = seen.numbers["base"] - seen.numbers["candidate"]
+        return await self._second_look.decide(seen, lost, compare, examiner, candidate, asked)
+
+    async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
+        """Measure anew only once it has moved: so near to weights that were able, it cannot have lost much."""
+        away = next((check.numbers.get("kl") for check in checks if check.name == "kl"), None)
+        if away is not None and away <= self._able_at + NEAR:
+            moved = f"{away:.2f} nats per token from the base model, last measured at {self._able_at:.2f}"
+            return Check(name="ability", ok=True, detail=f"not measured again: {moved}")
+        margins = await examiner.margins(candidate)
+        found = check_ability(margins, await examiner.margins(base_of(candidate)), limits=self._limits)
+        if found.ok and away is not None:
+            self._able_at = away
+        return found
+
+    def _examples(
+        self, old: Sequence[ProbeReply], new: Sequence[ProbeReply], replayed: Sequence[ProbeReply]
+    ) -> list[dict[str, Any]]:
+        before = {one.probe: one.reply for one in old}
+        before |= {one.probe: self._ledger.turn(one.probe).completion.reply.content for one in replayed}
+        turns = {one.probe for one in replayed}
+        return [
+            {
+                "prompt": one.prompt,
+                "turn": one.probe if one.probe in turns else None,
+                "live": before.get(one.probe),
+                "candidate": one.reply,
+                "flaw": one.flaw,
+            }
+            for one in (*new, *replayed)
+        ]
+
+
+def _failed(checks: Sequence[Check]) -> bool:
+    return any(check.ok is False for check in checks)
+
+
+def _plain(check: Check) -> dict[str, Any]:
+    return {"name": check.name, "ok": check.ok, "detail": check.detail, "numbers": dict(check.numbers)}

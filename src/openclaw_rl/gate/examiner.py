@@ -1,0 +1,196 @@
+"""Measures versions with a policy that holds them: replies to probes, log-probs of turns, general ability."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from openclaw_rl.errors import ContextOverflow
+from openclaw_rl.formats.parts import CallStart
+from openclaw_rl.formats.tools import tool_call_reader
+from openclaw_rl.gate.ability import Quiz, quizzes, shared
+from openclaw_rl.gate.checks import ProbeReply, flaw, hint_alignment, k3
+from openclaw_rl.gate.probes import Probe, plain
+from openclaw_rl.ports import Policy
+from openclaw_rl.tasks.everyday import is_relevant
+from openclaw_rl.types import Completion, Logprobs, Prompt, Sampling, Tokens, Turn, Version
+
+CONCURRENCY = 8
+"""requests of an examination at once: one pass of the weights serves them all, and users go first"""
+READ = 24
+"""reply tokens of a replay that are read"""
+
+T = TypeVar("T")
+ReadCalls = Callable[[str, bool], tuple[bool, bool]]
+"""of a raw reply, and whether it was cut off: does it call a tool, is the call broken?"""
+
+
+class Examiner:
+    """Measures versions with a policy that holds them. What was measured of weights once is remembered."""
+
+    def __init__(
+        self, policy: Policy, *, sampling: Sampling, tokens: int, calls: ReadCalls, quiz: Sequence[Quiz] = ()
+    ) -> None:
+        self._policy = policy
+        self._sampling = replace(sampling, max_tokens=tokens)
+        self._calls = calls
+        self._quiz = tuple(quiz) or tuple(quizzes())
+        self._room = asyncio.Semaphore(CONCURRENCY)
+        self._margins: dict[str, list[float]] = {}
+        self._replies: dict[tuple[str, str], ProbeReply] = {}
+        self._read: dict[tuple[str, str], Logprobs] = {}
+        self._hint_gaps: dict[str, Logprobs | None] = {}
+        self._ends: list[tuple[Tokens, Tokens, Tokens]] = []
+
+    def forget(self, keep: Sequence[Version]) -> None:
+        """Drop what was measured of weights other than these and the base model's."""
+        known = {_weights(version) for version in keep} | {"base"}
+        self._margins = {weights: found for weights, found in self._margins.items() if weights in known}
+        self._replies = {at: found for at, found in self._replies.items() if at[0] in known}
+        self._read = {at: found for at, found in self._read.items() if at[0] in known}
+
+    async def margins(self, version: Version) -> list[float]:
+        """General ability: of each small question, how much likelier the right answer is than the wrong one."""
+        if _weights(version) not in self._margins:
+            found = await self._together([self._margin(version, *ends) for ends in await self._tokenized()])
+            self._margins[_weights(version)] = found
+        return self._margins[_weights(version)]
+
+    async def _tokenized(self) -> list[tuple[Tokens, Tokens, Tokens]]:
+        """Of each question: the tokens up to where the answers part, the right end, the wrong one."""
+        if not self._ends:
+            for quiz in self._quiz:
+                ids = await self._policy.encode(plain(quiz.question))
+                right, wrong = [(await self._policy.tokenize(text))[:-1] for text in (quiz.right, quiz.wrong)]
+                alike = shared(right, wrong)
+                self._ends.append((ids + right[:alike], right[alike:], wrong[alike:]))
+        return self._ends
+
+    async def _margin(self, version: Version, begin: Tokens, right: Tokens, wrong: Tokens) -> float:
+        scores = [await self._policy.score(begin, end, version=version.number) for end in (right, wrong)]
+        return statistics.fmean(scores[0].logprobs) - statistics.fmean(scores[1].logprobs)
+
+    async def replies(self, version: Version, probes: Sequence[Probe]) -> list[ProbeReply]:
+        """The version's replies to probes, each with its own fixed seed; those that do not fit are left out."""
+        missing = [probe for probe in probes if (_weights(version), probe.key) not in self._replies]
+        sampled = await self._together([self._reply(version, probe) for probe in missing])
+        for probe, found in zip(missing, sampled, strict=True):
+            if found is not None:
+                self._replies[_weights(version), probe.key] = found
+        return [one for probe in probes if (one := self._replies.get((_weights(version), probe.key))) is not None]
+
+    async def _reply(self, version: Version, probe: Probe) -> ProbeReply | None:
+        try:
+            sampling = replace(self._sampling, max_tokens=probe.tokens) if probe.tokens else self._sampling
+            done = await answer(self._policy, probe.prompt, sampling, version=version.number)
+        except ContextOverflow:
+            return None
+        text = done.reply.content
+        calls, broken = self._calls(text, done.finish == "length") if probe.prompt.tools else (False, False)
+        base = await self._base_logprobs(done)
+        return ProbeReply(
+            probe=probe.key,
+            prompt=probe.question,
+            reply=text,
+            tokens=len(done.logprobs),
+            relevant=is_relevant(probe.task, text) if probe.task else None,
+            flaw=flaw(text, prompt=probe.question, broken_call=broken, calls=calls),
+            kl=k3(done.logprobs, base) if base else None,
+            entropy=-statistics.fmean(done.logprobs) if done.logprobs else None,
+        )
+
+    async def _base_logprobs(self, done: Completion) -> Logprobs:
+        if not done.reply_tokens:
+            return ()
+        temperature = done.sampling.temperature or 1.0
+        scores = await self._policy.score(done.prompt_tokens, done.reply_tokens, version=0, temperature=temperature)
+        return scores.logprobs
+
+    async def pinned_gains(self, candidate: Version, live: Version, turns: Sequence[Turn]) -> list[float]:
+        """Of each pinned reply: how much likelier the candidate finds it than the live version, per token."""
+        pairs = await self._together([self._both(candidate, live, turn) for turn in turns])
+        return [statistics.fmean(new) - statistics.fmean(old) for new, old in pairs]
+
+    async def correction_gains(
+        self, candidate: Version, live: Version, corrections: Sequence[tuple[Turn, str]]
+    ) -> list[float]:
+        """Of each correction: how much further the candidate leans the way it points than the live version does.
+
+        The way a correction points is what the base model makes of the very reply with the hint in its prompt.
+        """
+        hinted = await self._together([self._hint_gap(turn, rule) for turn, rule in corrections])
+        read = await self._together([self._both(candidate, live, turn) for turn, _ in corrections])
+        return [
+            hint_alignment(gaps, new) - hint_alignment(gaps, old)
+            for gaps, (new, old) in zip(hinted, read, strict=True)
+            if gaps is not None
+        ]
+
+    async def _hint_gap(self, turn: Turn, rule: str) -> Logprobs | None:
+        """The hint's gap on each token of the reply; None where the hinted prompt does not fit."""
+        if turn.id not in self._hint_gaps:
+            try:
+                prompt = await self._policy.encode(turn.prompt.hinted(rule))
+                hinted = await self._policy.score(prompt, turn.completion.reply_tokens[:READ], version=0)
+            except ContextOverflow:
+                self._hint_gaps[turn.id] = None
+                return None
+            base = Version(number=0, parent=None, base=self._policy.base)
+            unhinted = await self._logprobs(base, turn)
+            self._hint_gaps[turn.id] = tuple(a - b for a, b in zip(hinted.logprobs, unhinted, strict=True))
+        return self._hint_gaps[turn.id]
+
+    async def _both(self, candidate: Version, live: Version, turn: Turn) -> tuple[Logprobs, Logprobs]:
+        return await self._logprobs(candidate, turn), await self._logprobs(live, turn)
+
+    async def _logprobs(self, version: Version, turn: Turn) -> Logprobs:
+        at = (_weights(version), turn.id)
+        if at not in self._read:
+            done = turn.completion
+            if done.version == version.number and done.sampling.temperature in (0.0, 1.0):
+                return done.logprobs[:READ]  # the reply is its own
+            scores = await self._policy.score(done.prompt_tokens, done.reply_tokens[:READ], version=version.number)
+            self._read[at] = scores.logprobs
+        return self._read[at]
+
+    async def _together(self, work: Sequence[Awaitable[T]]) -> list[T]:
+        async def one(each: Awaitable[T]) -> T:
+            async with self._room:
+                return await each
+
+        return list(await asyncio.gather(*(one(each) for each in work)))
+
+
+def reads_calls(policy: Policy) -> ReadCalls:
+    """Whether a raw reply calls a tool, and whether the call is broken, in the way this model writes them."""
+
+    def calls(text: str, cut: bool) -> tuple[bool, bool]:
+        reader = tool_call_reader(policy.tool_format)
+        parts = [*reader.feed(text), *reader.end(cut=cut)]
+        return any(isinstance(part, CallStart) for part in parts), bool(reader.flaws)
+
+    return calls
+
+
+async def answer(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Completion:
+    """The whole reply. Without a seed of its own a prompt gets a fixed one, so that the same reply comes again."""
+    seeded = sampling if sampling.seed is not None else replace(sampling, seed=_seed(prompt))
+    done: Completion | None = None
+    async for item in policy.generate(prompt, seeded, version=version):
+        if isinstance(item, Completion):
+            done = item
+    assert done is not None, "a stream ends with its completion"
+    return done
+
+
+def _seed(prompt: Prompt) -> int:
+    return random.Random(str([message.content for message in prompt.messages])).getrandbits(31)
+
+
+def _weights(version: Version) -> str:
+    """Versions with the same adapter are the same weights, whatever their numbers."""
+    return version.adapter or "base"

@@ -1,0 +1,116 @@
+"""The losses: tensors in, a scalar and plain metrics out.
+
+Letters: `N` reply tokens of the batch, one after another; `S` samples; `K` top-k ids; `H` hints, at least 1 (a batch
+without any hint has one row that ``has_teacher`` nowhere).
+Every log-prob is a log-softmax over the whole vocabulary of logits divided by that sample's own temperature.
+
+    inputs       what a loss may read: `LossInputs`, each field with its shape
+    arithmetic   the formulas, elementwise: `pg`, `k3`, `full_kl`, `reverse_kl`, `overlap`, `topk_opd`
+    selection    which hint teaches (h*) and which entries are compared (S_t)
+    methods      binary, opd, distill, combine, topk: inputs to parts; the KL penalty to the base model
+    aggregation  over tokens, or over samples first
+    diagnostics  which tokens are fit, and whether the batch is sound
+    settings     the settings: `LossSettings`
+    total        `loss`: all of it, `LossInputs` to a scalar and metrics
+    vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, to try things out
+
+    >>> import torch
+    >>> from openclaw_rl import losses
+    >>> round(float(losses.pg(torch.tensor([0.5]).log(), torch.tensor([-1.0]), eps_low=0.2, eps_high=0.28)), 3)
+    0.8
+
+A whole loss by hand: one token of one sample, V = 2, l_old = log 1/4, one hint under which the teacher gives it 1/2.
+OPD's advantage is log(1/2) - log(1/4) = 0.693, the ratio is 0.3 / 0.25 = 1.2, so the loss is -0.693 * 1.2:
+
+    >>> def log(*rows): return torch.tensor(rows, dtype=torch.float64).log()
+    >>> x = losses.from_vocabulary(
+    ...     tokens=torch.tensor([0]), sample=torch.tensor([0]), advantage=torch.zeros(1, dtype=torch.float64),
+    ...     current=log([0.3, 0.7]), old=log([0.25, 0.75]), teacher=log([0.5, 0.5])[None], k=1)
+    >>> settings = losses.LossSettings(
+    ...     method="opd", w_rl=1.0, w_opd=1.0, clip=1.0, eps_low=0.2, eps_high=0.28, hint_selection="shortest",
+    ...     subset="student", kl="full", kl_coef=0.0, max_mismatch=2.0, aggregate="token")
+    >>> total, metrics = losses.loss(x, settings)
+    >>> round(float(total), 4), metrics["tokens_opd"]
+    (-0.8318, 1.0)
+
+A custom loss is a function of the same `LossInputs`: ``my_loss(inputs) -> (scalar, {"name": number})``.
+"""
+
+from __future__ import annotations
+
+from openclaw_rl.losses.aggregation import AGGREGATES, Aggregate, mean_sample, mean_token
+from openclaw_rl.losses.arithmetic import (
+    LOG_RATIO_LIMIT,
+    bounded,
+    full_kl,
+    is_clipped,
+    k3,
+    overlap,
+    pg,
+    ratio,
+    reverse_kl,
+    topk_opd,
+    with_tail,
+)
+from openclaw_rl.losses.diagnostics import fit, health
+from openclaw_rl.losses.inputs import LossInputs
+from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
+from openclaw_rl.losses.selection import (
+    HINTS,
+    SUBSETS,
+    Quad,
+    Select,
+    choose,
+    sequence_optimal,
+    shortest,
+    teacher_present,
+    token_optimal,
+)
+from openclaw_rl.losses.settings import LossSettings, look_up, needs, weight_of
+from openclaw_rl.losses.total import loss
+from openclaw_rl.losses.vocabulary import from_vocabulary
+
+__all__ = [
+    "AGGREGATES",
+    "HINTS",
+    "KLS",
+    "LOG_RATIO_LIMIT",
+    "METHODS",
+    "SUBSETS",
+    "Aggregate",
+    "LossInputs",
+    "LossSettings",
+    "Method",
+    "Part",
+    "Quad",
+    "Select",
+    "binary",
+    "bounded",
+    "choose",
+    "combine",
+    "distill",
+    "fit",
+    "from_vocabulary",
+    "full_kl",
+    "health",
+    "is_clipped",
+    "k3",
+    "look_up",
+    "loss",
+    "mean_sample",
+    "mean_token",
+    "needs",
+    "opd",
+    "overlap",
+    "pg",
+    "ratio",
+    "reverse_kl",
+    "sequence_optimal",
+    "shortest",
+    "teacher_present",
+    "token_optimal",
+    "topk",
+    "topk_opd",
+    "weight_of",
+    "with_tail",
+]

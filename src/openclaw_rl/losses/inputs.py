@@ -1,0 +1,79 @@
+"""What a loss may read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from openclaw_rl.errors import InvalidValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossInputs:
+    """All that a loss may read. ``current``, ``student_current``, ``teacher_current`` and ``kl`` carry the gradient.
+
+    Values under a False in ``mask`` or ``has_teacher`` are never read: they may hold anything.
+    """
+
+    sample: Tensor
+    """[N] int64: the sample of each token, 0 .. S-1"""
+    mask: Tensor
+    """[N] bool: False keeps a token out of every part"""
+    current: Tensor
+    """[N] l_cur of the sampled token"""
+    old: Tensor
+    """[N] l_old of the sampled token, as recorded while it was sampled"""
+    same_weights: Tensor
+    """[N] bool: sampled by the very weights that ``served`` comes from, so that it should equal ``old``"""
+    advantage: Tensor
+    """[S] the policy-gradient term's A"""
+    has_advantage: Tensor
+    """[S] bool: False where the policy-gradient term has no signal"""
+    teacher: Tensor
+    """[H, N] l_T of the sampled token under each hint, shortest hint first"""
+    has_teacher: Tensor
+    """[H, N] bool"""
+    student_ids: Tensor
+    """[N, K] Sq, the top-k of the proximal policy"""
+    student_old: Tensor
+    """[N, K] l_old at Sq"""
+    student_current: Tensor
+    """[N, K] l_cur at Sq"""
+    student_teacher: Tensor
+    """[H, N, K] l_T at Sq"""
+    teacher_ids: Tensor
+    """[H, N, K] Sp, the teacher's top-k under each hint"""
+    teacher_top: Tensor
+    """[H, N, K] l_T at Sp"""
+    teacher_old: Tensor
+    """[H, N, K] l_old at Sp"""
+    teacher_current: Tensor
+    """[H, N, K] l_cur at Sp"""
+    kl: Tensor | None = None
+    """[N] KL(current || base) over the whole vocabulary, None where it was not computed"""
+    reference: Tensor | None = None
+    """[N] l_ref of the sampled token under the base, None where it was not computed"""
+    served: Tensor | None = None
+    """[N] l of the sampled token under the version that is served, None where that is ``current``"""
+
+    @property
+    def comparable(self) -> Tensor:
+        """[N] what the engine should have found too where ``same_weights``."""
+        return self.current.detach() if self.served is None else self.served
+
+    def __post_init__(self) -> None:
+        n, s, h, k = len(self.sample), len(self.advantage), len(self.teacher), self.student_ids.shape[-1]
+        if h < 1:
+            raise InvalidValue("teacher", "no row", remedy="give one row and let has_teacher be False")
+        for names, shape in (
+            ("mask current old same_weights kl reference served", (n,)),
+            ("has_advantage", (s,)),
+            ("teacher has_teacher", (h, n)),
+            ("student_ids student_old student_current", (n, k)),
+            ("student_teacher teacher_ids teacher_top teacher_old teacher_current", (h, n, k)),
+        ):
+            for name in names.split():
+                value = getattr(self, name)
+                if value is not None and tuple(value.shape) != shape:
+                    raise InvalidValue(name, f"shape {tuple(value.shape)}, but the other inputs ask for {shape}")

@@ -1,0 +1,152 @@
+"""The methods: each turns inputs into parts, without a branch on its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.errors import InvalidValue
+from openclaw_rl.losses.arithmetic import bounded, is_clipped, k3, pg, reverse_kl, topk_opd
+from openclaw_rl.losses.inputs import LossInputs
+from openclaw_rl.losses.selection import SUBSETS, at_hint, choose
+
+
+class MethodSettings(Protocol):
+    """What the methods read of `LossSettings`."""
+
+    @property
+    def w_rl(self) -> float: ...
+    @property
+    def w_opd(self) -> float: ...
+    @property
+    def clip(self) -> float: ...
+    @property
+    def eps_low(self) -> float: ...
+    @property
+    def eps_high(self) -> float: ...
+    @property
+    def hint_selection(self) -> str: ...
+    @property
+    def subset(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One term of a loss: a value for each token [N], the tokens it speaks of [N], its weight."""
+
+    name: str
+    values: Tensor
+    mask: Tensor
+    weight: float = 1.0
+    clipped: Tensor | None = None
+
+
+def _eps(s: MethodSettings) -> dict[str, float]:
+    return {"eps_low": s.eps_low, "eps_high": s.eps_high}
+
+
+def _log_ratio(x: LossInputs, mask: Tensor) -> Tensor:
+    return torch.where(mask, x.current - x.old, 0.0)
+
+
+def _surrogate(name: str, x: LossInputs, advantage: Tensor, mask: Tensor, s: MethodSettings, weight: float) -> Part:
+    log_ratio, advantage = _log_ratio(x, mask), torch.where(mask, advantage, 0.0)
+    values, clipped = pg(log_ratio, advantage, **_eps(s)), is_clipped(log_ratio, advantage, **_eps(s))
+    return Part(name=name, values=values, mask=mask, weight=weight, clipped=clipped)
+
+
+def _scalar(x: LossInputs, mask: Tensor, s: MethodSettings, weight: float) -> Part:
+    return _surrogate("rl", x, x.advantage[x.sample], mask & x.has_advantage[x.sample], s, weight)
+
+
+def _token_gap(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Tensor, Tensor]:
+    """clamp(l_T - l_old, +-C) of the sampled token under the first hint [N], and where there is one [N]."""
+    hint, present = choose(x, mask, "shortest")
+    gap = at_hint(x.teacher, hint).detach() - x.old
+    return bounded(torch.where(present, gap, 0.0), s.clip), present
+
+
+def binary(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """L_t = PG(exp(l_cur - l_old), A)."""
+    return (_scalar(x, mask, s, 1.0),)
+
+
+def opd(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """L_t = PG(rho_t, clamp(l_T - l_old, +-C)), under the first hint."""
+    advantage, present = _token_gap(x, mask, s)
+    return (_surrogate("opd", x, advantage, present, s, 1.0),)
+
+
+def distill(x: LossInputs, mask: Tensor, _s: MethodSettings) -> tuple[Part, ...]:
+    """Reverse KL over the first hint's teacher top-k and a tail bin."""
+    hint, present = choose(x, mask, "shortest")
+    current, top = at_hint(x.teacher_current, hint), at_hint(x.teacher_top, hint)
+    safe = torch.full_like(top, -1.0 - top.shape[-1])  # where no teacher is: any finite value will do
+    values = reverse_kl(torch.where(present[:, None], current, safe), torch.where(present[:, None], top, safe))
+    return (Part(name="opd", values=values, mask=present),)
+
+
+def combine(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """One surrogate with A_t = w_opd clamp(l_T - l_old, +-C) + w_rl A; a branch without signal adds nothing."""
+    gap, present = _token_gap(x, mask, s)
+    scored = x.has_advantage[x.sample] & mask
+    advantage = s.w_opd * gap + s.w_rl * torch.where(scored, x.advantage[x.sample], 0.0)
+    return (_surrogate("combine", x, advantage, present | scored, s, 1.0),)
+
+
+def topk(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """w_rl PG(rho_t, A) + w_opd L^OPD_t over the chosen hint and subset."""
+    scalar = _scalar(x, mask, s, s.w_rl)
+    hint, present = choose(x, mask, s.hint_selection)
+    current, old, teacher, member = SUBSETS[s.subset](x, hint)
+    member = member & present[:, None]
+    values = topk_opd(current, old, teacher, member, clip=s.clip, eps=(s.eps_low, s.eps_high))
+    return (scalar, Part(name="opd", values=values, mask=present, weight=s.w_opd))
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method and what it looks at: the most hints (None: all), scores, and whether the two weights apply to it."""
+
+    parts: Callable[[LossInputs, Tensor, MethodSettings], tuple[Part, ...]]
+    hints: int | None
+    scores: bool
+    weighted: bool = False
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "binary": Method(binary, 0, True),
+        "opd": Method(opd, 1, False),
+        "distill": Method(distill, 1, False),
+        "combine": Method(combine, 1, True, True),
+        "topk": Method(topk, None, True, True),
+    }
+)
+
+
+# --- the KL penalty to the base model --------------------------------------------------------------------------
+
+
+def _kl_full(x: LossInputs, _mask: Tensor) -> Tensor:
+    return _given(x.kl, "kl")
+
+
+def _kl_k3(x: LossInputs, mask: Tensor) -> Tensor:
+    current = torch.where(mask, x.current, 0.0)
+    old, reference = torch.where(mask, x.old, 0.0), torch.where(mask, _given(x.reference, "reference"), 0.0)
+    return k3(current, old, reference)
+
+
+def _given(value: Tensor | None, name: str) -> Tensor:
+    if value is None:
+        raise InvalidValue(name, "this kl needs it", remedy="fill it in, or set kl_coef to 0")
+    return value
+
+
+KLS: Mapping[str, Callable[[LossInputs, Tensor], Tensor]] = MappingProxyType({"full": _kl_full, "k3": _kl_k3})

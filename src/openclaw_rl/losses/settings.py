@@ -1,0 +1,78 @@
+"""The settings of the built-in losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.losses.aggregation import AGGREGATES
+from openclaw_rl.losses.methods import KLS, METHODS
+from openclaw_rl.losses.selection import HINTS, SUBSETS
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossSettings:
+    """The settings of the built-in losses, as `config` declares them."""
+
+    method: str
+    """binary, opd, distill, combine or topk"""
+    w_rl: float
+    """weight of the policy-gradient term in combine and topk; 0 is OPD only"""
+    w_opd: float
+    """weight of the distillation term in combine and topk; 0 is GRPO only"""
+    clip: float
+    """C, the bound of l_T - l_old; 0 or less: no bound"""
+    eps_low: float
+    eps_high: float
+    hint_selection: str
+    """sequence_optimal, token_optimal or shortest"""
+    subset: str
+    """student, teacher or overlap"""
+    kl: str
+    """full (exact, over the vocabulary) or k3 (from the sampled token alone)"""
+    kl_coef: float
+    """weight of the KL penalty to the base model; 0 switches it off"""
+    max_mismatch: float
+    """mask a token whose ratio of trainer to engine at equal weights is outside [1/this, this]; at least 1"""
+    aggregate: str
+    """token (one count per part) or sample (mean within a sample, then over samples)"""
+
+    def __post_init__(self) -> None:
+        for name, table in (
+            ("method", METHODS),
+            ("hint_selection", HINTS),
+            ("subset", SUBSETS),
+            ("kl", KLS),
+            ("aggregate", AGGREGATES),
+        ):
+            look_up(table, getattr(self, name), name)
+
+
+def look_up(table: Mapping[str, T], name: str, setting: str) -> T:
+    """The entry called ``name``; raises ConfigError that lists the known ones."""
+    if name not in table:
+        raise ConfigError(f"no {setting} called {name!r}", remedy=f"known: {', '.join(table)}")
+    return table[name]
+
+
+def needs(s: LossSettings) -> tuple[int | None, bool]:
+    """How many hints of a sample these settings look at (None: all), and whether they look at its score."""
+    method = METHODS[s.method]
+    hints = 0 if method.weighted and s.w_opd == 0 else method.hints
+    return hints, method.scores and not (method.weighted and s.w_rl == 0)
+
+
+def weight_of(s: LossSettings, *, hinted: bool, advantage: float | None, urgency: float = 1.0) -> float:
+    """How much a sample has to say, 0 .. 1: its hint's weight by its urgency, or its score's, whichever is larger.
+
+    A weight is taken relative to the larger of ``w_opd`` and ``w_rl``, so that scaling both changes nothing.
+    """
+    method = METHODS[s.method]
+    w_opd, w_rl = (s.w_opd, s.w_rl) if method.weighted else (1.0, 1.0)
+    distilled = w_opd * urgency if hinted and method.hints != 0 else 0.0
+    scored = w_rl * min(1.0, abs(advantage or 0.0)) if method.scores else 0.0
+    return max(distilled, scored) / (max(w_opd, w_rl) or 1.0)

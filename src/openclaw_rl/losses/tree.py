@@ -1,0 +1,185 @@
+"""The token tree: sequences packed as a tree of shared prefixes, every distinct token once.
+
+Turns of one thread share their beginning, and so do the hinted prompts of one turn. Sorted, sequences that share a
+prefix stand side by side; each then adds only what it does not share with the one before it. The order of the packed
+tokens is the order in which a walk first meets them, so one number for each token says who may see whom:
+
+    token i sees token j  iff  j <= i < end[j]
+
+    sequences  A B C D            packed    A B C D E F
+               A B E F            depth     0 1 2 3 2 3
+                                  end       6 6 4 4 6 6
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.errors import InvalidValue
+
+_WIDTH = array("I").itemsize  # any order that keeps equal prefixes together will do, so bytes may sort as they lie
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPath:
+    """One sequence: its ids, of which the last ``reply`` are to be predicted by the ones before them."""
+
+    tokens: tuple[int, ...]
+    reply: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.reply < len(self.tokens):
+            raise InvalidValue("reply", f"{self.reply} of {len(self.tokens)} tokens; one must stand before the reply")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTree:
+    """Packed sequences. `T` distinct tokens; the very last token of a path is left out, as nothing follows from it.
+
+    ``rows[m]`` [R] holds, for each reply token of path ``members[m]``, the packed index whose logits predict it.
+    """
+
+    tokens: Tensor
+    """[T] int64"""
+    depth: Tensor
+    """[T] int64: the position of each token in its sequence"""
+    end: Tensor
+    """[T] int64: one past the last packed token that descends from this one"""
+    members: tuple[int, ...]
+    rows: tuple[Tensor, ...]
+
+    @property
+    def size(self) -> int:
+        """How many tokens are computed."""
+        return len(self.tokens)
+
+    def attention_mask(self) -> Tensor:
+        """The whole attention mask [T, T], True where token i may attend to token j. For small trees and tests."""
+        at = torch.arange(self.size)
+        return (at[None, :] <= at[:, None]) & (at[:, None] < self.end[None, :])
+
+    def roots(self) -> list[int]:
+        """The packed indices at which the trees begin."""
+        return torch.nonzero(self.depth == 0)[:, 0].tolist()
+
+
+def pack(paths: Sequence[TokenPath], *, budget: int | None = None, share: bool = True) -> tuple[PackedTree, ...]:
+    """Packed trees that hold every path once, each of at most ``budget`` tokens (a longer path stands alone).
+
+    ``share`` False repeats shared prefixes: one tree for each path, for models that cannot see a tree.
+    """
+    keys = [_key(path) for path in paths]
+    order = sorted(range(len(paths)), key=keys.__getitem__)
+    shared = [0] * len(order)
+    if share:
+        shared[1:] = [_common(keys[a], keys[b]) for a, b in pairwise(order)]
+    return tuple(_lay(paths, part, lengths) for part, lengths in _split(paths, order, shared, budget))
+
+
+def distinct(paths: Sequence[TokenPath]) -> int:
+    """How many tokens one packed tree of all the paths computes."""
+    return sum(tree.size for tree in pack(paths))
+
+
+def _key(path: TokenPath) -> bytes:
+    return array("I", path.tokens[:-1]).tobytes()
+
+
+def _common(a: bytes, b: bytes) -> int:
+    """How many ids two sequences share from their beginning: whole runs are compared at once, then halved."""
+    low, high = 0, min(len(a), len(b)) // _WIDTH
+    if a.startswith(b[: high * _WIDTH]):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low * _WIDTH : middle * _WIDTH] == b[low * _WIDTH : middle * _WIDTH]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _split(
+    paths: Sequence[TokenPath], order: list[int], shared: list[int], budget: int | None
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Cut the sorted paths into runs whose new tokens fit the budget; the first of a run shares nothing."""
+    part: list[int] = []
+    lengths: list[int] = []
+    used = 0
+    for which, common in zip(order, shared, strict=True):
+        length = len(paths[which].tokens) - 1
+        if part and budget is not None and used + length - common > budget:
+            yield part, lengths
+            part, lengths, used = [], [], 0
+        common = common if part else 0
+        part.append(which)
+        lengths.append(common)
+        used += length - common
+    if part:
+        yield part, lengths
+
+
+Run = tuple[int, int, int]
+"""A stretch of the current branch: the depth it begins at, its first packed index, its length."""
+EndMark = tuple[int, int, int]
+"""Packed tokens first .. stop-1 have their end here."""
+
+
+def _lay(paths: Sequence[TokenPath], part: list[int], shared: list[int]) -> PackedTree:
+    """Pack sorted paths, each from where it leaves the one before it."""
+    tokens: list[int] = []
+    depth: list[Tensor] = []
+    runs: list[Run] = []
+    marks: list[EndMark] = []
+    rows = []
+    for which, common in zip(part, shared, strict=True):
+        path, length = paths[which], len(paths[which].tokens) - 1
+        marks += _prune(runs, common, len(tokens))
+        if length > common:
+            runs.append((common, len(tokens), length - common))
+            tokens.extend(path.tokens[common:length])
+            depth.append(torch.arange(common, length))
+        rows.append(_indices(runs, length - path.reply, length))
+    marks += _prune(runs, 0, len(tokens))
+    return PackedTree(
+        tokens=torch.tensor(tokens, dtype=torch.int64),
+        depth=torch.cat(depth),
+        end=_ends(marks, len(tokens)),
+        members=tuple(part),
+        rows=tuple(rows),
+    )
+
+
+def _prune(runs: list[Run], common: int, now: int) -> list[EndMark]:
+    """Take from the branch all that lies at depth ``common`` and below: it ends before packed index ``now``."""
+    marks = []
+    while runs and runs[-1][0] + runs[-1][2] > common:
+        begin, start, length = runs.pop()
+        keep = max(common - begin, 0)
+        marks.append((start + keep, start + length, now))
+        if keep:
+            runs.append((begin, start, keep))
+    return marks
+
+
+def _ends(marks: list[EndMark], size: int) -> Tensor:
+    end = torch.zeros(size, dtype=torch.int64)
+    for first, stop, now in marks:
+        end[first:stop] = now
+    return end
+
+
+def _indices(runs: list[Run], first: int, last: int) -> Tensor:
+    """The packed indices of depths first .. last-1 along the branch."""
+    pieces = []
+    for begin, start, length in runs:
+        low, high = max(begin, first), min(begin + length, last)
+        if low < high:
+            pieces.append(torch.arange(start + low - begin, start + high - begin))
+    return torch.cat(pieces)

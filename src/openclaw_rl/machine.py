@@ -1,0 +1,62 @@
+"""This machine: its memory, and processes that end with their parent and that `ps` and `top` tell apart."""
+
+from __future__ import annotations
+
+import os
+import threading
+from multiprocessing import current_process, parent_process
+from pathlib import Path
+from typing import Final
+
+GIB: Final = 1 << 30
+_CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+def total_memory() -> int | None:
+    """Bytes of main memory, a container's limit respected; None where the system does not say."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = _cgroup("memory.max")
+    return total if limit is None else min(total, limit)
+
+
+def free_memory() -> int | None:
+    """Bytes of main memory that can still be taken, a container's limit respected.
+
+    Where only the total is known, half of it; None where nothing is.
+    """
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.is_file():
+        total = total_memory()
+        return None if total is None else total // 2
+    lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines() if ":" in line)
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
+    return free if limit is None or used is None else min(free, max(limit - used, 0))
+
+
+def _cgroup(name: str) -> int | None:
+    """A figure of this container; None where there is none, or no limit."""
+    file = _CGROUP / name
+    text = file.read_text().strip() if file.is_file() else "max"
+    return None if text == "max" else int(text)
+
+
+def end_with_parent() -> None:
+    """From now on this process ends as soon as its parent has: work that nobody will take up is not worth finishing."""
+    threading.Thread(target=_wait_and_end, daemon=True).start()
+
+
+def show_name() -> None:
+    """From now on the system's own tools show this process by its name, cut to 15 characters, where they can."""
+    place = Path("/proc/self/comm")
+    if place.exists():
+        place.write_text(current_process().name[:15])
+
+
+def _wait_and_end() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,118 @@
+"""Reads a request's body: bytes to a JSON object, within limits of size and depth."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import NoReturn
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.types import Json
+
+_SHALLOW = 64
+_HALF = re.compile("[\ud800-\udfff]")
+_ESCAPES = re.compile(
+    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:32]} is too large")
+    return value
+
+
+def parse_json(raw: bytes, *, depth: int, values: int) -> dict[str, Json]:
+    """The body as a JSON object; anything else is a RequestError that says what is wrong with it.
+
+    A body of more than ``values`` values is refused before it is read. Half a character, which a client leaves when it
+    cuts an emoji in two, is read as U+FFFD.
+    """
+    _refuse_too_many(raw, values)
+    try:
+        text = raw.decode("utf-8")
+        value = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the body is not UTF-8: bad byte at position {error.start}") from error
+    except RecursionError as error:
+        raise RequestError(f"the body is nested more than {depth} levels deep") from error
+    except ValueError as error:
+        raise RequestError(f"the body is not valid JSON: {_without_text(error)}") from error
+    if not isinstance(value, dict):
+        raise RequestError(f"the body must be a JSON object, not {kind_of(value)}")
+    if raw.count(b"{") + raw.count(b"[") > min(depth, _SHALLOW) and _deeper(value, depth):
+        raise RequestError(f"the body is nested more than {depth} levels deep")
+    if b"\\ud" in raw or b"\\uD" in raw:
+        value = _repaired(value)
+    body: dict[str, Json] = value
+    return body
+
+
+def _refuse_too_many(raw: bytes, most: int) -> None:
+    """Count values without reading them: commas, colons and opening brackets outside of texts."""
+    signs = b",:[{"
+    if len(raw) <= most or sum(raw.count(sign) for sign in signs) <= most:
+        return
+    bare = raw.replace(rb"\\", b"").replace(rb"\"", b"")
+    if bare.count(b'"') <= 2 * most:  # so many texts at least, and splitting is cheap
+        outside = b"".join(bare.split(b'"')[::2])
+        if sum(outside.count(sign) for sign in signs) <= most:
+            return
+    what = f"the body holds more than {most} values (messages, parts, fields)"
+    raise RequestError(what, status=413, remedy="send fewer, or larger, parts")
+
+
+def _repaired(value: Json) -> Json:
+    """The same without halves of characters; ``value`` is no deeper than was checked."""
+    match value:
+        case str():
+            return whole(value)
+        case list():
+            return [_repaired(item) for item in value]
+        case dict():
+            return {whole(key): _repaired(item) for key, item in value.items()}
+    return value
+
+
+def whole(text: str) -> str:
+    """The text with U+FFFD for each half of a character, so that it can be written as UTF-8."""
+    return _HALF.sub("\ufffd", text)
+
+
+def whole_json(text: str) -> str:
+    """JSON as text, with U+FFFD for each half of a character that it spells as an escape."""
+    if "\\ud" not in text and "\\uD" not in text:
+        return whole(text)
+    return whole(_ESCAPES.sub(lambda found: "\\ufffd" if found["half"] else found[0], text))
+
+
+def _without_text(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno}, column {error.colno}"
+    return str(error)[:200]
+
+
+def _deeper(value: Json, depth: int) -> bool:
+    layer = [value]
+    for _ in range(depth):
+        layer = [
+            child
+            for node in layer
+            for child in (node.values() if isinstance(node, dict) else node)
+            if isinstance(child, dict | list)
+        ]
+        if not layer:
+            return False
+    return True
+
+
+def kind_of(value: Json) -> str:
+    """What a JSON value is, in words."""
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,80 @@
+"""Makes a reply keep to the requested format: a call by ``tool_choice``, JSON by a response format. Pure.
+
+What a backend cannot be held to by sampling is held by a prefix of the reply: it is written into the prompt, so
+it is recorded as what it is, never as something that was sampled. A format that can only be tried is named in the
+``x-openclaw-rl-unenforced`` header; one that must hold and cannot is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from openclaw_rl.errors import RequestError
+from openclaw_rl.ports import Ability, Policy
+from openclaw_rl.serve.request import GenerationRequest
+
+UNENFORCED = "x-openclaw-rl-unenforced"
+
+_CALL_PREFIX = {"hermes": '<tool_call>\n{"name": "', "llama": '{"name": "', "pythonic": "["}
+
+
+def _named_call_prefix(tool_format: str, name: str) -> str:
+    quoted = json.dumps(name, ensure_ascii=False)
+    return {
+        "hermes": f'<tool_call>\n{{"name": {quoted}, "arguments":',
+        "llama": f'{{"name": {quoted}, "parameters":',
+        "pythonic": f"[{name}(",
+    }[tool_format]
+
+
+def clamp_max_tokens(request: GenerationRequest, context: int) -> GenerationRequest:
+    """A limit as large as the whole context means: as many tokens as fit."""
+    limit = request.sampling.max_tokens
+    if limit is None or limit < context:
+        return request
+    return replace(request, sampling=replace(request.sampling, max_tokens=None))
+
+
+def enforce_format(request: GenerationRequest, policy: Policy) -> tuple[GenerationRequest, str | None]:
+    """The request with the reply prefix that its format needs, and the field that can only be tried, if one can."""
+    if request.prompt.tool_choice in ("auto", "none") and request.sampling.json_schema is None:
+        return request, None
+    able: frozenset[Ability] = getattr(policy, "abilities", frozenset())
+    prefix = "" if "tool_choice" in able else _call_prefix(request, policy.tool_format, can_prefix="opening" in able)
+    unenforced = None
+    if request.sampling.json_schema is not None and "json_schema" not in able:
+        unenforced = request.schema_at
+        if request.strict:
+            raise RequestError(
+                f"{request.schema_at}: this backend cannot hold a reply to a schema",
+                field=request.schema_at,
+                remedy="leave strict out, ask for JSON in the prompt and check the reply",
+            )
+        if not prefix and "opening" in able:
+            prefix = _json_prefix(request)
+    return (replace(request, prompt=replace(request.prompt, opening=prefix)) if prefix else request), unenforced
+
+
+def _call_prefix(request: GenerationRequest, tool_format: str, *, can_prefix: bool) -> str:
+    """How the call begins that ``tool_choice`` asks for; nothing where it leaves the choice."""
+    prompt = request.prompt
+    if prompt.tool_choice in ("auto", "none"):
+        return ""
+    if not prompt.tools:
+        raise RequestError("tool_choice: there are no tools to choose from", field="tool_choice")
+    if tool_format not in _CALL_PREFIX or not can_prefix:
+        who = "this backend" if tool_format in _CALL_PREFIX else "this model, which has no form for tool calls,"
+        raise RequestError(
+            f"tool_choice: {who} cannot be held to a tool call", field="tool_choice", remedy="use auto or none"
+        )
+    only = prompt.tools[0].name if len(prompt.tools) == 1 else None
+    name = prompt.tool_choice.removeprefix("name:") if prompt.tool_choice != "required" else only
+    return _CALL_PREFIX[tool_format] if name is None else _named_call_prefix(tool_format, name)
+
+
+def _json_prefix(request: GenerationRequest) -> str:
+    """An object begins with a brace; where tools may be called instead, nothing is certain."""
+    prompt, schema = request.prompt, request.sampling.json_schema or {}
+    calls = bool(prompt.tools) and prompt.tool_choice != "none"
+    return "{" if schema.get("type") == "object" and not calls else ""

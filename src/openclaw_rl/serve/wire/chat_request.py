@@ -1,0 +1,272 @@
+"""What POST /v1/chat/completions takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from openclaw_rl.serve import fields
+from openclaw_rl.serve.body import whole_json
+from openclaw_rl.serve.fields import (
+    Counted,
+    DataUrl,
+    Flag,
+    Many,
+    Name,
+    Number,
+    ObjectOr,
+    RequestModel,
+    Table,
+    TextOr,
+    Unless,
+    Variant,
+    Whole,
+)
+from openclaw_rl.serve.limits import RequestLimits
+from openclaw_rl.serve.request import GenerationRequest
+from openclaw_rl.serve.sse import dumps
+from openclaw_rl.serve.wire.base import (
+    ApiRequest,
+    ReplyFormat,
+    Stop,
+    build_sampling,
+    is_strict,
+    named_choice,
+    need_messages,
+    schema_of,
+    stop_strings,
+    top_k,
+)
+from openclaw_rl.types import Json, Message, Prompt, Role, Sampling, Tool, ToolCall
+
+ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+    "function": "tool",
+}
+
+
+class ChatTextPart(RequestModel):
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+
+
+class ChatRefusalPart(RequestModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class ChatImageUrl(RequestModel):
+    url: DataUrl
+
+
+class ChatImagePart(RequestModel):
+    type: Literal["image_url"]
+    image_url: Annotated[DataUrl | ChatImageUrl, TextOr()]
+
+
+ChatPart = Annotated[ChatTextPart | ChatRefusalPart | ChatImagePart, Variant("text, image_url, refusal", noun="part")]
+ChatContent = Annotated[str | Many[ChatPart], TextOr()]
+
+
+class CalledFunction(RequestModel):
+    name: Name
+    arguments: Annotated[str | Table, TextOr()] | None = None
+
+
+class ChatToolCall(RequestModel):
+    """A call that an earlier reply made."""
+
+    id: str | None = None
+    function: CalledFunction
+
+
+class ChatMessage(RequestModel):
+    """A message of anybody but the assistant."""
+
+    role: Literal["system", "developer", "user", "tool", "function"]
+    content: ChatContent | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+class ChatAssistantMessage(RequestModel):
+    """An earlier reply."""
+
+    role: Literal["assistant"]
+    content: ChatContent | None = None
+    reasoning_content: str | None = None
+    reasoning: Annotated[str | None, Unless(("reasoning_content",))] = None
+    tool_calls: Many[ChatToolCall] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+AnyChatMessage = Annotated[ChatMessage | ChatAssistantMessage, Variant(", ".join(ROLES), key="role")]
+
+
+class FunctionTool(RequestModel):
+    """A function that the model may call."""
+
+    name: Name
+    description: str | None = None
+    parameters: Table | None = None
+
+
+class ChatTool(RequestModel):
+    type: Literal["function", ""] | None = None
+    function: FunctionTool
+
+
+AnyChatTool = Annotated[ChatTool, Variant("function", noun="tool type", default="function")]
+
+
+class NamedFunction(RequestModel):
+    name: Name
+
+
+class ChatToolChoice(RequestModel):
+    """The one tool that must be called."""
+
+    function: NamedFunction
+
+
+class StreamOptions(RequestModel):
+    include_usage: Flag | None = None
+
+
+class ChatRequest(ApiRequest):
+    """A chat completion, as OpenAI's SDKs and most agents ask for it."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["messages"]})
+
+    messages: Annotated[Many[AnyChatMessage], Counted()] | None = Field(default=None, json_schema_extra={"minItems": 1})
+    tools: Annotated[Many[AnyChatTool], Counted()] | None = None
+    tool_choice: Annotated[ChatToolChoice | Literal["auto", "none", "required"], ObjectOr()] | None = None
+    response_format: ReplyFormat | None = None
+    top_k: Annotated[int, Whole(-1, 2**31)] | None = None
+    min_p: Annotated[float, Number(0, 1)] | None = None
+    max_completion_tokens: Annotated[int, Whole(1)] | None = None
+    max_tokens: Annotated[Annotated[int, Whole(1)] | None, Unless(("max_completion_tokens",))] = None
+    stop: Stop | None = None
+    seed: Annotated[int, Whole(-(2**62), 2**62)] | None = None
+    presence_penalty: Annotated[float, Number(-2, 2)] | None = None
+    frequency_penalty: Annotated[float, Number(-2, 2)] | None = None
+    repetition_penalty: Annotated[float, Number(0.01, 100)] | None = None
+    dry_multiplier: Annotated[float, Number(0, 100)] | None = Field(
+        default=None, description="against repeats; 0, or with tools or a schema: off"
+    )
+    logprobs: Flag | None = None
+    top_logprobs: Annotated[int, Whole(0, 20)] | None = None
+    n: Annotated[int, Whole(1, 8)] | None = None
+    stream_options: StreamOptions | None = None
+
+
+def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
+    """The request in a body; RequestError with the path of what cannot be read."""
+    given = fields.parse(ChatRequest, body, limits)
+    tools = tuple(_tool(tool.function) for tool in given.tools or ())
+    prompt = Prompt(
+        messages=need_messages([_message(message) for message in given.messages or ()], "messages"),
+        tools=tools,
+        tool_choice=_choice(given.tool_choice, tools),
+        template=given.template,
+    )
+    return GenerationRequest(
+        prompt=prompt,
+        sampling=_sampling(given, defaults),
+        model=given.model or "",
+        stream=bool(given.stream),
+        n=given.n or 1,
+        logprobs=bool(given.logprobs),
+        include_usage=given.stream_options is not None and bool(given.stream_options.include_usage),
+        session=given.session,
+        guessed_session=given.guessed_session,
+        schema_at="response_format",
+        strict=is_strict(given.response_format),
+    )
+
+
+def _message(message: ChatMessage | ChatAssistantMessage) -> Message:
+    content, images = _content(message.content)
+    if isinstance(message, ChatMessage):
+        return Message(
+            role=ROLES[message.role],
+            content=content,
+            images=images,
+            tool_call_id=message.tool_call_id,
+            name=message.name,
+        )
+    return Message(
+        role="assistant",
+        content=content,
+        images=images,
+        reasoning=message.reasoning_content or message.reasoning,
+        tool_calls=tuple(map(_call, message.tool_calls or ())),
+        tool_call_id=message.tool_call_id,
+        name=message.name,
+    )
+
+
+def _content(content: str | list[ChatTextPart | ChatRefusalPart | ChatImagePart] | None) -> tuple[str, tuple[str, ...]]:
+    """Text, or parts of text and images; absent content is empty."""
+    if content is None or isinstance(content, str):
+        return content or "", ()
+    texts: list[str] = []
+    images: list[str] = []
+    for part in content:
+        match part:
+            case ChatTextPart():
+                texts.append(part.text)
+            case ChatRefusalPart():
+                texts.append(part.refusal)
+            case ChatImagePart(image_url=ChatImageUrl(url=url)) | ChatImagePart(image_url=str(url)):
+                images.append(url)
+    return "\n".join(texts), tuple(images)
+
+
+def _call(call: ChatToolCall) -> ToolCall:
+    arguments = call.function.arguments
+    written = whole_json(arguments) if isinstance(arguments, str) else dumps(arguments or {})
+    return ToolCall(id=call.id or "", name=call.function.name, arguments=written)
+
+
+def _tool(function: FunctionTool) -> Tool:
+    return Tool(name=function.name, description=function.description or "", parameters=function.parameters or {})
+
+
+def _choice(choice: ChatToolChoice | str | None, tools: Sequence[Tool]) -> str:
+    if isinstance(choice, ChatToolChoice):
+        return named_choice(choice.function.name, tools, "tool_choice.function.name")
+    return choice or "auto"
+
+
+_SAMPLING = frozenset(Sampling.__slots__) | {"max_completion_tokens", "response_format"}
+
+
+def _sampling(given: ChatRequest, defaults: Sampling) -> Sampling:
+    if _SAMPLING.isdisjoint(given.model_fields_set):
+        return defaults
+    newer = given.max_completion_tokens is not None
+    return build_sampling(
+        defaults,
+        {"max_tokens": "max_completion_tokens" if newer else "max_tokens"},
+        temperature=given.temperature,
+        top_p=given.top_p,
+        top_k=top_k(given.top_k),
+        min_p=given.min_p,
+        max_tokens=given.max_completion_tokens if newer else given.max_tokens,
+        stop=stop_strings(given.stop),
+        seed=given.seed,
+        presence_penalty=given.presence_penalty,
+        frequency_penalty=given.frequency_penalty,
+        repetition_penalty=given.repetition_penalty,
+        dry_multiplier=given.dry_multiplier,
+        top_logprobs=given.top_logprobs,
+        json_schema=schema_of(given.response_format),
+    )

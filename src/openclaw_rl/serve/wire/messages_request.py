@@ -1,0 +1,334 @@
+"""What POST /v1/messages and /v1/messages/count_tokens take: content in blocks, the system prompt beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from openclaw_rl.serve import fields
+from openclaw_rl.serve.fields import (
+    OTHER,
+    Counted,
+    DataUrl,
+    Flag,
+    Many,
+    Name,
+    RequestModel,
+    Table,
+    TextOr,
+    Variant,
+    Whole,
+    refusal,
+)
+from openclaw_rl.serve.limits import RequestLimits
+from openclaw_rl.serve.request import GenerationRequest
+from openclaw_rl.serve.sse import dumps
+from openclaw_rl.serve.wire.base import (
+    ApiRequest,
+    MaybeObject,
+    ReplyFormat,
+    Stop,
+    build_sampling,
+    named_choice,
+    need_messages,
+    schema_of,
+    stop_strings,
+    top_k,
+)
+from openclaw_rl.types import Json, Message, Prompt, Sampling, Tool, ToolCall
+
+
+class TextBlock(RequestModel):
+    type: Literal["text"]
+    text: str
+
+
+class Base64Source(RequestModel):
+    type: Literal["base64"]
+    media_type: Name
+    data: Name
+
+
+class UrlSource(RequestModel):
+    type: str
+    url: DataUrl
+
+
+class ImageBlock(RequestModel):
+    type: Literal["image"]
+    source: Annotated[Base64Source | UrlSource, Variant("", pick=lambda _, kind: kind if kind == "base64" else OTHER)]
+
+
+def _only_text(kind: str) -> str:
+    if kind != "text":
+        raise refusal("only plain text documents are taken")
+    return kind
+
+
+class DocumentSource(RequestModel):
+    type: Annotated[str, AfterValidator(_only_text)]
+    data: str
+
+
+class DocumentBlock(RequestModel):
+    type: Literal["document"]
+    source: DocumentSource
+
+
+class SearchResultBlock(RequestModel):
+    type: Literal["search_result"]
+    content: Content | None = None
+
+
+class ToolReferenceBlock(RequestModel):
+    type: Literal["tool_reference"]
+    tool_name: str
+
+
+class ToolResultBlock(RequestModel):
+    """What a tool gave back."""
+
+    type: Literal["tool_result"]
+    content: Content | None = None
+    is_error: Flag | None = None
+    tool_use_id: Name
+
+
+_HERE = "text, image, document, search_result, tool_result"
+Block = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
+Content = Annotated[str | Many[Annotated[Block, Variant(_HERE, noun="block here")]], TextOr()]
+UserContent = Annotated[str | Many[Annotated[Block | ToolResultBlock, Variant(_HERE, noun="block here")]], TextOr()]
+
+
+class ThinkingBlock(RequestModel):
+    type: Literal["thinking"]
+    thinking: str
+
+
+class RedactedThinkingBlock(RequestModel):
+    type: Literal["redacted_thinking"]
+
+
+class ToolUseBlock(RequestModel):
+    """A call that an earlier reply made."""
+
+    type: Literal["tool_use"]
+    input: Table | None = None
+    id: Name
+    name: Name
+
+
+AssistantBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
+AssistantContent = Annotated[
+    str
+    | Many[
+        Annotated[AssistantBlock, Variant("text, thinking, redacted_thinking, tool_use", noun="block of an assistant")]
+    ],
+    TextOr(),
+]
+
+
+class UserMessage(RequestModel):
+    """A message of the user, or one of the system among them."""
+
+    role: Literal["user", "system"]
+    content: UserContent | None = None
+
+
+class AssistantMessage(RequestModel):
+    """An earlier reply."""
+
+    role: Literal["assistant"]
+    content: AssistantContent | None = None
+
+
+AnyMessage = Annotated[UserMessage | AssistantMessage, Variant("user, assistant, system", key="role")]
+
+
+class ToolDefinition(RequestModel):
+    """A function of the caller."""
+
+    type: Literal["custom"] | str | None = None
+    name: Name
+    description: str | None = None
+    input_schema: Table | None = None
+
+
+class ServerTool(RequestModel):
+    """A tool that only its own server can run: ignored."""
+
+    type: str
+
+
+def _tool_kind(tool: dict[str, Json], kind: str) -> str:
+    return "custom" if kind == "custom" or tool.get("input_schema") is not None else OTHER
+
+
+AnyTool = Annotated[ToolDefinition | ServerTool, Variant("", default="custom", pick=_tool_kind)]
+
+
+class FreeToolChoice(RequestModel):
+    type: Literal["auto", "any", "none"] | None = None
+
+
+class NamedToolChoice(RequestModel):
+    """The one tool that must be called."""
+
+    type: Literal["tool"]
+    name: Name
+
+
+class ThinkingConfig(RequestModel):
+    """Adaptive thinking leaves it to the chat template."""
+
+    type: Literal["enabled", "disabled", "adaptive"] | None = None
+
+
+class OutputConfig(RequestModel):
+    format: ReplyFormat | None = None
+
+
+class MessagesRequest(ApiRequest):
+    """A message, as Anthropic's SDKs and Claude Code ask for it."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["messages"]})
+
+    system: Content | None = None
+    messages: Annotated[Many[AnyMessage], Counted()] | None = Field(default=None, json_schema_extra={"minItems": 1})
+    tools: Annotated[Many[AnyTool], Counted()] | None = None
+    tool_choice: (
+        Annotated[FreeToolChoice | NamedToolChoice, Variant("auto, any, tool, none", default="auto")] | None
+    ) = None
+    thinking: ThinkingConfig | None = None
+    top_k: Annotated[int, Whole(-1, 2**31)] | None = None
+    max_tokens: Annotated[int, Whole(1)] | None = None
+    stop_sequences: Stop | None = None
+    output_config: OutputConfig | None = None
+    context_management: MaybeObject = None
+
+
+def parse(body: Mapping[str, Json], limits: RequestLimits, defaults: Sampling) -> GenerationRequest:
+    """The request in a body; RequestError with the path of what cannot be read."""
+    given = fields.parse(MessagesRequest, body, limits)
+    messages = _system(given.system)
+    for message in given.messages or ():
+        messages.extend(_messages(message))
+    tools = tuple(_tool(tool) for tool in given.tools or () if isinstance(tool, ToolDefinition))
+    prompt = Prompt(
+        messages=need_messages(messages, "messages"),
+        tools=tools,
+        tool_choice=_choice(given.tool_choice, tools),
+        template={**_thinking(given.thinking), **given.template},
+    )
+    return GenerationRequest(
+        prompt=prompt,
+        sampling=build_sampling(
+            defaults,
+            {"stop": "stop_sequences"},
+            temperature=given.temperature,
+            top_p=given.top_p,
+            top_k=top_k(given.top_k),
+            max_tokens=given.max_tokens,
+            stop=stop_strings(given.stop_sequences),
+            json_schema=schema_of(given.output_config.format) if given.output_config else None,
+        ),
+        model=given.model or "",
+        stream=bool(given.stream),
+        count_prompt=bool(given.stream),
+        session=given.session,
+        guessed_session=given.guessed_session,
+        schema_at="output_config.format",
+    )
+
+
+def _system(content: str | list[Block] | None) -> list[Message]:
+    text, images = _joined(content)
+    return [Message(role="system", content=text, images=images)] if text else []
+
+
+def _messages(message: UserMessage | AssistantMessage) -> list[Message]:
+    """One message of theirs may be several of ours: each tool result is its own."""
+    if message.content is None or isinstance(message.content, str):
+        return [Message(role=message.role, content=message.content or "")]
+    if isinstance(message, AssistantMessage):
+        return [_assistant(message.content)]
+    content = message.content
+    results = [_result(block) for block in content if isinstance(block, ToolResultBlock)]
+    rest = [block for block in content if not isinstance(block, ToolResultBlock)]
+    if not rest and results:
+        return results
+    text, images = _joined(rest)
+    return [*results, Message(role=message.role, content=text, images=images)]
+
+
+def _assistant(blocks: Sequence[AssistantBlock]) -> Message:
+    calls = [
+        ToolCall(id=block.id, name=block.name, arguments=dumps(block.input or {}))
+        for block in blocks
+        if isinstance(block, ToolUseBlock)
+    ]
+    return Message(
+        role="assistant",
+        content="\n".join(block.text for block in blocks if isinstance(block, TextBlock)),
+        reasoning="\n".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)) or None,
+        tool_calls=tuple(calls),
+    )
+
+
+def _result(block: ToolResultBlock) -> Message:
+    """An error says so in its text: a chat template has no other place for it."""
+    text, images = _joined(block.content)
+    if block.is_error and not text.lower().startswith(("error", "<")):
+        text = f"Error: {text}"
+    return Message(role="tool", content=text, images=images, tool_call_id=block.tool_use_id)
+
+
+def _joined(content: str | Sequence[Block] | None) -> tuple[str, tuple[str, ...]]:
+    """Text and images; absent content is empty."""
+    if content is None or isinstance(content, str):
+        return content or "", ()
+    texts: list[str] = []
+    images: list[str] = []
+    for block in content:
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ImageBlock():
+                images.append(_image(block.source))
+            case DocumentBlock():
+                texts.append(_quoted("document", block.source.data))
+            case SearchResultBlock():
+                texts.append(_quoted("search_result", _joined(block.content)[0]))
+            case ToolReferenceBlock():
+                texts.append(block.tool_name)
+    return "\n".join(texts), tuple(images)
+
+
+def _image(source: Base64Source | UrlSource) -> str:
+    return source.url if isinstance(source, UrlSource) else f"data:{source.media_type};base64,{source.data}"
+
+
+def _quoted(kind: str, text: str) -> str:
+    """Other people's text between tags of its own, which nothing in it can close: it must not pass for the user's."""
+    inside = text.replace(f"</{kind}", f"<\\/{kind}")
+    return f"<{kind}>\n{inside}\n</{kind}>"
+
+
+def _tool(tool: ToolDefinition) -> Tool:
+    return Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema or {})
+
+
+def _choice(choice: FreeToolChoice | NamedToolChoice | None, tools: Sequence[Tool]) -> str:
+    if isinstance(choice, NamedToolChoice):
+        return named_choice(choice.name, tools, "tool_choice.name")
+    kind = choice.type if choice else None
+    return "required" if kind == "any" else kind or "auto"
+
+
+def _thinking(config: ThinkingConfig | None) -> dict[str, Json]:
+    """Passed to the chat template."""
+    if config is None or config.type not in ("enabled", "disabled"):
+        return {}
+    return {"enable_thinking": config.type == "enabled"}

@@ -1,0 +1,93 @@
+"""The work list and the rows of collecting: turns in, outcomes and drops out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from openclaw_rl.store.file import LedgerWriter, Writer
+from openclaw_rl.store.reader import LedgerReader
+from openclaw_rl.store.results import ReadEnding, ReadTurn, SettledTurn
+from openclaw_rl.store.rows import (
+    OUTCOME,
+    TURN,
+    Row,
+    decoded,
+    insert,
+    insert_drops,
+    outcome_row,
+    to_outcome,
+    to_read_turn,
+    to_turn,
+)
+from openclaw_rl.types import Drop, Outcome, SessionEnd, UnreadableTurn
+
+
+class CollectLedger(LedgerWriter, LedgerReader):
+    """The ledger as collecting writes it."""
+
+    writer: ClassVar[Writer | None] = "collect"
+
+    def new_turns(self, limit: int) -> list[ReadTurn]:
+        """Turns that collect has not read yet, oldest first, with their sequence numbers."""
+        return self.turns_after(self.cursor("turns"), limit)
+
+    def open_turns(self) -> list[ReadTurn]:
+        """Turns that were read before and have no outcome yet: what a restart must remember."""
+        rows = self.rows(
+            f"SELECT t.seq, {TURN} FROM open_turns p CROSS JOIN turns t ON t.seq = p.turn_seq ORDER BY p.turn_seq"
+        )
+        return [to_read_turn(row) for row in rows]
+
+    def settled_turns(self, since: float) -> list[SettledTurn]:
+        """Settled turns answered at or after ``since``, oldest first: what a restart may want to recognise.
+
+        One that can no longer be decoded is left out: it is settled, and nothing can be recognised by it.
+        """
+        rows = self.rows(
+            f"SELECT t.seq, {OUTCOME}, {TURN} FROM turns t JOIN outcomes o ON o.turn = t.id"
+            " WHERE t.at >= ? ORDER BY t.seq",
+            since,
+        )
+        found = [decoded(_settled, row, turn=row["turn_id"]) for row in rows]
+        return [settled for settled in found if not isinstance(settled, UnreadableTurn)]
+
+    def new_endings(self, limit: int) -> list[ReadEnding]:
+        """Sessions declared over since collect last looked."""
+        rows = self.rows(
+            "SELECT seq, session, user, at FROM endings WHERE seq > ? ORDER BY seq LIMIT ?",
+            self.cursor("endings"),
+            limit,
+        )
+        return [
+            ReadEnding(seq=row["seq"], ending=SessionEnd(session=row["session"], user=row["user"], at=row["at"]))
+            for row in rows
+        ]
+
+    def settle(
+        self,
+        outcomes: Sequence[Outcome],
+        drops: Sequence[Drop],
+        *,
+        turns_read: int | None = None,
+        endings_read: int | None = None,
+    ) -> None:
+        """Write outcomes and drops and move the cursors, all at once; what was read but not settled stays open."""
+        with self.writing() as db:
+            if turns_read is not None:
+                db.execute(
+                    "INSERT OR IGNORE INTO open_turns (turn_seq) SELECT seq FROM turns WHERE seq > ? AND seq <= ?",
+                    (self.cursor("turns"), turns_read),
+                )
+            for outcome in outcomes:
+                insert(db, "outcomes", outcome_row(outcome))
+            insert_drops(db, drops)
+            settled = [(outcome.turn,) for outcome in outcomes] + [(drop.turn,) for drop in drops]
+            db.executemany("DELETE FROM open_turns WHERE turn_seq = (SELECT seq FROM turns WHERE id = ?)", settled)
+            moved = {"turns": turns_read, "endings": endings_read}
+            self.low.update({name: seq for name, seq in moved.items() if seq is not None})
+            self.save_cursors(db)
+
+
+def _settled(row: Row) -> SettledTurn:
+    return SettledTurn(seq=row["seq"], turn=to_turn(row), outcome=to_outcome(row))

@@ -1,0 +1,57 @@
+"""Reading the ledger, while the system runs or not."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from openclaw_rl.store.results import LoopHealth
+from openclaw_rl.store.rows import UNTRAINED
+from openclaw_rl.store.turns import TurnQueries
+from openclaw_rl.store.versions import VersionQueries
+from openclaw_rl.types import DropReason
+
+
+class LedgerReader(TurnQueries, VersionQueries):
+    """Every query that does not change the ledger; a connection of this class cannot write."""
+
+    def counts(self) -> dict[str, int]:
+        """How many rows each table of facts has. Cheap: from the sequence numbers, not by counting."""
+        tables = ("turns", "feedback", "endings", "outcomes", "verdicts", "drops")
+        known = {row["name"]: row["seq"] for row in self.rows("SELECT name, seq FROM sqlite_sequence")}
+        counted = {table: int(known.get(table, 0)) for table in tables}
+        for table in ("open_turns", "trained", "steps", "versions"):
+            counted[table] = self.one(f"SELECT count(*) AS n FROM {table}")["n"]
+        return counted
+
+    def newest(self, table: Literal["turns", "feedback", "outcomes", "verdicts", "requests"]) -> int:
+        """The sequence number of a table's newest row, 0 if it has none: has anything come in?"""
+        row = self.row("SELECT seq FROM sqlite_sequence WHERE name = ?", table)
+        return row["seq"] if row else 0
+
+    def backlog(self) -> int:
+        """How many settled turns wait to be judged, trained or dropped."""
+        rows = self.rows("SELECT name, seq FROM cursors WHERE name IN ('outcomes', 'verdicts')")
+        marks = {row["name"]: row["seq"] for row in rows}
+        unjudged = self.one(
+            "SELECT count(*) AS n FROM outcomes o WHERE o.seq > ?"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn)",
+            marks.get("outcomes", 0),
+        )
+        unused = self.one(f"SELECT count(*) AS n FROM verdicts v WHERE {UNTRAINED}", marks.get("verdicts", 0))
+        return int(unjudged["n"] + unused["n"])
+
+    def drop_counts(self) -> dict[DropReason, int]:
+        """How many turns were dropped, by reason."""
+        rows = self.rows("SELECT reason, sum(n) AS n FROM tallies GROUP BY reason ORDER BY sum(n) DESC")
+        return {row["reason"]: row["n"] for row in rows}
+
+    def check(self) -> list[str]:
+        """Read the whole file for damage: what is wrong, empty if nothing."""
+        found = [row["quick_check"] for row in self.rows("PRAGMA quick_check(10)")]
+        return [] if found == ["ok"] else found
+
+    def health(self) -> list[LoopHealth]:
+        """The newest report of each loop."""
+        rows = self.rows("SELECT loop, pid, host, state, at, moved, failures, error, detail FROM health ORDER BY loop")
+        return [LoopHealth(**{**dict(row), "detail": json.loads(row["detail"])}) for row in rows]

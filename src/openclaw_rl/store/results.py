@@ -1,0 +1,117 @@
+"""What the ledger's queries give, where no noun of `openclaw_rl.types` fits: rows with named, typed fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from openclaw_rl.types import Outcome, SessionEnd, Source, Turn, UnreadableTurn, VersionState
+
+LoopState = Literal["starting", "running", "failing", "stopped"]
+
+
+class ReadTurn(NamedTuple):
+    """A turn with its place in the ledger."""
+
+    seq: int
+    turn: Turn | UnreadableTurn
+
+
+class SettledTurn(NamedTuple):
+    """A turn that has an outcome, with its place in the ledger."""
+
+    seq: int
+    turn: Turn
+    outcome: Outcome
+
+
+class ReadEnding(NamedTuple):
+    """A session's end with its place in the ledger."""
+
+    seq: int
+    ending: SessionEnd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredTurn:
+    """One judged main turn, as the live monitor sees it: version, user, score, and the rules that the user gave."""
+
+    turn: str
+    version: int
+    user: str
+    score: float
+    rules: tuple[str, ...] = ()
+
+
+class VerdictScore(NamedTuple):
+    """The score of one verdict, whose turn it is, and where it came from."""
+
+    user: str
+    score: float | None
+    source: Source
+
+
+class SessionKey(NamedTuple):
+    """A session is known by its name and its user: another user's of the same name is another session."""
+
+    session: str
+    user: str
+
+
+class GroupProgress(NamedTuple):
+    """How many sessions belong to a group, and how many of their turns have neither a verdict nor a drop."""
+
+    sessions: int
+    unjudged: int
+
+
+class UserRules(NamedTuple):
+    """The rules of one verdict, and the user who gave them."""
+
+    user: str
+    rules: tuple[str, ...]
+
+
+class StateChange(NamedTuple):
+    """One change of a version's state."""
+
+    state: VersionState
+    reason: str
+    at: float
+
+
+class LiveSince(NamedTuple):
+    """A version that became live, and when."""
+
+    version: int
+    at: float
+
+
+class FailedVersion(NamedTuple):
+    """A version that was refused or rolled back."""
+
+    version: int
+    state: VersionState
+
+
+class BadRate(NamedTuple):
+    """Of ``scored`` replies of a version, how many have a score below 0."""
+
+    bad: int
+    scored: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopHealth:
+    """The newest report of a loop."""
+
+    loop: str
+    pid: int
+    host: str
+    state: LoopState
+    at: float
+    moved: int
+    failures: int
+    error: str
+    detail: Mapping[str, Any]

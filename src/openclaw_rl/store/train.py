@@ -1,0 +1,116 @@
+"""The work list and the rows of training: verdicts in; steps, versions, their states and the gate's decisions out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from openclaw_rl.ports import GateDecision
+from openclaw_rl.store.file import DurableWriter, Writer
+from openclaw_rl.store.reader import LedgerReader
+from openclaw_rl.store.requests import insert_request
+from openclaw_rl.store.rows import (
+    OUTCOME,
+    TURN,
+    UNTRAINED,
+    VERDICT,
+    Row,
+    decoded,
+    insert,
+    insert_drops,
+    insert_version,
+    to_outcome,
+    to_turn,
+    to_verdict,
+)
+from openclaw_rl.types import ControlRequest, Drop, JudgedTurn, Step, UnreadableTurn, Version, VersionState
+
+
+class TrainLedger(DurableWriter, LedgerReader):
+    """The ledger as training writes it."""
+
+    writer: ClassVar[Writer | None] = "train"
+
+    def untrained(self, limit: int) -> list[JudgedTurn | UnreadableTurn]:
+        """Judged turns that were neither trained nor dropped since their newest verdict, oldest first."""
+        with self.lock:
+            low = self.advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")
+            rows = self.rows(
+                f"SELECT {VERDICT}, {OUTCOME}, {TURN} FROM verdicts v JOIN outcomes o ON o.turn = v.turn"
+                f" JOIN turns t ON t.id = v.turn WHERE {UNTRAINED} ORDER BY v.seq LIMIT ?",
+                low,
+                limit,
+            )
+        return [decoded(_judged, row, turn=row["turn_id"]) for row in rows]
+
+    def add_drops(self, drops: Sequence[Drop]) -> None:
+        """Write why turns will not train."""
+        with self.writing() as db:
+            insert_drops(db, drops)
+            self.save_cursors(db)
+
+    def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None:
+        """Write a step, the turns it used up and the version it made, all at once: a turn trains once."""
+        with self.writing() as db:
+            insert(
+                db,
+                "steps",
+                {
+                    "number": step.number,
+                    "metrics": json.dumps(dict(step.metrics)),
+                    "seconds": step.seconds,
+                    "skipped": step.skipped,
+                    "baselines": json.dumps(dict(step.baselines)),
+                    "at": step.at,
+                },
+            )
+            db.executemany(
+                "INSERT INTO trained (turn, step, part) VALUES (?, ?, ?)",
+                [(turn, step.number, json.dumps(dict(step.parts.get(turn, {})))) for turn in step.turns],
+            )
+            insert_drops(db, drops)
+            if version is not None:
+                insert_version(db, version, self.root)
+            self.save_cursors(db)
+
+    def add_version(self, version: Version) -> None:
+        """Write a version that no step made: the base, or a rollback."""
+        with self.writing() as db:
+            insert_version(db, version, self.root)
+
+    def set_state(self, version: int, state: VersionState, reason: str) -> None:
+        """Write that a version became live, refused or rolled back, and why."""
+        with self.writing() as db:
+            insert(db, "states", {"version": version, "state": state, "reason": reason, "at": time.time()})
+
+    def add_gate_decision(self, decision: GateDecision) -> None:
+        """Write what the gate decided, with its numbers and examples."""
+        row = {name: getattr(decision, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
+        with self.writing() as db:
+            insert(db, "gate_decisions", row | {"evidence": json.dumps(dict(decision.evidence), ensure_ascii=False)})
+
+    def new_requests(self, limit: int) -> list[ControlRequest]:
+        """The requests that `done_requests` has not acknowledged, oldest first."""
+        rows = self.rows(
+            "SELECT seq, command, version, turn, reason, at FROM requests WHERE seq > ? ORDER BY seq LIMIT ?",
+            self.cursor("requests"),
+            limit,
+        )
+        return [ControlRequest(**dict(row)) for row in rows]
+
+    def done_requests(self, seq: int) -> None:
+        """All requests up to ``seq`` are carried out."""
+        with self.writing() as db:
+            self.low["requests"] = seq
+            self.save_cursors(db)
+
+    def pause(self, why: str) -> None:
+        """Stop training until a person resumes it."""
+        with self.writing() as db:
+            insert_request(db, "pause", reason=why)
+
+
+def _judged(row: Row) -> JudgedTurn:
+    return JudgedTurn(verdict=to_verdict(row), outcome=to_outcome(row), turn=to_turn(row))

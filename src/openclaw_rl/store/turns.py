@@ -1,0 +1,239 @@
+"""Queries about turns: what was answered, what came after, how it was judged, whether it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.ports import Case
+from openclaw_rl.store.file import LedgerFile, missing
+from openclaw_rl.store.results import BadRate, FailedVersion, GroupProgress, ReadTurn, ScoredTurn, SessionKey, UserRules
+from openclaw_rl.store.rows import (
+    FEEDBACK,
+    OUTCOME,
+    TURN,
+    VERDICT,
+    Row,
+    decoded,
+    rules_of,
+    to_feedback,
+    to_outcome,
+    to_read_turn,
+    to_recorded,
+    to_turn,
+    to_verdict,
+)
+from openclaw_rl.types import Drop, Feedback, ImportRecord, Outcome, Turn, UnreadableTurn, Verdict
+
+_SCORED = (
+    " FROM verdicts v JOIN turns t ON t.id = v.turn JOIN outcomes o ON o.turn = v.turn AND o.kind = 'main'"
+    " WHERE v.score IS NOT NULL AND t.trainable"
+    " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
+)
+
+
+class TurnQueries(LedgerFile):
+    """What is known of turns and of the sessions and users that they belong to."""
+
+    def turn(self, turn: str) -> Turn:
+        """A turn by its id."""
+        row = self.row(f"SELECT {TURN} FROM turns t WHERE t.id = ?", turn)
+        if row is None:
+            raise missing("turn", turn)
+        return to_turn(row)
+
+    def has_turn(self, turn: str) -> bool:
+        """Whether a turn of this id was written."""
+        return self.row("SELECT 1 FROM turns WHERE id = ?", turn) is not None
+
+    def turns_after(self, seq: int, limit: int) -> list[ReadTurn]:
+        """The turns after a place in the ledger, oldest first, each with its own place."""
+        rows = self.rows(f"SELECT t.seq, {TURN} FROM turns t WHERE t.seq > ? ORDER BY t.seq LIMIT ?", seq, limit)
+        return [to_read_turn(row) for row in rows]
+
+    def outcome(self, turn: str) -> Outcome | None:
+        """What came after a turn, None while it is open."""
+        row = self.row(f"SELECT {OUTCOME} FROM outcomes o WHERE o.turn = ?", turn)
+        return to_outcome(row) if row else None
+
+    def verdict(self, turn: str) -> Verdict | None:
+        """The verdict in force, None while there is none."""
+        row = self.row(f"SELECT {VERDICT} FROM verdicts v WHERE v.turn = ? ORDER BY v.seq DESC LIMIT 1", turn)
+        return to_verdict(row) if row else None
+
+    def feedback(self, turn: str) -> tuple[Feedback, ...]:
+        """All explicit feedback on a turn, oldest first."""
+        return tuple(map(to_feedback, self.feedback_rows(turn)))
+
+    def feedback_rows(self, turn: str) -> list[Row]:
+        """The rows of a turn's feedback, oldest first."""
+        return self.rows(f"SELECT {FEEDBACK} FROM feedback WHERE turn = ? ORDER BY seq", turn)
+
+    def case(self, turn: str) -> Case:
+        """All that a judge may see of one turn, judged or not."""
+        outcome = self.outcome(turn)
+        if outcome is None:
+            raise NotInLedger(f"turn {turn} has no outcome yet", remedy="wait for the next request of its session")
+        return Case(turn=self.turn(turn), outcome=outcome, feedback=self.feedback(turn))
+
+    def recorded(self, turn: str) -> ImportRecord | UnreadableTurn | None:
+        """What an imported record says of this turn; None for a turn that was served."""
+        row = self.row(
+            "SELECT turn, session, idx, kind, next_state, trainable, extra FROM records WHERE turn = ?", turn
+        )
+        return decoded(to_recorded, row, turn=turn) if row is not None else None
+
+    def recall(self, turn: str, *, within: int) -> Verdict | None:
+        """The last rule of a turn's user: the newest verdict with one, before this turn and its verdict.
+
+        Of ``within`` turns before it, only main ones that may be trained on count. A vague rule does not
+        displace an earlier one that is none: who says "under 30 words" and then "shorter" still means the former.
+        """
+        rule = "SELECT 1 FROM json_each(v.hints) h WHERE coalesce(json_extract(h.value, '$.kind'), 'rule') = 'rule'"
+        row = self.row(
+            f"SELECT {VERDICT} FROM (SELECT p.id, p.seq FROM turns t JOIN turns p ON p.user = t.user AND p.seq < t.seq"
+            "  WHERE t.id = ?1 ORDER BY p.seq DESC LIMIT ?2) p JOIN verdicts v ON v.turn = p.id"
+            " WHERE v.hints != '[]' AND v.seq < (SELECT max(seq) FROM verdicts WHERE turn = ?1)"
+            f" AND EXISTS ({rule})"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
+            " AND EXISTS (SELECT 1 FROM turns x WHERE x.id = p.id AND x.trainable)"
+            " AND EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = p.id AND o.kind = 'main')"
+            f" ORDER BY EXISTS ({rule} AND NOT coalesce(json_extract(h.value, '$.vague'), 0)) DESC, p.seq DESC LIMIT 1",
+            turn,
+            within,
+        )
+        return to_verdict(row) if row else None
+
+    def dropped(self, turn: str) -> Drop | None:
+        """The newest drop of a turn, None if it was never dropped or has been judged again or trained since."""
+        row = self.row(
+            "SELECT turn, stage, reason, detail, at FROM drops d WHERE turn = ? AND NOT EXISTS"
+            " (SELECT 1 FROM verdicts v WHERE v.turn = d.turn AND v.seq > d.verdict) ORDER BY seq DESC LIMIT 1",
+            turn,
+        )
+        return Drop(**dict(row)) if row is not None and self.trained_in(turn) is None else None
+
+    def trained_in(self, turn: str) -> int | None:
+        """The number of the step that used a turn, None if none did."""
+        row = self.row("SELECT step FROM trained WHERE turn = ?", turn)
+        return row["step"] if row else None
+
+    def failed_version(self, turn: str) -> FailedVersion | None:
+        """The refused or rolled back version that a turn trained, None if there is none."""
+        row = self.row(
+            "SELECT v.number AS version, s.state FROM trained x JOIN versions v ON v.step = x.step"
+            " JOIN states s ON s.version = v.number AND s.state IN ('refused', 'rolled back')"
+            " WHERE x.turn = ? ORDER BY v.number, s.seq DESC LIMIT 1",
+            turn,
+        )
+        return FailedVersion(**dict(row)) if row else None
+
+    # --- sessions, groups, users ---
+
+    def opted_out(self, session: str, user: str) -> bool:
+        """Whether a user took a session out of training."""
+        row = self.row("SELECT 1 FROM session_optouts WHERE user = ? AND session = ?", user, session)
+        return row is not None
+
+    def has_session(self, session: str, user: str) -> bool:
+        """Whether a user has declared a session of this name; another user's of the same name is another session."""
+        row = self.row("SELECT 1 FROM turns WHERE session = ? AND user = ? LIMIT 1", session, user)
+        return row is not None or self.opted_out(session, user)  # its turns may not be stored
+
+    def session(self, session: str, user: str) -> list[str]:
+        """The ids of a session's turns in order, as found out or declared; empty if the user has no such session."""
+        rows = self.rows(
+            "SELECT t.id, t.seq FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?1 AND t.user = ?2"
+            " UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
+            " AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = t.id) ORDER BY seq",
+            session,
+            user,
+        )
+        return [row["id"] for row in rows]
+
+    def session_users(self, session: str) -> list[str]:
+        """The users who have a session of this name, each one their own."""
+        rows = self.rows(
+            "SELECT t.user FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?1"
+            " UNION SELECT t.user FROM turns t WHERE t.session = ?1 ORDER BY user",
+            session,
+        )
+        return [row["user"] for row in rows]
+
+    def sessions(self) -> Iterator[SessionKey]:
+        """The name and the user of every session, in the order of their first turns."""
+        sql = (
+            "SELECT coalesce(o.session, t.session, t.id) AS session_name, t.user FROM turns t"
+            " LEFT JOIN outcomes o ON o.turn = t.id GROUP BY session_name, t.user ORDER BY min(t.seq)"
+        )
+        return (SessionKey(session=row["session_name"], user=row["user"]) for row in self.rows(sql))
+
+    def group(self, user: str, group: str) -> GroupProgress:
+        """How far the sessions of one user's group are."""
+        row = self.one(
+            "SELECT count(DISTINCT coalesce(t.session, t.id)) AS sessions, coalesce(sum("
+            " NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
+            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)), 0) AS unjudged"
+            " FROM turns t WHERE t.grp = ? AND t.user = ?",
+            group,
+            user,
+        )
+        return GroupProgress(**dict(row))
+
+    def users(self) -> list[str]:
+        """Everybody who has a turn. Cheap: from one name to the next, not over all turns."""
+        rows = self.rows(
+            "WITH RECURSIVE next(user) AS (SELECT min(user) FROM turns UNION ALL"
+            " SELECT (SELECT min(t.user) FROM turns t WHERE t.user > next.user) FROM next WHERE user IS NOT NULL)"
+            " SELECT user FROM next WHERE user IS NOT NULL"
+        )
+        return [row["user"] for row in rows]
+
+    def last_turn_at(self) -> float | None:
+        """When the newest turn was answered, None before the first."""
+        row = self.row("SELECT at FROM turns ORDER BY seq DESC LIMIT 1")
+        return row["at"] if row else None
+
+    # --- scores and rules ---
+
+    def scored(self, limit: int) -> list[ScoredTurn]:
+        """The newest judged main turns that have a score, oldest first."""
+        found = self.rows(
+            f"SELECT t.id, t.version, t.user, v.score, v.hints{_SCORED} ORDER BY t.seq DESC LIMIT ?", limit
+        )
+        return [
+            ScoredTurn(
+                turn=row["id"],
+                version=row["version"],
+                user=row["user"],
+                score=row["score"],
+                rules=rules_of(row["hints"]),
+            )
+            for row in reversed(found)
+        ]
+
+    def bad_rates(self) -> dict[int, BadRate]:
+        """By version that answered: how many of its scored main turns were bad, and how many there are."""
+        found = self.rows(f"SELECT t.version, sum(v.score < 0) AS bad, count(*) AS scored{_SCORED} GROUP BY t.version")
+        return {row["version"]: BadRate(bad=row["bad"], scored=row["scored"]) for row in found}
+
+    def corrections(self, limit: int, *, before: float) -> list[str]:
+        """The newest main turns judged before a moment whose verdict has a rule, newest first."""
+        found = self.rows(
+            "SELECT v.turn, v.hints FROM verdicts v JOIN outcomes o ON o.turn = v.turn AND o.kind = 'main'"
+            " WHERE v.at <= ? AND v.hints != '[]'"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
+            " ORDER BY v.seq DESC LIMIT ?",
+            before,
+            limit * 4,  # hints that are no rules are passed by
+        )
+        return [row["turn"] for row in found if rules_of(row["hints"])][:limit]
+
+    def rules_given(self, limit: int) -> list[UserRules]:
+        """User and rules of the newest verdicts that have any."""
+        rows = self.rows(
+            "SELECT t.user, v.hints FROM verdicts v JOIN turns t ON t.id = v.turn"
+            " WHERE v.hints != '[]' ORDER BY v.seq DESC LIMIT ?",
+            limit,
+        )
+        return [UserRules(user=row["user"], rules=rules_of(row["hints"])) for row in rows]

@@ -1,0 +1,98 @@
+"""The fakes that the test suite uses, for the tests of a plugin too.
+
+    rows       one line for each noun: `make_message`, `make_prompt`, `make_completion`, `make_turn`, `make_case`, ...
+    policies   `ScriptedPolicy`, which replies as a script says and fails on demand; `FakePolicy`, which learns hints
+    judges     `FakeJudge`; `JudgeEndpoint`, an endpoint for the LLM judge
+    envs       `FakeEnv`, an environment with given rewards; `FakeChatClient`, a client without a server
+    ledgers    `MemoryLedger`, the ledger as the API sees it; `TemporaryLedger`, a real one with every writer;
+               `MemoryVersions`, versions for `LiveVersions`
+    servers    `serving`: the API on a free port for the length of a block; `fake_api` without one; `request_limits`;
+               `sse_events`, `chat_chunks`
+    apps       `ticking_app`, `running_app`: the whole application on fakes
+    clocks     `FakeClock`; `wait_until` for what another process does
+    checks     `check_judge(judge)`, `check_env(env)` ...: whether a plugin keeps its port's promises
+
+Nothing here needs weights, a network or a GPU; `check_loss` alone needs torch.
+"""
+
+from __future__ import annotations
+
+from openclaw_rl.backends.fake import FakePolicy, FakeTrainer
+from openclaw_rl.testing.apps import RunningApp, fake_config, running_app, ticking_app
+from openclaw_rl.testing.checks import (
+    check_env,
+    check_generate,
+    check_judge,
+    check_loss,
+    check_policy,
+    check_rollout,
+    check_trainer,
+)
+from openclaw_rl.testing.clocks import FakeClock, until, wait_until
+from openclaw_rl.testing.envs import FakeChatClient, FakeEnv
+from openclaw_rl.testing.judges import FakeJudge, JudgeEndpoint, chat_answer, vote_json
+from openclaw_rl.testing.ledgers import MemoryLedger, MemoryVersions, TemporaryLedger
+from openclaw_rl.testing.policies import ScriptedPolicy
+from openclaw_rl.testing.rows import (
+    make_case,
+    make_completion,
+    make_message,
+    make_outcome,
+    make_prompt,
+    make_sample,
+    make_turn,
+    make_verdict,
+)
+from openclaw_rl.testing.servers import (
+    RunningServer,
+    chat_chunks,
+    fake_api,
+    listening,
+    request_limits,
+    serving,
+    sse_events,
+)
+
+__all__ = [
+    "FakeChatClient",
+    "FakeClock",
+    "FakeEnv",
+    "FakeJudge",
+    "FakePolicy",
+    "FakeTrainer",
+    "JudgeEndpoint",
+    "MemoryLedger",
+    "MemoryVersions",
+    "RunningApp",
+    "RunningServer",
+    "ScriptedPolicy",
+    "TemporaryLedger",
+    "chat_answer",
+    "chat_chunks",
+    "check_env",
+    "check_generate",
+    "check_judge",
+    "check_loss",
+    "check_policy",
+    "check_rollout",
+    "check_trainer",
+    "fake_api",
+    "fake_config",
+    "listening",
+    "make_case",
+    "make_completion",
+    "make_message",
+    "make_outcome",
+    "make_prompt",
+    "make_sample",
+    "make_turn",
+    "make_verdict",
+    "request_limits",
+    "running_app",
+    "serving",
+    "sse_events",
+    "ticking_app",
+    "until",
+    "vote_json",
+    "wait_until",
+]

@@ -1,0 +1,28 @@
+"""Whether a plugin keeps its port's promises: one check a kind, for a plugin's own tests.
+
+    from openclaw_rl.testing import check_judge
+
+    def test_my_judge():
+        check_judge(MyJudge())
+
+A check starts what it is given, tries it on small cases, and stops it. It raises AssertionError with every promise that
+is broken, one a line.
+"""
+
+from __future__ import annotations
+
+from openclaw_rl.testing.checks.env import check_env, check_rollout
+from openclaw_rl.testing.checks.judge import check_judge
+from openclaw_rl.testing.checks.loss import check_loss
+from openclaw_rl.testing.checks.policy import check_generate, check_policy
+from openclaw_rl.testing.checks.trainer import check_trainer
+
+__all__ = [
+    "check_env",
+    "check_generate",
+    "check_judge",
+    "check_loss",
+    "check_policy",
+    "check_rollout",
+    "check_trainer",
+]

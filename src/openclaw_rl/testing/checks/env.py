@@ -1,0 +1,87 @@
+"""Whether an environment and a rollout keep their ports' promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from openclaw_rl.ports import Observation
+from openclaw_rl.testing.checks.promises import Promises
+from openclaw_rl.testing.envs import FakeChatClient, FakeEnv
+from openclaw_rl.testing.rows import make_message
+from openclaw_rl.types import Message, Prompt
+
+
+def check_env(env: Any, *, reply: str = "ok", max_steps: int = 5) -> None:
+    """An environment: two episodes of its first task with one seed, ``reply`` at each of at most ``max_steps`` steps.
+
+    It names its tasks, begins the same way for the same seed, pays None or a number in -1 .. 1, says something after
+    each step until it is done, and closes twice without harm.
+
+    >>> from openclaw_rl.testing import FakeEnv
+    >>> check_env(FakeEnv(rewards=(0.0, 1.0)))
+    >>> check_env(FakeEnv(rewards=(9.0,)))
+    Traceback (most recent call last):
+    AssertionError: env 'fake' breaks what openclaw_rl.ports.Env promises:
+    - a reward is 9.0, which is not in -1 .. 1
+    """
+    promises = Promises("env", env)
+    promises.report(_env_keeps(promises, env, make_message("assistant", reply), max_steps))
+
+
+async def _env_keeps(promises: Promises, env: Any, reply: Message, max_steps: int) -> None:
+    tasks = list(env.tasks())
+    if promises.hold(bool(tasks), "tasks() is empty"):
+        promises.hold(all(isinstance(task, str) for task in tasks), "a task is not a string")
+        promises.hold(len(set(tasks)) == len(tasks), "a task is named twice")
+        first, again = [await _episode(promises, env, tasks[0], reply, max_steps) for _ in range(2)]
+        promises.hold(first == again, "the same task and seed begin with two different prompts")
+    await promises.closes("close", env.close)
+
+
+async def _episode(promises: Promises, env: Any, task: str, reply: Message, max_steps: int) -> Prompt | None:
+    """One episode; its first prompt."""
+    prompt = await promises.tried(f"reset({task!r})", env.reset(task, seed=7))
+    if not isinstance(prompt, Prompt):
+        promises.hold(prompt is None, f"reset() gives {type(prompt).__name__}, not a Prompt")
+        return None
+    promises.hold(prompt.messages[-1].role != "assistant", "the first prompt ends with the policy's own message")
+    for _ in range(max_steps):
+        seen = await promises.tried("step(reply)", env.step(reply))
+        if not isinstance(seen, Observation):
+            promises.hold(seen is None, f"step() gives {type(seen).__name__}, not an Observation")
+            break
+        paid = seen.reward is None or -1.0 <= seen.reward <= 1.0
+        promises.hold(paid, f"a reward is {seen.reward}, which is not in -1 .. 1")
+        if seen.done:
+            break
+        promises.hold(bool(seen.messages), "step() says nothing and is not done: the policy has nothing to reply to")
+    return prompt
+
+
+def check_rollout(rollout: Any) -> None:
+    """A rollout: an episode of `FakeEnv` through a `FakeChatClient`, with room for all its steps and for one.
+
+    It gives its total reward, asks at most ``max_steps`` times, in one session, and passes the group on.
+
+    >>> from openclaw_rl.envs.episodes import run_episode
+    >>> check_rollout(run_episode)
+    """
+    promises = Promises("rollout", rollout)
+    promises.report(_rollout_keeps(promises, rollout))
+
+
+async def _rollout_keeps(promises: Promises, rollout: Callable[..., Awaitable[float]]) -> None:
+    for max_steps in (9, 1):
+        env, chat = FakeEnv(rewards=(0.0, 1.0, 1.0)), FakeChatClient()
+        work = rollout(env, chat, task="a", seed=7, group="g", max_steps=max_steps)
+        total = await promises.tried("the rollout", work)
+        number = isinstance(total, int | float) and math.isfinite(total)
+        promises.hold(number or total is None, f"it gives {total!r}, not its total reward")
+        promises.hold(bool(chat.requests), "it never asks the policy")
+        promises.hold(len(chat.requests) <= max_steps, f"it asks {len(chat.requests)} times with max_steps {max_steps}")
+        promises.hold(len({session for _, session, _ in chat.requests}) <= 1, "one episode has several sessions")
+        promises.hold({group for _, _, group in chat.requests} <= {"g"}, "the group is not passed on")
+        known = {f"t{number + 1}" for number in range(len(chat.requests))}
+        promises.hold({turn for turn, _ in chat.scores} <= known, "feedback names a turn that was not asked for")

@@ -1,0 +1,147 @@
+"""Words, sentences, list items and the script of a text, and replies that are none at all. Pure."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+
+WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
+_PLAIN_WORD = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?")
+_CJK = re.compile(r"[\u3400-\u9fff\uf900-\ufaff]")
+ITEM = re.compile(r"^[ \t]*(?:[-*•+–]|\(?(?:\d{1,2}|[a-hA-H])[.)])[ \t]+(?=\S)", re.MULTILINE)
+HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]+", re.MULTILINE)
+BOLD = re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__")
+_END = re.compile(r"(?<![.!?…])([.!?…]++)[\"”’')\]*_]*+\s++(?=[\"“‘'(\[*_]*+([A-Z0-9]\S*+))|[。！？]\s*+(?=\S)")
+_TITLES = frozenset(
+    ["mr", "mrs", "ms", "dr", "prof", "st", "vs", "e.g", "i.e", "eg", "ie", "fig", "approx", "cf", "jr"]
+)
+_INITIALS = re.compile(r"(?:[A-Za-z]\.)*[A-Za-z]")
+_OPENERS = frozenset(
+    ["the", "it", "this", "that", "in", "a", "an", "he", "she", "they", "we", "you", "there", "these", "for", "if"]
+)
+_TEMPLATE = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|\ufffd|[\x00-\x08\x0b-\x1f]")
+_RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
+UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI"})
+"""scripts that do not part words by spaces, so that counting them says nothing"""
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a text in small letters, for comparing; each Chinese character is a word."""
+    found: list[str] = []
+    for word in _PLAIN_WORD.findall(text.lower().replace("’", "'")):
+        found.extend(word if _CJK.search(word) else (word,))
+    return tuple(found)
+
+
+def is_chinese(text: str) -> bool:
+    """Whether Chinese characters carry the text."""
+    return len(_CJK.findall(text)) * 3 >= max(1, len(re.findall(r"\w", text)))
+
+
+def word_count(text: str) -> int:
+    """How many words a reader would count: list markers, headings' signs and lone punctuation are none."""
+    return sum(any(sign.isalnum() for sign in word) for word in unmarked(text).split())
+
+
+def unmarked(text: str) -> str:
+    """The text without the signs that make list items and headings of its lines and bold words of its words."""
+    return BOLD.sub(lambda found: found[0][2:-2], HEADING.sub("", ITEM.sub("", text)))
+
+
+def sentence_count(text: str) -> int:
+    """How many sentences: abbreviations, initials and decimals end none; an item or a paragraph is one at least."""
+    marked = ITEM.sub("\n\n", HEADING.sub("\n\n", text.strip()))
+    blocks = [" ".join(block.split()) for block in re.split(r"\n\s*\n|(?<=[.!?:])\n", marked)]
+    return sum(1 + sum(map(_ends, _END.finditer(block))) for block in blocks if any(map(str.isalnum, block)))
+
+
+def _ends(found: re.Match[str]) -> bool:
+    """Whether a full stop with a capital after it is the end of a sentence."""
+    sign, after = found.groups()
+    if sign != ".":
+        return True
+    text, at = found.string, found.start()
+    bare = text[text.rfind(" ", 0, at) + 1 : at].lstrip("\"“‘'([*_")
+    if bare.lower() in _TITLES or (bare.lower() == "no" and after[0].isdigit()):
+        return False
+    if not _INITIALS.fullmatch(bare) or bare in ("I", "a"):
+        return True
+    return after.lower().strip(",.") in _OPENERS
+
+
+def items(text: str) -> list[str]:
+    """The items of a list: what stands on the lines that begin like one."""
+    return [text[found.end() :].partition("\n")[0].strip() for found in ITEM.finditer(text)]
+
+
+def script(text: str) -> str | None:
+    """The script that most letters are of, such as LATIN or CJK; None for a text with few letters."""
+    found = Counter(unicodedata.name(sign, "").partition(" ")[0] for sign in text if sign.isalpha())
+    named, count = found.most_common(1)[0] if found else ("", 0)
+    return named if count >= 4 else None
+
+
+def degenerate(reply: str, *, figure: bool | None = None, least: int | None = None) -> str | None:
+    """Why a reply is none at all: too little, junk, or the same over and over; None for any other.
+
+    ``figure`` says whether a bare figure answers what was asked; where it does not, figures alone are no reply. A reply
+    has ``least`` words: not given, three, or one where a figure answers. The marks of list items are no words: a list
+    of one thing repeats itself. Nor are they, or those of bold words, signs that outweigh the letters.
+    """
+    if least is None:
+        least = 1 if figure else 3
+    if _TEMPLATE.search(reply):
+        return "signs that are no text"
+    if word_count(reply) < least:
+        return f"under {least} words" if least > 1 else "no word and no figure"
+    text = unmarked(reply)
+    solid = [sign for sign in text if not sign.isspace()]
+    if sum(sign.isalnum() for sign in solid) < 0.6 * len(solid):
+        return "more signs than letters"
+    if figure is False and sum(sign.isalpha() for sign in solid) < 0.3 * len(solid):
+        return "figures where words were asked for"
+    found = [word.lower() for word in WORD.findall(text)]
+    if _repeats(found):
+        return "it repeats a phrase"
+    if len(found) >= 40 and len(set(found)) < 0.3 * len(found):
+        return "few different words"
+    return None
+
+
+def _repeats(found: list[str]) -> bool:
+    """Whether a phrase of one to twelve words comes four times in a row, or one of eight words four times in all."""
+    for period in range(1, 13):
+        run = period * 4
+        if any(found[at : at + period] * 4 == found[at : at + run] for at in range(len(found) - run + 1)):
+            return True
+    phrases = Counter(tuple(found[at : at + 8]) for at in range(len(found) - 7))
+    return bool(phrases) and max(phrases.values()) >= 4
+
+
+def broken(reply: str) -> str | None:
+    """Why a reply is degenerate beyond doubt, whatever was asked: empty, a junk token, or an endless loop; else None.
+
+    It is evidence on its own, so it is far more careful than `degenerate`, which compares many replies.
+    """
+    text = reply.strip()
+    if not text:
+        return "an empty reply"
+    if len(text) <= 3 and not any(
+        unicodedata.category(sign)[0] in "LN" or unicodedata.category(sign) == "So"
+        for sign in text.replace("\ufffd", "")
+    ):
+        return "a single junk token"
+    if _RUN_OF_ONE.search(text) or _ends_in_loop(words(text)):
+        return "the reply repeats itself"
+    return None
+
+
+def _ends_in_loop(found: tuple[str, ...]) -> bool:
+    """Whether the words end in one phrase six times or more, 24 words or more in all."""
+    for period in range(1, 25):
+        repeats = max(6, -(-24 // period))
+        tail = found[-period * repeats :]
+        if len(tail) == period * repeats and tail == tail[:period] * repeats:
+            return True
+    return False

@@ -1,0 +1,167 @@
+"""The turns that wait to be trained, read anew when they change, and whether it is time for a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from openclaw_rl.train.consent import SHARE_ALL, Consent
+from openclaw_rl.train.samples import SampleSettings, next_batch, task_group, to_sample
+from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict
+from openclaw_rl.versions import LiveVersions, VersionReader
+
+_GROUPS_REACH = 1024
+"""judged turns read where groups train: unfinished groups at the front must not hide whole ones"""
+_RULES_REACH = 10_000
+"""the newest rules that count as given, so that reading them costs no more in a long run"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """When a step is due. ``group_size`` episodes make a group where advantages are a group's.
+
+    ``people`` are the users who have a key, whether they have sent a request or not.
+    """
+
+    batch_size: int
+    max_wait: float
+    idle: float
+    group_size: int
+    people: Collection[str]
+
+
+class QueueLedger(VersionReader, Protocol):
+    """What the queue reads of the ledger; the only thing it writes there are drops."""
+
+    def untrained(self, limit: int) -> Sequence[JudgedTurn | UnreadableTurn]: ...
+    def add_drops(self, drops: Sequence[Drop]) -> None: ...
+    def recall(self, turn: str, *, within: int) -> Verdict | None: ...
+    def group(self, user: str, group: str) -> tuple[int, int]: ...
+    def users(self) -> Sequence[str]: ...
+    def rules_given(self, limit: int) -> Sequence[tuple[str, Sequence[str]]]: ...
+    def last_turn_at(self) -> float | None: ...
+    def newest(self, table: Any) -> int: ...
+
+
+class TrainingQueue:
+    """The judged turns in memory, as samples."""
+
+    def __init__(
+        self,
+        ledger: QueueLedger,
+        samples: SampleSettings,
+        settings: QueueSettings,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._ledger = ledger
+        self._versions = LiveVersions(ledger)
+        self._settings = samples
+        self._queue = settings
+        self.max_wait = settings.max_wait
+        self._clock = clock
+        self._samples: list[tuple[Sample, float]] = []
+        self._seen = -1
+
+    @property
+    def waiting(self) -> int:
+        """How many samples wait."""
+        return len(self._samples)
+
+    def forget(self) -> None:
+        """Read the ledger anew at the next `read`."""
+        self._samples, self._seen = [], -1
+
+    def read(self) -> int:
+        """Read the ledger if it has changed; drop at once what can never train. How many were dropped."""
+        newest = self._ledger.newest("verdicts")
+        if newest == self._seen:
+            return 0
+        live, rolled_back = self._versions.live(), self._versions.ever("rolled back")
+        assert live is not None, "version 0 is written before anything is read"
+        consent = self._consent()
+        samples: list[tuple[Sample, float]] = []
+        drops: list[Drop] = []
+        for judged in self._ledger.untrained(self._reach()):
+            if isinstance(judged, UnreadableTurn):
+                drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
+                continue
+            found = self._sample(judged, live.number, rolled_back, consent)
+            if isinstance(found, Drop):
+                drops.append(found)
+            else:
+                samples.append((found, judged.verdict.at))
+        if drops:
+            self._ledger.add_drops(drops)
+        else:
+            self._seen = newest  # all of it is read; after a drop there may be more behind it
+        self._samples = samples
+        return len(drops)
+
+    def _consent(self) -> Consent:
+        """The consent of the people of this run: those who have a key, and those who have sent a request."""
+        share = self._settings.share
+        if share == "all":
+            return SHARE_ALL
+        people = {*self._queue.people, *self._ledger.users()}
+        return Consent.of(share, people, self._ledger.rules_given(_RULES_REACH) if share != "none" else ())
+
+    def _sample(self, judged: JudgedTurn, live: int, rolled_back: set[int], consent: Consent) -> Sample | Drop:
+        found = to_sample(
+            judged.turn,
+            judged.outcome,
+            judged.verdict,
+            live=live,
+            settings=self._settings,
+            recalled=self._recalled(judged),
+            consent=consent,
+        )
+        if isinstance(found, Drop) or found.version not in rolled_back:
+            return found
+        detail = f"version {found.version} answered it"
+        return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
+
+    def _recalled(self, judged: JudgedTurn) -> Verdict | None:
+        """The user's earlier rule, if it is recent enough and this turn gives none that is better.
+
+        A vague rule of this turn gives way to an earlier one that says how far.
+        """
+        verdict = judged.verdict
+        if not (self._settings.remember and self._settings.distillation) or verdict.precise:
+            return None
+        earlier = self._ledger.recall(judged.turn.id, within=self._settings.remember)
+        return earlier if earlier is not None and (earlier.precise or not verdict.rules) else None
+
+    def next_batch(self) -> list[Sample]:
+        """The samples of the next step, none while it is not time for one."""
+        if not self._samples:
+            return []
+        return next_batch(
+            self._samples,
+            last_turn=self._ledger.last_turn_at(),
+            now=self._clock(),
+            batch_size=self._queue.batch_size,
+            max_wait=self.max_wait,
+            idle=self._queue.idle,
+            grouped=self._grouped,
+            partial=self._partial() if self._grouped else (),
+        )
+
+    def _reach(self) -> int:
+        """How many turns to read: behind groups whose episodes still run there may be whole ones."""
+        return max(self._queue.batch_size * 4, _GROUPS_REACH if self._grouped else 0)
+
+    @property
+    def _grouped(self) -> bool:
+        return self._settings.advantage == "group"
+
+    def _partial(self) -> set[tuple[str, str]]:
+        """Groups of which not every episode has ended and been judged."""
+        groups = {group for sample, _ in self._samples if (group := task_group(sample)) is not None}
+        return {group for group in groups if not self._is_whole(*self._ledger.group(*group))}
+
+    def _is_whole(self, sessions: int, unjudged: int) -> bool:
+        """A running episode always has a turn without a verdict: its newest."""
+        return sessions >= self._queue.group_size and unjudged == 0

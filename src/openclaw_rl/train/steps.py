@@ -1,0 +1,155 @@
+"""One training step: samples with their advantages in, a step's row and a candidate version out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from openclaw_rl.errors import BackendDown, ModelRefused
+from openclaw_rl.ports import StepResult, Trainer
+from openclaw_rl.train.bisection import UNTRAINABLE, BatchBisection
+from openclaw_rl.train.control import TrainingControl
+from openclaw_rl.train.samples import SampleSettings, TrainingBatch, with_advantages
+from openclaw_rl.train.startup import RunOrigin
+from openclaw_rl.types import Drop, Sample, Step, Version
+from openclaw_rl.versions import VersionLedger, VersionManager, checkpoints
+from openclaw_rl.versions.checkpoints import TrainingProgress
+
+log = logging.getLogger(__name__)
+
+
+class StepLedger(VersionLedger, Protocol):
+    """Where steps are written."""
+
+    def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None: ...
+    def add_drops(self, drops: Sequence[Drop]) -> None: ...
+    def last_step(self) -> Step | None: ...
+
+
+class StepRunner:
+    """Takes steps from the live version and offers what they make as candidates.
+
+    A batch that fails the trainer is tried again and then halved, until the turn that does it is found and dropped.
+    """
+
+    def __init__(
+        self,
+        ledger: StepLedger,
+        trainer: Trainer,
+        control: TrainingControl,
+        *,
+        offer: Callable[[Version], None],
+        samples: SampleSettings,
+        origin: RunOrigin,
+    ) -> None:
+        self._ledger = ledger
+        self._versions = VersionManager(ledger)
+        self._trainer = trainer
+        self._control = control
+        self._offer = offer
+        self._samples = samples
+        self._origin = origin
+        self._bisection = BatchBisection()
+
+    async def run(self, chosen: Sequence[Sample]) -> int:
+        """Take one step with these samples, or with a part of them after a failure; how many it used up."""
+        progress = await asyncio.to_thread(self._progress)
+        batch = self._batch(chosen, progress)
+        number = progress.step + 1
+        parent = await asyncio.to_thread(self._versions.current)
+        target = self._origin.folder(await asyncio.to_thread(self._versions.next_number))
+        try:
+            result = await self._control.during(self._train(batch, number=number, parent=parent, target=target))
+        except (BackendDown, ModelRefused):  # no batch is to blame
+            raise
+        except Exception as error:  # whatever a batch does to a trainer, it may not do it for ever
+            untrainable = self._bisection.failed(batch, error)
+            if untrainable is None:
+                raise
+            await asyncio.to_thread(self._drop, untrainable)
+            return 1
+        self._bisection.passed()
+        await asyncio.to_thread(self._publish, batch, number, parent, result)
+        return len(batch.samples)
+
+    def _progress(self) -> TrainingProgress:
+        """The newest step and the baselines after it; before the first step of this run, those of the live version."""
+        last = self._ledger.last_step()
+        if last is not None:
+            return TrainingProgress(step=last.number, baselines=last.baselines)
+        adapter = self._versions.current().adapter
+        return checkpoints.load_progress(Path(adapter)) if adapter else TrainingProgress()
+
+    def _batch(self, chosen: Sequence[Sample], progress: TrainingProgress) -> TrainingBatch:
+        """The samples with their advantages; after a failure a part of them, with those that they have in the whole."""
+        whole = with_advantages(chosen, baselines=progress.baselines, settings=self._samples)
+        size = self._bisection.size(len(chosen))
+        if size == len(chosen):
+            return whole
+        part = with_advantages(chosen[:size], baselines=progress.baselines, settings=self._samples)
+        return TrainingBatch(samples=whole.samples[:size], baselines=part.baselines)
+
+    async def _train(self, batch: TrainingBatch, *, number: int, parent: Version, target: Path) -> StepResult:
+        if batch.without_signal:
+            why = "every advantage is zero and there is no hint"
+            return StepResult(adapter=None, metrics={}, seconds=0.0, skipped=why)
+        await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)  # a step that a crash cut off before its row
+        return await self._trainer.step(batch.samples, number=number, parent=parent, target=str(target))
+
+    def _drop(self, untrainable: Drop) -> None:
+        """A turn that fails the trainer is dropped; so many in a row pause training, for it may be the trainer."""
+        self._ledger.add_drops([untrainable])
+        log.error("turn %s is dropped: %s", untrainable.turn, untrainable.detail)
+        self._control.alarm(f"turn {untrainable.turn} was dropped: {untrainable.detail}")
+
+    def _publish(self, batch: TrainingBatch, number: int, parent: Version, result: StepResult) -> None:
+        """Write the step with the version it made; a step that an alarm skipped makes none."""
+        drops = [Drop(turn=turn, stage="train", reason=UNTRAINABLE, detail=why) for turn, why in result.dropped.items()]
+        step = _step(batch, number, parent, result)
+        if not step.turns:
+            self._ledger.add_drops(drops)
+        elif result.adapter is None:
+            self._ledger.add_step(step, None, drops)
+            log.warning("step %d skipped: %s", number, result.skipped)
+            if not batch.without_signal:
+                self._control.alarm(str(result.skipped))
+        else:
+            checkpoints.save_progress(result.adapter, TrainingProgress(step=number, baselines=batch.baselines))
+            version = self._version(step, parent, result.adapter)
+            self._ledger.add_step(step, version, drops)
+            self._offer(version)
+
+    def _version(self, step: Step, parent: Version, adapter: str) -> Version:
+        return Version(
+            number=self._versions.next_number(),
+            parent=parent.number,
+            base=self._origin.base,
+            adapter=adapter,
+            step=step.number,
+            note=f"step {step.number}",
+        )
+
+
+def _step(batch: TrainingBatch, number: int, parent: Version, result: StepResult) -> Step:
+    samples = [sample for sample in batch.samples if sample.turn not in result.dropped]
+    return Step(
+        number=number,
+        turns=tuple(sample.turn for sample in samples),
+        metrics=result.metrics,
+        seconds=result.seconds,
+        skipped=result.skipped,
+        baselines=batch.baselines,
+        parts={sample.turn: _part(sample, parent) for sample in samples},
+    )
+
+
+def _part(sample: Sample, parent: Version) -> dict[str, float | str]:
+    """With what a turn took part in a step."""
+    known: dict[str, float | str] = {"hints": float(len(sample.teachers)), "lag": float(parent.number - sample.version)}
+    if sample.recalled is not None:
+        known["recalled"] = sample.recalled
+    return known if sample.advantage is None else {"advantage": sample.advantage, **known}

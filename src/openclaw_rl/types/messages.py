@@ -1,0 +1,168 @@
+"""What goes into the policy and what comes out: messages, prompts, sampling parameters, completions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from openclaw_rl.types.validation import Logprobs, Tokens, need, need_logprobs, need_one_of, need_tokens
+
+Json: TypeAlias = Any
+
+Role = Literal["system", "user", "assistant", "tool"]
+Finish = Literal["stop", "length", "tool_calls", "aborted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call a reply makes; ``arguments`` is the JSON text as it was written."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message of a conversation. ``images`` are data URLs, in order, placed before the text."""
+
+    role: Role
+    content: str = ""
+    reasoning: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    images: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        need_one_of(self.role, Role, "role")
+        need(isinstance(self.content, str), "content", "must be text")
+        need(not self.tool_calls or self.role == "assistant", "tool_calls", f"a {self.role} message cannot call tools")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function the model may call; ``parameters`` is its JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        need(bool(self.name), "name", "a tool needs a name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A request to the policy: messages, the tools it may call, and how it may call them.
+
+    ``tool_choice`` is auto, none, required or the name of one tool (``"name:NAME"``).
+    ``template`` holds extra keyword arguments for the model's chat template. ``opening`` is what the reply is made to
+    begin with: it ends the prompt's tokens, so nothing of it is sampled or trained.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
+    template: Mapping[str, Json] = field(default_factory=dict)
+    opening: str = ""
+
+    def __post_init__(self) -> None:
+        need(len(self.messages) > 0, "messages", "a prompt needs at least one message")
+
+    def hinted(self, hint: str) -> Prompt:
+        """The teacher's view: the same prompt with ``hint`` appended to its last user message.
+
+        A prompt without a user message gets the hint as one at its end.
+        """
+        messages = list(self.messages)
+        for at in range(len(messages) - 1, -1, -1):
+            if messages[at].role == "user":
+                old = messages[at]
+                messages[at] = Message(
+                    role="user", content=f"{old.content}\n\n{hint}", name=old.name, images=old.images
+                )
+                break
+        else:
+            messages.append(Message(role="user", content=hint))
+        return replace(self, messages=tuple(messages))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """The sampling parameters of a reply. ``max_tokens`` None: as many as fit the context.
+
+    ``dry_multiplier`` above 0: a token that continues a repeat of two tokens or more loses this much logit, and
+    more the longer the repeat (the DRY penalty); a reply that may call tools or must follow a schema is left alone.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    dry_multiplier: float = 0.0
+    top_logprobs: int = 0
+    json_schema: Mapping[str, Json] | None = None
+
+    def __post_init__(self) -> None:
+        need(0.0 <= self.temperature <= 100.0, "temperature", f"{self.temperature!r} is not in 0 .. 100")
+        need(0.0 < self.top_p <= 1.0, "top_p", f"{self.top_p!r} is not in (0, 1]")
+        need(self.top_k >= 0, "top_k", f"{self.top_k!r} is below 0")
+        need(0.0 <= self.min_p <= 1.0, "min_p", f"{self.min_p!r} is not in 0 .. 1")
+        need(self.max_tokens is None or self.max_tokens >= 1, "max_tokens", f"{self.max_tokens!r} is below 1")
+        need(self.repetition_penalty > 0, "repetition_penalty", f"{self.repetition_penalty!r} is not above 0")
+        need(self.dry_multiplier >= 0, "dry_multiplier", f"{self.dry_multiplier!r} is below 0")
+        need(0 <= self.top_logprobs <= 64, "top_logprobs", f"{self.top_logprobs!r} is not in 0 .. 64")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is random, so that there is no exploration to learn from."""
+        return self.temperature == 0.0 or self.top_k == 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completion:
+    """A reply with the very tokens that were sampled, the stop token included if one was sampled.
+
+    ``logprobs`` are log-softmax values over the whole vocabulary of the logits divided by the sampling temperature
+    (by 1 where that is 0), before top-p, top-k and penalties: the behaviour policy of `losses.methods`.
+    ``scored`` says that they were computed afterwards (an import), not recorded while sampling.
+    ``flaws`` are marks for the judge, such as ``malformed_tool_call``.
+    """
+
+    reply: Message
+    prompt_tokens: Tokens
+    reply_tokens: Tokens
+    logprobs: Logprobs
+    sampling: Sampling
+    finish: Finish
+    version: int
+    scored: bool = False
+    flaws: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        need(self.reply.role == "assistant", "reply", f"the reply's role is {self.reply.role!r}, not 'assistant'")
+        need_tokens(self.prompt_tokens, "prompt_tokens")
+        need_tokens(self.reply_tokens, "reply_tokens")
+        need(len(self.prompt_tokens) > 0, "prompt_tokens", "a prompt has at least one token")
+        need_logprobs(self.logprobs, len(self.reply_tokens), "logprobs")
+        need_one_of(self.finish, Finish, "finish")
+        need(self.version >= 0, "version", f"{self.version!r} is below 0")
+
+
+def texts(messages: Sequence[Message], role: Role) -> tuple[str, ...]:
+    """The contents of one role's messages, in order."""
+    return tuple(message.content for message in messages if message.role == role)
+
+
+def canonical(value: Json) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,234 @@
+"""The rows of the line: a turn, what came after it, what was judged of it, and why it may not train."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from openclaw_rl.types.messages import Completion, Json, Message, Prompt
+from openclaw_rl.types.validation import need, need_finite, need_one_of
+
+Kind = Literal["main", "side"]
+HintKind = Literal["rule", "fact", "complaint"]
+Source = Literal["explicit", "environment", "deterministic", "judge"]
+Ended = Literal["done", "idle", "superseded", "compacted", "side", "evicted", "recorded"]
+DropReason = Literal[
+    "side turn",
+    "opted out",
+    "aborted",
+    "empty reply",
+    "redacted",
+    "cut off",
+    "stale",
+    "greedy",
+    "not shared",
+    "no signal",
+    "taken back",
+    "cannot be trained",
+    "unreadable",
+    "collect failed",
+    "judge failed",
+]
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as it counts
+_last_id = 0
+
+ENVIRONMENT = "env:"
+"""how the name of a user begins that is an environment; the rest is the environment's own name"""
+
+
+def environment_of(user: str) -> str | None:
+    """The environment that a user is, None for a person."""
+    return user.removeprefix(ENVIRONMENT) if user.startswith(ENVIRONMENT) else None
+
+
+def new_id() -> str:
+    """A time-ordered id of 26 letters: 48 bits of milliseconds, 80 random bits, never going back in one process."""
+    global _last_id
+    value = max(time.time_ns() // 1_000_000 << 80 | int.from_bytes(os.urandom(10), "big"), _last_id + 1)
+    _last_id = value
+    return "".join(_ALPHABET[value >> shift & 31] for shift in range(125, -1, -5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One answered request. ``session``, ``declared`` and ``done`` are as the client declared them, else None or False.
+
+    ``group`` joins the rollouts of one task. ``trainable`` is False where the caller opted out.
+    """
+
+    prompt: Prompt
+    completion: Completion
+    user: str
+    id: str = field(default_factory=new_id)
+    session: str | None = None
+    group: str | None = None
+    client: str = ""
+    declared: Kind | None = None
+    done: bool = False
+    trainable: bool = True
+    at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        need(bool(self.id), "id", "a turn needs an id")
+        if self.declared is not None:
+            need_one_of(self.declared, Kind, "declared")
+        need_finite(self.at, "at")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """Explicit feedback on a turn: a score in -1 .. 1, a hint, an edit, or an environment's reward."""
+
+    turn: str
+    score: float | None = None
+    hint: str | None = None
+    edit: str | None = None
+    source: Literal["explicit", "environment"] = "explicit"
+    at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        need_finite(self.score, "score")
+        if self.source == "explicit" and self.score is not None:
+            need(-1.0 <= self.score <= 1.0, "score", f"{self.score!r} is not in -1 .. 1")
+        need(any(part is not None for part in (self.score, self.hint, self.edit)), "score", "feedback says nothing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What came after a turn. ``kind_reason`` says why it is main or side, ``confidence`` how sure that is.
+
+    ``next_state`` is every message after the reply and before the next one; ``ended`` says why nothing more
+    will come (`openclaw_rl.collect.threads` has the meanings), None while the thread went on.
+    ``evidence`` are deterministic marks found while matching (``regenerated``, ``repeated_call`` ...).
+    """
+
+    turn: str
+    session: str
+    kind: Kind
+    kind_reason: str
+    index: int
+    confidence: float = 1.0
+    parent: str | None = None
+    next_state: tuple[Message, ...] = ()
+    ended: Ended | None = None
+    evidence: tuple[str, ...] = ()
+    at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        need_one_of(self.kind, Kind, "kind")
+        need(self.index >= 0, "index", f"{self.index!r} is below 0")
+        need(0.0 <= self.confidence <= 1.0, "confidence", f"{self.confidence!r} is not in 0 .. 1")
+        need(self.parent != self.turn, "parent", "a turn cannot follow itself")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint:
+    """What would have made a reply better: a rule is distilled, a fact is kept, a complaint only scores.
+
+    A ``vague`` rule says which way, not how far ("shorter").
+    """
+
+    text: str
+    kind: HintKind = "rule"
+    vague: bool = False
+
+    def __post_init__(self) -> None:
+        need_one_of(self.kind, HintKind, "kind")
+        need(bool(self.text.strip()), "text", "a hint says something")
+
+
+def rules(hints: Iterable[Hint]) -> tuple[str, ...]:
+    """The texts of those that are rules."""
+    return tuple(hint.text for hint in hints if hint.kind == "rule")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The judgement of one turn. ``score`` None is "no opinion"; 0 is "ambiguous, judged so"."""
+
+    turn: str
+    score: float | None
+    source: Source
+    votes: tuple[int | None, ...] = ()
+    hints: tuple[Hint, ...] = ()
+    judge: str = ""
+    prompt_version: str | None = None
+    seconds: float = 0.0
+    note: str = ""
+    at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        need_finite(self.score, "score")
+        need_one_of(self.source, Source, "source")
+        need(all(vote in (-1, 0, 1, None) for vote in self.votes), "votes", "a vote is +1, -1, 0 or None")
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The user's rules, which may be distilled, shortest first."""
+        return rules(self.hints)
+
+    @property
+    def precise(self) -> bool:
+        """Whether one of its rules says how far, not only which way."""
+        return any(hint.kind == "rule" and not hint.vague for hint in self.hints)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedTurn:
+    """A turn that may train: the reply, what came after it, what was judged of it."""
+
+    turn: Turn
+    outcome: Outcome
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """A turn that will not train, and why. ``stage`` is the loop that decided it."""
+
+    turn: str
+    stage: Literal["collect", "judge", "train"]
+    reason: DropReason
+    detail: str = ""
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadableTurn:
+    """A turn whose row in the ledger is there and cannot be decoded, and why."""
+
+    turn: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEnd:
+    """A session that its owner declared over."""
+
+    session: str
+    user: str
+    at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportRecord:
+    """What an imported record states of a turn, so that nothing has to be derived.
+
+    ``extra`` keeps the record's own form, so that an export gives it back unchanged.
+    """
+
+    turn: str
+    session: str
+    index: int
+    kind: Kind
+    next_state: tuple[Message, ...] = ()
+    trainable: bool = True
+    extra: Mapping[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        need_one_of(self.kind, Kind, "kind")
+        need(self.index >= 0, "index", f"{self.index!r} is below 0")

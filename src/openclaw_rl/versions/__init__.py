@@ -1,0 +1,12 @@
+"""The life of a version: which one is live, for whom; promote, refuse, roll back, retain; checkpoints.
+
+`LiveVersions` answers, for everybody; `VersionManager` changes, in the train process alone.
+"""
+
+from __future__ import annotations
+
+from openclaw_rl.versions.live import LiveVersions, VersionReader
+from openclaw_rl.versions.manager import VersionLedger, VersionManager
+from openclaw_rl.versions.retention import RetentionPolicy
+
+__all__ = ["LiveVersions", "RetentionPolicy", "VersionLedger", "VersionManager", "VersionReader"]

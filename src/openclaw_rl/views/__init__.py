@@ -1,0 +1,1 @@
+"""Readers of the ledger: status, lineage, transcripts, alarms."""

@@ -1,0 +1,33 @@
+"""Is there anything to train on? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from openclaw_rl.types import DropReason
+
+REMEDIES: Mapping[DropReason, str] = {
+    "side turn": "mark talk with the header X-Turn-Type: main, or do not use the '-side' model for it",
+    "opted out": "remove x-openclaw-rl-train: off from the requests or the key",
+    "no signal": "send the whole history with each request, or a session id (X-Session-Id)",
+    "cut off": "raise max_tokens, or set train.train_truncated = true",
+    "greedy": "sample with a temperature above 0",
+    "not shared": "see train.share",
+    "stale": "raise train.max_lag",
+    "redacted": "see serve.redact",
+}
+"""what to do where most turns are dropped for a reason"""
+
+
+def nothing_trainable(*, answered: int, trainable: int, reasons: Mapping[DropReason, int], after: int) -> str | None:
+    """The alarm when ``after`` turns or more were answered and none of them may train; None otherwise.
+
+    ``reasons`` counts turns that do not train by why; the most frequent comes first, with its remedy if one is known.
+    Turns that still wait for what comes next belong in none of the counts.
+    """
+    if trainable > 0 or answered < after:
+        return None
+    ranked = sorted(((count, why) for why, count in reasons.items() if count > 0), key=lambda item: (-item[0], item[1]))
+    because = ", ".join(f"{count} {why}" for count, why in ranked) or "no reason was recorded"
+    remedy = REMEDIES.get(ranked[0][1]) if ranked else None
+    return f"{answered} turns answered, none trainable, because: {because}" + (f"; {remedy}" if remedy else "")

@@ -1,0 +1,299 @@
+"""Where a version comes from, back to the messages that made it; what became of a correction, with its effect.
+
+Plain JSON like the other views, documented in docs/json.md; `version_lines` and `turn_lines` are for a terminal.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.ports import GateDecision
+from openclaw_rl.stats import wilson
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.store.results import BadRate
+from openclaw_rl.types import Step, Turn, Version, texts
+from openclaw_rl.versions import LiveVersions
+from openclaw_rl.views.aliases import with_aliases
+
+View = dict[str, Any]
+
+FORMER = {
+    "gate_decision": "ruling",
+    "gate_decisions": "rulings",
+    "question": "asked",
+    "next_message": "sentence",
+    "failed_version": "fallen",
+}
+"""renamed fields, printed under their former names as well"""
+FORMER_IN_CHECKS = {"detail": "said", "p_value": "chance"}
+FORMER_CHECKS = {"relevance": "sense", "drift": "slide"}
+"""renamed checks of the gate: the decisions of older runs have the former names"""
+
+
+def versions(ledger: LedgerReader, *, now: float | None = None) -> list[View]:
+    """Every version in a line: where it comes from, what the gate decided, how its replies were received."""
+    rates, live = ledger.bad_rates(), LiveVersions(ledger).live()
+    at = time.time() if now is None else now
+    rows = [_row(ledger, version, rates.get(version.number), live, at) for version in ledger.versions()]
+    return [with_aliases(row, FORMER) for row in rows]
+
+
+def _row(ledger: LedgerReader, version: Version, rate: BadRate | None, live: Version | None, now: float) -> View:
+    decisions = ledger.gate_decisions(version.number)
+    return {
+        "number": version.number,
+        "parent": version.parent,
+        "state": version.state,
+        "live": live is not None and live.number == version.number,
+        "step": version.step,
+        "turns": len(ledger.step(version.step).turns) if version.step is not None else 0,
+        "bad": rate.bad if rate else 0,
+        "scored": rate.scored if rate else 0,
+        "bad_high": round(wilson(*rate)[1], 3) if rate else None,
+        "gate_decision": _decision(decisions[-1]) if decisions else None,
+        "origin": version.origin,
+        "note": version.note,
+        "at": version.at,
+        "seconds_ago": round(now - version.at, 1),
+    }
+
+
+def version(ledger: LedgerReader, number: int) -> View:
+    """A version back to its beginnings: each step of its line with the turns, verdicts, hints and sentences."""
+    found = ledger.version(number)
+    line = list(_line(ledger, found))
+    steps = [_step(ledger, one) for one in line if one.step is not None]
+    view = {
+        "number": found.number,
+        "parent": found.parent,
+        "state": found.state,
+        "note": found.note,
+        "at": found.at,
+        "history": [change._asdict() for change in ledger.history(number)],
+        "gate_decisions": [{**_decision(one), **_evidence(one)} for one in ledger.gate_decisions(number)],
+        "line": [one.number for one in line],
+        "steps": steps,
+    }
+    return dict(with_aliases(view, FORMER))
+
+
+def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
+    """The version and all it was built on, newest first; a rollback stands for the weights it went back to."""
+    yield found
+    weights = found.adapter
+    for older in LiveVersions(ledger).ancestors(found):
+        if older.adapter != weights:
+            yield older
+        weights = older.adapter
+
+
+def _step(ledger: LedgerReader, made: Version) -> View:
+    assert made.step is not None
+    step = ledger.step(made.step)
+    return {
+        "number": step.number,
+        "version": made.number,
+        "at": step.at,
+        "seconds": step.seconds,
+        "metrics": dict(step.metrics),
+        "turns": [_cause(ledger, turn, step) for turn in step.turns],
+    }
+
+
+def _cause(ledger: LedgerReader, name: str, step: Step | None) -> View:
+    """One turn as a cause: the question, the reply, the user's next message, and the verdict on it."""
+    found, verdict = ledger.turn(name), ledger.verdict(name)
+    source = step.parts.get(name, {}).get("recalled") if step is not None else None
+    earlier = ledger.verdict(str(source)) if source is not None else None
+    return {
+        "turn": name,
+        "user": found.user,
+        "version": found.completion.version,
+        "question": _question(found),
+        "reply": found.completion.reply.content,
+        "next_message": _next_message(ledger, name),
+        "score": verdict.score if verdict else None,
+        "source": verdict.source if verdict else None,
+        "note": verdict.note if verdict else None,
+        "hints": [asdict(hint) for hint in verdict.hints] if verdict else [],
+        "recalled": {"turn": earlier.turn, "rules": [*earlier.rules]} if earlier else None,
+    }
+
+
+def turn(ledger: LedgerReader, name: str) -> View:
+    """A correction forward: the step that used it, the version that made, and the answers before and after."""
+    used = ledger.trained_in(name)
+    step = ledger.step(used) if used is not None else None
+    made = ledger.made_by(used) if used is not None else None
+    drop, failed = ledger.dropped(name), ledger.failed_version(name)
+    decisions = ledger.gate_decisions(made.number) if made else []
+    view = {
+        **_cause(ledger, name, step),
+        "pinned": name in ledger.pinned_turns(),
+        "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
+        "step": used,
+        "made": {"number": made.number, "state": made.state, "at": made.at} if made else None,
+        "failed_version": failed._asdict() if failed else None,
+        "gate_decision": _decision(decisions[-1]) if decisions else None,
+        "before": ledger.turn(name).completion.reply.content,
+        "after": [*_after(ledger, name)],
+    }
+    return dict(with_aliases(view, FORMER))
+
+
+def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
+    """How versions that the gate examined answered the same prompt again."""
+    for decision in ledger.replays(name):
+        for example in decision.evidence.get("examples", ()):
+            if example["turn"] == name:
+                yield {"version": decision.version, "reply": example["candidate"], "from": "the gate's replay"}
+
+
+def either(ledger: LedgerReader, name: str) -> View:
+    """`version` for a number, `turn` for anything else; the view of a turn has the key ``turn``."""
+    if name.isdecimal():
+        return version(ledger, int(name))
+    if not name:
+        raise NotInLedger("no version or turn is named", remedy="'openclaw-rl versions' lists versions")
+    return turn(ledger, name)
+
+
+def _question(found: Turn) -> str:
+    return (texts(found.prompt.messages, "user") or (found.prompt.messages[-1].content,))[-1]
+
+
+def _next_message(ledger: LedgerReader, name: str) -> str | None:
+    """The user's next message."""
+    outcome = ledger.outcome(name)
+    messages = texts(outcome.next_state, "user") if outcome else ()
+    return messages[-1] if messages else None
+
+
+def _decision(one: GateDecision) -> View:
+    return {
+        "decision": one.decision,
+        "reason": one.reason,
+        "against": one.against,
+        "seconds": one.seconds,
+        "at": one.at,
+    }
+
+
+def _evidence(one: GateDecision) -> View:
+    """The evidence of a decision, with every check under its present names, whatever code wrote it."""
+    return {**one.evidence, "checks": [_check(check) for check in one.evidence.get("checks", ())]}
+
+
+def _check(check: View) -> View:
+    present = {former: name for name, former in FORMER_CHECKS.items()}
+    name = present.get(check["name"], check["name"])
+    detail = check["detail"] if "detail" in check else check["said"]
+    view = {"name": name, "ok": check["ok"], "detail": detail, "numbers": check["numbers"]}
+    alias = {"former_name": FORMER_CHECKS[name]} if name in FORMER_CHECKS else {}
+    return {**dict(with_aliases(view, FORMER_IN_CHECKS)), **alias}
+
+
+# --- the same in lines ---
+
+
+def versions_lines(rows: list[View]) -> Iterator[str]:
+    """A table."""
+    yield f"{'version':>7}  {'parent':>6}  {'state':<11}  {'step':>4}  {'turns':>5}  {'bad':>9}  {'gate':<8} {'age':>7}"
+    for row in rows:
+        bad = f"{row['bad']} of {row['scored']}" if row["scored"] else "-"
+        decision = row["gate_decision"]
+        gate = decision["decision"] if decision else "-"
+        mark = "*" if row["live"] else " "
+        state = "was live" if row["state"] == "live" and not row["live"] else row["state"]
+        yield (
+            f"{row['number']:>6}{mark}  {_dash(row['parent']):>6}  {state:<11}  {_dash(row['step']):>4}"
+            f"  {row['turns']:>5}  {bad:>9}  {gate:<8} {age(row['seconds_ago']):>7}"
+        )
+        if decision and decision["decision"] != "promote":
+            yield f"{'':>9}{decision['reason']}"
+        elif not decision and (row["origin"] != "trained" or row["step"] is None):
+            yield f"{'':>9}{row['note']}"
+
+
+def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
+    """The story of a version, newest step first."""
+    built = " on ".join(map(str, view["line"]))
+    yield f"version {view['number']}: {view['state']}, {view['note']}; the line of its weights: {built}"
+    for change in view["history"]:
+        yield f"  {_clock(change['at'])}  {change['state']}: {change['reason']}"
+    for decision in view["gate_decisions"]:
+        yield f"  gate, against version {decision['against']} in {decision['seconds']:.1f} s: {decision['decision']}"
+        for check in decision["checks"]:
+            yield f"    {_mark(check['ok'])} {check['name']}: {check['detail']}"
+        for example in decision.get("examples", ())[:2]:
+            yield f"    prompt {_short(example['prompt'])}"
+            yield f"    live   {_short(example['live'])}"
+            yield f"    new    {_short(example['candidate'])}"
+    for step in view["steps"][:steps]:
+        yield f"  step {step['number']} made version {step['version']} from {len(step['turns'])} turns:"
+        for cause in step["turns"]:
+            yield from _cause_lines(cause, indent="    ")
+    rest = len(view["steps"]) - steps
+    if rest > 0:
+        yield f"  and {rest} steps before that (--steps shows more)"
+
+
+def turn_lines(view: View) -> Iterator[str]:
+    """The story of a correction."""
+    yield from _cause_lines(view, indent="")
+    if view["dropped"]:
+        yield f"did not train: {view['dropped']['reason']} ({view['dropped']['detail']})"
+    elif view["step"] is None:
+        yield "has not trained yet"
+    else:
+        made = view["made"]
+        what = f"which made version {made['number']} ({made['state']})" if made else "which made no version"
+        yield f"trained in step {view['step']}, {what}"
+    if failed := view["failed_version"]:
+        yield f"marked: version {failed['version']}, which it trained, was {failed['state']}"
+    yield f"before   version {view['version']}: {_short(view['before'], 300)}"
+    for after in view["after"]:
+        yield f"after    version {after['version']}: {_short(after['reply'], 300)}   ({after['from']})"
+
+
+def _cause_lines(cause: View, *, indent: str) -> Iterator[str]:
+    yield f"{indent}turn {cause['turn']} of {cause['user']}: {_short(cause['question'])}"
+    yield f"{indent}  version {cause['version']} replied  {_short(cause['reply'])}"
+    if cause["next_message"]:
+        yield f"{indent}  the user wrote  {_short(cause['next_message'])}"
+    score = "no opinion" if cause["score"] is None else f"{cause['score']:+g}"
+    yield f"{indent}  verdict  {score} ({cause['source']}: {cause['note']})"
+    for hint in cause["hints"]:
+        yield f"{indent}  {hint['kind']}  {_short(hint['text'])}"
+    if cause["recalled"]:
+        for rule in cause["recalled"]["rules"]:
+            yield f"{indent}  recalled from turn {cause['recalled']['turn']}  {_short(rule)}"
+
+
+def age(seconds: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def _mark(ok: bool | None) -> str:
+    return {True: "+", False: "!", None: "?"}[ok]
+
+
+def _dash(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+def _short(text: str | None, most: int = 110) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,204 @@
+"""What `status` and `show` print, as plain JSON: stable, documented in docs/json.md, read while the system runs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.store import LedgerReader, codec
+from openclaw_rl.store.results import LoopHealth
+from openclaw_rl.types import DropReason, Turn, Verdict
+from openclaw_rl.versions import LiveVersions
+from openclaw_rl.views.alarms import nothing_trainable
+from openclaw_rl.views.aliases import with_aliases
+
+View = dict[str, Any]
+
+STALE = 30.0
+"""seconds without a report after which a running loop is shown as silent"""
+FORMER = {"last_message": "said"}
+"""renamed fields, printed under their former names as well"""
+LITTLE = 64 * 2**20
+"""bytes of room on the ledger's disk under which there is an alarm"""
+
+
+def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None) -> View:
+    """How the run stands: loops, rows, drops by reason, the live version, alarms.
+
+    ``starve_after`` settled turns of which none may train are an alarm.
+    """
+    counts = ledger.counts()
+    live = LiveVersions(ledger).live()
+    last = ledger.last_step()
+    loops = [_loop(health, time.time() if now is None else now) for health in ledger.health()]
+    return {
+        "ledger": str(ledger.path),
+        "bytes": ledger.path.stat().st_size,
+        "loops": loops,
+        "turns": {
+            "answered": counts["turns"],
+            "open": counts["open_turns"],
+            "settled": counts["outcomes"],
+            "judged": counts["verdicts"],
+            "trained": counts["trained"],
+            "dropped": ledger.drop_counts(),
+        },
+        "feedback": counts["feedback"],
+        "steps": counts["steps"],
+        "last_step": step(ledger, last.number) if last else None,
+        "versions": counts["versions"],
+        "live": live.number if live else None,
+        "alarms": [*_room(ledger), *alarms(counts, ledger.drop_counts(), loops, after=starve_after)],
+    }
+
+
+def _loop(health: LoopHealth, now: float) -> View:
+    age = now - health.at
+    state = "silent" if health.state == "running" and age > STALE else health.state
+    return {**asdict(health), "state": state, "seconds_ago": round(age, 1)}
+
+
+def alarms(counts: Mapping[str, int], drops: Mapping[DropReason, int], loops: list[View], *, after: int) -> list[str]:
+    """What a person should look at, each with the reason and the remedy."""
+    found = [
+        f"loop {loop['loop']} is failing ({loop['failures']} times in a row): {loop['error']}"
+        for loop in loops
+        if loop["state"] == "failing"
+    ]
+    found += [
+        f"loop {loop['loop']} has not reported for {loop['seconds_ago']:.0f} s; see whether process {loop['pid']} on"
+        f" {loop['host']} still runs, its log, and the room on its disk"
+        for loop in loops
+        if loop["state"] == "silent"
+    ]
+    for loop in loops:
+        found += [f"{alarm['what']}; {alarm['remedy']}" for alarm in loop["detail"].get("alarms", ())]
+    trainable = counts["outcomes"] - sum(drops.values())
+    starved = nothing_trainable(answered=counts["outcomes"], trainable=trainable, reasons=drops, after=after)
+    return [*found, starved] if starved else found
+
+
+def _room(ledger: LedgerReader) -> list[str]:
+    free = shutil.disk_usage(ledger.root).free
+    if free >= LITTLE:
+        return []
+    return [f"{free / 2**20:.1f} MiB are left on the disk of {ledger.root}; free some, or turns are lost"]
+
+
+def turn(ledger: LedgerReader, name: str) -> View:
+    """One turn: its prompt and reply, what came after, its verdict, and whether it trained."""
+    found = ledger.turn(turn_id(name))
+    outcome, verdict = ledger.outcome(found.id), ledger.verdict(found.id)
+    drop, recorded = ledger.dropped(found.id), ledger.recorded(found.id)
+    done = found.completion
+    return {
+        "id": found.id,
+        "at": found.at,
+        "session": outcome.session if outcome else found.session,
+        "declared_session": found.session,
+        "user": found.user,
+        "group": found.group,
+        "client": found.client,
+        "kind": outcome.kind if outcome else None,
+        "kind_reason": outcome.kind_reason if outcome else None,
+        "confidence": outcome.confidence if outcome else None,
+        "index": outcome.index if outcome else None,
+        "parent": outcome.parent if outcome else None,
+        "prompt": codec.plain(found.prompt),
+        "reply": codec.plain(done.reply),
+        "finish": done.finish,
+        "flaws": list(done.flaws),
+        "tokens": {"prompt": len(done.prompt_tokens), "reply": len(done.reply_tokens)},
+        "sampling": codec.plain(done.sampling),
+        "trainable": found.trainable,
+        "imported": recorded is not None,
+        "next_state": codec.plain(outcome.next_state) if outcome else None,
+        "ended": outcome.ended if outcome else None,
+        "evidence": list(outcome.evidence) if outcome else [],
+        "feedback": [asdict(feedback) for feedback in ledger.feedback(found.id)],
+        "verdict": _verdict(verdict) if verdict else None,
+        "dropped": {"stage": drop.stage, "reason": drop.reason, "detail": drop.detail} if drop else None,
+        "version": done.version,
+        "step": ledger.trained_in(found.id),
+    }
+
+
+def _verdict(verdict: Verdict) -> View:
+    return {
+        "score": verdict.score,
+        "source": verdict.source,
+        "votes": list(verdict.votes),
+        "hints": [asdict(hint) for hint in verdict.hints],
+        "note": verdict.note,
+        "judge": verdict.judge,
+        "prompt_version": verdict.prompt_version,
+        "seconds": verdict.seconds,
+        "at": verdict.at,
+    }
+
+
+def turn_id(name: str) -> str:
+    """The turn behind a response id: ``resp_`` and ``msg_`` are what the other wire formats put before it."""
+    for prefix in ("resp_", "msg_", "chatcmpl-"):
+        name = name.removeprefix(prefix)
+    return name
+
+
+def session(ledger: LedgerReader, name: str, user: str | None = None) -> View:
+    """One session: its turns in order, each in a line. ``user`` says whose, where several have one of this name."""
+    users = [each for each in ledger.session_users(name) if user in (None, each)]
+    if not users:
+        raise NotInLedger(f"there is no session {name!r} in the ledger", remedy="'openclaw-rl show turn ID' names it")
+    if len(users) > 1:
+        raise NotInLedger(f"{len(users)} users have a session {name!r}: {', '.join(users)}", remedy="give --user")
+    turns = [_line(ledger, ledger.turn(found)) for found in ledger.session(name, users[0])]
+    return {"session": name, "user": users[0], "turns": with_aliases(turns, FORMER)}
+
+
+def _line(ledger: LedgerReader, found: Turn) -> View:
+    outcome, verdict, drop = ledger.outcome(found.id), ledger.verdict(found.id), ledger.dropped(found.id)
+    return {
+        "id": found.id,
+        "at": found.at,
+        "user": found.user,
+        "kind": outcome.kind if outcome else None,
+        "index": outcome.index if outcome else None,
+        "last_message": found.prompt.messages[-1].content,
+        "reply": found.completion.reply.content,
+        "score": verdict.score if verdict else None,
+        "hints": [hint.text for hint in verdict.hints] if verdict else [],
+        "dropped": drop.reason if drop else None,
+        "version": found.completion.version,
+        "step": ledger.trained_in(found.id),
+    }
+
+
+def step(ledger: LedgerReader, number: int) -> View:
+    """One step: the turns it used, its metrics, the version it made."""
+    found = ledger.step(number)
+    made = ledger.made_by(number)
+    return {**asdict(found), "version": made.number if made else None}
+
+
+def version(ledger: LedgerReader, number: int) -> View:
+    """One version: where it comes from, and what happened to it since."""
+    found = ledger.version(number)
+    history = [change._asdict() for change in ledger.history(number)]
+    trained = list(ledger.step(found.step).turns) if found.step is not None else []
+    return {
+        "number": found.number,
+        "parent": found.parent,
+        "base": found.base,
+        "adapter": found.adapter,
+        "step": found.step,
+        "state": found.state,
+        "origin": found.origin,
+        "note": found.note,
+        "at": found.at,
+        "turns": trained,
+        "history": history,
+    }

@@ -1,0 +1,382 @@
+"""Recorded conversations in and out: the manual format, one object, a list of them, or one per line.
+
+    {"session_id": "…",
+     "turns": [{"type": "main", "prompt": "…", "response": "…", "next_state": "…", "trainable": true}]}
+
+``prompt`` is the user's message, or a list of messages, or absent beside ``messages`` (the whole prompt). A main turn
+whose prompt is the ``next_state`` of the main turn before it goes on that conversation; any other begins a new one.
+``next_state`` is text (the user's next message), one message, or a list of messages. Unknown keys are kept and come
+back with the export. Files are read record by record, so a file may be larger than memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeAlias
+
+from openclaw_rl.errors import ImportRefused, InvalidValue, RequestError
+from openclaw_rl.store import ImportLedger, LedgerReader, codec
+from openclaw_rl.types import Completion, ImportRecord, Json, Message, Prompt, Sampling, Tokens, Turn, canonical
+
+CHUNK = 1 << 16
+
+
+class Scorer(Protocol):
+    """What an import asks of a policy: ids, and the log-probs of a reply it did not sample."""
+
+    @property
+    def live(self) -> int: ...
+    async def encode(self, prompt: Prompt) -> Tokens: ...
+    async def tokenize(self, text: str) -> Tokens: ...
+    async def score(
+        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
+    ) -> Any: ...
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """What an import did: conversations and turns taken, and the records refused, each with its place and reason.
+
+    ``known`` turns were in the ledger already and were left as they are.
+    """
+
+    sessions: int = 0
+    turns: int = 0
+    known: int = 0
+    refused: list[str] = field(default_factory=list)
+
+
+Progress: TypeAlias = Callable[[ImportReport], Awaitable[None]]
+
+# --- in ---
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptRecord:
+    """One conversation as it stands in a file; ``fault`` is set instead where it cannot be read."""
+
+    line: int
+    value: Json = None
+    fault: str | None = None
+
+
+def records(file: IO[str]) -> Iterator[TranscriptRecord]:
+    """Every top-level object of a JSON list, of JSONL, or of one object over many lines; one in memory at a time."""
+    text, at, line, in_list = "", 0, 1, False
+    decoder = json.JSONDecoder()
+    while True:
+        start = _skip(text, at, ", \t\r\n\ufeff" if in_list else " \t\r\n\ufeff")
+        line, at = line + text.count("\n", at, start), start
+        if at == len(text):
+            text, at = file.read(CHUNK), 0
+            if not text:
+                return
+        elif text[at] in "[]":
+            in_list, at = text[at] == "[", at + 1
+        else:
+            try:
+                value, end = decoder.raw_decode(text, at)
+            except json.JSONDecodeError as error:
+                more = file.read(max(CHUNK, len(text) - at)) if _unfinished(error, text) else ""
+                if more:  # twice as much each time, so that one huge record stays linear
+                    text, at = text[at:] + more, 0
+                    continue
+                yield TranscriptRecord(
+                    line, fault=f"not JSON: {error.msg} (line {line + text.count(chr(10), at, error.pos)})"
+                )
+                end = text.find("\n", at) + 1 or len(text)  # a broken line must not take the others with it
+            else:
+                yield TranscriptRecord(line, value)
+            line, at = line + text.count("\n", at, end), end
+
+
+def _skip(text: str, at: int, blanks: str) -> int:
+    while at < len(text) and text[at] in blanks:
+        at += 1
+    return at
+
+
+def _unfinished(error: json.JSONDecodeError, text: str) -> bool:
+    """Did the text end too early, rather than being wrong? The longest token that can be cut is an escape."""
+    return error.pos >= len(text) - 8 or error.msg.startswith("Unterminated string")
+
+
+async def import_file(
+    ledger: ImportLedger,
+    path: Path,
+    policy: Scorer,
+    *,
+    user: str,
+    strict: bool = False,
+    progress: Progress | None = None,
+) -> ImportReport:
+    """Read conversations into the ledger, each whole or not at all; with ``strict`` one bad record refuses the file.
+
+    A turn whose user, session, place, prompt, reply and next state are in the ledger already is known and not taken
+    again. ``progress`` is awaited after each conversation, and may take its time: nothing is read meanwhile.
+    """
+    report = ImportReport()
+    if strict:
+        _check_all(path)
+    with path.open(encoding="utf-8", errors="surrogateescape") as file:
+        for record in records(file):
+            try:
+                session, turns = parse(record)
+                found = {turn_id(user, session, index, turn): (index, turn) for index, turn in enumerate(turns)}
+                new = {id: each for id, each in found.items() if not ledger.has_turn(id)}
+                rows = [await _row(id, session, index, turn, policy, user) for id, (index, turn) in new.items()]
+            except ImportRefused as error:
+                report.refused.append(f"{path}:{error.what}")
+                continue
+            except RequestError as error:  # too long for this model, or a prompt that its template cannot write
+                report.refused.append(f"{path}:{record.line}: {error.what}")
+                continue
+            ledger.add_recorded(rows)
+            report.sessions += bool(rows)
+            report.turns += len(rows)
+            report.known += len(found) - len(rows)
+            if progress is not None:
+                await progress(report)
+    return report
+
+
+def turn_id(user: str, session: str, index: int, turn: RecordedTurn) -> str:
+    """The id of a recorded turn: the same record of the same user gives the same id, however often it is read."""
+    key = [
+        user,
+        session,
+        index,
+        turn.kind,
+        turn.trainable,
+        *map(codec.plain, (turn.prompt, turn.reply, turn.next_state)),
+    ]
+    return f"import-{hashlib.sha256(canonical(key).encode('utf-8', 'surrogateescape')).hexdigest()[:32]}"
+
+
+def _check_all(path: Path) -> None:
+    with path.open(encoding="utf-8", errors="surrogateescape") as file:
+        for record in records(file):
+            try:
+                parse(record)
+            except ImportRefused as error:
+                raise ImportRefused(
+                    f"{path}:{error.what}", remedy="nothing was imported; correct it, or leave out --strict"
+                ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedTurn:
+    """One turn of a record, parsed."""
+
+    kind: Any
+    prompt: Prompt
+    reply: Message
+    next_state: tuple[Message, ...]
+    trainable: bool
+    extra: Mapping[str, Json]
+
+
+def parse(record: TranscriptRecord) -> tuple[str, list[RecordedTurn]]:
+    """A conversation from its record; raises ImportRefused with line and field."""
+    if record.fault:
+        raise ImportRefused(f"{record.line}: {record.fault}")
+    value = record.value
+    _want(isinstance(value, Mapping), record.line, "", "a conversation must be an object")
+    session, turns = value.get("session_id"), value.get("turns")
+    _want(isinstance(session, str) and bool(session), record.line, "session_id", "must be a text that is not empty")
+    _want(isinstance(turns, list) and bool(turns), record.line, "turns", "must be a list that is not empty")
+    parsed: list[RecordedTurn] = []
+    for index, turn in enumerate(turns):
+        parsed.append(_turn(turn, parsed, line=record.line, where=f"turns[{index}]"))
+    if extra := {key: part for key, part in value.items() if key not in ("session_id", "turns")}:
+        parsed[0] = replace(parsed[0], extra={**parsed[0].extra, "session": extra})
+    return session, parsed
+
+
+def _turn(turn: Json, before: list[RecordedTurn], *, line: int, where: str) -> RecordedTurn:
+    _want(isinstance(turn, Mapping), line, where, "must be an object")
+    kind = turn.get("type", "main")
+    _want(kind in ("main", "side"), line, f"{where}.type", f"{kind!r} is neither 'main' nor 'side'")
+    trainable = turn.get("trainable", kind == "main")
+    _want(isinstance(trainable, bool), line, f"{where}.trainable", "must be true or false")
+    try:
+        reply = _reply(turn, line=line, where=where)
+        prompt = _prompt(turn, before if kind == "main" else [], line=line, where=where)
+        next_state = _messages(turn.get("next_state"), line=line, where=f"{where}.next_state")
+    except (InvalidValue, TypeError, KeyError, AttributeError) as error:
+        raise ImportRefused(f"{line}: {where}: {error}") from error
+    for part in (reply, *prompt.messages, *next_state):
+        _want(_encodable(part.content), line, where, "holds bytes that are not UTF-8")
+    return RecordedTurn(
+        kind=kind, prompt=prompt, reply=reply, next_state=next_state, trainable=trainable, extra={"turn": turn}
+    )
+
+
+def _reply(turn: Mapping[str, Json], *, line: int, where: str) -> Message:
+    reply = turn.get("response")
+    if isinstance(reply, Mapping):
+        return codec.message({"role": "assistant", **reply})
+    _want(isinstance(reply, str), line, f"{where}.response", "must be a text")
+    return Message(role="assistant", content=str(reply))
+
+
+def _prompt(turn: Mapping[str, Json], before: list[RecordedTurn], *, line: int, where: str) -> Prompt:
+    if "messages" in turn:
+        whole = {"messages": turn["messages"], "tools": turn.get("tools", ())}
+        return codec.prompt(whole)
+    given = turn.get("prompt")
+    _want(
+        isinstance(given, list | str) and bool(given), line, f"{where}.prompt", "must be a text or a list of messages"
+    )
+    fresh = _messages(given, line=line, where=f"{where}.prompt")
+    last = next((one for one in reversed(before) if one.kind == "main"), None)
+    if isinstance(given, str) and last is not None and last.next_state == fresh:
+        return Prompt(messages=(*last.prompt.messages, last.reply, *fresh), tools=last.prompt.tools)
+    return Prompt(messages=fresh)
+
+
+def _messages(value: Json, *, line: int, where: str) -> tuple[Message, ...]:
+    if value is None or value == "":
+        return ()
+    if isinstance(value, str):
+        return (Message(role="user", content=value),)
+    items = [value] if isinstance(value, Mapping) else value
+    _want(isinstance(items, list), line, where, "must be a text, a message or a list of messages")
+    return codec.messages(items)
+
+
+def _encodable(text: str) -> bool:
+    return text.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in text)
+
+
+def _want(ok: bool, line: int, where: str, what: str) -> None:
+    if not ok:
+        raise ImportRefused(f"{line}: {where}: {what}" if where else f"{line}: {what}")
+
+
+async def _row(
+    id: str, session: str, index: int, given: RecordedTurn, policy: Scorer, user: str
+) -> tuple[Turn, ImportRecord]:
+    prompt_ids = await policy.encode(given.prompt)
+    reply_ids = await policy.tokenize(_written(given.reply))
+    scores = await policy.score(prompt_ids, reply_ids)
+    completion = Completion(
+        reply=given.reply,
+        prompt_tokens=prompt_ids,
+        reply_tokens=reply_ids,
+        logprobs=scores.logprobs,
+        sampling=Sampling(),
+        finish="tool_calls" if given.reply.tool_calls else "stop",
+        version=policy.live,
+        scored=True,
+    )
+    turn = Turn(
+        id=id,
+        session=session,
+        user=user,
+        client="import",
+        declared=given.kind,
+        trainable=given.trainable,
+        prompt=given.prompt,
+        completion=completion,
+    )
+    recorded = ImportRecord(
+        turn=turn.id,
+        session=session,
+        index=index,
+        kind=given.kind,
+        next_state=given.next_state,
+        trainable=given.trainable,
+        extra=given.extra,
+    )
+    return turn, recorded
+
+
+def _written(reply: Message) -> str:
+    calls = "".join(
+        f'\n<tool_call>\n{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}\n</tool_call>'
+        for call in reply.tool_calls
+    )
+    return reply.content + calls
+
+
+# --- out ---
+
+
+def export(ledger: LedgerReader, *, tokens: bool = False) -> Iterator[Json]:
+    """Every session in the manual format; imported ones exactly as they came, served ones with all that is known."""
+    for session, user in ledger.sessions():
+        turns = [ledger.turn(found) for found in ledger.session(session, user) or [session]]
+        out: dict[str, Json] = {"session_id": session, "turns": []}
+        for turn in turns:
+            found = ledger.recorded(turn.id)
+            recorded = found if isinstance(found, ImportRecord) else None
+            if recorded and "session" in recorded.extra:
+                out |= recorded.extra["session"]
+            original = recorded.extra.get("turn") if recorded else None
+            out["turns"].append(original if original is not None else _exported(ledger, turn, tokens=tokens))
+        yield out
+
+
+def _exported(ledger: LedgerReader, turn: Turn, *, tokens: bool) -> dict[str, Json]:
+    outcome, verdict = ledger.outcome(turn.id), ledger.verdict(turn.id)
+    kind = outcome.kind if outcome else turn.declared or "main"
+    done = turn.completion
+    out: dict[str, Json] = {
+        "type": kind,
+        "prompt": turn.prompt.messages[-1].content,
+        "response": done.reply.content if done.reply == _bare(done.reply) else codec.plain(done.reply),
+        "next_state": codec.plain(outcome.next_state) if outcome and outcome.next_state else None,
+        "trainable": turn.trainable and kind == "main",
+        "messages": codec.plain(turn.prompt.messages),
+        "id": turn.id,
+        "user": turn.user,
+        "at": turn.at,
+        "version": done.version,
+    }
+    if turn.prompt.tools:
+        out["tools"] = codec.plain(turn.prompt.tools)
+    if verdict:
+        out |= {"score": verdict.score, "hints": [asdict(hint) for hint in verdict.hints]}
+    if tokens:
+        out["tokens"] = {
+            "prompt": list(done.prompt_tokens),
+            "reply": list(done.reply_tokens),
+            "logprobs": list(done.logprobs),
+        }
+    return out
+
+
+def _bare(reply: Message) -> Message:
+    return Message(role="assistant", content=reply.content)
+
+
+def training_set(ledger: LedgerReader) -> Iterator[Json]:
+    """One line per main turn that has a verdict: its messages with the reply, the score, the hints."""
+    for session, user in ledger.sessions():
+        for found in ledger.session(session, user):
+            outcome, verdict = ledger.outcome(found), ledger.verdict(found)
+            if outcome is None or verdict is None or outcome.kind != "main":
+                continue
+            turn = ledger.turn(found)
+            yield {
+                "id": turn.id,
+                "messages": codec.plain((*turn.prompt.messages, turn.completion.reply)),
+                "tools": codec.plain(turn.prompt.tools),
+                "score": verdict.score,
+                "hints": [asdict(hint) for hint in verdict.hints],
+                "next_state": codec.plain(outcome.next_state),
+            }
+
+
+def write_lines(rows: Iterable[Json], file: IO[str]) -> int:
+    """Write rows as JSONL; how many there were."""
+    count = 0
+    for row in rows:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+        count += 1
+    return count

@@ -1,0 +1,115 @@
+"""What cannot work is refused before anything listens, with the remedy; doctor says the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.app.application import App
+from openclaw_rl.app.doctor import Diagnosis, examine
+from openclaw_rl.config import load
+from openclaw_rl.errors import ConfigError, OpenClawError
+
+FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules", "serve.port=0")
+
+MINE = """
+class Deaf:
+    name = "deaf"
+    async def judge(self): ...
+
+class Idle:
+    name = "idle"
+    def tasks(self): return ("rest",)
+    async def reset(self, task): ...
+    async def close(self): ...
+
+class Whole:
+    def __init__(self): self.name = "whole"
+    def tasks(self): return ("rest",)
+    async def reset(self, task, *, seed): ...
+    async def step(self, reply): ...
+    async def close(self): ...
+
+def score(prompt, reply): return 1.0
+def generate(policy, prompt): ...
+def loss(): ...
+def rollout(env): ...
+number = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    return file
+
+
+def refused(tmp_path: Path, *sets: str) -> str:
+    """What start-up says; nothing of a run may be there after it."""
+    run = tmp_path / "run"
+    with pytest.raises(OpenClawError) as caught:
+        App(load(environ={}, sets=[f"run.dir={run}", *FAKES, *sets]).config)
+    assert not run.exists()
+    return str(caught.value)
+
+
+def diagnosed(tmp_path: Path, check: str, *sets: str) -> Diagnosis:
+    found = examine(load(environ={}, sets=[f"run.dir={tmp_path / 'run'}", *FAKES, *sets]).config)
+    return next(each for each in found if each.check == check)
+
+
+CASES = [
+    ("environment", "env.type=terminl", "no env called 'terminl'", "file.py:attribute"),
+    ("environment", "env.type={mine}:Idle", "it has no 'step'", "see openclaw_rl.ports.Env"),
+    ("environment", "env.type={mine}:Idle", "reset() takes no argument 'seed'", "see openclaw_rl.ports.Env"),
+    ("environment", "env.type={mine}:Idel", "did you mean 'Idle'?", "has no 'Idel'"),
+    ("environment", "train.rollout={mine}:rollout", "takes 1 positional arguments", "see openclaw_rl.ports.Rollout"),
+    ("judge", "judge.kind=llm", "judge.kind is llm, but judge.llm has no base_url and model", "set judge.llm.base_url"),
+    ("judge", "judge.custom={mine}:Deaf", "judge() takes 0 positional arguments, not 1", "see openclaw_rl.ports.Judge"),
+    ("judge", "judge.custom={mine}:score", "does not take (prompt, reply, next_state)", "see openclaw_rl.ports.Score"),
+    ("judge", "judge.custom={mine}:number", "is int, not a class or a function", "judge"),
+    ("backends", "policy.generate={mine}:generate", "takes no argument 'version'", "see openclaw_rl.ports.Generate"),
+    ("backends", "train.loss.custom={mine}:loss", "takes 0 positional arguments", "see openclaw_rl.ports.Loss"),
+    ("backends", "train.loss.custom=nowhere.py:loss", "there is no file", "path/to/file.py:attribute"),
+    ("backends", "policy.backend=locl", "no policy called 'locl' (did you mean 'local'?)", "file.py:attribute"),
+]
+
+
+@pytest.mark.parametrize(("check", "setting", "what", "remedy"), CASES)
+def test_what_cannot_work_is_refused_at_the_start_and_by_doctor(
+    tmp_path: Path, mine: Path, check: str, setting: str, what: str, remedy: str
+) -> None:
+    setting = setting.format(mine=mine)
+    said = refused(tmp_path, setting)
+    assert what in said
+    assert remedy in said
+    found = diagnosed(tmp_path, check, setting)
+    assert found.state == "trouble"
+    assert what in found.detail
+    assert remedy in f"{found.detail}; {found.remedy}"
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        App(load(environ={}, sets=[f"run.dir={tmp_path / 'run'}", *FAKES, "env.type=terminl", "judge.kind=llm"]).config)
+    assert [line.split(" ")[1] for line in str(caught.value).splitlines()] == ["env", "is"]
+
+
+def test_what_works_is_not_refused(tmp_path: Path, mine: Path) -> None:
+    sets = [f"run.dir={tmp_path / 'run'}", *FAKES, f"env.type={mine}:Whole", "judge.kind=llm"]
+    sets += ["judge.llm.base_url=http://127.0.0.1:9/v1", "judge.llm.model=judge"]
+    App(load(environ={}, sets=sets).config).close()
+    assert diagnosed(tmp_path, "environment", f"env.type={mine}:Whole").state == "ok"
+    assert diagnosed(tmp_path, "judge", *sets[-3:]).state == "ok"
+
+
+def test_a_loop_that_runs_alone_is_not_refused_for_what_others_need(tmp_path: Path) -> None:
+    config = load(environ={}, sets=[f"run.dir={tmp_path / 'run'}", *FAKES, "env.type=terminl", "judge.kind=llm"]).config
+    App(config, loops=("collect",)).close()
+
+
+def test_doctor_warns_of_a_judge_model_without_an_address(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, "judge", "judge.kind=auto", "judge.llm.model=/models/prm")
+    assert (found.state, found.remedy) == ("warning", "set judge.llm.base_url")

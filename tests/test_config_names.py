@@ -1,0 +1,207 @@
+"""The flags and environment names that users of the field know lead to their settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from configs import in_full, refused, written
+from pydantic import SecretStr
+
+from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, load
+from openclaw_rl.config.settings import Config
+from openclaw_rl.config.shown import get
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+PRODUCT_FLAGS = [
+    "--host",
+    "--port",
+    "--enable-rl-intercept",
+    "--run-dir",
+    "--rl-buffer-dir",
+    "--majority-vote-n",
+    "--majority-vote-threshold",
+    "--num-judge-workers",
+    "--use-lora",
+    "--lora-rank",
+    "--lora-alpha",
+    "--lora-dropout",
+    "--lr",
+    "--weight-decay",
+    "--adam-beta1",
+    "--adam-beta2",
+    "--rollout-batch-size",
+    "--num-rollouts-per-prompt",
+    "--offload-optimizer-state",
+    "--save-interval",
+    "--save-dir",
+    "--resume-from-checkpoint",
+    "--custom-loss-function-path",
+    "--rollout-function-path",
+    "--custom-generate-function-path",
+    "--custom-rm-path",
+    "--eval-tasks",
+]
+
+KNOWN_NAMES = {
+    "MODEL_PATH": ("a/model", "policy.model", "a/model"),
+    "BASE_MODEL_PATH": ("a/model", "policy.model", "a/model"),
+    "HF_CKPT": ("a/model", "policy.model", "a/model"),
+    "JUDGE_MODEL_PATH": ("a/judge", "judge.llm.model", "a/judge"),
+    "PRM_MODEL_PATH": ("a/judge", "judge.llm.model", "a/judge"),
+    "PRM_TEACHER_LOAD": ("a/teacher", "train.loss.teacher_model", "a/teacher"),
+    "CKPT_SAVE_DIR": ("saves", "train.save_dir", Path("saves")),
+    "SAVE_CKPT": ("saves", "train.save_dir", Path("saves")),
+    "RESUME_CKPT": ("saves/7", "train.resume", Path("saves/7")),
+    "DATA_PATH": ("a.jsonl,b.jsonl", "train.data", (Path("a.jsonl"), Path("b.jsonl"))),
+    "OPENCLAW_PORT": ("8123", "serve.port", 8123),
+    "OPENCLAW_HOST": ("0.0.0.0", "serve.host", "0.0.0.0"),
+    "OPENCLAW_API_KEY": ("12345", "serve.api_key", SecretStr("12345")),
+    "MAJORITY_VOTE_N": ("5", "judge.llm.votes", 5),
+    "PRM_M": ("7", "judge.llm.votes", 7),
+    "MAJORITY_VOTE_THRESHOLD": ("0.6", "judge.llm.threshold", 0.6),
+    "OPENCLAW_TOPK_W_RL": ("0.5", "train.loss.w_rl", 0.5),
+    "OPENCLAW_TOPK_W_OPD": ("0", "train.loss.w_opd", 0.0),
+    "OPENCLAW_TOPK_K": ("8", "train.loss.k", 8),
+    "OPENCLAW_TOPK_MAX_CAND": ("1", "judge.max_hints", 1),
+    "OPENCLAW_TOPK_HINT_SELECTION": ("token_optimal", "train.loss.hint_selection", "token_optimal"),
+    "OPENCLAW_TOPK_SUBSET_MODE": ("overlap", "train.loss.subset", "overlap"),
+    "OPENCLAW_TOPK_ADV_DIFF_CLIP": ("-1", "train.loss.clip", -1.0),
+    "OPENCLAW_RECORD_ENABLED": ("0", "run.record", False),
+    "TRAIN_GPUS": ("0,1", "gpus.train", (0, 1)),
+    "ROLLOUT_GPUS": ("2", "gpus.rollout", 2),
+    "NUM_GPUS": ("8", "gpus.total", 8),
+    "ACTOR_GPUS": ("4", "gpus.train", 4),
+    "PRM_GPUS": ("1", "gpus.judge", 1),
+    "PRM_TEACHER_GPUS": ("1", "gpus.teacher", 1),
+    "TINKER_API_KEY": ("tml-1", "cloud.tinker_api_key", SecretStr("tml-1")),
+    "TINKER_ENDPOINT": ("https://cloud.example/", "cloud.tinker_endpoint", "https://cloud.example"),
+    "ENV_TYPE": ("terminal", "env.type", "terminal"),
+    "MAX_STEPS": ("30", "env.max_steps", 30),
+    "PARALLEL_ENVS": ("32", "env.parallel", 32),
+    "SCREENSHOT_BACKEND": ("selenium", "env.screenshot_backend", "selenium"),
+    "TOOLS_CONFIG": ("tools.json", "env.tools_config", Path("tools.json")),
+    "SWE_BENCH_PATH": ("bench", "env.swe_bench_path", Path("bench")),
+}
+
+
+# Known names
+
+
+def test_every_known_environment_name_of_the_product_is_in_the_table() -> None:
+    assert ENVIRONMENT.keys() == KNOWN_NAMES.keys()
+    assert set(GROUPS) == {"CKPT_ARGS", "ROLLOUT_ARGS", "OPTIMIZER_ARGS", "LORA_ARGS"}
+
+
+@pytest.mark.parametrize("name", KNOWN_NAMES)
+def test_a_known_environment_name_sets_its_setting_and_says_so(name: str) -> None:
+    text, path, value = KNOWN_NAMES[name]
+    resolved = load(environ={name: text})
+    assert get(resolved.config, path) == in_full(value)
+    assert resolved.sources[path] == f"environment {name}"
+    assert resolved.notes[0] == f"environment {name} is taken for {path}"
+
+
+def test_of_two_names_of_one_setting_the_first_wins_and_it_is_said() -> None:
+    resolved = load(environ={"HF_CKPT": "b", "MODEL_PATH": "a"})
+    assert resolved.config.policy.model == "a"
+    assert (
+        "environment HF_CKPT is not taken: MODEL_PATH sets policy.model too, differs, and comes first" in resolved.notes
+    )
+
+
+def test_two_names_of_one_setting_that_agree_need_no_words() -> None:
+    assert load(environ={"MAJORITY_VOTE_N": "5", "PRM_M": "05"}).notes == (
+        "environment MAJORITY_VOTE_N is taken for judge.llm.votes",
+    )
+
+
+def test_a_known_name_that_the_file_overrules_is_said_to_be_so(tmp_path: Path) -> None:
+    file = written(tmp_path, "judge.llm.votes = 7")
+    assert load(file=file, environ={"PRM_M": "5"}).notes == (
+        f"environment PRM_M is not taken: file {file} sets judge.llm.votes",
+    )
+
+
+def test_an_empty_environment_name_says_nothing() -> None:
+    assert load(environ={"MAX_STEPS": "", "LORA_ARGS": " ", "MODEL_PATH": "  "}).config == Config()
+
+
+def test_a_misspelled_name_of_the_family_is_noted_with_the_nearest() -> None:
+    notes = load(environ={"OPENCLAW_TOPK_SUBSETMODE": "teacher"}).notes
+    assert notes == (
+        "environment 'OPENCLAW_TOPK_SUBSETMODE' is not known; the nearest known name is 'OPENCLAW_TOPK_SUBSET_MODE'",
+    )
+
+
+def test_grouped_names_hold_flags_as_a_shell_writes_them() -> None:
+    resolved = load(
+        environ={
+            "CKPT_ARGS": "--save-dir 'my saves' --save-interval=5 --resume-from-checkpoint saves/3",
+            "ROLLOUT_ARGS": "--rollout-batch-size 32 --num-rollouts-per-prompt 8",
+            "OPTIMIZER_ARGS": "--lr 1e-5 --weight-decay 0.1 --adam-beta1 0.8 --adam-beta2 0.98 --offload-optimizer-state",
+            "LORA_ARGS": "--no-use-lora --lora-rank 4 --lora-rank 8 --lora-alpha 16 --lora-dropout 0.05",
+        }
+    )
+    train = resolved.config.train
+    assert (train.save_dir, train.save_interval, train.resume) == (
+        Path("my saves").absolute(),
+        5,
+        Path("saves/3").absolute(),
+    )
+    assert (train.batch_size, train.num_rollouts_per_prompt) == (32, 8)
+    assert (train.optim.lr, train.optim.weight_decay, train.optim.adam_beta1, train.optim.adam_beta2) == (
+        1e-5,
+        0.1,
+        0.8,
+        0.98,
+    )
+    assert (train.local.offload_optimizer, train.lora.enabled) == (True, False)
+    assert (train.lora.rank, train.lora.alpha, train.lora.dropout) == (8, 16.0, 0.05)
+    assert resolved.sources["train.optim.lr"] == "environment OPTIMIZER_ARGS --lr"
+
+
+def test_a_name_of_its_own_outranks_the_same_setting_in_a_group() -> None:
+    resolved = load(environ={"CKPT_SAVE_DIR": "a", "CKPT_ARGS": "--save-dir b"})
+    assert resolved.config.train.save_dir == Path("a").absolute()
+    assert any("CKPT_ARGS --save-dir is not taken" in note for note in resolved.notes)
+
+
+def test_a_group_that_cannot_be_read_says_why_for_each_fault() -> None:
+    groups = {
+        "CKPT_ARGS": "--save-dir 'open",
+        "OPTIMIZER_ARGS": "lr 1 --lr x",
+        "LORA_ARGS": "--lora-rnk 8 --lora-alpha",
+    }
+    assert refused(environ=groups).splitlines() == [
+        "environment CKPT_ARGS: cannot be read as flags: no closing quotation",
+        "'lr' is not known; the nearest known name is '--lr' (environment OPTIMIZER_ARGS)",
+        'train.optim.lr = "x" (environment OPTIMIZER_ARGS --lr): must be a number above 0 and of at most 1',
+        "'--lora-rnk' is not known; the nearest known name is '--lora-rank' (environment LORA_ARGS)",
+        "environment LORA_ARGS: --lora-alpha needs a value",
+    ]
+
+
+# Flags
+
+
+def test_every_flag_of_the_product_is_in_the_table() -> None:
+    assert set(PRODUCT_FLAGS) <= FLAGS.keys()
+    assert all(flag.path in SETTINGS and flag.help for flag in FLAGS.values())
+
+
+def test_a_flag_knows_the_type_of_its_value_and_its_opposite() -> None:
+    assert (FLAGS["--port"].type, FLAGS["--port"].negative) == (int, None)
+    assert (FLAGS["--lr"].type, FLAGS["--save-dir"].type, FLAGS["--eval-tasks"].type) == (float, str, str)
+    assert FLAGS["--enable-rl-intercept"].type is bool
+    assert FLAGS["--enable-rl-intercept"].negative == "--no-enable-rl-intercept"
+
+
+def test_flags_take_typed_values_and_text_alike() -> None:
+    typed = load(environ={}, flags={"--enable-rl-intercept": False, "--lr": 1e-5, "--eval-tasks": "coding, tool-use"})
+    text = load(environ={}, flags={"--enable-rl-intercept": "false", "--lr": "1e-5", "--eval-tasks": "coding,tool-use"})
+    assert typed == text
+    assert typed.config.eval.tasks == ("coding", "tool-use")
+    assert typed.config.serve.intercept is False

@@ -1,0 +1,62 @@
+"""The manual says what is so: settings it names exist, links lead somewhere, commands it shows are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from openclaw_rl.cli import cli
+from openclaw_rl.config import SETTINGS
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+KEYS = set(SETTINGS)
+SECTIONS = {key.partition(".")[0] for key in KEYS}
+NOT_SETTINGS = {"md", "jsonl", "json", "lock", "py", "toml", "txt", "svg"}
+"""what follows a dot in the name of a file"""
+
+
+def page(file: Path) -> str:
+    return str(file.relative_to(ROOT))
+
+
+def _named(text: str) -> set[str]:
+    """Every ``section.key`` of a text that looks like a setting."""
+    found = re.findall(rf"(?<![\w/.-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_][a-z_0-9]*)+)", text)
+    return {key for key in found if key.rpartition(".")[2] not in NOT_SETTINGS}
+
+
+@pytest.mark.parametrize("file", PAGES, ids=page)
+def test_every_setting_that_a_page_names_exists(file: Path) -> None:
+    wrong = {key for key in _named(file.read_text()) if key not in KEYS}
+    assert {key for key in wrong if not any(known.startswith(f"{key}.") for known in KEYS)} == set()
+
+
+@pytest.mark.parametrize("file", PAGES, ids=page)
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(file: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", file.read_text()):
+        if target.startswith(("http:", "https:", "mailto:")):
+            continue
+        path, _, anchor = target.partition("#")
+        there = (file.parent / path).resolve() if path else file
+        assert there.exists(), target
+        if anchor:
+            assert anchor in _anchors(there.read_text()), target
+
+
+def _anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("file", PAGES, ids=page)
+def test_every_command_that_a_page_shows_is_one(file: Path) -> None:
+    shown = re.findall(r"(?:^ {4,}|`)openclaw-rl ([a-z][a-z-]*)", file.read_text(), flags=re.MULTILINE)
+    assert set(shown) <= set(cli.commands)
+
+
+def test_the_page_on_training_explains_every_setting_of_training() -> None:
+    text = (ROOT / "docs" / "training.md").read_text()
+    assert {key for key in KEYS if key.startswith("train.") and f"`{key}`" not in text} == set()

@@ -1,0 +1,158 @@
+"""One declaration per setting: its default stands in `config` alone, never again where it is used."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw_rl import plugins
+from openclaw_rl.app import factories, judges
+from openclaw_rl.config import SETTINGS, Config
+from openclaw_rl.config.names import SECTIONS
+
+ROOT = Path(__file__).parents[1] / "src" / "openclaw_rl"
+APP = sorted((ROOT / "app").glob("*.py"))
+LEAVES = {path.rpartition(".")[2] for path in SETTINGS}
+
+NOT_BUILT_HERE = tuple(f"openclaw_rl.{room}" for room in ("app", "config", "types", "errors", "clients"))
+"""what app calls that is not built from settings: itself, and nouns, whose defaults are neutral values"""
+
+Read = ast.Name | ast.Attribute | ast.Tuple
+
+
+def imported(tree: ast.AST) -> dict[str, Any]:
+    """What each name that a file imports from the package stands for."""
+    found: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("openclaw_rl"):
+            module = importlib.import_module(node.module)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                thing = getattr(module, alias.name, None)
+                found[alias.asname or alias.name] = importlib.import_module(name) if thing is None else thing
+    return found
+
+
+def reads_settings(node: ast.AST, aliases: set[str]) -> bool:
+    """Whether an expression holds ``config``, ``self.config`` or a name that stands for a part of it."""
+    return any(
+        (isinstance(each, ast.Name) and each.id in aliases)
+        or (isinstance(each, ast.Attribute) and ast.unparse(each) == "self.config")
+        for each in ast.walk(node)
+    )
+
+
+def aliases_in(function: ast.AST) -> set[str]:
+    """The names that stand for settings in a function: ``train, policy = config.train, config.policy``."""
+    found = {"config"}
+    for node in ast.walk(function):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, Read):
+            continue
+        [target] = node.targets
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=True))
+        else:
+            pairs = [(target, node.value)]
+        found |= {to.id for to, value in pairs if isinstance(to, ast.Name) and reads_settings(value, found)}
+    return found
+
+
+def called(call: ast.Call, names: Mapping[str, Any]) -> Any:
+    """The class or function of this package that a call leads to; None for any other."""
+    head, *attributes = ast.unparse(call.func).split(".")
+    thing = names.get(head)
+    for attribute in attributes:
+        thing = getattr(thing, attribute, None)
+    home = getattr(thing, "__module__", None) or ""
+    ours = callable(thing) and home.startswith("openclaw_rl") and not home.startswith(NOT_BUILT_HERE)
+    return thing if ours else None
+
+
+def defaults(thing: Any) -> dict[str, Any]:
+    parameters = inspect.signature(thing).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+
+
+def restated(file: Path) -> Iterator[str]:
+    """Every parameter that this file fills from a setting and that has a default all the same."""
+    tree = ast.parse(file.read_text())
+    names = imported(tree)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for function in functions:
+        aliases = aliases_in(function)
+        for call in ast.walk(function):
+            if not isinstance(call, ast.Call) or (thing := called(call, names)) is None:
+                continue
+            has = defaults(thing)
+            for keyword in call.keywords:
+                if reads_settings(keyword.value, aliases):
+                    filled = {keyword.arg} if keyword.arg else LEAVES
+                    yield from (
+                        f"{file.name}: {thing.__qualname__}({each} = {has[each]!r})" for each in filled & has.keys()
+                    )
+
+
+@pytest.mark.parametrize("file", APP, ids=lambda file: file.name)
+def test_what_app_builds_from_a_setting_has_no_default_for_it(file: Path) -> None:
+    assert sorted(set(restated(file))) == []
+
+
+def test_what_a_backend_or_a_judge_is_offered_of_the_settings_has_no_default_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[str] = []
+
+    def look(kind: plugins.Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any] | None) -> Any:
+        thing = plugins.resolve(kind, name)
+        settings = {each for each in offered if each in LEAVES or each.startswith("lora") or each.endswith("_alarm")}
+        found.extend(f"{kind} {name}: {each}" for each in settings & defaults(thing).keys())
+
+    monkeypatch.setattr(plugins, "build", look)
+    config = Config()
+    factories.build_policy(config)
+    factories.build_trainer(config)
+    for name in plugins.BUILT_IN["judge"]:
+        judges._named(config, name, None)
+    assert found == []
+
+
+ELSEWHERE = {"config", "cli", "types", "testing", "experiments", "evals", "clients", "ports.py"}
+"""rooms that are given no settings, or above where they are handed out"""
+COMMON = {"max_tokens", "top_p", "dry_multiplier", "base_url", "api_key", "model_name"}
+"""names that requests and clients have too, with a meaning of their own"""
+
+
+def declared(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Names with a default value in a file: parameters of functions, fields of classes. None is no value."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            placed = [*node.args.posonlyargs, *node.args.args][::-1]
+            pairs = [*zip(placed, node.args.defaults[::-1], strict=False)]
+            pairs += [(a, d) for a, d in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True) if d is not None]
+            yield from ((each.arg, node.lineno) for each, value in pairs if ast.unparse(value) != "None")
+        elif isinstance(node, ast.ClassDef):
+            for each in node.body:
+                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.value is not None:
+                    yield each.target.id, each.lineno
+
+
+def test_no_room_repeats_a_setting_by_its_name() -> None:
+    telling = {leaf for leaf in LEAVES if "_" in leaf} - COMMON
+    found = [
+        f"{file.relative_to(ROOT)}:{line} {name}"
+        for file in sorted(ROOT.rglob("*.py"))
+        if file.relative_to(ROOT).parts[0] not in ELSEWHERE and file.name != "fake.py"
+        for name, line in declared(ast.parse(file.read_text()))
+        if name in telling
+    ]
+    assert found == []
+
+
+def test_no_setting_has_the_name_of_a_section() -> None:
+    assert not SETTINGS.keys() & SECTIONS.keys()
