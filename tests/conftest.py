@@ -39,12 +39,13 @@ def _shards(parts: int, fast: bool) -> list[set[Path]]:
     texts = {path: path.read_text() for path in HERE.rglob("test_*.py")}
     left = [path for path, text in texts.items() if not (fast and SLOW_FILE.search(text))]
     left.sort(key=lambda path: ("torch" not in texts[path], path))
-    share = sum(len(texts[path]) for path in left) / parts + 1
+    cost = {path: len(texts[path]) * (1.6 if "torch" in texts[path] else 1.0) for path in left}
+    share = sum(cost.values()) / parts + 1
     shards: list[set[Path]] = [set() for _ in range(parts)]
-    before = 0
+    before = 0.0
     for path in left:
         shards[int(before / share)].add(path)
-        before += len(texts[path])
+        before += cost[path]
     return shards
 
 
