@@ -42,17 +42,26 @@ class System:
         for line in self.process.stderr:
             said.append(line)
             if line.startswith("listening on"):
-                threading.Thread(target=self.process.stderr.read, daemon=True).start()
+                self._reading = threading.Thread(target=self.process.stderr.read, daemon=True)
+                self._reading.start()
                 return line.split()[-1]
         raise AssertionError("it ended before it listened: " + "".join(said))
 
     def kill(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._close()
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout=60)
+        code = self.process.wait(timeout=60)
+        self._close()
+        return code
+
+    def _close(self) -> None:
+        assert self.process.stderr is not None
+        self._reading.join()
+        self.process.stderr.close()
 
 
 class Talker(threading.Thread):

@@ -166,6 +166,7 @@ def chat(*words: str, typed: str, **environ: str) -> subprocess.CompletedProcess
     return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=60, env=environ or None)
 
 
+@pytest.mark.slow
 def test_it_works_in_a_pipe_and_its_exit_code_tells(tmp_path: Path) -> None:
     with serving(ScriptedPolicy("Hello there.")) as server:
         done = chat("--url", f"{server.url}/v1", "--rl-buffer-dir", str(tmp_path), typed="hi\n/good\n/why\n")

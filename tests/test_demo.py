@@ -407,6 +407,7 @@ def test_results_know_the_code_that_made_them(tmp_path: Path) -> None:
     assert len({first, second, results.code_digest(tmp_path), results.code_digest()}) == 4
 
 
+@pytest.mark.slow
 def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path) -> None:
     cells = tmp_path / "cells"
     asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
