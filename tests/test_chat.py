@@ -182,11 +182,19 @@ def test_it_works_in_a_pipe_and_its_exit_code_tells(tmp_path: Path) -> None:
         assert "error: no model is called 'toy@x'" in refused.stderr
 
 
+ATTENTIVE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("openclaw_rl", run_name="__main__")
+"""
+"""as from a terminal: a suite that runs in the background hands on that interrupts are ignored"""
+
+
 def test_an_interrupt_stops_the_reply_and_the_conversation_goes_on() -> None:
     policy = ScriptedPolicy("Hello there.")
     policy.stall_after = 3
     with serving(policy) as server:
-        command = [sys.executable, "-m", "openclaw_rl", "chat", "--url", f"{server.url}/v1"]
+        command = [sys.executable, "-c", ATTENTIVE, "chat", "--url", f"{server.url}/v1"]
         pipe = subprocess.PIPE
         with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as person:
             assert person.stdin is not None
