@@ -31,6 +31,8 @@ TEMPLATE = (
     "{% for call in message.tool_calls %}{{ call.function.name }}:{{ call.function.arguments.a }}{% endfor %}"
     "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+pytestmark = pytest.mark.slow
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 

@@ -26,6 +26,8 @@ from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Turn
 
+pytestmark = pytest.mark.slow
+
 RECORDED = Path(__file__).parent / "data" / "clients"
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SESSION = "5e55104a-0000-4000-8000-000000000001"

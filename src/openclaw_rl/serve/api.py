@@ -7,6 +7,7 @@ GET  /v1/models   /healthz   /readyz   /metrics   /openapi.json
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,10 +30,9 @@ from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountToken
 from openclaw_rl.serve.feedback import FeedbackHandler, SessionEndHandler
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
-from openclaw_rl.serve.openapi import description
+from openclaw_rl.serve.openapi import page_for
 from openclaw_rl.serve.request import TurnLedger
 from openclaw_rl.serve.rules import AccessRules, GenerationRules, RecordingRules
-from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.serve.wire.chat import ChatWire
@@ -139,13 +139,12 @@ def _routes(server: ServerState, health: Health) -> list[Route]:
 
 
 class InfoHandlers:
-    """The endpoints that only info."""
+    """The endpoints that only inform."""
 
     def __init__(self, server: ServerState, health: Health) -> None:
         self._server = server
         self._health = health
         self._since = int(time.time())
-        self._openapi = dumps(description(server.model_name)).encode()
 
     async def models(self, admitted: AdmittedRequest) -> None:
         name = self._server.model_name
@@ -196,7 +195,8 @@ class InfoHandlers:
         await admitted.exchange.reply(200, page, "text/plain; version=0.0.4; charset=utf-8")
 
     async def openapi(self, admitted: AdmittedRequest) -> None:
-        await admitted.exchange.reply(200, self._openapi)
+        page = await asyncio.to_thread(page_for, self._server.model_name)  # the first time takes a tenth of a second
+        await admitted.exchange.reply(200, page)
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

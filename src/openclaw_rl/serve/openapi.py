@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -9,6 +10,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from pydantic_core import core_schema
 
 from openclaw_rl.serve.feedback import FeedbackRequest
+from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.wire.chat_request import ChatRequest
 from openclaw_rl.serve.wire.messages_request import MessagesRequest
 from openclaw_rl.serve.wire.responses_request import ResponsesRequest
@@ -267,6 +269,12 @@ def _paths() -> Schema:
         "/readyz": ready,
         "/metrics": {"get": {"summary": "Prometheus metrics", "responses": {**page, **guarded}}},
     }
+
+
+@functools.cache
+def page_for(model: str) -> bytes:
+    """The description as it is sent; made once, when somebody wants it."""
+    return dumps(description(model)).encode()
 
 
 def description(model_name: str) -> Schema:
