@@ -1,6 +1,6 @@
 # make up    set up everything and run the embedded default
 # make demo  set up everything and watch it learn for a few minutes
-# make fast  set up everything and run ruff and the small stories, two at a time: under a minute
+# make fast  set up everything and run ruff and the small stories, two at a time
 # make test  set up everything and run the checks and all tests
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
