@@ -107,7 +107,11 @@ def test_what_works_is_not_refused(tmp_path: Path, mine: Path) -> None:
 
 def test_a_loop_that_runs_alone_is_not_refused_for_what_others_need(tmp_path: Path) -> None:
     config = load(environ={}, sets=[f"run.dir={tmp_path / 'run'}", *FAKES, "env.type=terminl", "judge.kind=llm"]).config
-    App(config, loops=("collect",)).close()
+    with pytest.raises(ConfigError, match="terminl"):
+        App(config)
+    app = App(config, loops=("collect",))
+    assert list(app.loops) == ["collect"]
+    app.close()
 
 
 def test_doctor_warns_of_a_judge_model_without_an_address(tmp_path: Path) -> None:
