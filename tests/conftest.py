@@ -17,6 +17,7 @@ from openclaw_rl.store.file import LedgerFile
 
 HERE = Path(__file__).parent
 SLOW_FILE = re.compile(r"^pytestmark = .*mark\.slow", re.M)
+LOADS_TORCH = re.compile(r"^(?:import|from) (?:torch|transformers|test_local_models|defaults)\b", re.M)
 SMALL = 5.0
 """seconds of CPU, children included, that a test may take without the marker ``slow``"""
 LARGE = pytest.StashKey[list[str]]()
@@ -36,11 +37,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @cache
 def _shards(parts: int, fast: bool) -> list[set[Path]]:
-    """All test files in ``parts`` of about one size. Those with torch come first, so that few processes load it."""
+    """All test files in ``parts`` of about one size. Those that load torch come first, so that few processes do."""
     texts = {path: path.read_text() for path in HERE.rglob("test_*.py")}
     left = [path for path, text in texts.items() if not (fast and SLOW_FILE.search(text))]
-    left.sort(key=lambda path: ("torch" not in texts[path], path))
-    cost = {path: len(texts[path]) * (1.6 if "torch" in texts[path] else 1.0) for path in left}
+    heavy = {path for path in left if LOADS_TORCH.search(texts[path])}
+    left.sort(key=lambda path: (path not in heavy, path))
+    cost = {path: len(texts[path]) * (2.4 if path in heavy else 1.0) for path in left}
     share = sum(cost.values()) / parts + 1
     shards: list[set[Path]] = [set() for _ in range(parts)]
     before = 0.0

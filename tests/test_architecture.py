@@ -6,7 +6,7 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,9 +68,16 @@ def room(file: Path) -> str:
     return file.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def arrows(file: Path) -> Iterator[tuple[str, int]]:
+@cache
+def nodes(file: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(file.read_text())))
+
+
+@cache
+def arrows(file: Path) -> tuple[tuple[str, int], ...]:
     """Every module of this package that a file imports, wherever in the file, with its line."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    found = []
+    for node in nodes(file):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -79,9 +86,9 @@ def arrows(file: Path) -> Iterator[tuple[str, int]]:
             pytest.fail(f"{file}:{node.lineno}: relative import; say where it comes from")
         else:
             continue
-        for name in names:
-            if name.startswith("openclaw_rl."):
-                yield name.removeprefix("openclaw_rl."), node.lineno
+        ours = [name.removeprefix("openclaw_rl.") for name in names if name.startswith("openclaw_rl.")]
+        found += [(name, node.lineno) for name in ours]
+    return tuple(found)
 
 
 def _module(package: str, name: str) -> str:
@@ -155,7 +162,7 @@ def test_there_is_no_circle_between_modules() -> None:
     "file", [f for f in FILES if room(f) != "config"], ids=lambda file: str(file.relative_to(ROOT))
 )
 def test_only_config_reads_the_environment(file: Path) -> None:
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Attribute):
             assert node.attr not in ("environ", "getenv", "environb"), f"{file}:{node.lineno}"
 
@@ -187,7 +194,7 @@ TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 @pytest.mark.parametrize("file", TESTS, ids=lambda file: str(file.relative_to(Path(__file__).parent)))
 def test_no_test_measures_how_long_something_takes(file: Path) -> None:
     """A busy machine is no fault: count work, order events, or wait with `openclaw_rl.testing.wait_until`."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if isinstance(node, ast.Attribute):
             clocks = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns")
             assert node.attr not in clocks, f"{file}:{node.lineno}: {node.attr}"

@@ -161,7 +161,7 @@ def test_session_step_version_and_status_are_shown(told: tuple[Path, str]) -> No
         (("rollback", "9"), 3, "there is no version '9'"),
         (("status", "--set", "serve.prot=1"), 2, "serve.port"),
         (("up", "--port", "99999"), 2, "serve.port = 99999 (flag --port): must be a whole number from 0 to 65535"),
-        (("up", "--set", "policy.backend=fkae"), 2, "no policy called 'fkae' (did you mean 'fake'?)"),
+        (("up", *FAKES, "--set", "policy.backend=fkae"), 2, "no policy called 'fkae' (did you mean 'fake'?)"),
         (("up", *FAKES, "--host", "0.0.0.0"), 2, "reachable from outside and there is no key; set OPENCLAW_API_KEY"),
         (("frobnicate",), 2, "No such command"),
     ],

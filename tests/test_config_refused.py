@@ -24,6 +24,7 @@ WORD = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12).filter(
 )
 
 
+@pytest.mark.slow
 @UNHURRIED
 @given(section=st.sampled_from([*SECTIONS, ""]), word=WORD)
 def test_any_unknown_key_is_refused_with_a_known_name(

@@ -158,6 +158,7 @@ def test_charts_are_well_formed_and_show_what_they_are_given() -> None:
 # --- the demo ---
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path) -> None:
     view = Recording()
@@ -189,6 +190,7 @@ async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path)
         assert not held & {reader.turn(turn).prompt.messages[0].content for turn in trained}
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_the_user_slows_down_while_the_trainer_is_behind(tmp_path: Path) -> None:
     view = Recording()
@@ -207,6 +209,7 @@ async def test_a_demo_whose_model_cannot_be_loaded_says_why(tmp_path: Path) -> N
         await run(broken, plan(turns=1, probes=1), Recording())
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_demo_whose_trainer_fails_goes_on_to_its_end_and_says_why_nothing_was_learned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -225,6 +228,7 @@ def command(*words: str) -> Result:
     return CliRunner().invoke(cli, [*words], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Path) -> None:
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
     folder, figures = tmp_path / "kept", tmp_path / "figures.json"

@@ -62,6 +62,7 @@ async def test_the_backend_streams_what_it_completes_and_minds_the_limit() -> No
     assert (cut.reply.content, cut.finish) == ("cb", "length")
 
 
+@pytest.mark.slow
 def test_the_loss_is_reinforce_by_hand() -> None:
     torch: Any = pytest.importorskip("torch")
     from openclaw_rl.losses import from_vocabulary

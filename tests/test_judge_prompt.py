@@ -66,6 +66,7 @@ def test_the_history_is_a_short_window() -> None:
     assert [at for at in range(9) if f"| number {at}\n" in text] == [6, 7, 8]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=300), st.sampled_from(["reply", "user", "tool", "request", "name"]))
 def test_no_text_whatsoever_changes_the_judges_own_words(text: str, place: str) -> None:

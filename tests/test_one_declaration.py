@@ -103,6 +103,7 @@ def test_what_app_builds_from_a_setting_has_no_default_for_it(file: Path) -> Non
     assert sorted(set(restated(file))) == []
 
 
+@pytest.mark.slow
 def test_what_a_backend_or_a_judge_is_offered_of_the_settings_has_no_default_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -97,6 +97,7 @@ def test_an_installed_entry_point_is_found_by_its_name(tmp_path: Path, monkeypat
     assert row.origin == "package shared-judges"
 
 
+@pytest.mark.slow
 def test_every_built_in_resolves_and_has_its_shape() -> None:
     pytest.importorskip("torch")
     named = [(kind, name) for kind in plugins.KINDS for name in plugins.BUILT_IN[kind]]

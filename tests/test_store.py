@@ -81,6 +81,7 @@ def test_a_token_takes_the_fewest_bytes_that_hold_the_vocabulary(top: int, width
     assert len(codec.pack_tokens((top,) * 1000)) == 1 + 1000 * width
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     text=words,

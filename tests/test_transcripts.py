@@ -122,6 +122,7 @@ async def test_strict_refuses_the_file_before_anything_is_written(tmp_path: Path
     assert exported(ledger_path) == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.dictionaries(
@@ -143,6 +144,7 @@ def test_records_are_cut_apart_the_same_wherever_the_chunks_end(values: list[Any
     assert [record.line for record in found] == ([1] * len(values) if as_list else list(range(1, len(values) + 1)))
 
 
+@pytest.mark.slow
 def test_a_large_file_needs_little_memory_even_with_a_broken_line_early() -> None:
     line = json.dumps({"session_id": "x", "turns": [{"prompt": "p" * 900, "response": "r"}]})
 

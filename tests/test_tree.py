@@ -84,6 +84,7 @@ def test_a_path_without_a_prompt_is_refused() -> None:
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=12), min_size=1, max_size=10)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(sequences, st.sampled_from([None, 5, 20]), st.booleans())
 def test_every_path_reads_back_from_the_forest_as_it_went_in(

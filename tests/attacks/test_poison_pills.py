@@ -311,6 +311,7 @@ SIGNS += [
 TEXTS = st.one_of(st.text(st.characters(), max_size=60), st.lists(st.sampled_from(SIGNS), max_size=12).map("".join))
 
 
+@pytest.mark.slow
 @given(before=TEXTS, reply=TEXTS, said=TEXTS, role=st.sampled_from(["user", "tool", "assistant"]))
 def test_the_default_judge_reads_any_text_whatsoever(before: str, reply: str, said: str, role: str) -> None:
     turn = make_turn(before, completion=make_completion(reply))

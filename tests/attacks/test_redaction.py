@@ -260,6 +260,7 @@ def seconds(pattern: Pattern, text: str) -> float:
     return min(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.name)
 def test_eight_times_the_text_takes_no_more_than_twenty_times_as_long(pattern: Pattern) -> None:
     for unit in (*NASTY[pattern.name], "word 12 ", "a"):

@@ -28,6 +28,7 @@ def reason() -> str | None:
     return None
 
 
+pytestmark = pytest.mark.slow
 apart = pytest.mark.skipif(reason() is not None, reason=reason() or "")
 
 

@@ -100,7 +100,8 @@ class ApiClient:
         if agent:
             headers["user-agent"] = agent
         waits = httpx2.Timeout(timeout, connect=CONNECT_SECONDS)
-        self._client = httpx2.AsyncClient(headers=headers, timeout=waits, transport=transport)
+        verify = not self.url.startswith("http://")  # reading all certificates takes as long as ten requests
+        self._client = httpx2.AsyncClient(headers=headers, timeout=waits, transport=transport, verify=verify)
 
     async def __aenter__(self) -> Self:
         return self

@@ -68,7 +68,7 @@ async def ticking_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
     (-1.0, 1)
     """
     app = App(fake_config(root, *settings))
-    client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app.api), base_url="http://localhost")
+    client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app.api), base_url="http://localhost", verify=False)
     async with app.started(), client:
         with LedgerReader(ledger_path(app.config)) as ledger:
             yield RunningApp(app, client, ledger)
@@ -89,7 +89,7 @@ async def running_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
     app, stop = App(fake_config(root, "serve.port=0", "run.poll=0.01", *settings)), asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
-    async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1"), timeout=30) as client:
+    async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1"), timeout=30, verify=False) as client:
         with LedgerReader(ledger_path(app.config)) as ledger:
             try:
                 yield RunningApp(app, client, ledger)
