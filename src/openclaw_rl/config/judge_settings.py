@@ -1,0 +1,46 @@
+"""The settings of loop 3, which judges."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from openclaw_rl.config.values import Address, Location, Options, Section, Variable
+
+
+class LlmJudgeSection(Section):
+    """The llm judge: a model that votes on each turn."""
+
+    base_url: Address | None = Field(default=None, description="address of the llm judge, OpenAI-compatible, up to /v1")
+    model: str | None = Field(default=None, description="its model; 'policy': the policy's own base weights")
+    api_key_env: Variable | None = Field(default=None, description="environment variable that holds the endpoint's key")
+    votes: int = Field(default=3, ge=1, le=99, description="votes per turn")
+    threshold: float = Field(default=0.5, gt=0, le=1, description="share of the answers that the winning score needs")
+    quorum: int | None = Field(default=None, ge=1, le=99, description="answers a score needs; not set: more than half")
+    temperature: float = Field(default=0.6, ge=0, le=2, description="temperature of the votes")
+    max_tokens: int = Field(default=512, ge=16, le=32768, description="most tokens of one answer")
+    deadline: float = Field(default=60.0, gt=0, le=3600, description="seconds one vote may take")
+    retries: int = Field(default=3, ge=0, le=20, description="further tries after 429, 5xx or a timeout")
+    breaker_failures: int = Field(default=5, ge=1, le=1000, description="failures in a row that pause judging")
+    breaker_seconds: float = Field(default=60.0, gt=0, le=86_400, description="length of that pause")
+    daily_tokens: int | None = Field(default=None, ge=0, description="tokens it may use a day; not set: no limit")
+    history: int = Field(default=6, ge=0, le=1000, description="messages before the reply that it sees")
+    evidence_tokens: int = Field(default=3000, ge=64, description="its tokens that each piece of evidence is cut to")
+    prompts_dir: Location | None = Field(default=None, description="folder with prompts that replace the shipped ones")
+
+
+class JudgeSection(Section):
+    """Loop 3, outcomes to verdicts."""
+
+    kind: str = Field(
+        default="auto", min_length=1, description="who judges: auto (rules, then llm if one is set), rules, llm"
+    )
+    custom: str | None = Field(default=None, description="judge of your own in place of kind, a plugin")
+    workers: int = Field(default=4, ge=1, le=256, description="judge calls at once")
+    max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
+    hint_min: int = Field(default=11, ge=1, le=10_000, description="fewest characters of a hint")
+    hint_max: int = Field(default=600, ge=1, le=10_000, description="most characters of a hint")
+    trusted_envs: tuple[str, ...] = Field(
+        default=(), description="environments, by the NAME of their key, whose text may become a hint"
+    )
+    llm: LlmJudgeSection = Field(default_factory=LlmJudgeSection)
+    options: Options = Field(default_factory=dict, repr=False, description="free table handed to a custom judge")
