@@ -68,11 +68,13 @@ CASES = [
     ("environment", "train.rollout={mine}:rollout", "takes 1 positional arguments", "see openclaw_rl.ports.Rollout"),
     ("judge", "judge.kind=llm", "judge.kind is llm, but judge.llm has no base_url and model", "set judge.llm.base_url"),
     ("judge", "judge.custom={mine}:Deaf", "judge() takes 0 positional arguments, not 1", "see openclaw_rl.ports.Judge"),
-    ("judge", "judge.custom={mine}:score", "does not take (prompt, reply, next_state)", "see openclaw_rl.ports.Score"),
+    ("judge", "judge.custom={mine}:score", "takes neither (prompt, reply, next_state)", "see openclaw_rl.ports.Judge"),
     ("judge", "judge.custom={mine}:number", "is int, not a class or a function", "judge"),
     ("backends", "policy.generate={mine}:generate", "takes no argument 'version'", "see openclaw_rl.ports.Generate"),
-    ("backends", "train.loss.custom={mine}:loss", "takes 0 positional arguments", "see openclaw_rl.ports.Loss"),
+    ("backends", "train.loss.custom={mine}:loss", "it takes (), not (inputs)", "see openclaw_rl.ports.Loss"),
     ("backends", "train.loss.custom=nowhere.py:loss", "there is no file", "path/to/file.py:attribute"),
+    ("backends", "train.loss.custom={mine}", "has the wrong shape", "see openclaw_rl.ports.Loss"),
+    ("judge", "judge.custom={mine}", "takes neither (prompt, reply, next_state)", "see openclaw_rl.ports.Judge"),
     ("backends", "policy.backend=locl", "no policy called 'locl' (did you mean 'local'?)", "file.py:attribute"),
 ]
 

@@ -356,13 +356,42 @@ class Generate(Protocol):
 
 
 class Loss(Protocol):
-    """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.losses`."""
+    """Tensors in, a scalar and plain metrics out. The inputs are documented in `openclaw_rl.losses`.
+
+    One that names a second argument ``config`` is called with a dict beside them: the settings of the loss, and
+    whatever the table ``train.loss.config`` holds. `ComputeLoss` is the other contract.
+    """
 
     def __call__(self, inputs: Any, /) -> tuple[torch.Tensor, Mapping[str, float]]: ...
 
 
+class ComputeLoss(Protocol):
+    """A loss by the published contract: four tensors of one shape [1, N] and a dict in, a scalar out.
+
+    `openclaw_rl.losses.published` says what each holds.
+    """
+
+    def __call__(
+        self,
+        policy_logits: torch.Tensor,
+        reference_logits: torch.Tensor,
+        rewards: torch.Tensor,
+        advantages: torch.Tensor,
+        config: dict[str, Any],
+    ) -> torch.Tensor: ...
+
+
 Score: TypeAlias = Callable[[Prompt, str, Sequence[Message]], "float | Awaitable[float | None] | None"]
 """A judge in one function: ``(prompt, reply, next_state) -> score``, sync or async; None abstains."""
+
+
+class RewardModel(Protocol):
+    """What a published ``get_reward_model(config)`` gives: the probability, 0 .. 1, that a reply was good.
+
+    ``score`` may be async; a plain one is called from worker threads, several at once. It takes plain text.
+    """
+
+    def score(self, prompt: str, response: str, next_state: str) -> float | Awaitable[float]: ...
 
 
 @runtime_checkable

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
-from openclaw_rl.errors import ConfigError, OpenClawError, PluginError
+from openclaw_rl.errors import ConfigError, OpenClawError
 
 SettingsCheck = Callable[[Config], None]
 """raises OpenClawError for what cannot work"""
@@ -40,7 +39,7 @@ def judge(config: Config) -> None:
     """A judge that is there, and that can be reached."""
     settings = config.judge
     if settings.custom:
-        _custom_judge(settings.custom)
+        plugins.check("judge", settings.custom)
         return
     plugins.check("judge", settings.kind)
     if settings.kind == "llm" and settings.llm.model != "policy" and not (settings.llm.base_url and settings.llm.model):
@@ -49,28 +48,6 @@ def judge(config: Config) -> None:
             f"judge.kind is llm, but judge.llm has no {missing}",
             remedy="set judge.llm.base_url and judge.llm.model, or judge.kind = 'rules'",
         )
-
-
-def _custom_judge(name: str) -> None:
-    """A class must have a judge's shape; a plain function must take what there is to judge by."""
-    thing = plugins.resolve("judge", name)
-    if inspect.isclass(thing):
-        plugins.check("judge", name)
-    elif not hasattr(thing, "judge") and not _takes(thing, 3):
-        raise PluginError(
-            f"judge {name!r} has the wrong shape: it does not take (prompt, reply, next_state)",
-            remedy="see openclaw_rl.ports.Score",
-        )
-
-
-def _takes(function: Callable[..., object], count: int) -> bool:
-    try:
-        inspect.signature(function).bind(*range(count))
-    except TypeError:
-        return False
-    except ValueError:  # some built-in callables do not tell
-        return True
-    return True
 
 
 OF_LOOP: Final[Mapping[str, Sequence[SettingsCheck]]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from openclaw_rl.config.values import Address, Location, Options, Section, Variable
+from openclaw_rl.config.values import Address, Location, Options, Plugin, Section, Variable
 
 
 class LlmJudgeSection(Section):
@@ -31,10 +31,10 @@ class LlmJudgeSection(Section):
 class JudgeSection(Section):
     """Loop 3, outcomes to verdicts."""
 
-    kind: str = Field(
+    kind: Plugin = Field(
         default="auto", min_length=1, description="who judges: auto (rules, then llm if one is set), rules, llm"
     )
-    custom: str | None = Field(default=None, description="judge of your own in place of kind, a plugin")
+    custom: Plugin | None = Field(default=None, description="judge of your own in place of kind, a plugin")
     workers: int = Field(default=4, ge=1, le=256, description="judge calls at once")
     max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
     hint_min: int = Field(default=11, ge=1, le=10_000, description="fewest characters of a hint")

@@ -18,7 +18,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from openclaw_rl.config.judge_settings import JudgeSection
 from openclaw_rl.config.train_settings import GateSection, MonitorSection, TrainSection
-from openclaw_rl.config.values import Address, Device, Location, Options, Section, Share
+from openclaw_rl.config.values import Address, Device, Location, Options, Plugin, Section, Share
 
 EvalTask = Literal["conversation", "coding", "tool-use"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -107,7 +107,7 @@ class SamplingSection(Section):
 class PolicySection(Section):
     """The policy: the weights that answer and what runs them."""
 
-    backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
+    backend: Plugin = Field(default="local", min_length=1, description="local, fake or a plugin")
     model: str = Field(
         default="embedded",
         min_length=1,
@@ -126,7 +126,7 @@ class PolicySection(Section):
     cache_tokens: int | None = Field(
         default=None, ge=256, description="tokens the KV cache holds; not set: by free memory"
     )
-    generate: str | None = Field(default=None, description="custom generate function, a plugin")
+    generate: Plugin | None = Field(default=None, description="custom generate function, a plugin")
     sampling: SamplingSection = Field(default_factory=SamplingSection)
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the backend")
 
@@ -153,7 +153,7 @@ class EvalSection(Section):
 class EnvSection(Section):
     """Environments: clients whose reply is the next state."""
 
-    type: str | None = Field(default=None, description="the environment of the episodes, a plugin")
+    type: Plugin | None = Field(default=None, description="the environment of the episodes, a plugin")
     max_steps: int = Field(default=20, ge=1, le=100_000, description="most replies in one episode")
     parallel: int = Field(default=4, ge=1, le=4096, description="episodes at once")
     max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")

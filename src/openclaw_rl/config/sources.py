@@ -25,6 +25,7 @@ from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SECTIONS, SETTI
 from openclaw_rl.config.renamed import refusal
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import Resolved, brief, get, literal
+from openclaw_rl.config.values import plugin_file
 from openclaw_rl.errors import ConfigError
 
 DEFAULT_FILE: Final = Path("openclaw-rl.toml")
@@ -122,9 +123,9 @@ class _Draft:
             self.take(f"{path}.{name}" if path else name, value, source)
 
     def _take_setting(self, setting: Setting, raw: Any, source: str, *, text: bool) -> None:
-        if self.folder is not None and setting.holds_paths:
+        if self.folder is not None:
             for each in raw if isinstance(raw, list) else [raw]:
-                self._refuse_ambiguous(setting, each, self.folder, source)
+                self._refuse_ambiguous(setting, each if setting.holds_paths else plugin_file(each), self.folder, source)
         value = self.check(setting, _typed(setting, raw) if text else raw, source)
         if setting.kind == "table" and value is not None:
             self.given |= {f"{setting.path}.{name}": _Given(each, source) for name, each in value.items()}

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from openclaw_rl.config.values import Device, Location, Options, Section, Sharing
+from openclaw_rl.config.values import Device, Location, Options, Plugin, Section, Sharing
 
 Method = Literal["topk", "binary", "opd", "distill", "combine"]
 Advantage = Literal["baseline", "raw", "group"]
@@ -22,7 +22,7 @@ FULL_LR: Final = ADAPTER_LR / 10
 class LossSection(Section):
     """The loss: what a sample's score and hints pull at."""
 
-    custom: str | None = Field(default=None, description="custom loss in place of train.method, a plugin")
+    custom: Plugin | None = Field(default=None, description="custom loss in place of train.method, a plugin")
     w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the policy-gradient term; 0: OPD only")
     w_opd: float = Field(default=1.0, ge=0, le=1000, description="weight of distillation; 0: GRPO only")
     k: int = Field(default=4, ge=1, le=4096, description="vocabulary entries compared at each token")
@@ -113,7 +113,7 @@ class AlarmsSection(Section):
 class TrainSection(Section):
     """Loop 4, verdicts to versions."""
 
-    backend: str = Field(default="local", min_length=1, description="local, fake or a plugin")
+    backend: Plugin = Field(default="local", min_length=1, description="local, fake or a plugin")
     method: Method = Field(
         default="topk",
         description="how a turn trains: topk, or scores (binary), hints (opd, distill) or both (combine)",
@@ -122,7 +122,7 @@ class TrainSection(Section):
     max_wait: float = Field(default=600.0, ge=0, le=604_800, description="seconds until a smaller batch is trained")
     idle_wait: float = Field(default=60.0, ge=0, le=604_800, description="seconds without requests until it is")
     num_rollouts_per_prompt: int = Field(default=1, ge=1, le=1024, description="episodes of each environment task")
-    rollout: str | None = Field(default=None, description="custom rollout function, a plugin")
+    rollout: Plugin | None = Field(default=None, description="custom rollout function, a plugin")
     data: tuple[Location, ...] = Field(default=(), description="files of conversations for 'train', which then ends")
     max_lag: int = Field(default=4, ge=0, le=10_000, description="versions a sample may be behind")
     train_truncated: bool = Field(default=False, description="also train replies cut off by their token limit")

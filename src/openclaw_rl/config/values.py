@@ -19,6 +19,18 @@ def _location(path: Path) -> Path:
         raise ValueError(f"must be a path that can be read: {error}") from error
 
 
+def plugin_file(name: Any) -> str | None:
+    """The file in the address of a plugin, ``file.py`` or ``file.py:attribute``; None for anything else."""
+    found = re.fullmatch(r"(.*\.py)(:\w*)?", name) if isinstance(name, str) else None
+    return found[1] if found else None
+
+
+def _plugin(name: str) -> str:
+    """Its file made absolute, for the same reason; any other address as it stands."""
+    file = plugin_file(name)
+    return name if file is None else f"{_location(Path(file))}{name.removeprefix(file)}"
+
+
 def _address(url: str) -> str:
     if not re.fullmatch(r"https?://[^\s/@]+(/[^\s@]*)?", url):
         raise ValueError("must be an http:// or https:// address without a user name or password in it")
@@ -48,6 +60,7 @@ def _sharing(share: str) -> str:
 
 
 Location = Annotated[Path, AfterValidator(_location)]
+Plugin = Annotated[str, AfterValidator(_plugin)]
 Address = Annotated[str, AfterValidator(_address)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Device = Annotated[str, AfterValidator(_device)]

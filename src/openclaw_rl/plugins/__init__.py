@@ -1,0 +1,182 @@
+"""Plugins: a built-in name, an entry point, ``module:attribute``, ``file.py:attribute`` and a bare file resolve alike.
+
+    policy, trainer, judge, env     something to build: a class, or a function that returns one, called by keyword
+    rollout, generate, loss         a function, used as it is
+
+    kinds    the kinds, the port of each, and the names that a bare file is looked through for
+    shapes   whether a plugin can be called, and which of the known contracts it keeps
+    files    from an address to what lies there
+
+A plugin is given those of the offered keyword arguments that it names, so it takes only what it needs.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.errors import PluginError
+from openclaw_rl.plugins.files import find, load
+from openclaw_rl.plugins.kinds import BUILT, KINDS, PORTS, PUBLISHED, Kind
+from openclaw_rl.plugins.shapes import (
+    JudgeContract,
+    LossContract,
+    early_faults,
+    faults,
+    judge_contract,
+    loss_contract,
+    reward_model_faults,
+)
+
+BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
+    "policy": {
+        "local": "openclaw_rl.backends.local.engine.policy:local_policy",
+        "fake": "openclaw_rl.backends.fake:FakePolicy",
+    },
+    "trainer": {
+        "local": "openclaw_rl.backends.local.training.trainer:local_trainer",
+        "fake": "openclaw_rl.backends.fake:FakeTrainer",
+    },
+    "judge": {
+        "auto": "openclaw_rl.judge.auto:AutoJudge",
+        "rules": "openclaw_rl.judge.rules:RulesJudge",
+        "llm": "openclaw_rl.judge.llm:LlmJudge",
+    },
+    "env": {},
+    "rollout": {
+        "episode": "openclaw_rl.envs.episodes:run_episode",
+        "play": "openclaw_rl.envs.episodes:run_episode",  # its former name
+    },
+    "generate": {},
+    "loss": {},
+}
+
+__all__ = [
+    "BUILT",
+    "BUILT_IN",
+    "KINDS",
+    "PORTS",
+    "PUBLISHED",
+    "JudgeContract",
+    "Kind",
+    "Listed",
+    "LossContract",
+    "address",
+    "build",
+    "check",
+    "judge_contract",
+    "listed",
+    "load",
+    "loss_contract",
+    "refuse_wrong_shape",
+    "resolve",
+    "reward_model_faults",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One line of `openclaw-rl plugins`."""
+
+    kind: Kind
+    name: str
+    target: str
+    origin: str
+
+
+def listed() -> list[Listed]:
+    """Every plugin that has a name, kind by kind."""
+    found = []
+    for kind in KINDS:
+        found += [Listed(kind=kind, name=n, target=t, origin="built-in") for n, t in BUILT_IN[kind].items()]
+        found += [
+            Listed(kind=kind, name=point.name, target=point.value, origin=f"package {_owner(point)}")
+            for point in _entry_points(kind)
+        ]
+    return found
+
+
+def address(kind: Kind, name: str) -> str:
+    """The ``module:attribute`` or ``file.py:attribute`` behind a name; raises PluginError with what is known."""
+    target = BUILT_IN[kind].get(name)
+    if target is None and name.endswith(".py"):
+        target = find(kind, name)
+    if target is None and ":" in name:
+        target = name
+    if target is None:
+        target = next((point.value for point in _entry_points(kind) if point.name == name), None)
+    if target is None:
+        raise PluginError(_unknown(kind, name))
+    return target
+
+
+def resolve(kind: Kind, name: str) -> Any:
+    """The class or function behind a name; raises PluginError with what is known, or what is wrong with it."""
+    target = address(kind, name)
+    thing = load(kind, target)
+    if kind not in BUILT:
+        refuse_wrong_shape(kind, target, thing)
+    elif not callable(thing):
+        raise PluginError(f"{kind} {target!r} is {type(thing).__name__}, not a class or a function that builds one")
+    return thing
+
+
+def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Build the plugin from the offered arguments it names and all of ``options``; refuse it if its shape is wrong."""
+    factory = resolve(kind, name)
+    accepted = inspect.signature(factory).parameters
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in accepted.values())
+    for option in options:
+        if option not in accepted and not takes_all:
+            near = difflib.get_close_matches(option, accepted, n=1)
+            hint = f", did you mean {near[0]!r}?" if near else ""
+            raise PluginError(f"{kind} {name!r} takes no option {option!r}{hint}; it takes {', '.join(accepted)}")
+    given = {key: value for key, value in offered.items() if takes_all or key in accepted} | {**options}
+    try:
+        thing = factory(**given)
+    except TypeError as error:
+        raise PluginError(f"{kind} {name!r} could not be built: {error}") from error
+    refuse_wrong_shape(kind, name, thing)
+    return thing
+
+
+def check(kind: Kind, name: str) -> None:
+    """Raise PluginError for what is wrong with a plugin, as far as it shows before it is built."""
+    _refuse(kind, name, early_faults(kind, resolve(kind, name)))
+
+
+def refuse_wrong_shape(kind: Kind, name: str, thing: Any) -> None:
+    """Raise PluginError naming every part that the port asks for and this thing, or function, lacks."""
+    _refuse(kind, name, faults(kind, thing))
+
+
+def _refuse(kind: Kind, name: str, found: Sequence[str]) -> None:
+    if found:
+        raise PluginError(
+            f"{kind} {name!r} has the wrong shape: {'; '.join(found)}",
+            remedy=f"see openclaw_rl.ports.{PORTS[kind].__name__}",
+        )
+
+
+def _entry_points(kind: Kind) -> metadata.EntryPoints:
+    return metadata.entry_points(group=f"openclaw_rl.{kind}")
+
+
+def _owner(point: metadata.EntryPoint) -> str:
+    return point.dist.name if point.dist else "unknown"
+
+
+def _unknown(kind: Kind, name: str) -> str:
+    if Path(name).expanduser().is_dir():
+        inside = ", ".join(sorted(file.name for file in Path(name).expanduser().glob("*.py"))) or "none"
+        return f"{kind} {name!r} is a folder: name the file in it; Python files there: {inside}"
+    known = sorted({*BUILT_IN[kind], *(point.name for point in _entry_points(kind))})
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    ways = ", ".join([*known, "or give 'module:attribute', 'file.py:attribute' or 'file.py'"])
+    return f"no {kind} called {name!r}{hint}; known: {ways}"

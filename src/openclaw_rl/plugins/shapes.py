@@ -1,0 +1,150 @@
+"""Whether a plugin has a shape that this program can call, and which of the known ones it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import MethodType
+from typing import Any, Literal
+
+from openclaw_rl import ports
+from openclaw_rl.plugins.kinds import BUILT, PORTS, Kind
+
+LossContract = Literal["inputs", "inputs and config", "published"]
+JudgeContract = Literal["judge", "score", "reward model"]
+_LOSS = "(inputs), (inputs, config) or (policy_logits, reference_logits, rewards, advantages, config)"
+_JUDGE = "(prompt, reply, next_state), as a scoring function does, nor (config), as get_reward_model does"
+
+
+def faults(kind: Kind, thing: Any) -> list[str]:
+    """What a thing that is used as it is, or was built, lacks of its port."""
+    if kind == "loss":
+        return _loss_faults(thing)
+    return _port_faults(thing, _members(PORTS[kind]))
+
+
+def early_faults(kind: Kind, thing: Any) -> list[str]:
+    """What shows before it is built: the methods of a class, the arguments of a function."""
+    if kind not in BUILT:
+        return faults(kind, thing)
+    if not callable(thing):
+        return [f"it is {type(thing).__name__}, not a class or a function that builds one"]
+    if inspect.isclass(thing):
+        methods = {name: expected for name, expected in _members(PORTS[kind]).items() if expected is not None}
+        return _port_faults(thing, methods)
+    return [] if kind != "judge" or judge_contract(thing) is not None else [f"it takes neither {_JUDGE}"]
+
+
+def loss_contract(loss: Any) -> LossContract | None:
+    """How a loss wants to be called, None where none of the known ways fits."""
+    if not callable(loss):
+        return None
+    if takes(loss, 1):
+        return "inputs"
+    if list(_parameters(loss) or ())[1:2] == ["config"] and takes(loss, 2):
+        return "inputs and config"
+    return "published" if takes(loss, 5) else None
+
+
+def judge_contract(thing: Any) -> JudgeContract | None:
+    """What a custom judge is: one, a function that scores, or one that gives a reward model; None: nothing known."""
+    if hasattr(thing, "judge") or inspect.isclass(thing):
+        return "judge"
+    if not callable(thing):
+        return None
+    return "score" if takes(thing, 3) else "reward model" if takes(thing, 1) else None
+
+
+def reward_model_faults(model: Any) -> list[str]:
+    """What ``get_reward_model`` gave lacks."""
+    return _port_faults(model, _members(ports.RewardModel))
+
+
+def takes(function: Callable[..., object], count: int) -> bool:
+    """Whether it can be called with so many positional arguments and nothing else."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # some built-in callables do not tell
+        return True
+    return True
+
+
+def _parameters(function: Callable[..., object]) -> Mapping[str, inspect.Parameter] | None:
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):  # some built-in callables do not tell
+        return None
+
+
+def _loss_faults(loss: Any) -> list[str]:
+    if not callable(loss):
+        return ["it is not callable"]
+    if loss_contract(loss) is not None:
+        return []
+    return [f"it takes ({', '.join(_parameters(loss) or ())}), not {_LOSS}"]
+
+
+def _port_faults(thing: Any, members: Mapping[str, Callable[..., Any] | None]) -> list[str]:
+    found = []
+    for member, expected in members.items():
+        called = member == "__call__"
+        label = "it" if called else f"{member}()"
+        if not (callable(thing) if called else hasattr(thing, member)):
+            found.append("it is not callable" if called else f"it has no {member!r}")
+        elif expected is not None:
+            mine = thing if called else _bound(thing, member)
+            found += [f"{label} {fault}" for fault in _signature_faults(mine, expected)]
+    return found
+
+
+def _bound(thing: Any, member: str) -> Any:
+    """A method as its caller sees it, also where ``thing`` is a class whose instance is not built yet."""
+    if inspect.isclass(thing) and inspect.isfunction(method := inspect.getattr_static(thing, member)):
+        return MethodType(method, thing)
+    return getattr(thing, member)
+
+
+def _members(port: type) -> dict[str, Callable[..., Any] | None]:
+    """What a port asks for: plain attributes map to None, methods to themselves."""
+    wanted: dict[str, Callable[..., Any] | None] = dict.fromkeys(port.__annotations__)
+    for name, value in vars(port).items():
+        if inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
+            wanted[name] = value
+        elif isinstance(value, property):
+            wanted[name] = None
+    return wanted
+
+
+def _signature_faults(found: Any, expected: Callable[..., Any]) -> list[str]:
+    if not callable(found):
+        return ["is not callable"]
+    has = _parameters(found)
+    if has is None:
+        return []
+    wants = [p for p in inspect.signature(expected).parameters.values() if p.name != "self"]
+    return [*_missing(has, wants), *_unwanted(has, wants)]
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _missing(has: Mapping[str, inspect.Parameter], wants: list[inspect.Parameter]) -> list[str]:
+    """Arguments that it would be given and does not take."""
+    kinds = {p.kind for p in has.values()}
+    named = [p.name for p in wants if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in has]
+    found = [] if inspect.Parameter.VAR_KEYWORD in kinds else [f"takes no argument {name!r}" for name in named]
+    count, needs = sum(p.kind in _POSITIONAL for p in has.values()), sum(p.kind in _POSITIONAL for p in wants)
+    if count < needs and inspect.Parameter.VAR_POSITIONAL not in kinds:
+        found.append(f"takes {count} positional arguments, not {needs}")
+    return found
+
+
+def _unwanted(has: Mapping[str, inspect.Parameter], wants: list[inspect.Parameter]) -> list[str]:
+    """Arguments that it cannot do without and is not given."""
+    given = {p.name for p in wants if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    room = sum(p.kind in _POSITIONAL for p in wants)
+    placed = [p for p in has.values() if p.kind in _POSITIONAL and p.name not in given][room:]
+    named = [p for p in has.values() if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in given]
+    return [f"needs {p.name!r}, which it is not given" for p in (*placed, *named) if p.default is p.empty]
