@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 from openclaw_rl.types import (
     Completion,
     Feedback,
+    Kind,
     Logprobs,
     Message,
     Outcome,
@@ -289,6 +290,26 @@ class Judge(Protocol):
     name: str
 
     async def judge(self, case: Case) -> Verdict: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a request stands: main or side, and the main turn whose reply it directly follows, None without one."""
+
+    kind: Kind
+    before: str | None
+
+
+class ConversationReader(Protocol):
+    """What can be told of a conversation by its text alone."""
+
+    def words(self, text: str) -> str:
+        """A user's text without the envelopes that clients put around it."""
+        ...
+
+    def place(self, request: Turn, known: Sequence[Turn]) -> Placement:
+        """Where ``request`` stands among turns that are known, oldest first; its own reply does not count."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

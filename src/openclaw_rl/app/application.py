@@ -26,6 +26,7 @@ from openclaw_rl.app.checks import refuse_unworkable
 from openclaw_rl.app.factories import (
     build_generation,
     build_limits,
+    build_outright,
     build_people,
     build_policy,
     build_recording,
@@ -219,6 +220,7 @@ class App:
             limits=build_limits(self.config),
             generation=build_generation(self.config, self.policy, when_ready(self.ready, self._generate())),
             recording=build_recording(self.config),
+            outright=build_outright(self.config),
             health=self._health,
         )
 

@@ -14,7 +14,7 @@ from openclaw_rl.types import Sampling, environment_of
 
 if TYPE_CHECKING:
     from openclaw_rl.serve.limits import RequestLimits
-    from openclaw_rl.serve.rules import GenerationRules, RecordingRules
+    from openclaw_rl.serve.rules import GenerationRules, OutrightRules, RecordingRules
     from openclaw_rl.train.samples import SampleSettings
 
 _LEARNS_FROM: Final = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
@@ -146,6 +146,17 @@ def build_recording(config: Config) -> RecordingRules:
         redact=patterns if serve.redact else None,
         store_optouts=serve.store_optouts,
         optout_users=serve.no_train_users,
+    )
+
+
+def build_outright(config: Config) -> OutrightRules:
+    """What is said outright of a reply, and how conversations are read for it."""
+    from openclaw_rl.collect.lookup import ThreadLookup
+    from openclaw_rl.serve.rules import OutrightRules
+
+    judge = config.judge
+    return OutrightRules(
+        enabled=config.serve.outright, shortest=judge.hint_min, longest=judge.hint_max, reader=ThreadLookup()
     )
 
 

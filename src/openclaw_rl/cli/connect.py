@@ -82,10 +82,12 @@ def openclaw(
     if not writes:
         click.echo(connecting.to_json(settings))
         click.secho("merge this into openclaw.json, or run it again with --write", fg="yellow", err=True)
+        click.secho(connecting.OUTRIGHT, fg="yellow", err=True)
         return
     path = file or _openclaw_file()
     backup = connecting.write(path, settings)
     click.echo(f"{path} talks to {found.model} at {found.url}" + (f"; as it was: {backup}" if backup else ""))
+    click.secho(connecting.OUTRIGHT, fg="yellow", err=True)
 
 
 def _openclaw_file() -> Path:
@@ -107,6 +109,7 @@ def _simple(name: str, help_text: str) -> None:
         made = connecting.recipe(name, found, key_env=key_name)
         click.secho(f"# {made.where}:", fg="yellow", err=True)
         click.echo(made.text)
+        click.secho(f"# {connecting.OUTRIGHT}", fg="yellow", err=True)
 
 
 _simple("claude-code", "The environment for Claude Code.")

@@ -33,6 +33,13 @@ PATIENCE = 600
 """seconds a client waits: the server holds requests rather than refuse them"""
 
 
+OUTRIGHT = (
+    "rate a reply in the client itself: a message that is only /good, /bad, 👍 or 👎, or /fix TEXT (what would have"
+    " made it better). Where the client keeps / for its own commands, a thumb does it, or a space before the /"
+)
+"""what to tell whoever connects a client; `serve.outright` switches it"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerInfo:
     """A running server: its address up to /v1, the model it serves, the tokens of prompt and reply together."""

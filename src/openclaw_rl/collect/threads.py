@@ -38,6 +38,7 @@ from openclaw_rl.collect.normalise import (
     skeleton,
     without_envelope,
 )
+from openclaw_rl.ports import Placement
 from openclaw_rl.types import Ended, Message, Outcome, SessionEnd, Turn
 
 ENDINGS: Mapping[Ended, str] = {
@@ -146,6 +147,11 @@ class Threads:
             parent = parent if parent is not None and outcome.parent in (None, parent.turn) else None
         if parent is not None and _speaks(entry) and self._next_state(past, turn):
             parent.answered = True
+
+    def placement(self, seq: int, turn: Turn) -> Placement:
+        """Where a request stands; the turn is remembered from then on, so ask this of a memory that is thrown away."""
+        _, entry = self._place(seq, turn)
+        return Placement(kind=entry.kind, before=entry.parent.turn if entry.parent else None)
 
     def end(self, ending: SessionEnd) -> list[Outcome]:
         """A session was declared over: its turns up to then wait no longer."""

@@ -89,6 +89,9 @@ class ServeSection(Section):
     store_optouts: bool = Field(
         default=True, description="keep turns whose client switched training off; off: no trace"
     )
+    outright: bool = Field(
+        default=True, description="take /good, /bad, thumbs and /fix TEXT in any client as feedback on the reply before"
+    )
     cors_origins: tuple[str, ...] = Field(default=(), description="web origins that may call the API; empty: none")
     limits: ServeLimitsSection = Field(default_factory=ServeLimitsSection)
 

@@ -31,8 +31,9 @@ from openclaw_rl.serve.feedback import FeedbackHandler, SessionEndHandler
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.openapi import page_for
+from openclaw_rl.serve.outright import OutrightFeedback
 from openclaw_rl.serve.request import TurnLedger
-from openclaw_rl.serve.rules import AccessRules, GenerationRules, RecordingRules
+from openclaw_rl.serve.rules import AccessRules, GenerationRules, OutrightRules, RecordingRules
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.serve.wire.chat import ChatWire
@@ -52,6 +53,7 @@ def build_app(
     limits: RequestLimits,
     generation: GenerationRules,
     recording: RecordingRules,
+    outright: OutrightRules,
     health: Health,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
@@ -75,7 +77,7 @@ def build_app(
     )
     server = ServerState(answerer, access)
     app = Starlette(
-        routes=_routes(server, health),
+        routes=_routes(server, OutrightFeedback(server, outright), health),
         middleware=_cors(access.cors_origins),
         exception_handlers={HTTPException: _not_found},
         lifespan=_lifespan(answerer, writer, server.parser),
@@ -111,7 +113,7 @@ def _cors(origins: Collection[str]) -> list[Middleware]:
     ]
 
 
-def _routes(server: ServerState, health: Health) -> list[Route]:
+def _routes(server: ServerState, outright: OutrightFeedback, health: Health) -> list[Route]:
     info = InfoHandlers(server, health)
     defaults = server.answerer.generation.defaults
     chat, responses, messages = ChatWire(defaults), ResponsesWire(defaults), MessagesWire(defaults)
@@ -123,10 +125,12 @@ def _routes(server: ServerState, health: Health) -> list[Route]:
         return Route(path, ApiEndpoint(server, "look", handle, openai_error, guarded=guarded), methods=["GET"])
 
     return [
-        post("/v1/chat/completions", "chat", GenerateHandler(server, chat), chat.error),
-        post("/v1/responses", "responses", GenerateHandler(server, responses), responses.error),
-        post("/v1/messages", "messages", GenerateHandler(server, messages), messages.error),
-        post("/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages), messages.error),
+        post("/v1/chat/completions", "chat", GenerateHandler(server, chat, outright), chat.error),
+        post("/v1/responses", "responses", GenerateHandler(server, responses, outright), responses.error),
+        post("/v1/messages", "messages", GenerateHandler(server, messages, outright), messages.error),
+        post(
+            "/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages, outright), messages.error
+        ),
         post("/v1/feedback", "feedback", FeedbackHandler(server)),
         post("/v1/sessions/{id}/end", "session_end", SessionEndHandler(server)),
         get("/v1/models", info.models),

@@ -17,10 +17,19 @@ from openclaw_rl.errors import BackendDown, BackendGone, LedgerDown, RequestErro
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, api_error_of
 from openclaw_rl.serve.auth import Headers, headers_of
 from openclaw_rl.serve.body import parse_json
-from openclaw_rl.serve.request import Caller, GenerationRequest, ReplyFinished, ReplyStarted, Wire
+from openclaw_rl.serve.request import (
+    Caller,
+    GenerationRequest,
+    Outright,
+    ReplyFinished,
+    ReplyStarted,
+    Wire,
+    reply_events,
+)
 from openclaw_rl.serve.sse import CallerGone, HttpExchange
 from openclaw_rl.serve.state import ModelRoute, ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
+from openclaw_rl.serve.wire.responses import NO_TURN, turn_of
 from openclaw_rl.types import Json, new_id
 
 log = logging.getLogger(__name__)
@@ -140,9 +149,10 @@ async def read_body(
 class GenerateHandler:
     """Answers in one wire format, streamed or whole."""
 
-    def __init__(self, server: ServerState, wire: Wire) -> None:
+    def __init__(self, server: ServerState, wire: Wire, outright: Outright) -> None:
         self._server = server
         self._wire = wire
+        self._outright = outright
 
     async def __call__(self, admitted: AdmittedRequest) -> None:
         """A large body is read once it has a place; a small one at once, so that callers queue in their order."""
@@ -161,14 +171,31 @@ class GenerateHandler:
         if not request.model:
             request = replace(request, model=server.model_name)
         caller = await server.caller(admitted.headers, request, admitted.user, route)
-        request = await server.continue_from(request, admitted.user)
-        if request.stream:
+        request = self._outright.without(await server.continue_from(request, admitted.user))
+        if noted := await self._outright.note(request, caller):
+            await self._send_note(exchange, request, noted)
+        elif request.stream:
             await exchange.run_while_connected(self._stream(exchange, request, caller, route, place), keep_alive=True)
         else:
             answers = await exchange.run_while_connected(
                 self._whole(exchange, request, caller, route, place), keep_alive=False
             )
             await exchange.reply_json(200, self._wire.plain(request, answers))
+
+    async def _send_note(self, exchange: HttpExchange, request: GenerationRequest, noted: ReplyFinished) -> None:
+        """The gateway's own answer, the same for every reply that was asked for."""
+        turn = noted.turn
+        if (about := turn_of(turn.id)) != NO_TURN:
+            exchange.headers["x-openclaw-rl-turn"] = about
+        exchange.headers[_VERSION] = str(turn.completion.version)
+        if not request.stream:
+            await exchange.reply_json(200, self._wire.plain(request, [noted] * request.n))
+            return
+        render = self._wire.stream(request, turn=turn.id, created=turn.at)
+        for choice in range(request.n):
+            for event in reply_events(noted):
+                await exchange.write(render.event(choice, event))
+        await exchange.close(render.close())
 
     async def _whole(
         self, exchange: HttpExchange, request: GenerationRequest, caller: Caller, route: ModelRoute, place: Place
@@ -232,14 +259,16 @@ def _head(exchange: HttpExchange, began: ReplyStarted) -> None:
 class CountTokensHandler:
     """Counts the tokens of a prompt without answering it."""
 
-    def __init__(self, server: ServerState, wire: Wire) -> None:
+    def __init__(self, server: ServerState, wire: Wire, outright: Outright) -> None:
         self._server = server
         self._wire = wire
+        self._outright = outright
 
     async def __call__(self, admitted: AdmittedRequest) -> None:
         server = self._server
         async with server.queue(admitted.user):
             request = await read_body(server, admitted.exchange, lambda body: self._wire.parse(body, server.limits))
             server.route(request.model)
+            request = self._outright.without(request)
             tokens = await server.answerer.retry_while_down(lambda: server.policy.encode(request.prompt))
         await admitted.exchange.reply_json(200, {"input_tokens": len(tokens)})

@@ -58,17 +58,24 @@ class FeedbackHandler:
         self._server = server
 
     async def __call__(self, admitted: AdmittedRequest) -> None:
-        limits, answerer = self._server.limits, self._server.answerer
+        limits = self._server.limits
         given = await read_body(
             self._server, admitted.exchange, lambda body: parse(FeedbackRequest, body, limits), limit=_LARGEST
         )
         turn = await self._server.turn(given.named, admitted.user)
-        feedback = feedback_of(given, turn, at=answerer.clock())
-        redact = answerer.recording.redact
-        kept = await asyncio.to_thread(redact_feedback, feedback, redact) if redact else feedback
-        await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(kept)))
+        kept = await keep_feedback(self._server, given, turn)
         taken = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}
         await admitted.exchange.reply_json(200, taken)
+
+
+async def keep_feedback(server: ServerState, given: FeedbackRequest, turn: Turn) -> Feedback:
+    """Write what a request reports about a turn; what was written, durable when this returns."""
+    answerer = server.answerer
+    feedback = feedback_of(given, turn, at=answerer.clock())
+    redact = answerer.recording.redact
+    kept = await asyncio.to_thread(redact_feedback, feedback, redact) if redact else feedback
+    await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_feedback(kept)))
+    return kept
 
 
 def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-from openclaw_rl.formats.parts import Part
+from openclaw_rl.formats.parts import Part, Text
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.api_errors import ApiError
 from openclaw_rl.serve.limits import RequestLimits
@@ -29,6 +29,8 @@ class TurnLedger(Protocol):
     def add_optout(self, session: str, user: str) -> None: ...
 
     def opted_out(self, session: str, user: str) -> bool: ...
+
+    def latest_turns(self, user: str, *, session: str | None, limit: int) -> Sequence[Turn]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,23 @@ class ReplyFinished:
     stop: str | None = None
 
 
+class Outright(Protocol):
+    """Takes what a person says outright of a reply, in place of the policy."""
+
+    def without(self, request: GenerationRequest) -> GenerationRequest: ...
+
+    async def note(self, request: GenerationRequest, caller: Caller) -> ReplyFinished | None: ...
+
+
 Event: TypeAlias = ReplyStarted | ReplyDelta | ReplyFinished
+
+
+def reply_events(finished: ReplyFinished) -> Iterator[Event]:
+    """A text that is there at once as the events of a reply."""
+    completion = finished.turn.completion
+    yield ReplyStarted(finished.turn.id, completion.version, len(completion.prompt_tokens))
+    yield ReplyDelta((Text(completion.reply.content),))
+    yield finished
 
 
 class Renderer(Protocol):

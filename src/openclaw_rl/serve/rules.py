@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from openclaw_rl.formats.reply_parser import Reasoning
-from openclaw_rl.ports import Generate
+from openclaw_rl.ports import ConversationReader, Generate
 from openclaw_rl.serve.redact import Redact
 from openclaw_rl.types import Sampling
 
@@ -37,6 +37,16 @@ class GenerationRules:
     defaults: Sampling
     reasoning: Reasoning
     generate: Generate | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutrightRules:
+    """What is said outright of a reply: whether it is heard, and how long a text may be to be learned as a rule."""
+
+    enabled: bool
+    shortest: int
+    longest: int
+    reader: ConversationReader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.redact import REDACTED, redact_session
 from openclaw_rl.serve.request import Caller, Event, GenerationRequest
 from openclaw_rl.serve.rules import AccessRules
-from openclaw_rl.serve.wire.responses import continued_prompt, turn_of
+from openclaw_rl.serve.wire.responses import NO_TURN, continued_prompt, turn_of
 from openclaw_rl.types import Turn
 
 log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class ServerState:
 
     async def continue_from(self, request: GenerationRequest, user: str) -> GenerationRequest:
         """The request with the conversation of an earlier response before it, if it names one."""
-        if request.after is None:
+        if request.after is None or turn_of(request.after) == NO_TURN:
             return request
         turn = await self.turn(request.after, user)
         if REDACTED in turn.completion.flaws:

@@ -51,6 +51,13 @@ class TurnQueries(LedgerFile):
         rows = self.rows(f"SELECT t.seq, {TURN} FROM turns t WHERE t.seq > ? ORDER BY t.seq LIMIT ?", seq, limit)
         return [to_read_turn(row) for row in rows]
 
+    def latest_turns(self, user: str, *, session: str | None, limit: int) -> list[Turn]:
+        """A user's newest turns that can be read, of one declared session or of all, oldest first."""
+        where, names = ("t.user = ?", (user,)) if session is None else ("t.user = ? AND t.session = ?", (user, session))
+        rows = self.rows(f"SELECT t.seq, {TURN} FROM turns t WHERE {where} ORDER BY t.seq DESC LIMIT ?", *names, limit)
+        found = (to_read_turn(row).turn for row in reversed(rows))
+        return [turn for turn in found if isinstance(turn, Turn)]
+
     def outcome(self, turn: str) -> Outcome | None:
         """What came after a turn, None while it is open."""
         row = self.row(f"SELECT {OUTCOME} FROM outcomes o WHERE o.turn = ?", turn)

@@ -61,6 +61,10 @@ class MemoryLedger:
     def opted_out(self, session: str, user: str) -> bool:
         return (session, user) in self.optouts
 
+    def latest_turns(self, user: str, *, session: str | None, limit: int) -> list[Turn]:
+        of_user = [turn for turn in self.turns.values() if turn.user == user and session in (None, turn.session)]
+        return of_user[-limit:]
+
     @property
     def last(self) -> Turn:
         """The newest turn."""

@@ -15,7 +15,7 @@ import httpx2
 import uvicorn
 from starlette.applications import Starlette
 
-from openclaw_rl.app.factories import build_generation, build_limits, build_recording
+from openclaw_rl.app.factories import build_generation, build_limits, build_outright, build_recording
 from openclaw_rl.config import Config
 from openclaw_rl.serve import RequestLimits, build_app
 from openclaw_rl.serve.rules import AccessRules
@@ -77,14 +77,17 @@ def fake_api(
 ) -> Starlette:
     """The API with the settings' defaults, but without redaction.
 
-    ``options`` change fields of `AccessRules`, `GenerationRules` and `RecordingRules`.
+    ``options`` change fields of `AccessRules`, `GenerationRules`, `RecordingRules` and `OutrightRules`.
     """
     config = Config()
     access = AccessRules(keys={}, own_keys={}, cors_origins=())
-    rules: list[Any] = [access, build_generation(config, policy, None), replace(build_recording(config), redact=None)]
+    recording = replace(build_recording(config), redact=None)
+    rules: list[Any] = [access, build_generation(config, policy, None), recording, build_outright(config)]
     known = [{name: options.pop(name) for name in group.__slots__ if name in options} for group in rules]
     assert not options, f"no rule is called {', '.join(options)}"
-    access, generation, recording = (replace(group, **given) for group, given in zip(rules, known, strict=True))
+    access, generation, recording, outright = (
+        replace(group, **given) for group, given in zip(rules, known, strict=True)
+    )
     return build_app(
         policy=policy,
         ledger=ledger,
@@ -92,6 +95,7 @@ def fake_api(
         limits=limits or request_limits(),
         generation=generation,
         recording=recording,
+        outright=outright,
         health=health,
     )
 

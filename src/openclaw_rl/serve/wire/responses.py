@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from openclaw_rl.errors import RequestError
@@ -14,7 +15,7 @@ from openclaw_rl.serve.request import (
 )
 from openclaw_rl.serve.wire.responses_out import ResponsesStream, response_of
 from openclaw_rl.serve.wire.responses_request import parse
-from openclaw_rl.types import Json, Message, Prompt, Sampling
+from openclaw_rl.types import Json, Message, Prompt, Sampling, new_id
 
 
 class ResponsesWire:
@@ -51,10 +52,22 @@ def continued_prompt(prompt: Prompt, before: Prompt, reply: Message) -> Prompt:
     return Prompt(messages=messages, tools=prompt.tools, tool_choice=prompt.tool_choice, template=prompt.template)
 
 
+NO_TURN = "0" * 26
+"""in the id of an answer that is about no turn"""
+_ANSWER = re.compile(r"([0-9a-z]{26})n[0-9a-z]{26}")
+
+
+def answer_id(turn: str | None) -> str:
+    """An id for an answer of the gateway's own; `turn_of` leads from it to the turn that it is about."""
+    return f"{turn or NO_TURN}n{new_id()}"
+
+
 def turn_of(response_id: str) -> str:
-    """The turn behind a response id of any format."""
+    """The turn behind a response id of any format; of an answer of the gateway's own, the turn that it is about."""
     for prefix in ("resp_", "msg_", "chatcmpl-"):
         response_id = response_id.removeprefix(prefix)
+    if answer := _ANSWER.fullmatch(response_id):
+        return answer[1]
     if not response_id.isalnum() or len(response_id) > 64:
         raise RequestError("this is no id of a turn or response", field="turn", status=404)
     return response_id
