@@ -1,0 +1,77 @@
+"""The labelled lines of `data/voices`, and how they are held out: whole voices, never lines."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+KINDS = ("complaint", "rule", "fact", "neutral", "praise", "mixed")
+"""what a message can be, in the order of every table; the files call the last one praise_rule"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One labelled exchange: line ``index`` (from 0) of ``voice``. ``kind`` is one of KINDS."""
+
+    voice: str
+    index: int
+    language: str
+    request: str
+    reply: str
+    next: str
+    kind: str
+    hint: str | None
+    tags: tuple[str, ...]
+
+
+def read_voices(folder: Path) -> dict[str, list[Line]]:
+    """Every voice's lines, sorted by voice; raises ValueError naming the file and line that is wrong."""
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise ValueError(f"no voices in {folder}: it should hold one .jsonl file per voice")
+    return {file.stem: _voice(file) for file in files}
+
+
+def _voice(file: Path) -> list[Line]:
+    head, *rest = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines() if text.strip()]
+    return [_line(row, file=file, index=index, language=head["language"]) for index, row in enumerate(rest)]
+
+
+def _line(row: dict[str, object], *, file: Path, index: int, language: str) -> Line:
+    kind = "mixed" if row["kind"] == "praise_rule" else str(row["kind"])
+    hint = None if row["hint"] is None else str(row["hint"])
+    text = str(row["next"])
+    if kind not in KINDS or (hint is not None and hint not in text):
+        raise ValueError(f"{file}: exchange {index}: kind {kind!r}, hint {hint!r}: a known kind and a part of the text")
+    return Line(
+        voice=file.stem,
+        index=index,
+        language=language,
+        request=str(row["request"]),
+        reply=str(row["reply"]),
+        next=text,
+        kind=kind,
+        hint=hint,
+        tags=tuple(str(tag) for tag in row["tags"]),  # type: ignore[attr-defined]
+    )
+
+
+def dealt(voices: Mapping[str, Sequence[Line]], folds: int, *, seed: int) -> dict[str, int]:
+    """The fold of each voice: every language is spread over the folds as evenly as it goes."""
+    rng = random.Random(seed)
+    by_language: dict[str, list[str]] = {}
+    for voice, lines in voices.items():
+        by_language.setdefault(lines[0].language, []).append(voice)
+    order = [voice for _, names in sorted(by_language.items()) for voice in rng.sample(sorted(names), len(names))]
+    return {voice: place % folds for place, voice in enumerate(order)}
+
+
+def some_voices(voices: Mapping[str, Sequence[Line]], count: int, *, seed: int) -> list[str]:
+    """``count`` of the voices, the languages in turn."""
+    rank = dealt(voices, len(voices), seed=seed)
+    stride = max(1, len(rank) // max(1, count))
+    order = sorted(rank, key=lambda voice: (rank[voice] % stride, rank[voice]))
+    return order[:count]
