@@ -3,7 +3,7 @@
     ServeLedger   -> turns, feedback, endings      ImportLedger -> turns, records
     CollectLedger -> outcomes                      JudgeLedger  -> verdicts
     TrainLedger   -> steps, trained, versions, states, gate_decisions
-    drops are written by whoever decides them; requests by the person at the command line
+    drops and notes (NotesLedger) are written by whoever decides them; requests by the person at the command line
 
 Each of them reads as `LedgerReader` does. A loop's work list is "rows of the table before mine that have no row in
 mine, after my cursor": its cost does not grow with history, a crash costs nothing, and a run resumes by starting.
@@ -18,6 +18,7 @@ from openclaw_rl.store.collect import CollectLedger
 from openclaw_rl.store.file import WRITERS, LedgerWriter, Sync, Writer
 from openclaw_rl.store.imports import ImportLedger
 from openclaw_rl.store.judge import JudgeLedger
+from openclaw_rl.store.notes import NotesLedger
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import submit_request
 from openclaw_rl.store.results import LoopState, ScoredTurn
@@ -32,6 +33,7 @@ __all__ = [
     "LedgerReader",
     "LedgerWriter",
     "LoopState",
+    "NotesLedger",
     "ScoredTurn",
     "ServeLedger",
     "Sync",

@@ -92,17 +92,20 @@ class LedgerWriter(LedgerFile):
 
     def _open(self, migrations: Sequence[str]) -> sqlite3.Connection:
         assert self.writer is not None
-        with file_errors(self.path):
-            new = not self.path.exists()
-        if new:
-            create(self.path, migrations)
-        open_read_only(self.path, newest=len(migrations)).close()
+        self._create_or_check(migrations)
         self._writer_lock = WriterLock(self.path, self.writer)
         try:
             return self._migrated(migrations)
         except BaseException:
             self._writer_lock.release()
             raise
+
+    def _create_or_check(self, migrations: Sequence[str]) -> None:
+        with file_errors(self.path):
+            new = not self.path.exists()
+        if new:
+            create(self.path, migrations)
+        open_read_only(self.path, newest=len(migrations)).close()
 
     def _migrated(self, migrations: Sequence[str]) -> sqlite3.Connection:
         db = connect(self.path, mode="rw")
@@ -179,6 +182,14 @@ class LedgerWriter(LedgerFile):
         marks = ", ".join("?" * len(row))
         with self.writing() as db:
             db.execute(f"INSERT OR REPLACE INTO health ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+
+
+class SharedWriter(LedgerWriter):
+    """A writer of rows that any process may write; there may be several of it at once."""
+
+    def _open(self, migrations: Sequence[str]) -> sqlite3.Connection:
+        self._create_or_check(migrations)
+        return self._migrated(migrations)
 
 
 class DurableWriter(LedgerWriter):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from openclaw_rl.types import Outcome, SessionEnd, Source, Turn, UnreadableTurn, VersionState
+from openclaw_rl.types import Hint, Outcome, SessionEnd, Source, Turn, UnreadableTurn, VersionState
 
 LoopState = Literal["starting", "running", "failing", "stopped"]
 
@@ -71,6 +71,15 @@ class UserRules(NamedTuple):
 
     user: str
     rules: tuple[str, ...]
+
+
+class GivenHints(NamedTuple):
+    """The hints of one verdict with its place in the ledger, and the user of its turn."""
+
+    seq: int
+    turn: str
+    user: str
+    hints: tuple[Hint, ...]
 
 
 class StateChange(NamedTuple):

@@ -19,6 +19,7 @@ from openclaw_rl.types import (
     Feedback,
     ImportRecord,
     Outcome,
+    PromptNote,
     Turn,
     UnreadableTurn,
     Verdict,
@@ -38,7 +39,7 @@ TURN = _columns(
     "t",
     "turn",
     "id session user grp client declared done trainable at version finish scored"
-    " prompt reply prompt_tokens reply_tokens logprobs",
+    " prompt reply prompt_tokens reply_tokens logprobs note",
 )
 OUTCOME = _columns("o", "outcome", "turn session kind kind_reason confidence idx parent next_state ended evidence at")
 VERDICT = _columns("v", "verdict", "turn score source votes hints judge prompt_version seconds note at")
@@ -106,6 +107,7 @@ def turn_row(turn: Turn) -> dict[str, Any]:
         "prompt_tokens": codec.pack_tokens(done.prompt_tokens),
         "reply_tokens": codec.pack_tokens(done.reply_tokens),
         "logprobs": codec.pack_logprobs(done.logprobs),
+        "note": None if turn.noted is None else json.dumps(codec.plain(turn.noted), ensure_ascii=False),
     }
 
 
@@ -132,9 +134,17 @@ def to_turn(row: Row) -> Turn:
         done=bool(row["turn_done"]),
         trainable=bool(row["turn_trainable"]),
         at=row["turn_at"],
+        noted=_to_prompt_note(row["turn_note"]),
         prompt=codec.prompt(codec.unpack_json(row["turn_prompt"])),
         completion=completion,
     )
+
+
+def _to_prompt_note(text: str | None) -> PromptNote | None:
+    if text is None:
+        return None
+    written = json.loads(text)
+    return PromptNote(text=written["text"], notes=tuple(written["notes"]))
 
 
 def to_read_turn(row: Row) -> ReadTurn:

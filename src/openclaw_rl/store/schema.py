@@ -119,4 +119,21 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX gate_decisions_version ON gate_decisions (version, seq);
     ALTER TABLE verdicts RENAME COLUMN heard TO feedback_seen;
     """,
+    """
+    CREATE TABLE notes (
+        number INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
+        turn TEXT, at REAL NOT NULL);
+    CREATE INDEX notes_user ON notes (user, number);
+    CREATE INDEX notes_turn ON notes (turn) WHERE turn IS NOT NULL;
+    CREATE TABLE note_changes (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, note INTEGER NOT NULL, state TEXT NOT NULL, author TEXT NOT NULL,
+        reason TEXT NOT NULL, replaced_by INTEGER, at REAL NOT NULL);
+    CREATE INDEX note_changes_note ON note_changes (note, seq);
+    CREATE TABLE note_switches (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, enabled INTEGER NOT NULL, reason TEXT NOT NULL,
+        at REAL NOT NULL);
+    CREATE INDEX note_switches_user ON note_switches (user, seq);
+    ALTER TABLE turns ADD COLUMN note TEXT;
+    INSERT INTO cursors SELECT 'note verdicts', coalesce(max(seq), 0) FROM verdicts;
+    """,
 )

@@ -21,6 +21,7 @@ from openclaw_rl.types.messages import (
     canonical,
     texts,
 )
+from openclaw_rl.types.notes import PROMPTED, Note, NoteAuthor, NoteChange, NoteKind, NoteState, PromptNote
 from openclaw_rl.types.training import (
     Baseline,
     Command,
@@ -56,6 +57,7 @@ from openclaw_rl.types.validation import Logprobs, Tokens
 
 __all__ = [
     "ENVIRONMENT",
+    "PROMPTED",
     "Baseline",
     "Command",
     "Completion",
@@ -73,8 +75,14 @@ __all__ = [
     "Kind",
     "Logprobs",
     "Message",
+    "Note",
+    "NoteAuthor",
+    "NoteChange",
+    "NoteKind",
+    "NoteState",
     "Outcome",
     "Prompt",
+    "PromptNote",
     "Role",
     "Sample",
     "Sampling",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from openclaw_rl.types.messages import Completion, Json, Message, Prompt
+from openclaw_rl.types.notes import PromptNote
 from openclaw_rl.types.validation import need, need_finite, need_one_of
 
 Kind = Literal["main", "side"]
@@ -57,7 +58,8 @@ def new_id() -> str:
 class Turn:
     """One answered request. ``session``, ``declared`` and ``done`` are as the client declared them, else None or False.
 
-    ``group`` joins the rollouts of one task. ``trainable`` is False where the caller opted out.
+    ``group`` joins the rollouts of one task. ``trainable`` is False where the caller opted out. ``prompt`` is what the
+    client sent; ``noted`` is what was put into it before it went to the model, None where nothing was.
     """
 
     prompt: Prompt
@@ -70,6 +72,7 @@ class Turn:
     declared: Kind | None = None
     done: bool = False
     trainable: bool = True
+    noted: PromptNote | None = None
     at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:

@@ -1,0 +1,122 @@
+"""Standing notes in the ledger: the notes, each change of their state, and the switch of each user.
+
+Three loops and people change notes, each for a reason of its own: who judges makes them, who trains retires them, whose
+they are edits them. So any process may write these tables, as it may write a request; every write reads what it changes
+inside its own transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.store import codec
+from openclaw_rl.store.file import LedgerFile, SharedWriter
+from openclaw_rl.store.results import GivenHints
+from openclaw_rl.store.rows import Row, insert
+from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState
+
+T = TypeVar("T")
+
+_TAKEN = "note verdicts"  # the cursor of whoever makes notes of verdicts
+_NOTE = (
+    "n.number, n.user, n.kind, n.text, n.turn, n.at, c.state, c.replaced_by FROM notes n JOIN note_changes c"
+    " ON c.seq = (SELECT max(seq) FROM note_changes WHERE note = n.number)"
+)
+
+
+class NoteQueries(LedgerFile):
+    """What is known of standing notes."""
+
+    def note(self, number: int) -> Note:
+        """A note by its number, in its present state."""
+        row = self.row(f"SELECT {_NOTE} WHERE n.number = ?", number)
+        if row is None:
+            raise NotInLedger(f"there is no note {number}", remedy="'openclaw-rl notes' lists them")
+        return _to_note(row)
+
+    def notes(self, user: str | None = None) -> list[Note]:
+        """All notes of a user, or of everybody, whatever their state; oldest first."""
+        if user is None:
+            return [_to_note(row) for row in self.rows(f"SELECT {_NOTE} ORDER BY n.number")]
+        return [_to_note(row) for row in self.rows(f"SELECT {_NOTE} WHERE n.user = ? ORDER BY n.number", user)]
+
+    def notes_of_turn(self, turn: str) -> list[Note]:
+        """The notes that the verdict of a turn gave."""
+        return [_to_note(row) for row in self.rows(f"SELECT {_NOTE} WHERE n.turn = ? ORDER BY n.number", turn)]
+
+    def note_changes(self, number: int) -> list[NoteChange]:
+        """Each change of a note's state, oldest first."""
+        rows = self.rows(
+            "SELECT note, state, author AS by, reason, replaced_by, at FROM note_changes WHERE note = ? ORDER BY seq",
+            number,
+        )
+        return [NoteChange(**dict(row)) for row in rows]
+
+    def notes_enabled(self, user: str) -> bool:
+        """Whether a user's notes go into the user's prompts: so unless the user switched them off."""
+        row = self.row("SELECT enabled FROM note_switches WHERE user = ? ORDER BY seq DESC LIMIT 1", user)
+        return row is None or bool(row["enabled"])
+
+
+class NotesLedger(SharedWriter, NoteQueries):
+    """The ledger as notes are written to it, by any process."""
+
+    def atomically(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns; all that it reads and writes of notes is of one moment."""
+        with self.writing():
+            return work()
+
+    def insert_note(
+        self, *, user: str, kind: NoteKind, text: str, turn: str | None, by: NoteAuthor, reason: str
+    ) -> int:
+        """Write a note that is in force; its number. To be called inside `atomically`."""
+        now = time.time()
+        row = {"user": user, "kind": kind, "text": text, "turn": turn, "at": now}
+        number = insert(self.db, "notes", row)
+        self.insert_change(number, "in force", by=by, reason=reason)
+        return number
+
+    def insert_change(
+        self, number: int, state: NoteState, *, by: NoteAuthor, reason: str, replaced_by: int | None = None
+    ) -> None:
+        """Write a change of a note's state. To be called inside `atomically`."""
+        row = {"note": number, "state": state, "author": by, "reason": reason, "replaced_by": replaced_by}
+        insert(self.db, "note_changes", row | {"at": time.time()})
+
+    def insert_switch(self, user: str, enabled: bool, reason: str) -> None:
+        """Write that a user's notes are put into prompts or not. To be called inside `atomically`."""
+        insert(self.db, "note_switches", {"user": user, "enabled": enabled, "reason": reason, "at": time.time()})
+
+    def new_hints(self, limit: int) -> list[GivenHints]:
+        """The hints of verdicts that no note was made of yet, oldest first.
+
+        Only those of main turns that may be trained on count: who keeps a turn out of training has nothing made of
+        it, and a record that was imported is of other conversations.
+        """
+        rows = self.rows(
+            "SELECT v.seq, v.turn, t.user, v.hints, t.trainable AND coalesce(o.kind = 'main', 0)"
+            " AND NOT EXISTS (SELECT 1 FROM records r WHERE r.turn = v.turn) AS counts"
+            " FROM verdicts v JOIN turns t ON t.id = v.turn LEFT JOIN outcomes o ON o.turn = v.turn"
+            " WHERE v.seq > ? ORDER BY v.seq LIMIT ?",
+            self.cursor(_TAKEN),
+            limit,
+        )
+        return [_to_hints(row) for row in rows]
+
+    def took_hints(self, seq: int) -> None:
+        """Notes were made of all verdicts up to ``seq``. To be called inside `atomically`."""
+        self.low[_TAKEN] = seq
+        self.save_cursors(self.db)
+
+
+def _to_note(row: Row) -> Note:
+    return Note(**dict(row))
+
+
+def _to_hints(row: Row) -> GivenHints:
+    hints = codec.hints(json.loads(row["hints"])) if row["counts"] else ()
+    return GivenHints(seq=row["seq"], turn=row["turn"], user=row["user"], hints=hints)

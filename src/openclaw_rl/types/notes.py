@@ -1,0 +1,70 @@
+"""Standing notes: what a user has asked for, put into the prompt until the weights do it by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from openclaw_rl.types.validation import need, need_finite, need_one_of
+
+NoteKind = Literal["rule", "fact"]
+NoteState = Literal["in force", "learning", "learned", "replaced", "off", "removed"]
+NoteAuthor = Literal["judge", "user", "trainer"]
+
+PROMPTED: frozenset[NoteState] = frozenset({"in force", "learning"})
+"""the states in which a note is in its user's prompts"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """A standing hint of one user, in its present state.
+
+    ``turn`` is the turn whose verdict gave it, None where the user wrote it as a note. ``state`` is:
+    in force (in the prompt), learning (in the prompt, while rehearsal teaches it), learned (the weights do it, so it
+    left the prompt), replaced (by note ``replaced_by``), off (switched off by its user), removed (for good).
+    """
+
+    number: int
+    user: str
+    kind: NoteKind
+    text: str
+    turn: str | None
+    state: NoteState
+    replaced_by: int | None = None
+    at: float
+
+    def __post_init__(self) -> None:
+        need(self.number >= 1, "number", f"{self.number!r} is below 1")
+        need(bool(self.text.strip()), "text", "a note says something")
+        need_one_of(self.kind, NoteKind, "kind")
+        need_one_of(self.state, NoteState, "state")
+        need((self.state == "replaced") == (self.replaced_by is not None), "replaced_by", "names what replaced a note")
+        need_finite(self.at, "at")
+
+    @property
+    def prompted(self) -> bool:
+        """Whether it is in its user's prompts."""
+        return self.state in PROMPTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteChange:
+    """One change of a note's state: to what, by whom, why and when."""
+
+    note: int
+    state: NoteState
+    by: NoteAuthor
+    reason: str
+    replaced_by: int | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptNote:
+    """What was put into one prompt: the text as the model got it, and the numbers of the notes that it is made of."""
+
+    text: str
+    notes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        need(bool(self.text.strip()), "text", "a note says something")
