@@ -62,6 +62,7 @@ def diagnosed(tmp_path: Path, check: str, *sets: str) -> Diagnosis:
 
 CASES = [
     ("environment", "env.type=terminl", "no env called 'terminl'", "file.py:attribute"),
+    ("environment", "env.type=gui", "env.type = gui: this release has no gui environment", "unset ENV_TYPE"),
     ("environment", "env.type={mine}:Idle", "it has no 'step'", "see openclaw_rl.ports.Env"),
     ("environment", "env.type={mine}:Idle", "reset() takes no argument 'seed'", "see openclaw_rl.ports.Env"),
     ("environment", "env.type={mine}:Idel", "did you mean 'Idle'?", "has no 'Idel'"),
@@ -75,6 +76,9 @@ CASES = [
     ("backends", "train.loss.custom=nowhere.py:loss", "there is no file", "path/to/file.py:attribute"),
     ("backends", "train.loss.custom={mine}", "has the wrong shape", "see openclaw_rl.ports.Loss"),
     ("judge", "judge.custom={mine}", "takes neither (prompt, reply, next_state)", "see openclaw_rl.ports.Judge"),
+    ("backends", "policy.backend=vllm", "this release has no vllm engine", "give one of local, fake, or file.py:Class"),
+    ("backends", "cloud.tinker_api_key=tml-1", "this release cannot train in the cloud", "unset TINKER_API_KEY"),
+    ("backends", "gpus.total=60000", "gpus.total = 60000 is more than there is", "take out gpus.* and NUM_GPUS"),
     ("backends", "policy.backend=locl", "no policy called 'locl' (did you mean 'local'?)", "file.py:attribute"),
 ]
 
@@ -97,6 +101,15 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         App(load(environ={}, sets=[f"run.dir={tmp_path / 'run'}", *FAKES, "env.type=terminl", "judge.kind=llm"]).config)
     assert [line.split(" ")[1] for line in str(caught.value).splitlines()] == ["env", "is"]
+
+
+def test_a_setting_that_an_environment_does_not_take_is_refused(tmp_path: Path, mine: Path) -> None:
+    said = refused(tmp_path, f"env.type={mine}:Whole", "env.tools_config=tools.json")
+    assert said == f"env.tools_config is set, but environment {mine}:Whole does not take it; take it out"
+
+
+def test_one_fault_of_two_loops_is_said_once(tmp_path: Path) -> None:
+    assert refused(tmp_path, "gpus.total=60000").count("gpus.total = 60000") == 1
 
 
 def test_what_works_is_not_refused(tmp_path: Path, mine: Path) -> None:

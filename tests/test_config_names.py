@@ -11,6 +11,7 @@ from pydantic import SecretStr
 from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, load
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import get
+from openclaw_rl.config.stated import STATED
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -21,6 +22,10 @@ PRODUCT_FLAGS = [
     "--enable-rl-intercept",
     "--run-dir",
     "--rl-buffer-dir",
+    "--model-path",
+    "--backend",
+    "--eps-clip",
+    "--eps-clip-high",
     "--majority-vote-n",
     "--majority-vote-threshold",
     "--num-judge-workers",
@@ -51,6 +56,7 @@ KNOWN_NAMES = {
     "HF_CKPT": ("a/model", "policy.model", "a/model"),
     "JUDGE_MODEL_PATH": ("a/judge", "judge.llm.model", "a/judge"),
     "PRM_MODEL_PATH": ("a/judge", "judge.llm.model", "a/judge"),
+    "PRM_TEACHER_HF": ("a/teacher", "train.loss.teacher_model", "a/teacher"),
     "PRM_TEACHER_LOAD": ("a/teacher", "train.loss.teacher_model", "a/teacher"),
     "CKPT_SAVE_DIR": ("saves", "train.save_dir", Path("saves")),
     "SAVE_CKPT": ("saves", "train.save_dir", Path("saves")),
@@ -136,6 +142,54 @@ def test_a_misspelled_name_of_the_family_is_noted_with_the_nearest() -> None:
     )
 
 
+def test_of_the_two_names_of_a_teacher_the_one_in_hugging_face_form_wins() -> None:
+    resolved = load(environ={"PRM_TEACHER_LOAD": "t/torch_dist", "PRM_TEACHER_HF": "t/teacher"})
+    assert resolved.config.train.loss.teacher_model == "t/teacher"
+    assert resolved.notes[0].startswith("environment PRM_TEACHER_LOAD is not taken: PRM_TEACHER_HF sets")
+
+
+def test_the_reference_is_the_base_model_and_any_other_is_refused(tmp_path: Path) -> None:
+    converted = tmp_path / "torch_dist"
+    converted.mkdir()
+    same = load(environ={"MODEL_PATH": "./m", "REF_LOAD": str(Path("m").absolute())})
+    assert same.notes[-1].startswith("environment REF_LOAD is the base model: the reference of the KL penalty is")
+    assert refused(environ={"REF_LOAD": str(converted)}).startswith(
+        f"environment REF_LOAD = {converted}: is no model in Hugging Face form (it has no config.json); the reference"
+    )
+    (converted / "config.json").write_text("{}")
+    assert "names other weights than policy.model, which is embedded" in refused(environ={"REF_LOAD": str(converted)})
+    assert "REF_LOAD = /not/there: is not there" in refused(environ={"REF_LOAD": "/not/there"})
+    assert refused(environ={"REF_LOAD": "Qwen/Qwen3-4B"}).endswith(": unset it, or name that model")
+
+
+def test_where_the_teacher_runs_is_fixed_and_said() -> None:
+    name = "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE"
+    assert load(environ={name: "trainer"}).notes == ()
+    assert load(environ={name: "server"}).notes == (
+        f"environment {name} = server changes nothing: the teacher always runs in the trainer",
+    )
+
+
+def test_a_setting_of_environments_without_one_is_said_to_change_nothing() -> None:
+    said = "env.parallel changes nothing: no environment is set (env.type, ENV_TYPE)"
+    assert said in load(environ={"PARALLEL_ENVS": "8"}).notes
+    assert said not in load(environ={"PARALLEL_ENVS": "8", "ENV_TYPE": "a.py:Env"}).notes
+
+
+def test_a_folder_of_weights_is_kept_in_full_and_a_hub_id_as_it_stands() -> None:
+    elsewhere = Path.cwd()
+    (elsewhere / "org" / "here").mkdir(parents=True)
+    (elsewhere / "embedded").mkdir()
+    for said, kept in {
+        "./m": str(elsewhere / "m"),
+        "org/here": str(elsewhere / "org" / "here"),
+        "Qwen/Qwen3-4B": "Qwen/Qwen3-4B",
+        "embedded": "embedded",
+    }.items():
+        assert load(environ={"MODEL_PATH": said}).config.policy.model == kept
+        assert load(environ={"PRM_TEACHER_HF": said}).config.train.loss.teacher_model == kept
+
+
 def test_grouped_names_hold_flags_as_a_shell_writes_them() -> None:
     resolved = load(
         environ={
@@ -205,3 +259,16 @@ def test_flags_take_typed_values_and_text_alike() -> None:
     assert typed == text
     assert typed.config.eval.tasks == ("coding", "tool-use")
     assert typed.config.serve.intercept is False
+
+
+# The table of names
+
+
+def test_every_name_of_the_table_is_one_that_is_read_and_the_manual_shows_it() -> None:
+    from openclaw_rl.cli.names import known_names, names_table
+
+    listed = [each.name for each in known_names()]
+    assert set(listed) == {*ENVIRONMENT, *STATED, *GROUPS, *FLAGS}
+    assert len(listed) == len(set(listed))
+    page = (Path(__file__).parents[1] / "docs" / "coming-from.md").read_text()
+    assert names_table() in page, "write the table anew: openclaw-rl config --names"

@@ -43,6 +43,12 @@ def _cgroup(name: str) -> int | None:
     return None if text == "max" else int(text)
 
 
+def count_gpus(visible: str | None, *, devices: Path = Path("/dev")) -> int:
+    """NVIDIA GPUs of this machine or container, without loading any library; ``visible`` is CUDA_VISIBLE_DEVICES."""
+    there = sum(device.name.removeprefix("nvidia").isdecimal() for device in devices.glob("nvidia*"))
+    return there if visible is None else min(there, len([each for each in visible.split(",") if each.strip()]))
+
+
 def end_with_parent() -> None:
     """From now on this process ends as soon as its parent has: work that nobody will take up is not worth finishing."""
     threading.Thread(target=_wait_and_end, daemon=True).start()

@@ -23,6 +23,7 @@ from openclaw_rl import plugins
 from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.checks import refuse_unworkable
+from openclaw_rl.app.devices import device_notes, visible_gpus
 from openclaw_rl.app.factories import (
     build_generation,
     build_limits,
@@ -93,9 +94,10 @@ class App:
             raise
 
     @property
-    def shared(self) -> str | None:
-        """What the people who have a key share, shown at the start; None where there is nobody to share with."""
-        return sharing_note(self.config)
+    def notes(self) -> tuple[str, ...]:
+        """What is shown at the start: what the people who have a key share, and who got which GPU."""
+        shared = sharing_note(self.config)
+        return (*([shared] if shared else []), *device_notes(self.config, visible=visible_gpus()))
 
     def _needs_policy(self) -> bool:
         return "serve" in self.names or ("judge" in self.names and self.config.judge.llm.model == "policy")

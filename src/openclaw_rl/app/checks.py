@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from openclaw_rl import plugins
+from openclaw_rl.app.devices import gpu_layout, visible_gpus
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError, OpenClawError
 
@@ -13,15 +15,34 @@ SettingsCheck = Callable[[Config], None]
 """raises OpenClawError for what cannot work"""
 
 
+ENGINES: Final = ("sglang", "vllm")
+ENVIRONMENTS: Final = ("terminal", "gui", "swe", "toolcall")
+"""names that users of the field know, of which this release may lack some"""
+
+
 def policy(config: Config) -> None:
-    """The backend that answers, and the function that asks it."""
-    plugins.check("policy", config.policy.backend)
+    """The backend that answers, the GPUs it is to have, and the function that asks it."""
+    backend = config.policy.backend
+    if backend in ENGINES and backend not in _named("policy"):
+        raise ConfigError(
+            f"policy.backend = {backend}: this release has no {backend} engine",
+            remedy=f"leave --backend out, or give one of {', '.join(_named('policy'))}, or file.py:Class",
+        )
+    plugins.check("policy", backend)
+    gpu_layout(config, visible=visible_gpus())
     if config.policy.generate:
         plugins.check("generate", config.policy.generate)
 
 
 def trainer(config: Config) -> None:
-    """The backend that trains, and a loss of the user's own."""
+    """The backend that trains, where, and a loss of the user's own."""
+    cloud = [name for name, value in config.cloud.model_dump().items() if value is not None]
+    if cloud and "tinker" not in _named("trainer"):
+        raise ConfigError(
+            f"cloud.{cloud[0]} is set, but this release cannot train in the cloud",
+            remedy="unset TINKER_API_KEY and TINKER_ENDPOINT to train on this machine",
+        )
+    gpu_layout(config, visible=visible_gpus())
     plugins.check("trainer", config.train.backend)
     if config.train.loss.custom:
         plugins.check("loss", config.train.loss.custom)
@@ -29,10 +50,32 @@ def trainer(config: Config) -> None:
 
 def environment(config: Config) -> None:
     """The environment of the episodes, and a rollout of the user's own."""
-    if config.env.type:
-        plugins.check("env", config.env.type)
+    name = config.env.type
+    if name in ENVIRONMENTS and name not in _named("env"):
+        own = "an environment of your own is env.type = file.py:Class, see examples/custom_env.py"
+        raise ConfigError(
+            f"env.type = {name}: this release has no {name} environment",
+            remedy=f"unset ENV_TYPE to learn from talk alone; {own}",
+        )
+    if name:
+        plugins.check("env", name)
+        _refuse_unused(config, name)
     if config.train.rollout:
         plugins.check("rollout", config.train.rollout)
+
+
+def _named(kind: plugins.Kind) -> list[str]:
+    return [one.name for one in plugins.listed() if one.kind == kind]
+
+
+def _refuse_unused(config: Config, name: str) -> None:
+    """A setting of some environments that this one does not take would be lost without a word."""
+    accepted = inspect.signature(plugins.resolve("env", name)).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in accepted.values()):
+        return
+    for setting in ("tools_config", "swe_bench_path"):
+        if getattr(config.env, setting) is not None and setting not in accepted:
+            raise ConfigError(f"env.{setting} is set, but environment {name} does not take it", remedy="take it out")
 
 
 def judge(config: Config) -> None:
@@ -58,12 +101,15 @@ OF_LOOP: Final[Mapping[str, Sequence[SettingsCheck]]] = {
 
 
 def faults(config: Config, checks: Iterable[SettingsCheck]) -> Iterator[OpenClawError]:
-    """Everything that is wrong."""
+    """Everything that is wrong, once each."""
+    said: set[str] = set()
     for check in checks:
         try:
             check(config)
         except OpenClawError as error:
-            yield error
+            if str(error) not in said:
+                yield error
+            said.add(str(error))
 
 
 def refuse_unworkable(config: Config, loops: Iterable[str]) -> None:

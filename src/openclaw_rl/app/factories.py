@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
+from openclaw_rl.app.devices import engine_device, trainer_device, visible_gpus
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Generate, Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
@@ -33,7 +34,7 @@ def policy_arguments(config: Config) -> dict[str, Any]:
     return {
         "model": policy.model,
         "cache_dir": settings.cache_dir(),
-        "device": policy.device,
+        "device": engine_device(config, visible=visible_gpus()),
         "dtype": policy.dtype,
         "context": policy.context,
         "max_batch": policy.max_batch,
@@ -80,6 +81,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "chat_template": _template(config),
         "max_hints": config.judge.max_hints,
         "seed": config.run.seed,
+        "device": trainer_device(config, visible=visible_gpus()),
         "loss": train.loss.custom,
         "lr": train.learning_rate,
         "gap_alarm": train.alarms.gap,

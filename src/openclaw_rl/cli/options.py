@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +29,12 @@ def settings(command: F) -> F:
     return _resolving(command, FLAGS.keys() - ALIASES)
 
 
-def _resolving(command: F, names: set[str]) -> F:
+def settings_but(*own: str) -> Callable[[F], F]:
+    """Like `settings`, for a command that has a meaning of its own for these flags."""
+    return lambda command: _resolving(command, FLAGS.keys() - ALIASES, own=own)
+
+
+def _resolving(command: F, names: set[str], own: Sequence[str] = ()) -> F:
     @functools.wraps(command)
     def wrapped(config_file: Path | None, preset: str | None, sets: tuple[str, ...], **given: Any) -> Any:
         from openclaw_rl.config import load
@@ -39,7 +44,7 @@ def _resolving(command: F, names: set[str]) -> F:
         return command(resolved=resolved, **given)
 
     for name in reversed([name for name in FLAGS if name in names]):
-        wrapped = _flag(name)(wrapped)
+        wrapped = _flag(name, own)(wrapped)
     wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated.")(
         wrapped
     )
@@ -53,11 +58,11 @@ def _argument(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _flag(name: str) -> Callable[[F], F]:
+def _flag(name: str, own: Sequence[str]) -> Callable[[F], F]:
     flag = FLAGS[name]
     if flag.negative:
         return click.option(f"{name}/{flag.negative}", _argument(name), default=None, help=flag.help)
-    names = [name, *(alias for alias, meant in ALIASES.items() if meant == name)]
+    names = [name, *(alias for alias, meant in ALIASES.items() if meant == name and alias not in own)]
     return click.option(*names, _argument(name), default=None, metavar=flag.type.__name__.upper(), help=flag.help)
 
 

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@click.option("--names", is_flag=True, help="Print every flag and environment name of the field, and what it is here.")
 @as_json
 @settings
-def config(resolved: Resolved, json_out: bool) -> None:
+def config(resolved: Resolved, json_out: bool, names: bool) -> None:
     """Print settings, their values and sources.
 
     The ten to begin with come first. Secrets are not shown.
     """
+    if names:
+        _print_names(json_out)
+        return
     from openclaw_rl.config import as_json as as_plain
     from openclaw_rl.config import render
 
@@ -38,6 +42,12 @@ def config(resolved: Resolved, json_out: bool) -> None:
             click.secho(line, dim=row.source == "default")
     for note in resolved.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
+
+
+def _print_names(json_out: bool) -> None:
+    from openclaw_rl.cli.names import known_names, names_table
+
+    print_json([each._asdict() for each in known_names()]) if json_out else click.echo(names_table())
 
 
 @click.command()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
+from openclaw_rl.cli.options import as_json, print_json, reader, settings, settings_but, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -168,7 +168,7 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
 @click.option(
     "--unsafe-no-sandbox", is_flag=True, help="Run the model's programs as this user where bubblewrap is not."
 )
-@settings
+@settings_but("--model-path")
 def evaluate(
     resolved: Resolved,
     model_path: str,

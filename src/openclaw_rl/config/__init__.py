@@ -1,7 +1,8 @@
 """The settings: one typed tree, one TOML file; the only reader of the environment.
 
 settings the tree, each setting documented where it is declared; values: the kinds of value
-names    the flags and environment names that lead to it; renamed: the keys of earlier releases
+names    the flags and environment names that lead to it; renamed: the keys of earlier releases; stated: names
+         of the field whose answer is fixed
 sources  defaults < preset < known environment names < file < OPENCLAW_RL__SECTION__SETTING < --set and flags
 keys     who has which key
 shown    what a user is shown: the table, the JSON, the commented file

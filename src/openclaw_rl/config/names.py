@@ -199,10 +199,14 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
         "--run-dir": "run.dir",
         "--rl-buffer-dir": "run.dir",
         "--model": "policy.model",
+        "--model-path": "policy.model",
+        "--backend": "policy.backend",
         "--method": "train.method",
         "--majority-vote-n": "judge.llm.votes",
         "--majority-vote-threshold": "judge.llm.threshold",
         "--num-judge-workers": "judge.workers",
+        "--eps-clip": "train.loss.eps_low",
+        "--eps-clip-high": "train.loss.eps_high",
         "--use-lora": "train.lora.enabled",
         "--lora-rank": "train.lora.rank",
         "--lora-alpha": "train.lora.alpha",
@@ -226,7 +230,7 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
     }
 )
 
-ALIASES: Final[Mapping[str, str]] = {"--rl-buffer-dir": "--run-dir"}
+ALIASES: Final[Mapping[str, str]] = {"--rl-buffer-dir": "--run-dir", "--model-path": "--model"}
 """Flags that are another name of a flag: a command that takes one takes both."""
 
 ENVIRONMENT: Final[Mapping[str, str]] = {
@@ -235,6 +239,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "HF_CKPT": "policy.model",
     "JUDGE_MODEL_PATH": "judge.llm.model",
     "PRM_MODEL_PATH": "judge.llm.model",
+    "PRM_TEACHER_HF": "train.loss.teacher_model",
     "PRM_TEACHER_LOAD": "train.loss.teacher_model",
     "CKPT_SAVE_DIR": "train.save_dir",
     "SAVE_CKPT": "train.save_dir",
@@ -270,6 +275,9 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "SWE_BENCH_PATH": "env.swe_bench_path",
 }
 """Known environment names. Of two names of one setting the first listed wins."""
+
+FAMILIES: Final = ("OPENCLAW_TOPK_", "OPENCLAW_COMBINE_", "MAJORITY_VOTE_", "PRM_")
+"""How known environment names begin that nothing else uses: one more of these is misspelled."""
 
 GROUPS: Final = ("CKPT_ARGS", "ROLLOUT_ARGS", "OPTIMIZER_ARGS", "LORA_ARGS")
 """Known environment names that hold several flags, as a shell would write them; they rank below the names above."""

@@ -18,7 +18,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from openclaw_rl.config.judge_settings import JudgeSection
 from openclaw_rl.config.train_settings import GateSection, MonitorSection, TrainSection
-from openclaw_rl.config.values import Address, Device, Location, Options, Plugin, Section, Share
+from openclaw_rl.config.values import Address, Device, Location, Options, Plugin, Section, Share, Weights
 
 EvalTask = Literal["conversation", "coding", "tool-use"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
@@ -110,8 +110,8 @@ class SamplingSection(Section):
 class PolicySection(Section):
     """The policy: the weights that answer and what runs them."""
 
-    backend: Plugin = Field(default="local", min_length=1, description="local, fake or a plugin")
-    model: str = Field(
+    backend: Plugin = Field(default="local", min_length=1, description="what serves the model: local, fake or a plugin")
+    model: Weights = Field(
         default="embedded",
         min_length=1,
         description="the model that answers: embedded, a Hugging Face id, a folder, a GGUF file",
@@ -167,13 +167,13 @@ class EnvSection(Section):
 
 
 class GpuSection(Section):
-    """Who gets which GPU: a count, or a list of device numbers."""
+    """Who gets which GPU: a count, or a list of device numbers. Nothing set: a layout that fits this machine."""
 
     total: int | None = Field(default=None, ge=0, le=65536, description="GPUs in all; not set: those of this machine")
-    train: Share | None = Field(default=None, description="GPUs of the trainer; not set: it shares")
-    rollout: Share | None = Field(default=None, description="GPUs of the serving engine; not set: it shares")
-    judge: Share | None = Field(default=None, description="GPUs of the judge; not set: it shares")
-    teacher: Share | None = Field(default=None, description="GPUs of the teacher; not set: it shares")
+    train: Share | None = Field(default=None, description="GPUs of the trainer; not set: half of them")
+    rollout: Share | None = Field(default=None, description="GPUs of the serving engine; not set: a quarter of them")
+    judge: Share | None = Field(default=None, description="GPUs of the judge; not set: one, or the engine's")
+    teacher: Share | None = Field(default=None, description="GPUs of the teacher; it runs in the trainer, on its GPUs")
 
     @field_validator("train", "rollout", "judge", "teacher")
     @classmethod

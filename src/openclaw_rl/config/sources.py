@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 import platformdirs
 from pydantic import ValidationError
 
-from openclaw_rl.config import names
-from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SECTIONS, SETTINGS, Setting
+from openclaw_rl.config import names, stated
+from openclaw_rl.config.names import ENVIRONMENT, FAMILIES, FLAGS, GROUPS, SECTIONS, SETTINGS, Setting
 from openclaw_rl.config.renamed import refusal
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import Resolved, brief, get, literal
@@ -31,8 +31,6 @@ from openclaw_rl.errors import ConfigError
 DEFAULT_FILE: Final = Path("openclaw-rl.toml")
 PREFIX: Final = "OPENCLAW_RL__"
 _PRESETS: Final = Path(__file__).parent / "presets"
-_NOT_YET: Final = frozenset(path for path in SETTINGS if path.startswith(("gpus.", "cloud.")))
-"""settings that users of the field know and set, whose part of the house is not built yet"""
 
 
 def environment(name: str) -> str | None:
@@ -79,7 +77,7 @@ def load(
         draft.take(path, environ[name].strip(), f"environment {name}", text=True)
     _take_sets(draft, sets)
     _take_flags(draft, flags or {})
-    return draft.resolve(known, file)
+    return draft.resolve(known, file, environ)
 
 
 class _Given(NamedTuple):
@@ -154,7 +152,7 @@ class _Draft:
         self.problems.append(f"{setting.path} = {shown} ({source}): {what}")
         return None
 
-    def resolve(self, known: Mapping[str, str], file: Path | None) -> Resolved:
+    def resolve(self, known: Mapping[str, str], file: Path | None, environ: Mapping[str, str]) -> Resolved:
         """The finished tree; raises ConfigError for everything wrong."""
         self._refuse()
         config = Config.model_validate(_nested({path: each.value for path, each in self.given.items()}))
@@ -162,8 +160,10 @@ class _Draft:
         self.problems += [
             f"{path} = {literal(get(config, path))} ({sources[path]}): {what}" for path, what in _contradictions(config)
         ]
+        self.problems += stated.problems(environ, model=config.policy.model)
         self._refuse()
-        notes = (*self.notes, *_known_notes(known, sources), *_advice(config, sources, file))
+        answers = stated.notes(environ, model=config.policy.model)
+        notes = (*self.notes, *_known_notes(known, sources), *answers, *_advice(config, sources, file))
         return Resolved(config=config, sources=sources, notes=notes)
 
     def _refuse(self) -> None:
@@ -223,8 +223,9 @@ def _take_known(draft: _Draft, environ: Mapping[str, str]) -> dict[str, str]:
             draft.given[path] = _Given(value, f"environment {name}")
         elif value != taken:
             draft.notes.append(f"environment {name} is not taken: {winner} sets {path} too, differs, and comes first")
-    for name in sorted(each for each in environ if each.startswith("OPENCLAW_TOPK_") and each not in ENVIRONMENT):
-        draft.notes.append(f"environment {names.unknown(name, ENVIRONMENT)}")
+    known = {*ENVIRONMENT, *stated.STATED}
+    for name in sorted(each for each in environ if each.startswith(FAMILIES) and each not in known):
+        draft.notes.append(f"environment {names.unknown(name, sorted(known))}")
     return {name: path for path, (name, _) in first.items()}
 
 
@@ -319,9 +320,9 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
     keys = config.serve.keys_file
     if keys and _open_to_all(keys):
         yield f"everybody on this machine can read the keys in {keys}: chmod 600 it"
-    for path in sorted(_NOT_YET):
-        if sources[path] != "default":
-            yield f"{path} is understood, but no part of this release uses it yet"
+    if config.env.type is None:
+        for path in (path for path in SETTINGS if path.startswith("env.") and sources[path] != "default"):
+            yield f"{path} changes nothing: no environment is set (env.type, ENV_TYPE)"
     if config.gate.mode == "off":
         yield "gate.mode is off: every version is served unexamined, and only the live monitor or you can take it back"
 

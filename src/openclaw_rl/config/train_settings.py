@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from pydantic import Field
 
-from openclaw_rl.config.values import Device, Location, Options, Plugin, Section, Sharing
+from openclaw_rl.config.values import Device, Location, Options, Plugin, Section, Sharing, Weights
 
 Method = Literal["topk", "binary", "opd", "distill", "combine"]
 Advantage = Literal["baseline", "raw", "group"]
@@ -46,7 +46,9 @@ class LossSection(Section):
         default=2.0, ge=1, le=1000, description="mask tokens whose trainer to engine ratio is beyond"
     )
     teacher: Teacher = Field(default="base", description="weights that see the hint; ema: a moving mean")
-    teacher_model: str | None = Field(default=None, description="other weights as teacher: Hugging Face id or folder")
+    teacher_model: Weights | None = Field(
+        default=None, description="other weights as teacher: Hugging Face id or folder"
+    )
     ema_decay: float = Field(default=0.99, ge=0, lt=1, description="decay of the moving average for teacher = ema")
 
 

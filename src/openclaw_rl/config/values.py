@@ -31,6 +31,13 @@ def _plugin(name: str) -> str:
     return name if file is None else f"{_location(Path(file))}{name.removeprefix(file)}"
 
 
+def weights(name: str) -> str:
+    """A folder or a file of weights in full; a Hugging Face id or a built-in name as it stands."""
+    path = Path(name)
+    here = name.startswith((".", "/", "~")) or (name != "embedded" and path.exists())
+    return str(_location(path)) if here else name
+
+
 def _address(url: str) -> str:
     if not re.fullmatch(r"https?://[^\s/@]+(/[^\s@]*)?", url):
         raise ValueError("must be an http:// or https:// address without a user name or password in it")
@@ -61,6 +68,7 @@ def _sharing(share: str) -> str:
 
 Location = Annotated[Path, AfterValidator(_location)]
 Plugin = Annotated[str, AfterValidator(_plugin)]
+Weights = Annotated[str, AfterValidator(weights)]
 Address = Annotated[str, AfterValidator(_address)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Device = Annotated[str, AfterValidator(_device)]

@@ -46,7 +46,7 @@ def begin(versions: VersionManager, origin: RunOrigin, checkpoint: Checkpoint | 
         adopted = versions.adopt(checkpoint, origin.folder(versions.next_number()))
         log.info("version %d is live (%s)", adopted.number, adopted.note)
         return None
-    if known and known[-1].base != origin.base:
+    if known and not checkpoints.same_weights(known[-1].base, origin.base):
         raise LedgerError(
             f"this run was trained on {known[-1].base!r}, not on {origin.base!r}",
             remedy="set policy.model back, or begin a new run directory (run.dir)",

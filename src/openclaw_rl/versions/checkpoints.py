@@ -63,11 +63,16 @@ def read_checkpoint(directory: Path, *, base: str) -> Checkpoint:
     if not (directory / MANIFEST).is_file():
         raise _refused(directory, f"there is no {MANIFEST} in it", "give the directory of a version, RUN/versions/N")
     manifest = _json(directory / MANIFEST)
-    if manifest.get("base") != base:
+    if not same_weights(str(manifest.get("base")), base):
         raise _refused(
             directory, f"it was trained on {manifest.get('base')!r}, not on {base!r}", "set policy.model to its base"
         )
     return Checkpoint(directory=directory, base=base, progress=load_progress(directory))
+
+
+def same_weights(kept: str, given: str) -> bool:
+    """Whether two names of a base model mean the same; what an earlier release kept of a folder may be relative."""
+    return given in (kept, str(Path(kept).expanduser().absolute()))
 
 
 def to_be_adopted(checkpoint: Checkpoint, versions: Sequence[Version]) -> bool:

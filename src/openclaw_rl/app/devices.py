@@ -1,0 +1,113 @@
+"""Which GPU each part gets. A list of device numbers is taken as it stands, counts are dealt out in order.
+
+    GPUs of the machine   trainer   engine   judge   teacher
+                      8   0-3       4, 5     6       7
+                      4   0, 1      2        3       3
+                      2   0         1        1       0
+                 1 or 0   everything is where policy.device and train.local.device say
+
+The engine and the trainer that come with this release use one GPU each, the first of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from openclaw_rl import config as settings
+from openclaw_rl.config import Config
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.machine import count_gpus
+
+PARTS: Final = ("train", "rollout", "judge", "teacher")
+_UNSPECIFIC: Final = ("auto", "cuda")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLayout:
+    """The device numbers of each part; empty where nothing divides the GPUs up."""
+
+    train: tuple[int, ...] = ()
+    rollout: tuple[int, ...] = ()
+    judge: tuple[int, ...] = ()
+    teacher: tuple[int, ...] = ()
+
+
+def visible_gpus() -> int:
+    """The GPUs that this process may use."""
+    return count_gpus(settings.environment("CUDA_VISIBLE_DEVICES"))
+
+
+def gpu_layout(config: Config, *, visible: int) -> GpuLayout:
+    """The layout that the settings ask for, or the one that fits; raises ConfigError where there are too few GPUs."""
+    gpus = config.gpus
+    shares = {part: getattr(gpus, part) for part in PARTS}
+    if gpus.total is not None and gpus.total > visible:
+        raise _too_few(f"gpus.total = {gpus.total}", visible)
+    if all(share is None for share in shares.values()):
+        return _default(visible if gpus.total is None else gpus.total)
+    named = {number for share in shares.values() if isinstance(share, tuple) for number in share}
+    free = [number for number in range(visible) if number not in named]
+    dealt: dict[str, tuple[int, ...]] = {}
+    for part, share in shares.items():
+        if isinstance(share, int):
+            if share > len(free):
+                raise _too_few(f"gpus.{part} = {share}, after what the others have,", visible)
+            dealt[part], free = tuple(free[:share]), free[share:]
+        elif share is not None:
+            if max(share) >= visible:
+                raise _too_few(f"gpus.{part} = {','.join(map(str, share))}", visible)
+            dealt[part] = share
+    return GpuLayout(**dealt)
+
+
+def _default(count: int) -> GpuLayout:
+    if count < 2:
+        return GpuLayout()
+    train, rollout = count // 2, max(count // 4, 1)
+    rest = tuple(range(train + rollout, count))
+    engine = tuple(range(train, train + rollout))
+    judge = rest[:1] or engine[-1:]
+    return GpuLayout(
+        train=tuple(range(train)), rollout=engine, judge=judge, teacher=rest[1:2] or rest[:1] or tuple(range(train))
+    )
+
+
+def _too_few(what: str, visible: int) -> ConfigError:
+    there = f"has {visible} GPU{'s' * (visible > 1)}" if visible else "has no NVIDIA GPU"
+    return ConfigError(
+        f"{what} is more than there is: this machine {there}",
+        remedy="take out gpus.* and NUM_GPUS, ACTOR_GPUS, TRAIN_GPUS, ROLLOUT_GPUS, PRM_GPUS, PRM_TEACHER_GPUS,"
+        " and it runs on what there is",
+    )
+
+
+def engine_device(config: Config, *, visible: int) -> str:
+    """Where the serving engine runs: ``policy.device``, or the first GPU of its share."""
+    return _device(config.policy.device, gpu_layout(config, visible=visible).rollout)
+
+
+def trainer_device(config: Config, *, visible: int) -> str:
+    """Where the trainer runs: ``train.local.device``, or the first GPU of its share."""
+    return _device(config.train.local.device, gpu_layout(config, visible=visible).train)
+
+
+def _device(said: str, share: tuple[int, ...]) -> str:
+    return f"cuda:{share[0]}" if share and said in _UNSPECIFIC else said
+
+
+def device_notes(config: Config, *, visible: int) -> Iterator[str]:
+    """What a user who divided the GPUs up should know."""
+    layout = gpu_layout(config, visible=visible)
+    for part, setting, said in (
+        ("train", "train.local.device", config.train.local.device),
+        ("rollout", "policy.device", config.policy.device),
+    ):
+        share = getattr(layout, part)
+        if getattr(config.gpus, part) is not None and share and said not in _UNSPECIFIC:
+            yield f"gpus.{part} changes nothing: {setting} = {said} says where it runs"
+        elif len(share) > 1:
+            yield f"gpus.{part}: of {', '.join(map(str, share))} it uses GPU {share[0]}; one is all it can use"
+    if config.gpus.teacher is not None:
+        yield "gpus.teacher changes nothing: the teacher runs in the trainer, on its GPU"

@@ -1,0 +1,64 @@
+"""Every name that users of the field know, with what it is here: read off the declarations, for people and for docs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from openclaw_rl import plugins
+from openclaw_rl.app.checks import ENGINES, ENVIRONMENTS
+from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS
+from openclaw_rl.config.stated import STATED
+
+
+class KnownName(NamedTuple):
+    """A name as it is typed, the setting it leads to (None: no setting), and what comes of it."""
+
+    name: str
+    setting: str | None
+    comes: str
+
+
+def known_names() -> Iterator[KnownName]:
+    """Environment names first, then flags; each is honoured, refused or answered, none silently taken."""
+    for name, path in ENVIRONMENT.items():
+        yield KnownName(name, path, _comes(path))
+    for name, fixed in STATED.items():
+        yield KnownName(name, None, f"no setting: {fixed}; another value is {_ANSWER[name]}")
+    for name in GROUPS:
+        yield KnownName(name, None, "its content is read as the flags below")
+    for name, flag in FLAGS.items():
+        yield KnownName(name, flag.path, _comes(flag.path))
+
+
+_ANSWER = {"REF_LOAD": "refused", "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE": "noted"}
+
+
+def _comes(path: str) -> str:
+    lacking = {
+        "policy.backend": [name for name in ENGINES if name not in _shipped("policy")],
+        "env.type": [name for name in ENVIRONMENTS if name not in _shipped("env")],
+    }.get(path)
+    if path.startswith("cloud.") and "tinker" not in _shipped("trainer"):
+        return "refused by whatever trains: this release cannot train in the cloud; unset it to train here"
+    text = SETTINGS[path].description
+    if path.startswith("env.") and path != "env.type":
+        text += "; noted as changing nothing where no environment is set"
+    if path == "gpus.teacher":
+        text += "; noted as changing nothing"
+    elif path.startswith("gpus."):
+        text += "; refused where there are fewer"
+    return f"{text}; refused, as this release lacks them: {', '.join(lacking)}" if lacking else text
+
+
+def _shipped(kind: plugins.Kind) -> set[str]:
+    return set(plugins.BUILT_IN[kind])
+
+
+def names_table() -> str:
+    """The same as a table in Markdown."""
+    lines = ["| typed | here | what comes of it |", "|---|---|---|"]
+    for name, setting, comes in known_names():
+        here = f"`{setting}`" if setting else "-"
+        lines.append(f"| `{name}` | {here} | {comes} |")
+    return "\n".join(lines)
