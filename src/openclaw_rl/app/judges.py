@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
+from openclaw_rl.app.factories import running_policy
 from openclaw_rl.config import Config
+from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Judge, Policy
-from openclaw_rl.types import Sampling
+from openclaw_rl.types import Json, Sampling
 
 if TYPE_CHECKING:
     from openclaw_rl.judge.hints import HintLimits
@@ -37,6 +43,37 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
         llm = _named(config, "llm", policy) if asks_model else None
         return AutoJudge(rules=RulesJudge(limits=hint_limits(config)), llm=llm)
     return _named(config, judge.kind, policy)
+
+
+def with_judge(config: Config, name: str | None) -> Config:
+    """The settings with another judge: a built-in or installed one by name, else one of the user's own."""
+    if name is None:
+        return config
+    own = ":" in name
+    judge = config.judge.model_copy(update={"custom": name} if own else {"kind": name, "custom": None})
+    return config.model_copy(update={"judge": judge})
+
+
+async def evaluate_judge(
+    config: Config, path: Path, *, judge: str | None, progress: Callable[[int], None]
+) -> dict[str, Json]:
+    """How well a judge reads the labelled exchanges of a file or folder; nothing is written."""
+    from openclaw_rl.judge.evaluation import evaluate
+    from openclaw_rl.judge.labelled import LabelledRow, read_files
+
+    config = with_judge(config, judge)
+    read = await asyncio.to_thread(lambda: list(read_files(path)))
+    rows = [row for row in read if isinstance(row, LabelledRow)]
+    skipped = [{"where": row.where, "why": row.why} for row in read if not isinstance(row, LabelledRow)]
+    if not rows:
+        why = f": {skipped[0]['where']}: {skipped[0]['why']}" if skipped else ""
+        raise ConfigError(
+            f"{path} holds no labelled exchange{why}", remedy="each line is JSON: request, reply, next, kind"
+        )
+    asks_policy = config.judge.llm.model == "policy"
+    async with running_policy(config) if asks_policy else contextlib.nullcontext() as policy:
+        found = await evaluate(build_judge(config, policy), rows, workers=config.judge.workers, progress=progress)
+    return {**found, "skipped": skipped}
 
 
 def _named(config: Config, name: str, policy: Policy | None) -> Judge:

@@ -11,7 +11,7 @@ import sys
 
 import click
 
-from openclaw_rl.cli import chat, connect, control, experiments, inspect, run, settings, transcripts, versions
+from openclaw_rl.cli import chat, connect, control, experiments, inspect, judging, run, settings, transcripts, versions
 from openclaw_rl.errors import ConfigError, LedgerHeld, NotInLedger, OpenClawError, PluginError
 
 EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
@@ -73,6 +73,7 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Run one loop alone": (run.serve, run.collect, run.judge, run.train),
     "Set it up": (settings.init, settings.config, settings.list_plugins, inspect.doctor),
 }
+run.judge.add_command(judging.evaluate)
 for group in GROUPS.values():
     for command in group:
         cli.add_command(command)

@@ -47,15 +47,19 @@ def collect(resolved: Resolved, once: bool) -> None:
     _run(resolved, "collect", once=once)
 
 
-@click.command()
+@click.group(invoke_without_command=True, subcommand_metavar="[eval FILE]")
 @_once
 @click.option(
     "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
 )
 @as_json
 @settings
-def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
-    """Run only the loop that judges replies."""
+@click.pass_context
+def judge(ctx: click.Context, resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
+    """Run only the loop that judges replies, or measure a judge."""
+    if ctx.invoked_subcommand is not None:
+        _nothing_before(ctx)
+        return
     if explain is None:
         _run(resolved, "judge", once=once)
         return
@@ -65,6 +69,13 @@ def judge(resolved: Resolved, once: bool, explain: str | None, json_out: bool) -
 
     view = asyncio.run(explain_verdict(resolved.config, turn_id(explain)))
     print_json(view) if json_out else print_view(view)
+
+
+def _nothing_before(ctx: click.Context) -> None:
+    """Refuse options between a command and its subcommand, where they would mean nothing."""
+    for name in ctx.params:
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}, not before it")
 
 
 @click.command()

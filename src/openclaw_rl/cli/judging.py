@@ -1,0 +1,105 @@
+"""The command that measures a judge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openclaw_rl.cli.options import as_json, print_json, settings
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+
+_SHOWN_BAD = 20
+
+
+@click.command(name="eval")
+@click.argument("file", type=click.Path(exists=True, path_type=Path))
+@click.option("--judge", "name", metavar="NAME", help="Who judges: rules, auto, llm, or a file.py:judge of your own.")
+@click.option(
+    "--by",
+    type=click.Choice(["kind", "language", "tag", "voice"]),
+    multiple=True,
+    default=("kind", "language", "tag"),
+    help="Tables to show; may be repeated [default: kind, language and tag].",
+)
+@as_json
+@settings
+def evaluate(resolved: Resolved, file: Path, name: str | None, by: tuple[str, ...], json_out: bool) -> None:
+    """Measure a judge on labelled exchanges.
+
+    FILE is JSONL, or a folder of such files: request, reply, next and kind in each line. Nothing is written.
+    """
+    from openclaw_rl.app.judges import evaluate_judge
+
+    def progress(done: int) -> None:
+        if done % 1000 == 0:
+            click.echo(f"{done} rows", err=True)
+
+    found = asyncio.run(evaluate_judge(resolved.config, file, judge=name, progress=progress))
+    for row in found["skipped"][:_SHOWN_BAD]:
+        click.secho(f"skipped {row['where']}: {row['why']}", fg="yellow", err=True)
+    if len(found["skipped"]) > _SHOWN_BAD:
+        click.secho(f"skipped {len(found['skipped']) - _SHOWN_BAD} more", fg="yellow", err=True)
+    for why, count in found["failures"].items():
+        click.secho(f"failed on {count} rows: {why}", fg="red", err=True)
+    if json_out:
+        print_json(found)
+    else:
+        for line in report_lines(found, by):
+            click.echo(line)
+    if found["failed"] == found["rows"]:
+        raise click.exceptions.Exit(1)
+
+
+def report_lines(found: Mapping[str, Any], by: tuple[str, ...]) -> list[str]:
+    """The figures as tables in Markdown; rates are in percent, with their 95 % intervals."""
+    lines = [f"judge {found['judge']}, {found['rows']} rows, {found['seconds_per_row'] * 1000:.1f} ms a row", ""]
+    lines += _table("over", {"all": found["all"]})
+    for group in by:
+        lines += ["", *(_kind_table(found["kind"]) if group == "kind" else _table(group, found[group]))]
+    return lines
+
+
+def _table(title: str, groups: Mapping[str, Any]) -> list[str]:
+    heads = [
+        title,
+        "rows",
+        "-1 precision",
+        "-1 recall",
+        "+1 precision",
+        "+1 recall",
+        "rules with key",
+        "unwanted rules",
+    ]
+    return [*_head(heads), *(_line(name, one) for name, one in groups.items())]
+
+
+def _line(name: str, one: Mapping[str, Any]) -> str:
+    rates = [one[said][what] for said in ("bad", "good") for what in ("precision", "recall")]
+    cells = [name, str(one["rows"]), *map(_rate, (*rates, one["rules"], one["unwanted"]))]
+    return f"| {' | '.join(cells)} |"
+
+
+def _rate(one: Mapping[str, Any]) -> str:
+    """``66 (60-72), 12 of 18``; a dash where there is nothing to share."""
+    if one["rate"] is None:
+        return "-"
+    return f"{one['rate']:.0%} ({one['low']:.0%}-{one['high']:.0%}), {one['right']} of {one['of']}".replace("%", "")
+
+
+def _kind_table(kinds: Mapping[str, Any]) -> list[str]:
+    names = ("rows", "bad", "good", "silent", "rules", "with_key")
+    heads = ["kind", "rows", "judged -1", "judged +1", "silent", "given a rule", "hint with the key"]
+    return [
+        *_head(heads),
+        *(f"| {kind} | {' | '.join(str(one[name]) for name in names)} |" for kind, one in kinds.items()),
+    ]
+
+
+def _head(names: list[str]) -> list[str]:
+    return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
