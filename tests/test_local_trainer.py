@@ -284,6 +284,32 @@ def test_recomputed_layers_and_many_query_blocks_change_nothing(monkeypatch: pyt
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-9)
 
 
+def test_a_reply_sampled_under_a_note_is_taught_without_it_from_the_students_own_log_probs() -> None:
+    """Its l_old is the student's as it stands, so its ratio is 1; no engine's figure is compared with it."""
+    samples = [sample([1, 2, 3], [50, 51], logprobs=None), sample([4, 5], [52, 53, 54], version=9)]
+    student, _, base = pair("llama")
+    student.zero_grad()
+    batch = collate(samples, [[], []], version=9, device=torch.device("cpu"), wide=torch.float64)
+    inputs, metrics, _ = by_tree(student, base, batch, loss_settings(), k=2, budget=None)
+    got = [parameter.grad.clone() for parameter in student.parameters()]
+    assert inputs.same_weights.tolist() == [False, False, True, True, True]
+    torch.testing.assert_close(inputs.old[:2], inputs.current[:2].detach(), rtol=0, atol=0)
+    assert inputs.old[2:].tolist() == [-3.0, -3.0, -3.0]
+    own = tuple(inputs.current[:2].tolist())
+    student.zero_grad()
+    known = collate(
+        [replace(samples[0], logprobs=own), samples[1]],
+        [[], []],
+        version=9,
+        device=torch.device("cpu"),
+        wide=torch.float64,
+    )
+    _, same, _ = by_tree(student, base, known, loss_settings(), k=2, budget=None)
+    assert metrics["loss"] == pytest.approx(same["loss"], abs=1e-12)
+    for mine, parameter in zip(got, student.parameters(), strict=True):
+        torch.testing.assert_close(mine, parameter.grad, rtol=0, atol=1e-12)
+
+
 def test_a_session_is_computed_once_and_not_once_per_turn() -> None:
     prompts = [list(range(1, 11 + 10 * turn)) for turn in range(4)]  # 10, 20, 30, 40 ids, each extending the last
     samples = [sample(prompt, [50, 51]) for prompt in prompts]
@@ -406,6 +432,17 @@ def test_scores_alone_without_hints_and_without_the_pull_train_too(folder: str, 
     first = trainer.step(order(lesson(teachers=()), tmp_path / "v1"))
     again = trainer.step(order(lesson(teachers=()), tmp_path / "v2", number=2, parent=version(1, first.adapter)))
     assert again.metrics["loss"] < first.metrics["loss"]
+
+
+def test_a_prompt_without_its_note_is_rendered_as_the_engine_would_have(folder: str, tmp_path: Path) -> None:
+    given = [replace(one, logprobs=None) for one in lesson()]
+    told = worker(folder).step(order(given, tmp_path / "given"))
+    rendered = [replace(one, prompt_tokens=None) for one in given]
+    assert same_files(worker(folder).step(order(rendered, tmp_path / "rendered")).adapter, told.adapter)
+    too_long = replace(rendered[0], prompt=ASK.hinted("w9 " * 5000))
+    done = worker(folder).step(order([too_long, *rendered[1:]], tmp_path / "long"))
+    assert done.dropped == {"t0": done.dropped["t0"]}
+    assert "its prompt without the note cannot be had" in done.dropped["t0"]
 
 
 def test_an_adapter_leaves_the_base_bit_for_bit_and_a_full_tune_moves_it(folder: str, tmp_path: Path) -> None:

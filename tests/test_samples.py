@@ -17,7 +17,7 @@ from openclaw_rl.train.samples import (
     to_sample,
     with_advantages,
 )
-from openclaw_rl.types import Baseline, Drop, Hint, Sample, Sampling
+from openclaw_rl.types import Baseline, Drop, Hint, PromptNote, Sample, Sampling
 
 RULE = Hint(text="Keep it under 30 words.")
 FACT = Hint(text="The file is called b.txt.", kind="fact")
@@ -124,6 +124,26 @@ def scored(*scores: float | None, user: str = "u1", groups: tuple[str | None, ..
 
 def advantages(batch: TrainingBatch) -> list[float | None]:
     return [None if s.advantage is None else round(s.advantage, 6) for s in batch.samples]
+
+
+NOTED = PromptNote(text="Keep in mind: Keep it under 30 words.", notes=(1,))
+
+
+def test_a_reply_under_a_note_is_taught_without_it_and_without_the_log_probs_it_was_sampled_with() -> None:
+    found = sampled(1.0, hints=(RULE,), turn={"noted": NOTED})
+    assert isinstance(found, Sample)
+    assert (found.prompt_tokens, found.logprobs) == (None, None)
+    assert found.reply_tokens == make_completion().reply_tokens
+    assert [message.content for message in found.prompt.messages] == ["hello"]
+    assert found.teachers[0].messages[-1].content == "hello\n\nKeep it under 30 words."
+
+
+def test_a_reply_under_a_note_is_taught_where_it_was_liked_and_never_pushed_down() -> None:
+    turn = {"noted": NOTED}
+    made = [sampled(1.0, turn=turn), sampled(-1.0, turn=turn), sampled(-1.0, hints=(RULE,), turn=turn)]
+    batch = with_advantages([one for one in made if isinstance(one, Sample)], baselines={}, settings=sample_settings())
+    assert advantages(batch) == [1.0, 0.0, None]
+    assert batch.baselines["u1"].mean == pytest.approx(0.95 * (0.95 * 0.05 - 0.05) - 0.05)  # all three scores count
 
 
 def test_the_baseline_is_read_before_it_is_updated() -> None:

@@ -91,14 +91,15 @@ def _sample(
     turn: Turn, outcome: Outcome, *, score: float | None, teachers: tuple[Prompt, ...], recalled: str | None
 ) -> Sample:
     done = turn.completion
+    as_sampled = turn.noted is None  # a note is no part of what is taught: the student answers without it
     return Sample(
         turn=turn.id,
         user=turn.user,
         group=f"{turn.group}/{outcome.index}" if turn.group else None,
         prompt=turn.prompt,
-        prompt_tokens=done.prompt_tokens,
+        prompt_tokens=done.prompt_tokens if as_sampled else None,
         reply_tokens=done.reply_tokens,
-        logprobs=done.logprobs,
+        logprobs=done.logprobs if as_sampled else None,
         mask=(True,) * len(done.reply_tokens),
         advantage=score,
         teachers=teachers,
@@ -151,7 +152,8 @@ def with_advantages(
     """Turn the plain scores into advantages, reading each user's baseline before it is updated."""
     after = dict(baselines)
     if settings.advantage == "group":
-        return TrainingBatch(samples=_group_advantages(samples, normalize=settings.normalize), baselines=after)
+        grouped = _group_advantages(samples, normalize=settings.normalize)
+        return TrainingBatch(samples=tuple(map(_fit_for_note, grouped)), baselines=after)
     done = []
     for sample in samples:
         if sample.advantage is None:
@@ -161,8 +163,19 @@ def with_advantages(
         after[sample.user] = before.after(score, decay=settings.decay)
         advantage = score - before.mean if settings.advantage == "baseline" else score
         urgency = _urgency(before.satisfaction) if settings.remember else 1.0
-        done.append(replace(sample, advantage=advantage, urgency=urgency))
+        done.append(_fit_for_note(replace(sample, advantage=advantage, urgency=urgency)))
     return TrainingBatch(samples=tuple(done), baselines=after)
+
+
+def _fit_for_note(sample: Sample) -> Sample:
+    """A reply that was sampled under a standing note is not pushed down where the note is gone.
+
+    The policy without the note would hardly have said it, so nothing would hold such a push; and it would
+    undo the note's own lesson, which the reply mostly follows. What was liked is taught, what was said too.
+    """
+    if sample.logprobs is not None or sample.advantage is None or sample.advantage >= 0:
+        return sample
+    return replace(sample, advantage=None if sample.teachers else 0.0)
 
 
 def _urgency(satisfaction: float) -> float:

@@ -24,14 +24,17 @@ class Sample:
     is the same.
     ``recalled`` is the earlier turn of the same user that the hints are of, None where they are of this one.
     ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules.
+    ``prompt_tokens`` and ``logprobs`` are None where the reply was sampled under another prompt than ``prompt`` (a
+    standing note was in it): the trainer renders the prompt as it renders a teacher's, and takes its own weights for
+    the behaviour policy.
     """
 
     turn: str
     user: str
     prompt: Prompt
-    prompt_tokens: Tokens
+    prompt_tokens: Tokens | None
     reply_tokens: Tokens
-    logprobs: Logprobs
+    logprobs: Logprobs | None
     mask: tuple[bool, ...]
     advantage: float | None
     teachers: tuple[Prompt, ...]
@@ -42,11 +45,14 @@ class Sample:
     urgency: float = 1.0
 
     def __post_init__(self) -> None:
-        need_tokens(self.prompt_tokens, "prompt_tokens")
         need_tokens(self.reply_tokens, "reply_tokens")
-        need(len(self.prompt_tokens) > 0, "prompt_tokens", "a prompt has at least one token")
         need(len(self.reply_tokens) > 0, "reply_tokens", "a reply has at least one token")
-        need_logprobs(self.logprobs, len(self.reply_tokens), "logprobs")
+        if self.prompt_tokens is not None:
+            need_tokens(self.prompt_tokens, "prompt_tokens")
+            need(len(self.prompt_tokens) > 0, "prompt_tokens", "a prompt has at least one token")
+        if self.logprobs is not None:
+            need(self.prompt_tokens is not None, "logprobs", "were recorded under a prompt that is not given")
+            need_logprobs(self.logprobs, len(self.reply_tokens), "logprobs")
         need(
             len(self.mask) == len(self.reply_tokens),
             "mask",

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ class TrainBatch:
     sample: Tensor
     mask: Tensor
     old: Tensor
+    recorded: Tensor
+    """[N] bool: False where the reply was sampled under another prompt, so that ``old`` is the student's own"""
     same_weights: Tensor
     temperature: Tensor
     advantage: Tensor
@@ -72,13 +75,14 @@ def collate(
         tokens=flat((one.reply_tokens for one in samples), torch.int64),
         sample=sample,
         mask=flat((one.mask for one in samples), torch.bool),
-        old=flat((one.logprobs for one in samples), wide),
-        same_weights=each(lambda one: one.version == version, torch.bool)[sample],
+        old=flat((one.logprobs or (math.nan,) * len(one.reply_tokens) for one in samples), wide),
+        recorded=each(lambda one: one.logprobs is not None, torch.bool)[sample],
+        same_weights=each(lambda one: one.logprobs is not None and one.version == version, torch.bool)[sample],
         temperature=each(lambda one: one.temperature or 1.0, wide)[sample],
         advantage=each(lambda one: one.advantage or 0.0, wide),
         has_advantage=each(lambda one: one.advantage is not None, torch.bool),
         spans=tuple(slice(start, start + length) for start, length in zip(starts, lengths, strict=True)),
-        plain=tuple(_path(one.prompt_tokens, one.reply_tokens) for one in samples),
+        plain=tuple(_path(one.prompt_tokens or (), one.reply_tokens) for one in samples),
         hinted=tuple(
             (h, s, _path(prompt, samples[s].reply_tokens))
             for s, view in enumerate(views)
@@ -218,7 +222,8 @@ def loss_inputs(
 ) -> tuple[LossInputs, Leaves]:
     """Fill a loss's inputs from the student's hidden states [N, d] at all reply tokens.
 
-    The proximal policy of the top-k sets is the student itself as it stands: there is one update for each batch.
+    The proximal policy of the top-k sets is the student itself as it stands: there is one update for each batch. So is
+    the behaviour policy of a reply that was sampled under another prompt: its ratio is 1.
     """
     seen = train_head.scan(student, head, batch.temperature, k=k, base=references.base)
     n, width = seen.ids.shape
@@ -231,7 +236,7 @@ def loss_inputs(
         sample=batch.sample,
         mask=batch.mask,
         current=at[:, 0],
-        old=batch.old,
+        old=torch.where(batch.recorded, batch.old, values[:, 0].to(batch.old.dtype)),
         same_weights=batch.same_weights,
         advantage=batch.advantage,
         has_advantage=batch.has_advantage,

@@ -1,10 +1,10 @@
-"""What a batch has to train on: each sample's hinted prompts as ids, and why a sample has nothing to give."""
+"""What a batch has to train on: each sample's prompts as ids, and why a sample has nothing to give."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import RequestError
@@ -17,10 +17,11 @@ log = logging.getLogger(__name__)
 class TeacherPrompts:
     """``views`` has a row for each sample: the ids of its teachers' prompts, None where one cannot be had.
 
+    ``samples`` have their own prompt's ids, also those whose reply was sampled under another prompt.
     ``dropped`` says for each turn that cannot be trained at all what is wrong with it.
     """
 
-    samples: Sequence[Sample]
+    samples: list[Sample] = field(default_factory=list)
     views: list[list[Tokens | None]] = field(default_factory=list)
     dropped: dict[str, str] = field(default_factory=dict)
 
@@ -40,7 +41,7 @@ def render_teachers(
     chat: ChatTemplate, samples: Sequence[Sample], *, most: int, room: int | None, vocabulary: int
 ) -> TeacherPrompts:
     """Render every teacher's prompt, at most ``most`` of each sample, into ``room`` tokens together with the reply."""
-    found = TeacherPrompts(samples)
+    found = TeacherPrompts()
     for sample in samples:
         views: list[Tokens | None] = []
         why = ""
@@ -52,7 +53,14 @@ def render_teachers(
                 views.append(None)
                 why = error.what
         found.views.append(views)
-        if max(*sample.prompt_tokens, *sample.reply_tokens) >= vocabulary:
+        try:
+            own = sample.prompt_tokens or _view(chat, sample.prompt, sample, room)
+        except RequestError as error:
+            own, found.dropped[sample.turn] = None, f"its prompt without the note cannot be had: {error.what}"
+        found.samples.append(replace(sample, prompt_tokens=own))
+        if own is None:
+            continue
+        if max(*own, *sample.reply_tokens) >= vocabulary:
             found.dropped[sample.turn] = "a token id lies outside the model's vocabulary"
         elif sample.advantage is None and views and not any(views):
             found.dropped[sample.turn] = f"its hinted prompt cannot be had: {why}"
