@@ -143,6 +143,12 @@ def session(shape: str, turns: int, hints: int) -> tuple[list[Sample], list[list
 
 
 @torch.no_grad()
+def prompt_of(sample: Sample) -> Tokens:
+    """Its ids, which every sample of these sessions has."""
+    assert sample.prompt_tokens is not None
+    return sample.prompt_tokens
+
+
 def sampled_now(bench: Bench, samples: Sequence[Sample]) -> list[Sample]:
     """The samples as if the model itself had just sampled them."""
     attend(bench, bench.plain_attention)
@@ -150,7 +156,7 @@ def sampled_now(bench: Bench, samples: Sequence[Sample]) -> list[Sample]:
 
     def sampled(sample: Sample) -> Sample:
         reply = torch.tensor(sample.reply_tokens, device=bench.device)
-        of_all = plain_logprobs(bench, sample.prompt_tokens, sample.reply_tokens)
+        of_all = plain_logprobs(bench, prompt_of(sample), sample.reply_tokens)
         return replace(sample, logprobs=tuple(of_all.gather(1, reply[:, None])[:, 0].tolist()))
 
     return [sampled(sample) for sample in samples]
@@ -205,9 +211,9 @@ def turn_by_turn(bench: Bench, samples: Sequence[Sample], views: Sequence[Sequen
         bench.model.eval()
         with torch.no_grad(), bench.wrapped.disable_adapter():
             shown = [plain_logprobs(bench, prompt, reply) for prompt in hinted if prompt is not None]
-            base = plain_logprobs(bench, sample.prompt_tokens, reply)
+            base = plain_logprobs(bench, prompt_of(sample), reply)
         bench.model.train()
-        current = plain_logprobs(bench, sample.prompt_tokens, reply)
+        current = plain_logprobs(bench, prompt_of(sample), reply)
         inputs = losses.from_vocabulary(
             tokens=torch.tensor(reply, device=bench.device),
             current=current,
@@ -278,15 +284,15 @@ class Grpo:
 
     def _padded(self, samples: Sequence[Sample]) -> dict[str, Any]:
         """Prompts padded on the left and replies on the right, as TRL lays them out."""
-        wide = max(len(one.prompt_tokens) for one in samples)
+        wide = max(len(prompt_of(one)) for one in samples)
         long = max(len(one.reply_tokens) for one in samples)
 
         def rows(lines: Sequence[Sequence[int]]) -> Tensor:
             return torch.tensor(lines, device=self.bench.device)
 
         return {
-            "prompt_ids": rows([[0] * (wide - len(s.prompt_tokens)) + list(s.prompt_tokens) for s in samples]),
-            "prompt_mask": rows([[int(at >= wide - len(s.prompt_tokens)) for at in range(wide)] for s in samples]),
+            "prompt_ids": rows([[0] * (wide - len(prompt_of(s))) + list(prompt_of(s)) for s in samples]),
+            "prompt_mask": rows([[int(at >= wide - len(prompt_of(s))) for at in range(wide)] for s in samples]),
             "completion_ids": rows([list(s.reply_tokens) + [0] * (long - len(s.reply_tokens)) for s in samples]),
             "completion_mask": rows([[int(at < len(s.reply_tokens)) for at in range(long)] for s in samples]),
             "advantages": torch.tensor([s.advantage or 0.0 for s in samples], device=self.bench.device),
