@@ -27,20 +27,12 @@ from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import manifest as train_manifest
 from openclaw_rl.backends.local.training.alarms import norm_alarm
-from openclaw_rl.backends.local.training.batch import (
-    ComputedTokens,
-    Net,
-    Student,
-    TrainBatch,
-    collate,
-    gradient,
-    hidden_states,
-    loss_inputs,
-    run_references,
-)
+from openclaw_rl.backends.local.training.batch import Student, gradient, loss_inputs
+from openclaw_rl.backends.local.training.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training.head import Head, largest
 from openclaw_rl.backends.local.training.memory import ModelShape, plan
 from openclaw_rl.backends.local.training.messages import StepRequest
+from openclaw_rl.backends.local.training.references import ComputedTokens, Net, hidden_states, run_references
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused

@@ -24,7 +24,7 @@ from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import manifest as train_manifest
-from openclaw_rl.backends.local.training.batch import collate
+from openclaw_rl.backends.local.training.collation import collate
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.ports import StepResult
 from openclaw_rl.store import TrainLedger

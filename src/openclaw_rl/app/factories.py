@@ -71,7 +71,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
     """What a trainer is offered; it takes what it names."""
     train, policy = config.train, config.policy
     return {
-        **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "options", "backend"}),
+        **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "rehearse", "options", "backend"}),
         **train.loss.model_dump(exclude={"custom"}),
         **train.optim.model_dump(),
         **train.local.model_dump(),
@@ -88,6 +88,10 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "ess_alarm": train.alarms.ess,
         "norm_alarm": train.alarms.norm,
         "pause_after": train.alarms.pause_after,
+        "rehearse_loss": train.rehearse.loss,
+        "rehearse_teacher": train.rehearse.teacher,
+        "rehearse_lr": train.rehearsal_rate,
+        "rehearse_decay": train.rehearse.decay,
         "lora": train.lora.enabled,
         "lora_rank": train.lora.rank,
         "lora_alpha": train.lora.alpha,

@@ -17,6 +17,8 @@ Teacher = Literal["base", "live", "ema"]
 ADAPTER_LR: Final = 5e-4
 FULL_LR: Final = ADAPTER_LR / 10
 """a full tune moves every weight, so its steps are about a tenth of an adapter's"""
+REHEARSAL_LR: Final = 1e-3
+"""a rehearsal samples its own replies and may take large steps: what is served is their average"""
 
 
 class LossSection(Section):
@@ -103,6 +105,55 @@ class LocalTrainingSection(Section):
     offload_optimizer: bool = Field(default=False, description="keep optimizer state in main memory")
 
 
+class RehearseSection(Section):
+    """Rehearsal: what a note asks for is learned from replies sampled for it, while nobody waits for the machine."""
+
+    enabled: bool = Field(
+        default=True, description="rehearse notes in idle time until the policy does without them; off: they stay notes"
+    )
+    steps: int = Field(default=16, ge=1, le=1000, description="most steps for one note before the gate decides")
+    batch: int = Field(default=8, ge=1, le=4096, description="replies sampled for a step")
+    prompts: int = Field(
+        default=32,
+        ge=1,
+        le=10_000,
+        description="different prompts of the user's own past; while these are fewer, everyday ones are added",
+    )
+    held_back: int = Field(
+        default=16, ge=2, le=1000, description="prompts that are never rehearsed, on which the stop is decided"
+    )
+    replay: float = Field(
+        default=0.25, ge=0, le=0.9, description="share of a step that repeats notes which were learned before"
+    )
+    loss: Literal["reverse", "forward", "sft"] = Field(
+        default="reverse",
+        description="KL to the teacher with the note; forward: the other way round; sft: so on its own replies",
+    )
+    teacher: Teacher = Field(
+        default="base", description="weights that see the note; live: as they were when the rehearsal began"
+    )
+    lr: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description=f"learning rate; not set: {REHEARSAL_LR} for an adapter, {REHEARSAL_LR / 10} for a full tune",
+    )
+    decay: float = Field(
+        default=0.75, ge=0, lt=1, description="decay of the average of its steps, which is what is served"
+    )
+    temperature: float = Field(default=0.6, gt=0, le=2, description="temperature of its replies")
+    tokens: int = Field(default=160, ge=8, le=8192, description="most tokens of a reply")
+    idle: float = Field(
+        default=10.0, ge=0, le=604_800, description="seconds without any request before a rehearsal begins or goes on"
+    )
+    tolerance: float = Field(
+        default=0.1,
+        ge=0,
+        le=1,
+        description="how much more rarely than with its note replies may do what it asks for it to count as learned",
+    )
+
+
 class AlarmsSection(Section):
     """What skips a step, and when skipped steps pause training."""
 
@@ -157,12 +208,18 @@ class TrainSection(Section):
     lora: LoraSection = Field(default_factory=LoraSection)
     local: LocalTrainingSection = Field(default_factory=LocalTrainingSection)
     alarms: AlarmsSection = Field(default_factory=AlarmsSection)
+    rehearse: RehearseSection = Field(default_factory=RehearseSection)
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the trainer")
 
     @property
     def learning_rate(self) -> float:
         """``optim.lr``; where it is not set, the rate that suits an adapter or a full tune."""
         return self.optim.lr or (ADAPTER_LR if self.lora.enabled else FULL_LR)
+
+    @property
+    def rehearsal_rate(self) -> float:
+        """``rehearse.lr``; where it is not set, the rate that suits an adapter or a full tune."""
+        return self.rehearse.lr or (REHEARSAL_LR if self.lora.enabled else REHEARSAL_LR / 10)
 
 
 class GateLimitsSection(Section):

@@ -11,6 +11,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     aggregation  over tokens, or over samples first
     diagnostics  which tokens are fit, and whether the batch is sound
     settings     the settings: `LossSettings`
+    rehearsal    replies sampled for a note, and the teacher that has it: `with_rehearsal` adds them to any loss
     total        `loss`: all of it, `LossInputs` to a scalar and metrics
     vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, to try things out
 
@@ -55,6 +56,7 @@ from openclaw_rl.losses.arithmetic import (
 from openclaw_rl.losses.diagnostics import fit, health
 from openclaw_rl.losses.inputs import LossInputs
 from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
+from openclaw_rl.losses.rehearsal import FORWARD, rehearsal_loss, with_rehearsal
 from openclaw_rl.losses.selection import (
     HINTS,
     SUBSETS,
@@ -72,6 +74,7 @@ from openclaw_rl.losses.vocabulary import from_vocabulary
 
 __all__ = [
     "AGGREGATES",
+    "FORWARD",
     "HINTS",
     "KLS",
     "LOG_RATIO_LIMIT",
@@ -104,6 +107,7 @@ __all__ = [
     "overlap",
     "pg",
     "ratio",
+    "rehearsal_loss",
     "reverse_kl",
     "sequence_optimal",
     "shortest",
@@ -112,5 +116,6 @@ __all__ = [
     "topk",
     "topk_opd",
     "weight_of",
+    "with_rehearsal",
     "with_tail",
 ]

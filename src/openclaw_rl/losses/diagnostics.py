@@ -30,7 +30,7 @@ def health(x: LossInputs, max_mismatch: float) -> dict[str, float]:
     """
     reasons = fit(x, max_mismatch)
     gap = (x.comparable - x.old).abs()[x.same_weights & (reasons["kept"] | reasons["masked_off_policy"])]
-    weight = ratio(x.current.detach(), x.old)[reasons["kept"]]
+    weight = ratio(x.current.detach(), x.old)[reasons["kept"] & x.of_turns]  # a rehearsal weighs by no ratio
     nothing = float("nan")
     return {
         "gap_mean": float(gap.mean()) if len(gap) else nothing,

@@ -11,7 +11,8 @@ from openclaw_rl.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossInputs:
-    """All that a loss may read. ``current``, ``student_current``, ``teacher_current`` and ``kl`` carry the gradient.
+    """All that a loss may read. ``current``, ``student_current``, ``teacher_current``, ``kl`` and ``rehearsal`` carry
+    the gradient.
 
     Values under a False in ``mask`` or ``has_teacher`` are never read: they may hold anything.
     """
@@ -56,18 +57,27 @@ class LossInputs:
     """[N] l_ref of the sampled token under the base, None where it was not computed"""
     served: Tensor | None = None
     """[N] l of the sampled token under the version that is served, None where that is ``current``"""
+    rehearsed: Tensor | None = None
+    """[N] bool: tokens of replies that were sampled to rehearse a note, None where there are none"""
+    rehearsal: Tensor | None = None
+    """[N] KL between current and the teacher with the note, over the whole vocabulary; read where ``rehearsed``"""
 
     @property
     def comparable(self) -> Tensor:
         """[N] what the engine should have found too where ``same_weights``."""
         return self.current.detach() if self.served is None else self.served
 
+    @property
+    def of_turns(self) -> Tensor:
+        """[N] bool: tokens of turns, which learn by the method; the others are rehearsed."""
+        return self.mask if self.rehearsed is None else self.mask & ~self.rehearsed
+
     def __post_init__(self) -> None:
         n, s, h, k = len(self.sample), len(self.advantage), len(self.teacher), self.student_ids.shape[-1]
         if h < 1:
             raise InvalidValue("teacher", "no row", remedy="give one row and let has_teacher be False")
         for names, shape in (
-            ("mask current old same_weights kl reference served", (n,)),
+            ("mask current old same_weights kl reference served rehearsed rehearsal", (n,)),
             ("has_advantage", (s,)),
             ("teacher has_teacher", (h, n)),
             ("student_ids student_old student_current", (n, k)),

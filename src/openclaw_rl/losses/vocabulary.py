@@ -7,6 +7,7 @@ from torch import Tensor
 
 from openclaw_rl.losses.arithmetic import full_kl
 from openclaw_rl.losses.inputs import LossInputs
+from openclaw_rl.losses.rehearsal import FORWARD
 
 
 def from_vocabulary(
@@ -23,13 +24,17 @@ def from_vocabulary(
     has_advantage: Tensor | None = None,
     has_teacher: Tensor | None = None,
     same_weights: Tensor | None = None,
+    rehearsed: Tensor | None = None,
+    rehearsal: str = "reverse",
 ) -> LossInputs:
     """Inputs from log-softmax tensors: tokens [N], current, old, reference [N, V], teacher [H, N, V], advantage [S].
 
     Left out: every token trains, every sample has its advantage and teachers, and nothing is said of equal weights.
+    ``rehearsed`` [N] tokens are compared with the first hint's teacher, as the ``rehearsal`` loss of that name does.
     """
     k, truth = min(k, current.shape[-1]), torch.ones_like(tokens, dtype=torch.bool)
     ids, their = old.topk(k, -1).indices, teacher.topk(k, -1).indices
+    apart = (teacher[0].detach(), current) if FORWARD[rehearsal] else (current, teacher[0].detach())
     wide = their.shape[:1] + old.shape
     return LossInputs(
         sample=sample,
@@ -51,4 +56,6 @@ def from_vocabulary(
         teacher_current=current.expand(wide).gather(-1, their),
         kl=None if reference is None else full_kl(current, reference),
         reference=None if reference is None else reference.gather(-1, tokens[:, None])[:, 0],
+        rehearsed=rehearsed,
+        rehearsal=None if rehearsed is None else full_kl(*apart),
     )

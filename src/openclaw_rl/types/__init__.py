@@ -23,6 +23,7 @@ from openclaw_rl.types.messages import (
 )
 from openclaw_rl.types.notes import PROMPTED, Note, NoteAuthor, NoteChange, NoteKind, NoteState, PromptNote
 from openclaw_rl.types.training import (
+    FIRST_DRAFT,
     Baseline,
     Command,
     ControlRequest,
@@ -57,6 +58,7 @@ from openclaw_rl.types.validation import Logprobs, Tokens
 
 __all__ = [
     "ENVIRONMENT",
+    "FIRST_DRAFT",
     "PROMPTED",
     "Baseline",
     "Command",

@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple, Self
 from openclaw_rl.types.messages import Prompt
 from openclaw_rl.types.validation import Logprobs, Tokens, need, need_finite, need_logprobs, need_one_of, need_tokens
 
+FIRST_DRAFT = 1_000_000_000
+"""numbers from here on are drafts: weights of a rehearsal under way, which are in no ledger"""
 VersionState = Literal["candidate", "live", "refused", "rolled back", "deleted"]
 VersionOrigin = Literal["trained", "rollback", "checkpoint"]
 Command = Literal["rollback", "pause", "resume", "pin version", "unpin version", "pin turn", "unpin turn"]
@@ -27,6 +29,7 @@ class Sample:
     ``prompt_tokens`` and ``logprobs`` are None where the reply was sampled under another prompt than ``prompt`` (a
     standing note was in it): the trainer renders the prompt as it renders a teacher's, and takes its own weights for
     the behaviour policy.
+    ``rehearses`` is the note that this reply was sampled for; its one teacher has the note. None for a turn.
     """
 
     turn: str
@@ -43,6 +46,7 @@ class Sample:
     group: str | None = None
     recalled: str | None = None
     urgency: float = 1.0
+    rehearses: str | None = None
 
     def __post_init__(self) -> None:
         need_tokens(self.reply_tokens, "reply_tokens")
@@ -60,6 +64,8 @@ class Sample:
         )
         need_finite(self.advantage, "advantage")
         need(self.advantage is not None or bool(self.teachers), "advantage", "a sample without any signal")
+        if self.rehearses is not None:
+            need(self.advantage is None and len(self.teachers) == 1, "teachers", "a rehearsal has one, and no score")
         need(self.temperature >= 0.0, "temperature", f"{self.temperature!r} is below 0")
 
 
@@ -135,6 +141,11 @@ class Version:
         else:
             need(self.parent is not None, "parent", f"version {self.number} needs a parent")
             need(0 <= (self.parent or 0) < self.number, "parent", f"{self.parent!r} is not below {self.number}")
+
+    @property
+    def draft(self) -> bool:
+        """Whether these are weights of a rehearsal under way, which are in no ledger."""
+        return self.number >= FIRST_DRAFT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

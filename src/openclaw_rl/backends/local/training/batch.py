@@ -1,12 +1,11 @@
-"""From samples to the inputs of a loss: one batch, its passes through student, teacher and base, and its gradient.
+"""From a batch to the inputs of a loss, and back to the gradient of the student.
 
 `N` reply tokens of all samples one after another, `S` samples, `H` hints, `K` top-k ids, `d` hidden width.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,206 +14,42 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.backends.local.training import head as train_head
+from openclaw_rl.backends.local.training.collation import TrainBatch
 from openclaw_rl.backends.local.training.forward import hidden
-from openclaw_rl.backends.local.training.head import BaseOutputs, Head, VocabularyScan
+from openclaw_rl.backends.local.training.head import BaseOutputs, Head
+from openclaw_rl.backends.local.training.references import (
+    ComputedTokens,
+    Net,
+    References,
+    RehearsalTeacher,
+    TeacherOutputs,
+    hidden_states,
+)
 from openclaw_rl.losses import LossInputs
-from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
-from openclaw_rl.types import Sample, Tokens
+from openclaw_rl.losses.tree import PackedTree, pack
 
 LossFunction = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
-Views = Sequence[Sequence[Tokens | None]]
-"""for each sample, the ids of each hinted prompt; None where it could not be rendered"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Net:
-    """Weights that can run: a Hugging Face model, its head, and the context that a pass of it runs in."""
-
-    model: Any
-    head: Head
-    tree: bool
-    context: Callable[[], AbstractContextManager[Any]] = nullcontext
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainBatch:
-    """Samples as flat tensors; ``spans[s]`` are sample s's tokens among the N."""
-
-    tokens: Tensor
-    sample: Tensor
-    mask: Tensor
-    old: Tensor
-    recorded: Tensor
-    """[N] bool: False where the reply was sampled under another prompt, so that ``old`` is the student's own"""
-    same_weights: Tensor
-    temperature: Tensor
-    advantage: Tensor
-    has_advantage: Tensor
-    spans: tuple[slice, ...]
-    plain: tuple[TokenPath, ...]
-    hinted: tuple[tuple[int, int, TokenPath], ...]
-    """(hint, sample, path) of every teacher view"""
-    hints: int
-
-
-def collate(
-    samples: Sequence[Sample], views: Views, *, version: int, device: torch.device, wide: torch.dtype
-) -> TrainBatch:
-    """Flatten samples; a temperature of 0 counts as 1. ``version`` is the one whose weights stand now."""
-    lengths = [len(sample.reply_tokens) for sample in samples]
-    starts = [sum(lengths[:at]) for at in range(len(lengths))]
-
-    def flat(rows: Iterator[Sequence[Any]], dtype: torch.dtype) -> Tensor:
-        return torch.tensor([value for row in rows for value in row], dtype=dtype, device=device)
-
-    def each(value: Callable[[Sample], Any], dtype: torch.dtype) -> Tensor:
-        return torch.tensor([value(sample) for sample in samples], dtype=dtype, device=device)
-
-    sample = flat(([at] * length for at, length in enumerate(lengths)), torch.int64)
-    return TrainBatch(
-        tokens=flat((one.reply_tokens for one in samples), torch.int64),
-        sample=sample,
-        mask=flat((one.mask for one in samples), torch.bool),
-        old=flat((one.logprobs or (math.nan,) * len(one.reply_tokens) for one in samples), wide),
-        recorded=each(lambda one: one.logprobs is not None, torch.bool)[sample],
-        same_weights=each(lambda one: one.logprobs is not None and one.version == version, torch.bool)[sample],
-        temperature=each(lambda one: one.temperature or 1.0, wide)[sample],
-        advantage=each(lambda one: one.advantage or 0.0, wide),
-        has_advantage=each(lambda one: one.advantage is not None, torch.bool),
-        spans=tuple(slice(start, start + length) for start, length in zip(starts, lengths, strict=True)),
-        plain=tuple(_path(one.prompt_tokens or (), one.reply_tokens) for one in samples),
-        hinted=tuple(
-            (h, s, _path(prompt, samples[s].reply_tokens))
-            for s, view in enumerate(views)
-            for h, prompt in enumerate(view)
-            if prompt is not None
-        ),
-        hints=max((len(view) for view in views), default=0),
-    )
-
-
-def _path(prompt: Tokens, reply: Tokens) -> TokenPath:
-    return TokenPath(tokens=(*prompt, *reply), reply=len(reply))
-
-
-@dataclass(slots=True)
-class ComputedTokens:
-    """What was computed: packed tokens, the tokens of the same sequences one by one, forward passes."""
-
-    packed: int = 0
-    sequential: int = 0
-    passes: int = 0
-
-    def add(self, trees: Sequence[PackedTree], paths: Sequence[TokenPath]) -> None:
-        self.packed += sum(packed.size for packed in trees)
-        self.sequential += sum(len(path.tokens) - 1 for path in paths)
-        self.passes += len(trees)
-
-
-@torch.no_grad()
-def hidden_states(net: Net, paths: Sequence[TokenPath], budget: int | None, count: ComputedTokens) -> list[Tensor]:
-    """For each path the hidden states [R, d] that predict its reply, without a gradient."""
-    trees = pack(paths, budget=budget, share=net.tree)
-    count.add(trees, paths)
-    found: dict[int, Tensor] = {}
-    with net.context():
-        for packed in trees:
-            rows = torch.cat(packed.rows).to(net.head.weight.device)  # before the pass, or the host would wait for it
-            out = hidden(net.model, packed, tree=net.tree)[rows]
-            found |= zip(packed.members, torch.split(out, [len(part) for part in packed.rows]), strict=True)
-    return [found[at] for at in range(len(paths))]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TeacherOutputs:
-    """The teacher's side: hidden states [M, d] of every view's reply, and where each row belongs in [H, N]."""
-
-    hidden: Tensor
-    head: Head
-    hint: Tensor
-    token: Tensor
-    seen: VocabularyScan
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class References:
-    """What the step compares the student with: the teacher's views, the base, and log-probs [N] of what is served.
-
-    Each is None where it was not wanted.
-    """
-
-    teacher: TeacherOutputs | None
-    base: BaseOutputs | None
-    served: Tensor | None = None
-
-
-def run_references(
-    batch: TrainBatch,
-    teacher: Net,
-    base: Net | None,
-    served: Net | None = None,
-    *,
-    k: int,
-    budget: int | None,
-    count: ComputedTokens,
-) -> References:
-    """One pass through the teacher for all hinted views, one through the base and one through ``served`` for the rest.
-
-    Teacher and base make a single pass where they are the same weights: their prompts share their beginnings too.
-    """
-    views = [path for _, _, path in batch.hinted]
-    plain = list(batch.plain) if base is not None else []
-    if base is teacher:
-        found = hidden_states(teacher, [*views, *plain], budget, count)
-        for_views, for_plain = found[: len(views)], found[len(views) :]
-    else:
-        for_views = hidden_states(teacher, views, budget, count)
-        for_plain = hidden_states(base, plain, budget, count) if base is not None else []
-    return References(
-        teacher=_hinted(batch, for_views, teacher.head, k) if views else None,
-        base=BaseOutputs(hidden=torch.cat(for_plain), head=base.head) if base is not None else None,
-        served=_sampled(batch, served, budget, count) if served is not None else None,
-    )
-
-
-def _sampled(batch: TrainBatch, net: Net, budget: int | None, count: ComputedTokens) -> Tensor:
-    """The log-prob [N] of each sampled token."""
-    found = torch.cat(hidden_states(net, batch.plain, budget, count))
-    norm = train_head.scan(found, net.head, batch.temperature, k=1).norm
-    return train_head.at(found, net.head, batch.temperature, norm, batch.tokens[:, None])[:, 0]
-
-
-def _hinted(batch: TrainBatch, found: list[Tensor], head: Head, k: int) -> TeacherOutputs:
-    device = batch.tokens.device
-    rows = [torch.arange(batch.spans[s].start, batch.spans[s].stop, device=device) for _, s, _ in batch.hinted]
-    hint = [torch.full_like(row, h) for row, (h, _, _) in zip(rows, batch.hinted, strict=True)]
-    token, hidden_states = torch.cat(rows), torch.cat(found)
-    return TeacherOutputs(
-        hidden=hidden_states,
-        head=head,
-        hint=torch.cat(hint),
-        token=token,
-        seen=train_head.scan(hidden_states, head, batch.temperature[token], k=k),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaves:
     """What carries the gradient between a loss and the student: log-probs at ids [N, G], and the KL [N] or None.
 
-    The columns of ``ids`` are the sampled token, Sq (K of them), and Sp of each hint (K each).
+    The columns of ``ids`` are the sampled token, Sq (K of them), and Sp of each hint (K each). ``rehearsal`` is the
+    KL to the teacher that has the note, at the rehearsed tokens [M].
     """
 
     ids: Tensor
     at: Tensor
     kl: Tensor | None
+    rehearsal: Tensor | None = None
 
-    def gradients(self, loss: Tensor) -> tuple[Tensor, Tensor | None]:
-        """d loss / d at [N, G] and d loss / d kl [N]."""
-        wanted = [self.at] if self.kl is None else [self.at, self.kl]
-        found = torch.autograd.grad(loss, wanted, allow_unused=True)
-        kl = found[1] if len(found) > 1 else None
-        return torch.zeros_like(self.at) if found[0] is None else found[0], kl
+    def gradients(self, loss: Tensor) -> Leaves:
+        """d loss by each of them, None where it has no say."""
+        wanted = {name: leaf for name in ("at", "kl", "rehearsal") if (leaf := getattr(self, name)) is not None}
+        found = dict(zip(wanted, torch.autograd.grad(loss, [*wanted.values()], allow_unused=True), strict=True))
+        at = found["at"] if found["at"] is not None else torch.zeros_like(self.at)
+        return Leaves(ids=self.ids, at=at, kl=found.get("kl"), rehearsal=found.get("rehearsal"))
 
 
 def loss_inputs(
@@ -232,6 +67,7 @@ def loss_inputs(
     values = train_head.at(student, head, batch.temperature, seen.norm, ids)
     at = values.clone().requires_grad_()
     kl = None if seen.kl is None else seen.kl.clone().requires_grad_()
+    rehearsal = _divergence(batch, student, head, references.rehearsal)
     inputs = LossInputs(
         sample=batch.sample,
         mask=batch.mask,
@@ -249,9 +85,27 @@ def loss_inputs(
         kl=kl,
         reference=_reference(batch, references.base, seen.base_norm),
         served=references.served,
+        rehearsed=batch.rehearsed if rehearsal is not None else None,
+        rehearsal=None if rehearsal is None else _spread(rehearsal, references.rehearsal, len(batch.tokens)),
         **teacher,
     )
-    return inputs, Leaves(ids=ids, at=at, kl=kl)
+    return inputs, Leaves(ids=ids, at=at, kl=kl, rehearsal=rehearsal)
+
+
+def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher | None) -> Tensor | None:
+    if teacher is None:
+        return None
+    token = teacher.token
+    found = train_head.divergence(
+        student[token], head, batch.temperature[token], other=teacher.outputs, forward=teacher.forward
+    )
+    return found.requires_grad_()
+
+
+def _spread(values: Tensor, teacher: RehearsalTeacher | None, count: int) -> Tensor:
+    """[M] -> [N], 0 elsewhere."""
+    assert teacher is not None
+    return values.new_zeros(count).index_copy(0, teacher.token, values)
 
 
 def _reference(batch: TrainBatch, base: BaseOutputs | None, norm: Tensor | None) -> Tensor | None:
@@ -325,10 +179,10 @@ def gradient(
     if why is not None:
         return {}, why
     total, metrics = loss(inputs)
-    at, kl = leaves.gradients(total)
+    given = leaves.gradients(total)
     for packed in trees:
         piece = alone or _run(batch, student, packed)
-        _backward(batch, student, piece, references, leaves.ids, at, kl)
+        _backward(batch, student, piece, references, given)
     if alone is None:
         count.add(trees, batch.plain)
     return dict(metrics), None
@@ -344,25 +198,32 @@ def _run(batch: TrainBatch, student: Student, packed: PackedTree) -> StudentPass
     return StudentPass(hidden=out[rows], token=token)
 
 
-def _backward(
-    batch: TrainBatch,
-    student: Student,
-    piece: StudentPass,
-    references: References,
-    ids: Tensor,
-    at: Tensor,
-    kl: Tensor | None,
-) -> None:
-    token, base = piece.token, references.base
-    local = None if base is None or kl is None else BaseOutputs(hidden=base.hidden[token], head=base.head)
-    back = train_head.backward_hidden(
-        piece.hidden.detach(),
-        student.net.head,
-        batch.temperature[token],
-        ids[token],
-        at[token],
-        kl=None if kl is None else kl[token],
-        base=local,
-    )
+def _backward(batch: TrainBatch, student: Student, piece: StudentPass, references: References, given: Leaves) -> None:
+    """``given`` are the gradients of the leaves."""
+    token, base, kl, at = piece.token, references.base, given.kl, given.at[piece.token]
+    hidden_states, head = piece.hidden.detach(), student.net.head
+    back = torch.zeros_like(hidden_states)
+    if kl is not None or bool(at.any()):  # where only rehearsals have a say, the vocabulary need not be read for it
+        local = None if base is None or kl is None else BaseOutputs(hidden=base.hidden[token], head=base.head)
+        back = train_head.backward_hidden(
+            hidden_states,
+            head,
+            batch.temperature[token],
+            given.ids[token],
+            at,
+            kl=None if kl is None else kl[token],
+            base=local,
+        )
+    if references.rehearsal is not None and given.rehearsal is not None:
+        row = references.rehearsal.row[token]
+        here = torch.nonzero(row >= 0)[:, 0]
+        back[here] += train_head.backward_divergence(
+            hidden_states[here],
+            head,
+            batch.temperature[token[here]],
+            given.rehearsal[row[here]],
+            other=references.rehearsal.at(row[here]),
+            forward=references.rehearsal.forward,
+        )
     with student.training():  # layers that are recomputed must find the model as it was
         torch.autograd.backward(piece.hidden, back)

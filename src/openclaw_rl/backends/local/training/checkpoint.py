@@ -46,9 +46,14 @@ class Checkpoints:
         self._policy = policy
         self._settings = policy.settings
         self._at: str | None = None
+        self.frozen: Weights | None = None
+        """the live version as it was when a rehearsal began, where that teaches"""
 
-    def load(self, parent: Version) -> None:
-        """Put policy and state where ``parent`` left them. What is in memory already is not read again."""
+    def load(self, parent: Version, *, averaging: bool) -> None:
+        """Put policy and state where ``parent`` left them. What is in memory already is not read again.
+
+        Where the weights are no longer averaged, training goes on from what is served.
+        """
         where = parent.adapter or ""
         if self._at != where:
             if parent.adapter is None:
@@ -57,6 +62,13 @@ class Checkpoints:
             else:
                 self.state = self._read(Path(parent.adapter), parent.base)
             self._at = where
+        served = self.state.average
+        if served is not None and not averaging:
+            self._policy.put(served)
+            self.state.master, self.state.average, self.state.averaged = None, None, 0
+        if not parent.draft:
+            kept = self._settings.rehearse_teacher == "live"
+            self.frozen = (served or self._policy.weights()) if kept else None
         torch.set_rng_state(self.state.random["cpu"])
         if "cuda" in self.state.random and self._policy.device.type == "cuda":
             torch.cuda.set_rng_state(self.state.random["cuda"], self._policy.device)
@@ -98,12 +110,10 @@ class Checkpoints:
             self._policy.put(weights)
             return _initial(self._policy)
         state = TrainerState(**torch.load(directory / STATE, map_location="cpu", weights_only=True))
-        if state.averaged and self._settings.average == 1:  # no longer averaged: go on from what is served
-            state.master, state.average, state.averaged = None, None, 0
-        elif state.averaged and state.average is None:
+        if state.averaged and state.average is None:
             state.average = {name: value.to(self._policy.device) for name, value in weights.items()}
         self._policy.put(state.master or weights)
-        if state.ema is None and self._settings.teacher == "ema":
+        if state.ema is None and self._settings.keeps_ema:
             state.ema = self._policy.weights()
         return state
 
@@ -121,7 +131,7 @@ class Checkpoints:
 
 def _initial(policy: PolicyModel) -> TrainerState:
     torch.manual_seed(policy.settings.seed)
-    ema = policy.weights() if policy.settings.teacher == "ema" else None
+    ema = policy.weights() if policy.settings.keeps_ema else None
     return TrainerState(random=random_state(policy.device), ema=ema)
 
 

@@ -155,6 +155,38 @@ def _logit_gradient_with_kl(logits: Tensor, base: Tensor, temperatures: Tensor, 
     return q * ((gap - (q * gap).sum(-1, keepdim=True)) * kl - given) / temperatures
 
 
+@torch.no_grad()
+def divergence(hidden: Tensor, head: Head, temperature: Tensor, *, other: BaseOutputs, forward: bool) -> Tensor:
+    """KL(current || other) at hidden [N, d], over the whole vocabulary -> [N]; ``forward`` is KL(other || current)."""
+    parts = []
+    for rows in head.rows(len(hidden)):
+        ours, theirs = head.logits(hidden[rows]), other.head.logits(other.hidden[rows])
+        first, second = (theirs, ours) if forward else (ours, theirs)
+        parts.append(_on(ours, _norm_and_kl)(first, second, temperature[rows, None])[1])
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def backward_divergence(
+    hidden: Tensor, head: Head, temperature: Tensor, given: Tensor, *, other: BaseOutputs, forward: bool
+) -> Tensor:
+    """The gradient of hidden [N, d], given that of the `divergence` [N]: q (log q - log p - KL), or q - p."""
+    parts = []
+    for rows in head.rows(len(hidden)):
+        ours, theirs = head.logits(hidden[rows]), other.head.logits(other.hidden[rows])
+        temperatures, kl = temperature[rows, None], given[rows, None].to(ours.dtype)
+        if forward:
+            gradient = _on(ours, _logit_gradient_forward)(ours, theirs, temperatures, kl)
+        else:
+            gradient = _on(ours, _logit_gradient_with_kl)(ours, theirs, temperatures, torch.zeros_like(kl), kl)
+        parts.append(head.back(gradient, hidden[rows]))
+    return torch.cat(parts)
+
+
+def _logit_gradient_forward(logits: Tensor, other: Tensor, temperatures: Tensor, kl: Tensor) -> Tensor:
+    return ((logits / temperatures).softmax(-1) - (other / temperatures).softmax(-1)) * (kl / temperatures)
+
+
 @cache
 def _fused(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function)

@@ -120,7 +120,7 @@ def plan_for(policy: PolicyModel) -> MemoryPlan:
         weight_bytes=policy.compute.itemsize,
         trainable_bytes=trained[0].element_size(),
         copies=copies,
-        ema=s.teacher == "ema",
+        ema=s.keeps_ema,
         offload=s.offload_optimizer,
     )
     free = int(available_bytes(device) * _SHARE.get(device.type, 0.5))

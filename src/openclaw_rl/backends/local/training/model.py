@@ -14,10 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from openclaw_rl.backends.hf.models import pick_device
-from openclaw_rl.backends.local.training.batch import Net, Student
+from openclaw_rl.backends.local.training.batch import Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head, can_compile
 from openclaw_rl.backends.local.training.manifest import ADAPTER, MODEL
+from openclaw_rl.backends.local.training.references import Net
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.errors import BackendError, ModelRefused
 
@@ -85,7 +86,7 @@ class PolicyModel:
     def _separate_base(self) -> Net | None:
         """With an adapter, the base is the model without it; a full tune must hold a second one."""
         s = self.settings
-        needed = s.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None)
+        needed = s.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None) or s.rehearse_teacher == "base"
         return self._net(self._frozen(s.model)) if needed and not s.lora else None
 
     # --- student, teacher, base
@@ -107,16 +108,16 @@ class PolicyModel:
         """The weights that nothing was learned into."""
         return self._base or self._net(self.model, self._without_adapter)
 
-    def teacher(self, base: Net, ema: Weights | None) -> Net:
-        """The weights that see the hints."""
+    def teacher(self, role: str, base: Net, *, ema: Weights | None, live: Weights | None = None) -> Net:
+        """The weights that see the hints. ``live`` None: the policy as it stands."""
         if self._other is not None:
             return self._other
         roles: dict[str, Callable[[], Net]] = {
             "base": lambda: base,
-            "live": lambda: self._net(self.model, self._inference),
+            "live": lambda: self._net(self.model, lambda: self.lent(live or {})),
             "ema": lambda: self._net(self.model, lambda: self.lent(ema or {})),
         }
-        return roles[self.settings.teacher]()
+        return roles[role]()
 
     def served(self, average: Weights) -> Net:
         """The weights that were published, where these are an average."""

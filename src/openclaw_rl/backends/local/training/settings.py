@@ -9,7 +9,7 @@ from typing import Any
 
 from openclaw_rl.backends.hf.models import load
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.losses import LossSettings
+from openclaw_rl.losses import FORWARD, LossSettings, look_up
 
 ADAM_EPS = 1e-8
 """AdamW's own, which nobody needs to set"""
@@ -56,16 +56,30 @@ class TrainerArgs(LossSettings):
     gap_alarm: float
     ess_alarm: float
     norm_alarm: float
+    rehearse_loss: str
+    """reverse, forward or sft"""
+    rehearse_teacher: str
+    """whose weights see the note: base, live (as it was when the rehearsal began) or ema"""
+    rehearse_lr: float
+    rehearse_decay: float
+    """of the average over the steps of a rehearsal that is served"""
     niceness: int = 10
     loader: Callable[..., Any] = load
     """with the signature of `models.load`, called in the worker; gives ``model`` and ``tokenizer``"""
 
     def __post_init__(self) -> None:
         LossSettings.__post_init__(self)
-        if self.teacher not in TEACHERS:
-            raise ConfigError(f"no teacher called {self.teacher!r}", remedy=f"known: {', '.join(TEACHERS)}")
+        for name in (self.teacher, self.rehearse_teacher):
+            if name not in TEACHERS:
+                raise ConfigError(f"no teacher called {name!r}", remedy=f"known: {', '.join(TEACHERS)}")
+        look_up(FORWARD, self.rehearse_loss, "rehearsal loss")
         if self.k < 1 or self.max_hints < 1:
             raise ConfigError(f"k is {self.k} and max_hints {self.max_hints}", remedy="both start at 1")
+
+    @property
+    def keeps_ema(self) -> bool:
+        """Whether a moving average teaches, so that it must be kept."""
+        return "ema" in (self.teacher, self.rehearse_teacher)
 
     def record(self) -> Mapping[str, Any]:
         """What decides the numbers, for a manifest; where things lie is left out."""

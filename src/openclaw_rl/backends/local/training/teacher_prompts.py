@@ -40,12 +40,12 @@ class TeacherPrompts:
 def render_teachers(
     chat: ChatTemplate, samples: Sequence[Sample], *, most: int, room: int | None, vocabulary: int
 ) -> TeacherPrompts:
-    """Render every teacher's prompt, at most ``most`` of each sample, into ``room`` tokens together with the reply."""
+    """Render every teacher's prompt, at most ``most`` of each turn, into ``room`` tokens together with the reply."""
     found = TeacherPrompts()
     for sample in samples:
         views: list[Tokens | None] = []
         why = ""
-        for prompt in sample.teachers[:most]:
+        for prompt in sample.teachers[: most if sample.rehearses is None else 1]:
             try:
                 views.append(_view(chat, prompt, sample, room))
             except RequestError as error:

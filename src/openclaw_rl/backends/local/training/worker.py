@@ -7,7 +7,7 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,24 +16,19 @@ import torch
 from openclaw_rl import plugins
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.training.alarms import StepSkipped, batch_alarm
-from openclaw_rl.backends.local.training.batch import (
-    ComputedTokens,
-    LossFunction,
-    References,
-    TrainBatch,
-    collate,
-    gradient,
-    run_references,
-)
+from openclaw_rl.backends.local.training.batch import LossFunction, gradient
 from openclaw_rl.backends.local.training.checkpoint import Checkpoints
+from openclaw_rl.backends.local.training.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training.memory import plan_for
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.backends.local.training.model import PolicyModel
+from openclaw_rl.backends.local.training.references import ComputedTokens, Net, References, run_references
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.teacher_prompts import TeacherPrompts, render_teachers
 from openclaw_rl.backends.local.training.update import update
 from openclaw_rl.errors import BackendError
-from openclaw_rl.losses import LossInputs, health, loss, needs, weight_of
+from openclaw_rl.losses import FORWARD, LossInputs, health, loss, needs, weight_of, with_rehearsal
+from openclaw_rl.losses.tree import TokenPath
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Tokens
 
@@ -64,7 +59,8 @@ class TrainWorker:
         prompts = self.teacher_prompts(request.samples)
         done = partial(StepResult, dropped=prompts.dropped)
         try:
-            self.checkpoints.load(request.parent)
+            averaging = self.settings.average > 1 or _rehearses(request.samples)
+            self.checkpoints.load(request.parent, averaging=averaging)
             self._train(request, prompts, metrics)
         except StepSkipped as skip:
             self.policy.forget_gradients()
@@ -92,7 +88,14 @@ class TrainWorker:
         batch = collate(samples, views, version=request.parent.number, device=self.policy.device, wide=wide)
         metrics |= self._gradient(batch)
         signal = self._weight(request.samples, prompts.views, by_urgency=True)
-        state, applied = update(self.policy, self.checkpoints.state, self.settings, weight=weight, signal=signal)
+        state, applied = update(
+            self.policy,
+            self.checkpoints.state,
+            self.settings,
+            weight=weight,
+            signal=signal,
+            rehearsal=_rehearses(samples),
+        )
         self.checkpoints.updated(state)
         metrics |= {"teachers_missing": float(prompts.missing), "signal": signal, **applied}
 
@@ -101,7 +104,9 @@ class TrainWorker:
     ) -> float:
         """How much a batch has to say, 0 .. 1: the mean of its samples, each by its urgency if that is to count."""
         found = [
-            self._weigh(
+            1.0
+            if sample.rehearses is not None
+            else self._weigh(
                 hinted=any(view is not None for view in row),
                 advantage=sample.advantage,
                 urgency=sample.urgency if by_urgency else 1.0,
@@ -137,8 +142,8 @@ class TrainWorker:
         if why is not None:
             raise StepSkipped(why, measured)
         return {
-            **measured,
             **found,
+            **measured,
             "tokens_computed": float(count.packed),
             "tokens_one_by_one": float(count.sequential),
             "passes": float(count.passes),
@@ -149,11 +154,20 @@ class TrainWorker:
         """What the student is compared with: the teacher, the base, and what is served where that is an average."""
         s, state = self.settings, self.checkpoints.state
         base = self.policy.base()
-        teacher = self.policy.teacher(base, state.ema)
-        reference = base if s.kl_coef > 0 else None
+        teacher = self.policy.teacher(s.teacher, base, ema=state.ema)
+        reference = base if s.kl_coef > 0 and not bool(batch.rehearsed.all()) else None
         average = state.average if state.averaged > 1 and bool(batch.same_weights.any()) else None
         served = self.policy.served(average) if average is not None else None
-        return run_references(batch, teacher, reference, served, k=s.k, budget=self.budget, count=count)
+        rehearsal = (self._rehearsal_teacher(base), FORWARD[s.rehearse_loss]) if batch.noted else None
+        return run_references(batch, teacher, reference, served, rehearsal, k=s.k, budget=self.budget, count=count)
+
+    def _rehearsal_teacher(self, base: Net) -> Net:
+        s, live = self.settings, self.checkpoints.frozen
+        if s.rehearse_teacher == "live" and live is None:
+            raise BackendError(
+                "the live version that teaches this rehearsal is no longer in memory", remedy="begin the rehearsal anew"
+            )
+        return self.policy.teacher(s.rehearse_teacher, base, ema=self.checkpoints.state.ema, live=live)
 
     def _shrink(self, batch: TrainBatch, error: str) -> None:
         self.policy.forget_gradients()
@@ -164,7 +178,7 @@ class TrainWorker:
             self.plan = replace(self.plan, spared=0)
             log.warning("out of memory: layers are recomputed from now on")
             return
-        longest = max(len(path.tokens) for path in (*batch.plain, *(path for _, _, path in batch.hinted)))
+        longest = max(len(path.tokens) for path in _paths(batch))
         if self.budget <= longest:
             raise BackendError(
                 f"out of memory with a single turn of {longest} tokens at once ({self.plan}): {error}",
@@ -181,8 +195,20 @@ def _loss(settings: TrainerArgs) -> tuple[LossFunction, Callable[..., float], in
     """
     if settings.loss is not None:
         everything = replace(settings, method="combine", w_rl=1.0, w_opd=1.0)
-        return plugins.resolve("loss", settings.loss), partial(weight_of, everything), None
-    return partial(loss, settings=settings), partial(weight_of, settings), needs(settings)[0]
+        custom = with_rehearsal(plugins.resolve("loss", settings.loss))
+        return custom, partial(weight_of, everything), None
+    return with_rehearsal(partial(loss, settings=settings)), partial(weight_of, settings), needs(settings)[0]
+
+
+def _rehearses(samples: Sequence[Sample]) -> bool:
+    return any(sample.rehearses is not None for sample in samples)
+
+
+def _paths(batch: TrainBatch) -> Iterator[TokenPath]:
+    """Every sequence that some weights run over."""
+    yield from batch.plain
+    yield from (path for _, _, path in batch.hinted)
+    yield from (path for _, path in batch.noted)
 
 
 def _tokens(batch: TrainBatch) -> int:

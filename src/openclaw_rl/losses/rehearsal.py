@@ -1,0 +1,52 @@
+"""Rehearsal: replies that were sampled for a note, pulled towards the teacher that has the note in its prompt.
+
+    reverse   KL(current || teacher) at each token of a reply of the policy: the default
+    forward   KL(teacher || current) there
+    sft       KL(teacher || current) at the tokens of a reply of the teacher
+
+Exact, over the whole vocabulary, averaged over reply tokens. No advantage and no clip: the gradient ends where the two
+agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.errors import InvalidValue
+from openclaw_rl.losses.aggregation import mean_token
+from openclaw_rl.losses.inputs import LossInputs
+
+LiveLoss = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
+
+FORWARD: Mapping[str, bool] = MappingProxyType({"reverse": False, "forward": True, "sft": True})
+"""by the name of a rehearsal loss: whether the teacher comes first in its KL"""
+
+
+def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
+    """The mean KL to the teacher over the rehearsed tokens; a value that is not finite is left out, as its token is."""
+    if x.rehearsal is None or x.rehearsed is None:
+        raise InvalidValue("rehearsal", "there is nothing to rehearse", remedy="fill in rehearsed and rehearsal")
+    where = x.mask & x.rehearsed & x.rehearsal.detach().isfinite()
+    value = mean_token(torch.where(where, x.rehearsal, 0.0), where, x.sample, len(x.advantage))
+    return value, {"loss_rehearsal": float(value.detach()), "tokens_rehearsal": float(where.sum())}
+
+
+def with_rehearsal(live: LiveLoss) -> LiveLoss:
+    """``live`` for the tokens of turns and `rehearsal_loss` for the rehearsed ones, each averaged over its own."""
+
+    def both(x: LossInputs) -> tuple[Tensor, Mapping[str, float]]:
+        if x.rehearsed is None or not bool(x.rehearsed.any()):
+            return live(x)
+        value, metrics = rehearsal_loss(x)
+        if not bool(x.of_turns.any()):
+            return value, {**metrics, "loss": metrics["loss_rehearsal"]}
+        of_turns, found = live(replace(x, mask=x.of_turns))
+        total = of_turns + value
+        return total, {**found, **metrics, "loss": float(total.detach())}
+
+    return both
