@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from openclaw_rl.app.imports import data_files
 from openclaw_rl.app.offline import Summary, train_from
 from openclaw_rl.backends.fake import read_rules, read_turns
 from openclaw_rl.cli import cli
@@ -54,10 +55,11 @@ async def test_a_file_is_read_judged_and_trained_and_then_it_ends(tmp_path: Path
     told: list[str] = []
     done = await train(tmp_path / "run", file, told=told)
     assert (done.steps, done.trained, done.live, done.waiting, done.whole) == (2, 4, 2, 0, True)
-    first, second, last = told
+    first, second, last, verdicts = told
     assert (first.startswith("step 1: 2 samples"), first.endswith("version 1")) == (True, True)
     assert (second.startswith("step 2: 2 samples"), second.endswith("version 2")) == (True, True)
     assert last.endswith("a.jsonl: 4 turns taken, 0 known already, 0 refused")
+    assert verdicts.endswith("a.jsonl: 4 main turns to train, all get a verdict")
     with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         live = LiveVersions(ledger).live()
         known = " ".join(read_rules(live.adapter))
@@ -225,3 +227,51 @@ def test_a_person_trains_from_files_by_flag_or_by_the_known_name_and_pins_what_c
     typed(tmp_path / "run", "unpin", "1")
     with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
         assert ledger.pinned() == set()
+
+
+EXAMPLE = {
+    "session_id": "user_session_abc123",
+    "turns": [
+        {
+            "type": "main",
+            "prompt": "Help me refactor this function to use async/await",
+            "response": "Here's the refactored version: ...",
+            "next_state": "User accepted the change and said 'perfect, thanks!'",
+            "trainable": True,
+        },
+        {"type": "side", "prompt": "What is 2+2?", "response": "4", "trainable": False},
+    ],
+}
+
+
+def test_the_example_conversation_trains_its_main_turn_as_good_and_not_its_side_turn(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "talk.json").write_text(json.dumps(EXAMPLE))
+    said = typed(tmp_path / "run", "train", DATA_PATH=str(folder))
+    assert "1 main turns to train, all get a verdict" in said
+    assert "1 turns trained in 1 steps; version 1 is live; dropped: 1 side turn" in said
+    with LedgerReader(tmp_path / "run" / "ledger.db") as ledger:
+        main, side = ledger.session("user_session_abc123", "default")
+        found = ledger.verdict(main)
+        assert found is not None
+        assert (found.score, found.note) == (1, "described as accepted")
+        assert (ledger.trained_in(main), ledger.trained_in(side)) == (1, None)
+
+
+def test_an_import_says_what_share_gets_no_verdict_and_why(tmp_path: Path) -> None:
+    open_end = {"prompt": "And now?", "response": "Nothing."}
+    silent = {"prompt": "Hm?", "response": "Yes.", "next_state": "What is the capital of Peru?"}
+    turns = [EXAMPLE["turns"][0], open_end, silent]  # type: ignore[index]
+    (tmp_path / "a.json").write_text(json.dumps({"session_id": "s", "turns": turns}))
+    said = typed(tmp_path / "run", "import", str(tmp_path / "a.json"))
+    assert "3 main turns to train, 2 (67%) get no verdict by rules:" in said
+    assert "nothing came after the reply (1)" in said
+    assert "nothing about the reply (1)" in said
+
+
+def test_a_folder_without_conversations_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"holds no \.json or \.jsonl file"):
+        data_files([tmp_path])
+    with pytest.raises(ConfigError, match="there is no file .*give the path of a JSON or JSONL file, or a folder"):
+        data_files([tmp_path / "none"])

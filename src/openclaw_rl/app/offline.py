@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openclaw_rl.app.application import App, full_batches_only, ledger_path
+from openclaw_rl.app.imports import data_files, unread_by_rules
 from openclaw_rl.config import Config
-from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Policy
 from openclaw_rl.store import ImportLedger
 from openclaw_rl.train.loop import TrainLoop
@@ -51,9 +51,7 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
     What the ledger knows already is not read again, and a turn that has trained does not train again: the same call
     twice trains nothing the second time, and one that was interrupted is gone on with.
     """
-    for file in files:
-        if not file.is_file():
-            raise ConfigError(f"train.data: there is no file {file}", remedy="give the path of a JSON or JSONL file")
+    files = data_files(files)
     app = App(full_batches_only(config), loops=("collect", "judge", "train"), policy=True)
     async with app.started():
         with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
@@ -79,11 +77,20 @@ class _Pipeline:
         for file in files:
             self._read = 0
             await self._up_to_date()
-            report = await import_file(self._ledger, file, self._policy, user=self._user, progress=self._after)
+            report = await import_file(
+                self._ledger,
+                file,
+                self._policy,
+                user=self._user,
+                progress=self._after,
+                unread=unread_by_rules(self._app.config),
+            )
             self._summary.reports[file] = report
             self._progress(
                 f"{file}: {report.turns} turns taken, {report.known} known already, {len(report.refused)} refused"
             )
+            if report.verdicts:
+                self._progress(f"{file}: {report.verdicts}")
             for fault in report.refused:
                 self._progress(f"refused {fault}")
         train = self._app.loops["train"]

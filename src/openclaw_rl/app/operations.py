@@ -11,6 +11,7 @@ from typing import Any
 
 from openclaw_rl.app.application import ledger_path
 from openclaw_rl.app.factories import running_policy
+from openclaw_rl.app.imports import unread_by_rules
 from openclaw_rl.app.judges import build_judge, hint_limits
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
@@ -29,14 +30,20 @@ async def import_files(
             live = LiveVersions(ledger).live()
             if live is not None:
                 await policy.load(live)
-            reports = {}
+            reports, unread = {}, unread_by_rules(config)
             for path in files:
 
                 async def report_on(report: transcripts.ImportReport, name: str = path.name) -> None:
                     progress(f"{name}: {report.turns} turns")
 
                 reports[path] = await transcripts.import_file(
-                    ledger, path, policy, user=user, strict=strict, progress=report_on
+                    ledger,
+                    path,
+                    policy,
+                    user=user,
+                    strict=strict,
+                    progress=report_on,
+                    unread=unread,
                 )
             return reports
 

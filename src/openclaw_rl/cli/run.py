@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 from collections.abc import Sequence
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
     from openclaw_rl.store import Writer
 
+DEFAULT_USER = "default"
+
 
 @click.command()
 @settings
 def up(resolved: Resolved) -> None:
-    """Serve, collect, judge and train in one process."""
+    """Serve, collect, judge and train in one process.
+
+    Recorded conversations (train.data, DATA_PATH) are read and trained on first, once.
+    """
+    _begin(resolved)
+    _train_first(resolved)
     _run(resolved, None)
 
 
@@ -32,6 +40,9 @@ def serve(resolved: Resolved) -> None:
 
     The other loops may run in other processes on the same run directory.
     """
+    _begin(resolved)
+    if resolved.config.train.data:
+        click.secho("note: train.data is read by 'up' and by 'train', not by 'serve'", fg="yellow", err=True)
     _run(resolved, "serve")
 
 
@@ -44,6 +55,7 @@ def _once(command: F) -> F:
 @settings
 def collect(resolved: Resolved, once: bool) -> None:
     """Run only the loop that finds what followed each reply."""
+    _begin(resolved)
     _run(resolved, "collect", once=once)
 
 
@@ -61,6 +73,7 @@ def judge(ctx: click.Context, resolved: Resolved, once: bool, explain: str | Non
         _nothing_before(ctx)
         return
     if explain is None:
+        _begin(resolved)
         _run(resolved, "judge", once=once)
         return
     from openclaw_rl.app.operations import explain_verdict
@@ -83,10 +96,10 @@ def _nothing_before(ctx: click.Context) -> None:
 @click.option(
     "--data",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(exists=True, path_type=Path),
     help="Train from recorded conversations, then end; may be repeated (train.data).",
 )
-@click.option("--user", default="default", show_default=True, help="Whose conversations --data are.")
+@click.option("--user", default=DEFAULT_USER, show_default=True, help="Whose conversations --data are.")
 @settings
 def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
     """Run only the loop that trains, or train from files.
@@ -94,6 +107,7 @@ def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> 
     With --data it trains from recorded conversations and ends.
     """
     files = data or resolved.config.train.data
+    _begin(resolved)
     if files:
         _train_from(resolved, files, user)
     else:
@@ -103,7 +117,6 @@ def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> 
 def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
     from openclaw_rl.app.offline import train_from
 
-    _begin(resolved)
     with _event_loop() as loop:
         done = loop.run(train_from(resolved.config, files, user=user, progress=click.echo))
     dropped = "".join(f", {count} {why}" for why, count in done.dropped.items())
@@ -121,11 +134,24 @@ def _train_from(resolved: Resolved, files: Sequence[Path], user: str) -> None:
         raise click.exceptions.Exit(1)
 
 
+def _train_first(resolved: Resolved) -> None:
+    """What `up` does with recorded conversations before it serves; what is wrong with a record holds nothing up."""
+    from openclaw_rl.app.imports import data_files, holds_something_new
+
+    files = data_files(resolved.config.train.data)
+    if not files:
+        return
+    if not holds_something_new(resolved.config, files, user=DEFAULT_USER):
+        click.echo(f"train.data     {len(files)} files, all of them read before", err=True)
+        return
+    click.echo(f"train.data     {len(files)} files are read and trained on first; stopped, it goes on there", err=True)
+    with contextlib.suppress(click.exceptions.Exit):
+        _train_from(resolved, files, DEFAULT_USER)
+
+
 def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
     from openclaw_rl.app.application import LOOPS, App, ledger_path
     from openclaw_rl.app.runner import stop_on_signals
-
-    _begin(resolved)
 
     async def go() -> None:
         build = App.without_waiting if once else App

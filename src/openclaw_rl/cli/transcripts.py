@@ -33,7 +33,14 @@ def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool
     if json_out:
         print_json(
             {
-                str(path): {"sessions": r.sessions, "turns": r.turns, "known": r.known, "refused": r.refused}
+                str(path): {
+                    "sessions": r.sessions,
+                    "turns": r.turns,
+                    "known": r.known,
+                    "main": r.main,
+                    "no_verdict": dict(r.unread),
+                    "refused": r.refused,
+                }
                 for path, r in reports.items()
             }
         )
@@ -44,6 +51,8 @@ def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool
                 f"{path}: {report.sessions} conversations, {report.turns} turns taken{known},"
                 f" {len(report.refused)} refused"
             )
+            if report.verdicts:
+                click.echo(f"  {report.verdicts}")
         for fault in refused:
             click.secho(f"refused {fault}", fg="yellow", err=True)
     if refused:

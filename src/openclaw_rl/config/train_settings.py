@@ -176,7 +176,10 @@ class TrainSection(Section):
     idle_wait: float = Field(default=60.0, ge=0, le=604_800, description="seconds without requests until it is")
     num_rollouts_per_prompt: int = Field(default=1, ge=1, le=1024, description="episodes of each environment task")
     rollout: Plugin | None = Field(default=None, description="custom rollout function, a plugin")
-    data: tuple[Location, ...] = Field(default=(), description="files of conversations for 'train', which then ends")
+    data: tuple[Location, ...] = Field(
+        default=(),
+        description="files or folders of conversations: 'up' trains on them before it serves, 'train' on them alone",
+    )
     max_lag: int = Field(default=4, ge=0, le=10_000, description="versions a sample may be behind")
     train_truncated: bool = Field(default=False, description="also train replies cut off by their token limit")
     advantage: Advantage = Field(

@@ -10,6 +10,7 @@ from openclaw_rl.judge import tools
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reaction import Reaction, read
+from openclaw_rl.judge.reported import read_report
 from openclaw_rl.judge.text import others_words, own_words, user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.text import broken, words
@@ -76,7 +77,9 @@ def user_hints(case: Case) -> tuple[Hint, ...]:
 
 
 def user_reaction(case: Case) -> Reaction:
-    """What the user's own words say of the reply; nothing where there are none."""
+    """What the user's own words say of the reply, or a recorded description of them; nothing where there are none."""
+    if (told := described(case)) is not None:
+        return told
     message = user_text(case.outcome.next_state)
     if not message:
         return Reaction(score=None, note="the user wrote nothing")
@@ -86,6 +89,17 @@ def user_reaction(case: Case) -> Reaction:
     theirs = foreign(case)
     kept = tuple(hint for hint in reaction.hints if hint.kind != "rule" or not borrowed(hint.text, others=theirs))
     return replace(reaction, hints=kept)
+
+
+def described(case: Case) -> Reaction | None:
+    """What a recorded conversation reports of the user; None for a turn of this server, whose user speaks for themself.
+
+    That a turn is recorded shows in its log-probs, which no client can send.
+    """
+    if not case.turn.completion.scored:
+        return None
+    text = "\n".join(texts(case.outcome.next_state, "user"))
+    return read_report(text, request=request_of(case), reply=_reply(case))
 
 
 def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from openclaw_rl.judge import tools
-from openclaw_rl.judge.evidence import user_reaction
+from openclaw_rl.judge.evidence import described, user_reaction
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.reaction import Reaction
@@ -52,7 +52,7 @@ class RulesJudge:
 
 def reaction_of(case: Case) -> Reaction:
     """The user's words first; without any, what the tools' results say."""
-    if user_text(case.outcome.next_state):
+    if user_text(case.outcome.next_state) or described(case) is not None:
         return user_reaction(case)
     results = texts(case.outcome.next_state, "tool")
     if not results:

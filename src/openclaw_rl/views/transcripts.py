@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -41,16 +42,41 @@ class Scorer(Protocol):
 class ImportReport:
     """What an import did: conversations and turns taken, and the records refused, each with its place and reason.
 
-    ``known`` turns were in the ledger already and were left as they are.
+    ``known`` turns were in the ledger already and were left as they are. Of the turns taken ``main`` may train, and
+    ``unread`` counts those of them that get no verdict, by the reason.
     """
 
     sessions: int = 0
     turns: int = 0
     known: int = 0
+    main: int = 0
+    unread: Counter[str] = field(default_factory=Counter)
     refused: list[str] = field(default_factory=list)
+
+    def count_verdicts(self, rows: Iterable[tuple[Turn, ImportRecord]], unread: Unread) -> None:
+        """Count of new rows those that may train, and those that ``unread`` gives a reason for."""
+        for turn, record in rows:
+            if record.kind == "main" and record.trainable:
+                self.main += 1
+                if (why := unread(turn, record)) is not None:
+                    self.unread[why] += 1
+
+    @property
+    def verdicts(self) -> str:
+        """What share got no verdict and why, in a line; empty where nothing that may train was taken."""
+        if not self.main:
+            return ""
+        missing = self.unread.total()
+        why = ", ".join(f"{reason} ({count})" for reason, count in self.unread.most_common())
+        share = (
+            f"{missing} ({missing / self.main:.0%}) get no verdict by rules: {why}" if missing else "all get a verdict"
+        )
+        return f"{self.main} main turns to train, {share}"
 
 
 Progress: TypeAlias = Callable[[ImportReport], Awaitable[None]]
+Unread: TypeAlias = Callable[[Turn, ImportRecord], str | None]
+"""why a recorded turn gets no verdict; None where it gets one"""
 
 # --- in ---
 
@@ -113,11 +139,13 @@ async def import_file(
     user: str,
     strict: bool = False,
     progress: Progress | None = None,
+    unread: Unread | None = None,
 ) -> ImportReport:
     """Read conversations into the ledger, each whole or not at all; with ``strict`` one bad record refuses the file.
 
     A turn whose user, session, place, prompt, reply and next state are in the ledger already is known and not taken
-    again. ``progress`` is awaited after each conversation, and may take its time: nothing is read meanwhile.
+    again. ``unread`` fills in that part of the report. ``progress`` is awaited after each conversation, and may take
+    its time: nothing is read meanwhile.
     """
     report = ImportReport()
     if strict:
@@ -139,9 +167,24 @@ async def import_file(
             report.sessions += bool(rows)
             report.turns += len(rows)
             report.known += len(found) - len(rows)
+            if unread is not None:
+                report.count_verdicts(rows, unread)
             if progress is not None:
                 await progress(report)
     return report
+
+
+def new_turns(ledger: LedgerReader, path: Path, *, user: str) -> bool:
+    """Whether a file holds a turn that the ledger does not know, or a record that cannot be read."""
+    with path.open(encoding="utf-8", errors="surrogateescape") as file:
+        for record in records(file):
+            try:
+                session, turns = parse(record)
+            except ImportRefused:
+                return True
+            if not all(ledger.has_turn(turn_id(user, session, index, turn)) for index, turn in enumerate(turns)):
+                return True
+    return False
 
 
 def turn_id(user: str, session: str, index: int, turn: RecordedTurn) -> str:
