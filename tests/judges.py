@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import httpx2
 
-from openclaw_rl.app.judges import judge_loop_settings, llm_settings
+from openclaw_rl.app.judge_settings import judge_loop_settings, llm_settings
 from openclaw_rl.config import Config
 from openclaw_rl.judge import AutoJudge, CustomJudge, JudgeLoop, LlmJudge, RulesJudge
 from openclaw_rl.judge.hints import HintLimits

@@ -131,4 +131,7 @@ def test_a_loop_that_runs_alone_is_not_refused_for_what_others_need(tmp_path: Pa
 
 def test_doctor_warns_of_a_judge_model_without_an_address(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, "judge", "judge.kind=auto", "judge.llm.model=/models/prm")
-    assert (found.state, found.remedy) == ("warning", "set judge.llm.base_url")
+    assert (found.state, found.remedy) == (
+        "warning",
+        "set judge.llm.base_url, or name a folder or Hugging Face id as judge.models.score",
+    )

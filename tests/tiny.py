@@ -56,3 +56,44 @@ def save_tiny(folder: Path, shape: str = "llama") -> str:
     tokenizer.save_pretrained(folder)
     tiny(shape).save_pretrained(folder)
     return str(folder)
+
+
+def save_classifier(
+    folder: Path, lines: list[tuple[str, int]], *, labels: tuple[str, ...] = ("negative", "positive"), steps: int = 0
+) -> str:
+    """A small sequence-classification model over the words of ``lines``, fitted to them for so many steps."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    pieces = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3}, unk_token="[UNK]"))
+    pieces.normalizer = normalizers.Lowercase()
+    pieces.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = dict.fromkeys(word for text, _ in lines for word, _ in pieces.pre_tokenizer.pre_tokenize_str(text.lower()))
+    vocabulary = {word: at for at, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *words])}
+    pieces.model = models.WordLevel(vocabulary, unk_token="[UNK]")
+    ends = [("[CLS]", 2), ("[SEP]", 3)]
+    pieces.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, pad_token="[PAD]", unk_token="[UNK]")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    names = dict(enumerate(labels))
+    config = BertConfig(vocab_size=len(vocabulary), max_position_embeddings=64, id2label=names, **sizes)
+    model = BertForSequenceClassification(config)
+    _fit(model, tokenizer, lines, steps)
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def _fit(model: Any, tokenizer: Any, lines: list[tuple[str, int]], steps: int) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    texts, classes = zip(*lines, strict=True)
+    inputs = tokenizer(list(texts), padding=True, truncation=True, max_length=64, return_tensors="pt")
+    model.train()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(**inputs, labels=torch.tensor(classes)).loss.backward()
+        optimizer.step()
+    model.eval()

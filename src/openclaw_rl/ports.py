@@ -313,6 +313,46 @@ class ConversationReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Classification:
+    """What a classifier makes of an exchange, as probabilities.
+
+    ``positive``: that the user was served well rather than badly. ``neutral``: that nothing is said of it.
+    """
+
+    positive: float
+    neutral: float
+
+
+@runtime_checkable
+class HostedModel(Protocol):
+    """A judge's model in a process of its own."""
+
+    name: str
+
+    @property
+    def health(self) -> Mapping[str, Any]:
+        """Its state, its process, the memory that it takes."""
+        ...
+
+    async def start(self) -> None:
+        """Make ready; raises ModelRefused with the numbers and the remedy."""
+        ...
+
+    async def stop(self) -> None:
+        """End the process. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class Classifier(HostedModel, Protocol):
+    """A sequence-classification model that reads a request, the reply to it and what came after."""
+
+    async def classify(self, *, request: str, reply: str, after: str) -> Classification:
+        """Raises BackendDown while it cannot answer for now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What an environment returns after a reply: the next messages, a reward in -1 .. 1 or None, whether it is over."""
 

@@ -36,7 +36,7 @@ from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 from openclaw_rl.versions import LiveVersions
 
 READY = EngineReady(
-    name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100
+    name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100, memory=0
 )
 
 

@@ -37,11 +37,13 @@ from openclaw_rl.app.factories import (
     gate_limits,
     sharing_note,
 )
-from openclaw_rl.app.judges import build_judge, judge_loop_settings
+from openclaw_rl.app.judge_settings import judge_loop_settings
+from openclaw_rl.app.judges import build_judge, running
 from openclaw_rl.app.runner import LoopRunner, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
-from openclaw_rl.ports import Gate, Generate, LiveMonitor, Loop, Policy, ReportsOutage, Stream
+from openclaw_rl.judge.parts import at_work
+from openclaw_rl.ports import Gate, Generate, Judge, LiveMonitor, Loop, Policy, ReportsOutage, Stream
 from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, LedgerWriter, ServeLedger, TrainLedger, Writer
 from openclaw_rl.train.records import Recorder
@@ -85,6 +87,7 @@ class App:
         self._recorder: Recorder | None = None
         self._gate_policy: LazyPolicy | None = None
         self.api: Any = None
+        self.judge: Judge | None = None
         try:
             self.loops: dict[str, Loop] = {name: self._build_loop(name) for name in self.names}
             if "serve" in loops:
@@ -98,6 +101,11 @@ class App:
         """What is shown at the start: what the people who have a key share, and who got which GPU."""
         shared = sharing_note(self.config)
         return (*([shared] if shared else []), *device_notes(self.config, visible=visible_gpus()))
+
+    @property
+    def judging(self) -> str | None:
+        """Who judges, shown at the start; None where this process does not judge."""
+        return at_work(self.judge) if self.judge is not None else None
 
     def _needs_policy(self) -> bool:
         return "serve" in self.names or ("judge" in self.names and self.config.judge.llm.model == "policy")
@@ -135,7 +143,8 @@ class App:
         from openclaw_rl.judge.loop import JudgeLoop
 
         ledger = self._opened(JudgeLedger(ledger_path(self.config)))
-        return JudgeLoop(ledger, build_judge(self.config, self.policy), judge_loop_settings(self.config))
+        self.judge = build_judge(self.config, self.policy)
+        return JudgeLoop(ledger, self.judge, judge_loop_settings(self.config))
 
     def _train_loop(self) -> Loop:
         from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
@@ -254,15 +263,19 @@ class App:
     # --- running ---
 
     @contextlib.asynccontextmanager
-    async def started(self) -> AsyncIterator[None]:
-        """The policy ready inside, everything given back after; nobody waits for the trainer, which its loop starts."""
+    async def started(self, *, wait_for_judge: bool = True) -> AsyncIterator[None]:
+        """The policy ready inside, everything given back after; nobody waits for the trainer, which its loop starts.
+
+        ``wait_for_judge`` False: nor for models of the judge, which come up beside the loops.
+        """
         try:
             if self.policy is not None:
                 await self.policy.start()
             if "serve" in self.loops:
                 await self.loops["serve"].tick()  # the first request is answered by the live version already
             self.ready.set()
-            yield
+            async with running(self.judge, wait=wait_for_judge) if self.judge else contextlib.nullcontext():
+                yield
         finally:
             await self._stop()
 
@@ -297,7 +310,8 @@ class App:
         """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back."""
         server = await self._listen(listening) if self.api is not None else None
         try:
-            async with self.started(), self._env_loops(server) as env_loops, asyncio.TaskGroup() as group:
+            started = self.started(wait_for_judge=False)
+            async with started, self._env_loops(server) as env_loops, asyncio.TaskGroup() as group:
                 tasks = [
                     group.create_task(self._runner(*named).run(stop)) for named in (self.loops | env_loops).items()
                 ]

@@ -85,11 +85,13 @@ def judge(config: Config) -> None:
         plugins.check("judge", settings.custom)
         return
     plugins.check("judge", settings.kind)
+    if settings.models.score or settings.models.hints:
+        return  # one that cannot be started is shown in `status` and tried again; the others go on
     if settings.kind == "llm" and settings.llm.model != "policy" and not (settings.llm.base_url and settings.llm.model):
         missing = " and ".join(name for name in ("base_url", "model") if not getattr(settings.llm, name))
         raise ConfigError(
             f"judge.kind is llm, but judge.llm has no {missing}",
-            remedy="set judge.llm.base_url and judge.llm.model, or judge.kind = 'rules'",
+            remedy="set judge.llm.base_url and judge.llm.model, or judge.models.score, or judge.kind = 'rules'",
         )
 
 

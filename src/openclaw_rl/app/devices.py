@@ -93,6 +93,12 @@ def trainer_device(config: Config, *, visible: int) -> str:
     return _device(config.train.local.device, gpu_layout(config, visible=visible).train)
 
 
+def judge_device(config: Config, number: int, *, visible: int) -> str:
+    """Where the judge's model ``number`` runs: ``judge.models.device``, or a GPU of the judge's share, one each."""
+    share = gpu_layout(config, visible=visible).judge
+    return _device(config.judge.models.device, share[number % len(share) :] if share else ())
+
+
 def _device(said: str, share: tuple[int, ...]) -> str:
     return f"cuda:{share[0]}" if share and said in _UNSPECIFIC else said
 

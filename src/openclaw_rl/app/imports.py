@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from openclaw_rl.app.application import ledger_path
-from openclaw_rl.app.judges import hint_limits
+from openclaw_rl.app.judge_settings import hint_limits
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Case

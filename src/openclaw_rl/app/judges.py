@@ -1,33 +1,24 @@
-"""From settings to a judge and the rules its loop works by."""
+"""From settings to a judge."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
 
-from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app.factories import running_policy
+from openclaw_rl.app.judge_models import build_model_judge
+from openclaw_rl.app.judge_settings import api_key, hint_limits, llm_settings
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Judge, Policy
-from openclaw_rl.types import Json, Sampling
-
-if TYPE_CHECKING:
-    from openclaw_rl.judge.hints import HintLimits
-    from openclaw_rl.judge.llm import LlmSettings
-    from openclaw_rl.judge.loop import JudgeLoopSettings
-    from openclaw_rl.judge.voters import EndpointSettings
-
-_HEALTH_WINDOW: Final = 50
-"""verdicts looked at for collapse, starvation and drift: enough to tell a collapse from chance"""
+from openclaw_rl.types import Json
 
 
 def build_judge(config: Config, policy: Policy | None) -> Judge:
-    """The judge that ``judge.custom`` or ``judge.kind`` names."""
+    """The judge that ``judge.custom``, ``judge.models`` or ``judge.kind`` names."""
     from openclaw_rl.judge.auto import AutoJudge
     from openclaw_rl.judge.custom import as_judge
     from openclaw_rl.judge.rules import RulesJudge
@@ -38,11 +29,30 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
         if isinstance(mine, type):
             return _named(config, judge.custom, policy)
         return as_judge(mine, limits=hint_limits(config), name=judge.custom)
+    if judge.kind in ("auto", "llm") and (hosted := build_model_judge(config)) is not None:
+        return hosted
     if judge.kind == "auto":
         asks_model = judge.llm.model == "policy" or (judge.llm.base_url and judge.llm.model)
         llm = _named(config, "llm", policy) if asks_model else None
         return AutoJudge(rules=RulesJudge(limits=hint_limits(config)), llm=llm)
     return _named(config, judge.kind, policy)
+
+
+@contextlib.asynccontextmanager
+async def running(judge: Judge, *, wait: bool) -> AsyncIterator[None]:
+    """What the judge has to start is started inside; with ``wait``, before that is entered."""
+    from openclaw_rl.judge.parts import starting
+
+    begun = starting(judge)
+    for each in begun:
+        each.begin()
+    try:
+        for each in begun if wait else ():
+            await each.first_try()
+        yield
+    finally:
+        for each in begun:
+            await each.stop()
 
 
 def with_judge(config: Config, name: str | None) -> Config:
@@ -72,81 +82,22 @@ async def evaluate_judge(
         )
     asks_policy = config.judge.llm.model == "policy"
     async with running_policy(config) if asks_policy else contextlib.nullcontext() as policy:
-        found = await evaluate(build_judge(config, policy), rows, workers=config.judge.workers, progress=progress)
+        asked = build_judge(config, policy)
+        async with running(asked, wait=True):
+            found = await evaluate(asked, rows, workers=config.judge.workers, progress=progress)
     return {**found, "skipped": skipped}
 
 
 def _named(config: Config, name: str, policy: Policy | None) -> Judge:
     judge, llm = config.judge, config.judge.llm
     offered = {
-        **judge.model_dump(exclude={"kind", "custom", "llm", "options"}),
+        **judge.model_dump(exclude={"kind", "custom", "llm", "models", "classifier", "options"}),
         **llm.model_dump(),
         "model": llm.model or "",
         "policy": policy if llm.model == "policy" else None,
-        "api_key": _api_key(config),
+        "api_key": api_key(config),
         "limits": hint_limits(config),
         "settings": llm_settings(config),
     }
     built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
     return built
-
-
-def _api_key(config: Config) -> str | None:
-    name = config.judge.llm.api_key_env
-    return settings.environment(name) if name else None
-
-
-def hint_limits(config: Config) -> HintLimits:
-    """What makes a hint worth keeping."""
-    from openclaw_rl.judge.hints import HintLimits
-
-    judge = config.judge
-    return HintLimits(shortest=judge.hint_min, longest=judge.hint_max, most=judge.max_hints)
-
-
-def llm_settings(config: Config) -> LlmSettings:
-    """How the llm judge asks, counts and waits."""
-    from openclaw_rl.judge.llm import LlmSettings
-    from openclaw_rl.judge.prompt import PromptSettings
-    from openclaw_rl.judge.votes import VoteRule
-
-    llm = config.judge.llm
-    return LlmSettings(
-        endpoint=_endpoint(config),
-        sampling=Sampling(temperature=llm.temperature, max_tokens=llm.max_tokens),
-        rule=VoteRule(votes=llm.votes, threshold=llm.threshold, quorum=llm.quorum),
-        prompts=PromptSettings(folder=llm.prompts_dir, budget=llm.evidence_tokens, window=llm.history),
-        hints=hint_limits(config),
-        workers=config.judge.workers,
-        deadline=llm.deadline,
-        breaker_failures=llm.breaker_failures,
-        breaker_seconds=llm.breaker_seconds,
-        daily_tokens=llm.daily_tokens,
-    )
-
-
-def _endpoint(config: Config) -> EndpointSettings | None:
-    from openclaw_rl.judge.voters import EndpointSettings
-
-    llm = config.judge.llm
-    if not llm.base_url or not llm.model:
-        return None
-    return EndpointSettings(
-        base_url=llm.base_url, model=llm.model, api_key=_api_key(config), timeout=llm.deadline, retries=llm.retries
-    )
-
-
-def judge_loop_settings(config: Config) -> JudgeLoopSettings:
-    """How the judge's loop works; a step's reward stands alone, and the judge is always compared with users."""
-    from openclaw_rl.judge.loop import JudgeLoopSettings
-
-    judge = config.judge
-    return JudgeLoopSettings(
-        workers=judge.workers,
-        trusted=frozenset(judge.trusted_envs),
-        hints=hint_limits(config),
-        step_votes=False,
-        calibrate=True,
-        window=_HEALTH_WINDOW,
-        longest_pause=min(30.0, judge.llm.breaker_seconds),
-    )

@@ -12,7 +12,8 @@ from typing import Any
 from openclaw_rl.app.application import ledger_path
 from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.imports import unread_by_rules
-from openclaw_rl.app.judges import build_judge, hint_limits
+from openclaw_rl.app.judge_settings import hint_limits
+from openclaw_rl.app.judges import build_judge, running
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, submit_request
@@ -30,7 +31,8 @@ async def import_files(
             live = LiveVersions(ledger).live()
             if live is not None:
                 await policy.load(live)
-            reports, unread = {}, unread_by_rules(config)
+            reports = {}
+            unread = unread_by_rules(config)
             for path in files:
 
                 async def report_on(report: transcripts.ImportReport, name: str = path.name) -> None:
@@ -58,6 +60,7 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
         asks_policy = config.judge.llm.model == "policy"
         policy = await stack.enter_async_context(running_policy(config)) if asks_policy else None
         judge, limits = build_judge(config, policy), hint_limits(config)
+        await stack.enter_async_context(running(judge, wait=True))
         return asdict(await explain(case, judge, limits=limits, trusted=config.judge.trusted_envs))
 
 

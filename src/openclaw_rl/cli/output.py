@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -26,8 +26,27 @@ def print_status(view: Mapping[str, Any]) -> None:
         click.echo(
             f"process {loop['pid']}, {loop['moved']} items, {loop['seconds_ago']:.0f} s ago" + _more(loop["detail"])
         )
+    for line in _judges(view["loops"]):
+        click.echo(line)
     for alarm in view["alarms"]:
         click.secho(f"alarm     {alarm}", fg="red")
+
+
+def _judges(loops: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Who judges, and the models that are hosted for it."""
+    found: list[str] = []
+    for detail in (loop["detail"] for loop in loops):
+        if who := detail.get("at_work"):
+            found.append(f"judge     {who}")
+        found += [f"          {_model(model)}" for model in detail.get("models", ())]
+    return found
+
+
+def _model(model: Mapping[str, Any]) -> str:
+    memory = f", {model['memory'] / 2**30:.2f} GiB" if model.get("memory") else ""
+    place = f" on {model['device']}" if model.get("device") else ""
+    process = f", process {model['pid']}" if model.get("pid") else ""
+    return f"{model['duty']}: {model['model']} {model['state']}{place}{memory}{process}"
 
 
 def _more(detail: Mapping[str, Any]) -> str:

@@ -157,6 +157,8 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
         build = App.without_waiting if once else App
         app = build(resolved.config, loops=(only,) if only else LOOPS)
         click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
+        if app.judging:
+            click.echo(f"judge          {app.judging}", err=True)
         for note in app.notes:
             click.secho(f"note: {note}", fg="yellow", err=True)
         if once:

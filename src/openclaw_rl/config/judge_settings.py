@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
-from openclaw_rl.config.values import Address, Location, Options, Plugin, Section, Variable
+from openclaw_rl.config.values import Address, Device, Dtype, Location, ModelPlace, Options, Plugin, Section, Variable
 
 
 class LlmJudgeSection(Section):
@@ -28,6 +30,41 @@ class LlmJudgeSection(Section):
     prompts_dir: Location | None = Field(default=None, description="folder with prompts that replace the shipped ones")
 
 
+class JudgeModelsSection(Section):
+    """Judge models that are hosted here, each in a process of its own."""
+
+    score: ModelPlace | None = Field(
+        default=None,
+        description="model that scores: a folder, a Hugging Face id, an address up to /v1; not set: the one for hints",
+    )
+    hints: ModelPlace | None = Field(
+        default=None,
+        description="model that gives hints: a folder, a Hugging Face id, an address; not set: the one that scores",
+    )
+    device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N; auto: a GPU of gpus.judge")
+    dtype: Dtype = Field(default="auto", description="number format; auto: float32 for small models, else the fastest")
+    context: int = Field(default=16_384, ge=256, description="most tokens of a question and its answer")
+
+
+class ClassifierSection(Section):
+    """A sequence-classification model as judge.models.score: what it reads, and what its labels mean."""
+
+    reads: Literal["exchange", "message"] = Field(
+        default="exchange", description="request, reply and what came after, or what came after alone"
+    )
+    positive: tuple[str, ...] = Field(
+        default=(), description="its labels that mean that the user was served well; empty: by their names"
+    )
+    neutral: tuple[str, ...] = Field(
+        default=(), description="its labels that mean no opinion; empty: by their names; all others mean served badly"
+    )
+    hypothesis: str = Field(
+        default="The user is satisfied with the reply.",
+        min_length=1,
+        description="what a model of inference (NLI) is asked about the exchange",
+    )
+
+
 class JudgeSection(Section):
     """Loop 3, outcomes to verdicts."""
 
@@ -43,4 +80,6 @@ class JudgeSection(Section):
         default=(), description="environments, by the NAME of their key, whose text may become a hint"
     )
     llm: LlmJudgeSection = Field(default_factory=LlmJudgeSection)
+    models: JudgeModelsSection = Field(default_factory=JudgeModelsSection)
+    classifier: ClassifierSection = Field(default_factory=ClassifierSection)
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to a custom judge")

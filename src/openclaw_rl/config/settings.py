@@ -1,6 +1,6 @@
 """The settings as one typed tree. Each is declared once, with what it does, its range and its default.
 
-    Config = run + serve (limits) + policy (sampling) + store + collect + judge (llm)
+    Config = run + serve (limits) + policy (sampling) + store + collect + judge (llm, models, classifier)
            + train (loss, optim, lora, local, alarms) + gate (limits) + monitor + eval + env + gpus + cloud
 
 `judge_settings` and `train_settings` hold the sections of those loops, this file all others and the tree.
@@ -18,10 +18,9 @@ from pydantic import Field, SecretStr, field_validator
 
 from openclaw_rl.config.judge_settings import JudgeSection
 from openclaw_rl.config.train_settings import GateSection, MonitorSection, TrainSection
-from openclaw_rl.config.values import Address, Device, Location, Options, Plugin, Section, Share, Weights
+from openclaw_rl.config.values import Address, Device, Dtype, Location, Options, Plugin, Section, Share, Weights
 
 EvalTask = Literal["conversation", "coding", "tool-use"]
-Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "none"]
 Sync = Literal["normal", "full"]
 Browser = Literal["playwright", "selenium"]

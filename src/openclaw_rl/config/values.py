@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
@@ -56,6 +56,12 @@ def _variable(name: str) -> str:
     return name
 
 
+def _model_place(place: str) -> str:
+    if not place.strip():
+        raise ValueError("must be a folder, a Hugging Face id or an address")
+    return _address(place) if place.lower().startswith(("http:", "https:")) else weights(place)
+
+
 def _number_as_text(share: Any) -> Any:
     return str(share) if isinstance(share, int) and not isinstance(share, bool) else share
 
@@ -73,6 +79,8 @@ Address = Annotated[str, AfterValidator(_address)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Device = Annotated[str, AfterValidator(_device)]
 Sharing = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_sharing)]
+ModelPlace = Annotated[str, AfterValidator(_model_place)]
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 Options = Mapping[str, Any]
 Share = int | tuple[int, ...]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openclaw_rl.judge.explain import Explains, Explanation
+from openclaw_rl.judge.parts import at_work
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Verdict
@@ -16,6 +17,16 @@ class AutoJudge:
     def __init__(self, *, rules: RulesJudge, llm: Judge | None = None) -> None:
         self._rules = rules
         self.llm = llm
+
+    @property
+    def parts(self) -> tuple[Judge, ...]:
+        """The rules, and the model if there is one."""
+        return (self._rules, self.llm) if self.llm is not None else (self._rules,)
+
+    @property
+    def at_work(self) -> str:
+        """Who judges."""
+        return "rules" if self.llm is None else f"rules where they are sure, else {at_work(self.llm)}"
 
     async def judge(self, case: Case) -> Verdict:
         """The rules' verdict if it has a score, the model's otherwise."""

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.evidence import EvidenceItem, decide, evidence_items
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.ports import Case, Judge
@@ -39,10 +40,17 @@ async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Coll
         return Explanation(
             judge="evidence", evidence=evidence_items(case), verdict=decided, note="side turns are not judged"
         )
-    if isinstance(judge, Explains):
-        explanation = await judge.explain(case)
-    else:
-        verdict = await judge.judge(case)
-        explanation = Explanation(judge=judge.name, verdict=verdict, note=verdict.note)
+    explanation = await explain_plainly(judge, case)
     note = f"decided by evidence; the judge alone: {explanation.note}" if decided else explanation.note
     return replace(explanation, evidence=evidence_items(case), verdict=decided or explanation.verdict, note=note)
+
+
+async def explain_plainly(judge: Judge, case: Case) -> Explanation:
+    """A judge's own story where it has one, its verdict otherwise; no story where it cannot be asked."""
+    try:
+        if isinstance(judge, Explains):
+            return await judge.explain(case)
+        verdict = await judge.judge(case)
+    except JudgeUnavailable as error:
+        return Explanation(judge=judge.name, note=str(error))
+    return Explanation(judge=judge.name, verdict=verdict, note=verdict.note)

@@ -9,16 +9,17 @@ from dataclasses import dataclass, replace
 
 import anyio.to_thread
 
-from openclaw_rl.errors import JudgeUnavailable
+from openclaw_rl.errors import ConfigError, JudgeUnavailable
 from openclaw_rl.judge.availability import PATIENCE, Availability, TokenBudget
 from openclaw_rl.judge.breaker import Breaker
 from openclaw_rl.judge.evidence import foreign, request_of, user_hints
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import HintLimits, filter_hints
+from openclaw_rl.judge.policy_voter import PolicyVoter
 from openclaw_rl.judge.poll import Poll, PollCache, Pollster
 from openclaw_rl.judge.prompt import PromptBuilder, PromptSettings, Question
 from openclaw_rl.judge.text import user_text
-from openclaw_rl.judge.voters import EndpointSettings, Voter, voter_of
+from openclaw_rl.judge.voters import EndpointSettings, EndpointVoter, Voter
 from openclaw_rl.judge.votes import VoteRule
 from openclaw_rl.ports import Case, Policy
 from openclaw_rl.types import Sampling, Verdict, canonical
@@ -63,8 +64,13 @@ class LlmJudge:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.voter = voter or voter_of(settings.endpoint, policy, settings.sampling)
-        self._prompts = PromptBuilder(settings.prompts)
+        self._prompts = PromptBuilder(
+            settings.prompts,
+            answer=settings.sampling.max_tokens or 0,
+            counter=self.voter if isinstance(self.voter, PolicyVoter) else None,
+        )
         self._hints = settings.hints
+        self._votes = settings.rule.votes
         longest = settings.breaker_seconds
         self.breaker = Breaker(
             failures=settings.breaker_failures, pause=min(1.0, longest), longest=longest, clock=clock
@@ -79,7 +85,12 @@ class LlmJudge:
         )
         self._availability = Availability(self.breaker, self.tokens, patience=patience, clock=clock)
         self._cache = PollCache(_CACHED)
-        self._scope = f"{self.voter.model}\0{settings.rule.votes}\0{settings.sampling.temperature}"
+        self._scope = f"{settings.rule.votes}\0{settings.sampling.temperature}"
+
+    @property
+    def at_work(self) -> str:
+        """Who votes."""
+        return f"{self._votes} votes of {self.voter.model}"
 
     async def close(self) -> None:
         """Give connections back. Safe to call twice."""
@@ -95,7 +106,7 @@ class LlmJudge:
 
     async def explain(self, case: Case) -> Explanation:
         """The exact prompt, each ballot and the verdict it leads to; asks the model unless the answer is known."""
-        question = self._prompts.question(case)
+        question = await anyio.to_thread.run_sync(self._prompts.question, case)
         try:
             poll = await self._poll(case)
         except JudgeUnavailable as error:
@@ -127,7 +138,7 @@ class LlmJudge:
         return poll
 
     def _key(self, question: Question) -> str:
-        text = canonical([self._scope, *(message.content for message in question.messages)])
+        text = canonical([self.voter.model, self._scope, *(message.content for message in question.messages)])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     def _settle(self, key: str, poll: Poll) -> None:
@@ -165,3 +176,15 @@ class LlmJudge:
     def _abstain(self, case: Case, note: str) -> Verdict:
         judge = f"{self.name}:{self.voter.model}"
         return Verdict(turn=case.turn.id, score=None, source="judge", judge=judge, note=note)
+
+
+def voter_of(endpoint: EndpointSettings | None, policy: Policy | None, sampling: Sampling) -> Voter:
+    """The policy where there is one, the endpoint otherwise; raises ConfigError where there is neither."""
+    if policy is not None:
+        return PolicyVoter(policy, sampling)
+    if endpoint is None:
+        raise ConfigError(
+            "the llm judge needs a base URL and a model, or a policy",
+            remedy="set judge.llm.base_url and judge.llm.model, or choose the rules judge",
+        )
+    return EndpointVoter(endpoint, sampling)

@@ -16,10 +16,10 @@ import anyio.to_thread
 
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import health
-from openclaw_rl.judge.auto import AutoJudge
 from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
+from openclaw_rl.judge.parts import Reports, at_work, every
 from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict
@@ -288,21 +288,25 @@ class JudgeLoop:
     async def status(self) -> dict[str, Json]:
         """What `status` shows: how many wait and why, tokens of today, agreement with users, alarms."""
         scores = await anyio.to_thread.run_sync(self._ledger.scores, self._settings.window)
-        llm = self._judge.llm if isinstance(self._judge, AutoJudge) else self._judge
-        breaker = llm.breaker if isinstance(llm, LlmJudge) else self._waiting.breaker
+        asked = tuple(every(self._judge))
+        models = [each for each in asked if isinstance(each, LlmJudge)]
+        breakers = [*(each.breaker for each in models), self._waiting.breaker]
+        breaker = next((each for each in breakers if each.state != "closed"), breakers[0])
         reason = breaker.reason or self._waiting.breaker.reason
+        reports = [each for each in asked if isinstance(each, Reports)]
+        alarms = health.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
         return {
             "judge": self._judge.name,
+            "at_work": at_work(self._judge),
+            "models": [each.report() for each in reports],
             "waiting": len(self._waiting),
             "failed": self._failed + self._given_up,
             "paused": breaker.state != "closed",
             "reason": reason,
             "retry_in": breaker.retry_in,
-            "tokens_today": llm.tokens.spent if isinstance(llm, LlmJudge) else 0,
+            "tokens_today": sum(each.tokens.spent for each in models),
             "agreement": health.agreement(self._pairs),
-            "alarms": [
-                asdict(a) for a in health.alarms(scores, self._pairs, waiting=len(self._waiting), reason=reason)
-            ],
+            "alarms": [asdict(alarm) for alarm in (*alarms, *(found for each in reports for found in each.alarms()))],
         }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from typing import Protocol
 
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.judge.text import hands_over, user_text
@@ -15,6 +16,21 @@ from openclaw_rl.ports import Case
 from openclaw_rl.types import Message
 
 Count = Callable[[str], int]
+
+SPARE = 128
+"""tokens of a prompt for the delimiters and the roles' names"""
+LEAST = 32
+"""tokens that each part of a prompt gets, however small the model's context is"""
+
+
+class TokenCounter(Protocol):
+    """A model that counts in its own tokens, and how many a question and its answer may have; None: not known yet."""
+
+    @property
+    def context(self) -> int | None: ...
+
+    def count(self, text: str) -> int: ...
+
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 _SLOTS = ("history", "request", "steps", "reply", "next_state")
@@ -69,8 +85,9 @@ class PromptSettings:
 class PromptBuilder:
     """The question about a case. It asks for a hint only where all of the next state is the user's own words."""
 
-    def __init__(self, settings: PromptSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: PromptSettings, *, answer: int = 0, counter: TokenCounter | None = None) -> None:
+        """``answer`` tokens are kept free; without a ``counter`` tokens are approximate and the context has no end."""
+        self._settings, self._answer, self._counter = settings, answer, counter
         self._with_hint, self._score_only = load("turn", settings.folder), load("score", settings.folder)
 
     def question(self, case: Case) -> Question:
@@ -79,8 +96,16 @@ class PromptBuilder:
         own = all(message.role == "user" and not hands_over(message.content) for message in after)
         hint = own and bool(user_text(after))
         made = self._with_hint if hint else self._score_only
-        question = render(case, made, budget=self._settings.budget, window=self._settings.window)
+        count = self._counter.count if self._counter else approximate
+        question = render(case, made, budget=self._budget(made), window=self._settings.window, count=count)
         return replace(question, asks_hint=hint)
+
+    def _budget(self, made: Template) -> int:
+        """Tokens of each part: as set, or what the model's context leaves when all parts are full."""
+        if self._counter is None or self._counter.context is None:
+            return self._settings.budget
+        given = self._counter.count(made.system) + self._counter.count(made.user) + self._answer + SPARE
+        return min(self._settings.budget, max((self._counter.context - given) // len(_SLOTS), LEAST))
 
 
 def load(name: str, folder: Path | None = None) -> Template:

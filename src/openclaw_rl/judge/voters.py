@@ -1,20 +1,18 @@
-"""Who votes: an OpenAI-compatible endpoint, or the policy's own base model."""
+"""Who votes: an OpenAI-compatible endpoint. `policy_voter` has a model that runs here."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
 import httpx2
 
-from openclaw_rl.errors import BackendError, ConfigError, RequestError
 from openclaw_rl.judge.prompt import approximate
-from openclaw_rl.ports import Policy
-from openclaw_rl.types import Completion, Message, Prompt, Sampling
+from openclaw_rl.types import Message, Sampling
 
 MOST = 1_000_000
 """bytes of an answer that are read; a vote is a few hundred"""
@@ -41,7 +39,8 @@ class Ballot:
 class Voter(Protocol):
     """Gives one ballot per call; never raises for what a voter can do wrong."""
 
-    model: str
+    @property
+    def model(self) -> str: ...
 
     async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot: ...
 
@@ -50,7 +49,10 @@ class Voter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """Where a judge's model answers, with which key, and how often a vote is tried again."""
+    """Where a judge's model answers, with which key, and how often a vote is tried again.
+
+    ``model`` empty is the first that the endpoint lists.
+    """
 
     base_url: str
     model: str
@@ -76,7 +78,8 @@ class EndpointVoter:
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.model = endpoint.model
-        self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
+        self._base_url = endpoint.base_url.rstrip("/")
+        self._url = f"{self._base_url}/chat/completions"
         self._sampling = sampling
         self._retries = endpoint.retries
         self._rng = rng or random.Random()
@@ -98,6 +101,7 @@ class EndpointVoter:
         while tried <= self._retries:
             form = self._format
             try:
+                self.model = self.model or await self._first_model()
                 answered = await self._post(self._body(messages, schema, form))
             except httpx2.TransportError as error:
                 ballot, wait = Ballot(text=None, failed=True, note=f"no answer: {type(error).__name__}"), None
@@ -112,6 +116,14 @@ class EndpointVoter:
             if tried <= self._retries:
                 await self._sleep(self._delay(tried, wait))
         return ballot
+
+    async def _first_model(self) -> str:
+        """The first model that the endpoint lists; empty, which endpoints take for their own, where it lists none."""
+        listed = await self._client.get(f"{self._base_url}/models")
+        try:
+            return str(listed.json()["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            return ""
 
     async def _post(self, body: Mapping[str, Any]) -> _Answered:
         async with self._client.stream("POST", self._url, json=body) as response:
@@ -188,41 +200,3 @@ def _spent(value: Mapping[str, Any], messages: Sequence[Message], text: str) -> 
     if isinstance(total, int) and 0 < total < _TOKENS:
         return total
     return sum(approximate(message.content) for message in messages) + approximate(text)
-
-
-class PolicyVoter:
-    """The policy's base model (version 0) as a voter: no second model, no endpoint."""
-
-    def __init__(self, policy: Policy, sampling: Sampling) -> None:
-        self.model = f"{policy.name}@0"
-        self._policy, self._sampling = policy, sampling
-
-    async def close(self) -> None:
-        """Nothing to give back: the policy belongs to others."""
-
-    async def ask(self, messages: Sequence[Message], *, schema: Mapping[str, Any]) -> Ballot:
-        """One vote of the base model."""
-        sampling = replace(self._sampling, json_schema=schema)
-        done: Completion | None = None
-        try:
-            async for piece in self._policy.generate(Prompt(messages=tuple(messages)), sampling, version=0):
-                done = piece if isinstance(piece, Completion) else done
-        except BackendError as error:
-            return Ballot(text=None, failed=True, note=f"the policy cannot answer: {error.what}")
-        except RequestError as error:
-            return Ballot(text=None, note=f"the policy refused: {error.what}")
-        if done is None:
-            return Ballot(text=None, failed=True, note="the policy ended without a completion")
-        return Ballot(text=done.reply.content, tokens=len(done.prompt_tokens) + len(done.reply_tokens))
-
-
-def voter_of(endpoint: EndpointSettings | None, policy: Policy | None, sampling: Sampling) -> Voter:
-    """The policy where there is one, the endpoint otherwise; raises ConfigError where there is neither."""
-    if policy is not None:
-        return PolicyVoter(policy, sampling)
-    if endpoint is None:
-        raise ConfigError(
-            "the llm judge needs a base URL and a model, or a policy",
-            remedy="set judge.llm.base_url and judge.llm.model, or choose the rules judge",
-        )
-    return EndpointVoter(endpoint, sampling)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from openclaw_rl.app.judges import hint_limits
+from openclaw_rl.app.judge_settings import hint_limits
 from openclaw_rl.config import load
 from openclaw_rl.judge.custom import as_judge
 from openclaw_rl.ports import Case

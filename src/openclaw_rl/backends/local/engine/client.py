@@ -67,6 +67,7 @@ class EngineClient:
         self._error: str | None = None
         self._last_error: str | None = None
         self._restarts = 0
+        self._facts: EngineReady | None = None
         self._stats: Mapping[str, int] = {}
         self._up = asyncio.Event()
         self._retry_now = asyncio.Event()
@@ -86,6 +87,8 @@ class EngineClient:
             "last_error": self._last_error,
             "live": self._versions.live,
             "unloadable": dict(self._versions.unloadable),
+            "device": self._facts.device if self._facts else None,
+            "memory": self._facts.memory if self._facts else None,
             **self._stats,
         }
 
@@ -230,7 +233,7 @@ class EngineClient:
         """A new process, its model loaded, the live version in place."""
         self._starting = asyncio.get_running_loop().create_future()
         self._process = EngineProcess(self._args, received=self._received, ended=self._ended)
-        facts = await self._starting
+        facts = self._facts = await self._starting
         self._process.send(RegisterVersions(dict(self._versions.adapters)))
         await self._load_live()
         self.state = "ready"

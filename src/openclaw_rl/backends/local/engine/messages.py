@@ -17,7 +17,7 @@ class EngineArgs:
     """All that an engine process needs to start: settings of `policy` under their own names.
 
     ``context`` None is the model's own, cut to what the cache holds; ``cache_tokens`` None is chosen from free memory;
-    ``chat_template``, ``tool_format`` and ``name`` None are the model's own.
+    ``chat_template``, ``tool_format`` and ``name`` None are the model's own. ``process`` is what `ps` shows.
     """
 
     model: str
@@ -30,6 +30,7 @@ class EngineArgs:
     chat_template: str | None
     tool_format: str | None
     name: str | None = None
+    process: str = "openclaw-engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ EngineRequest = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReady:
-    """The model is loaded."""
+    """The model is loaded; ``memory`` are the bytes of its weights and of the KV cache."""
 
     name: str
     base: str
@@ -138,6 +139,7 @@ class EngineReady:
     device: str
     dtype: str
     cache_tokens: int
+    memory: int
 
 
 @dataclass(frozen=True, slots=True)

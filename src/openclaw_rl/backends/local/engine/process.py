@@ -49,7 +49,7 @@ class EngineProcess:
         self._received, self._ended = received, ended
         context = multiprocessing.get_context("spawn")
         self._conn, theirs = context.Pipe()
-        self._process = context.Process(target=_begin, args=(theirs, args), daemon=True, name="openclaw-engine")
+        self._process = context.Process(target=_begin, args=(theirs, args), daemon=True, name=args.process)
         self._process.start()
         theirs.close()
         self._outbox: SimpleQueue[EngineRequest | None] = SimpleQueue()

@@ -122,6 +122,7 @@ class EngineWorker:
             device=str(loaded.device),
             dtype=str(loaded.dtype).removeprefix("torch."),
             cache_tokens=self._engine.kv_cache.rows,
+            memory=loaded.model.get_memory_footprint() + self._engine.kv_cache.data.nbytes,
         )
 
     def _handle(self, request: EngineRequest) -> None:

@@ -1,0 +1,1 @@
+"""A sequence-classification model in a process of its own."""
