@@ -6,15 +6,16 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_store import of_layout_6
 
 from openclaw_rl.errors import InvalidValue, NotInLedger
-from openclaw_rl.notes import NotesBook
+from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.store import NotesLedger
-from openclaw_rl.testing import TemporaryLedger, make_turn
-from openclaw_rl.types import Note, PromptNote
+from openclaw_rl.testing import TemporaryLedger, make_turn, make_verdict
+from openclaw_rl.types import Feedback, Hint, Note, PromptNote
 
 
 @pytest.fixture
@@ -23,8 +24,8 @@ def book(tmp_path: Path) -> Iterator[NotesBook]:
         yield NotesBook(ledger)
 
 
-def told(book: NotesBook, user: str, text: str, **more: object) -> Note:
-    return book.add(user, text, by="judge", reason="the user said it", **more).note  # type: ignore[arg-type]
+def told(book: NotesBook, user: str, text: str, **more: Any) -> Note:
+    return book.add(NewNote(user=user, text=text, by="judge", reason="the user said it", **more)).note
 
 
 def texts(notes: list[Note]) -> list[str]:
@@ -143,3 +144,93 @@ def test_what_was_judged_before_there_were_notes_makes_none(tmp_path: Path) -> N
     with NotesLedger(path) as ledger, closing(sqlite3.connect(path)) as db:
         assert db.execute("SELECT count(*) FROM verdicts").fetchone()[0] > 0
         assert ledger.new_hints(9) == []
+
+
+def nothing(_text: str, _reply: str) -> Hint | None:
+    return None
+
+
+def taken(book: NotesBook) -> list[tuple[str, str]]:
+    return [(added.note.user, added.note.text) for added in book.take(64, nothing)]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[tuple[TemporaryLedger, NotesBook]]:
+    with TemporaryLedger(tmp_path) as ledger, NotesLedger(ledger.path) as notes:
+        yield ledger, NotesBook(notes)
+
+
+def test_rules_and_facts_of_a_verdict_become_notes_once_and_complaints_do_not(
+    run: tuple[TemporaryLedger, NotesBook],
+) -> None:
+    ledger, book = run
+    rule, fact = Hint(text="Answer in one sentence."), Hint(text="The file is b.txt.", kind="fact")
+    turn = ledger.add(-1.0, rule, fact, Hint(text="Wrong, again!", kind="complaint"), user="ann")
+    assert taken(book) == [("ann", "Answer in one sentence."), ("ann", "The file is b.txt.")]
+    assert taken(book) == []
+    assert [note.turn for note in book.all("ann")] == [turn.id, turn.id]
+    ledger.judge.add_verdicts([make_verdict(turn, -1.0, hints=(rule,))])  # judged again: nothing new was said
+    assert taken(book) == []
+
+
+@pytest.mark.parametrize(
+    ("turn", "outcome"),
+    [({"user": "env:terminal"}, {}), ({"trainable": False}, {}), ({}, {"kind": "side", "kind_reason": "a title"})],
+    ids=["environment", "opted out", "side turn"],
+)
+def test_no_note_is_made_of_what_may_not_be_kept(
+    run: tuple[TemporaryLedger, NotesBook], turn: dict[str, Any], outcome: dict[str, Any]
+) -> None:
+    ledger, book = run
+    ledger.add(-1.0, "Answer in one sentence.", outcome=outcome, **turn)
+    assert taken(book) == []
+    assert book.all() == []
+
+
+def test_the_newer_note_replaces_the_one_it_contradicts_and_says_so(run: tuple[TemporaryLedger, NotesBook]) -> None:
+    ledger, book = run
+    ledger.add(-1.0, "Answer in one sentence.", user="ann")
+    ledger.add(-1.0, "Use metric units.", user="ann")
+    ledger.add(-1.0, "Answer in one sentence.", user="bob")
+    book.take(64, nothing)
+    ledger.add(-1.0, "Answer in full detail.", user="ann")
+    [added] = book.take(64, nothing)
+    assert [note.text for note in added.replaced] == ["Answer in one sentence."]
+    assert book.history(added.replaced[0].number)[-1].reason == f"note {added.note.number} says otherwise"
+    assert texts(book.in_force("ann")) == ["Answer in full detail.", "Use metric units."]
+    assert texts(book.in_force("bob")) == ["Answer in one sentence."]
+
+
+def test_who_says_again_what_was_learned_has_the_note_back(run: tuple[TemporaryLedger, NotesBook]) -> None:
+    ledger, book = run
+    ledger.add(-1.0, "Answer in one sentence.", user="ann")
+    [added] = book.take(64, nothing)
+    book.advance(added.note.number, "learned", "version 3 does it")
+    ledger.add(-1.0, "answer in ONE sentence", user="ann")
+    assert taken(book) == []
+    assert texts(book.in_force("ann")) == ["Answer in one sentence."]
+    assert book.history(added.note.number)[-1].reason == "the user said it again"
+
+
+def test_a_vague_rule_does_not_stand_beside_one_with_a_measure(run: tuple[TemporaryLedger, NotesBook]) -> None:
+    ledger, book = run
+    ledger.add(-1.0, "Answer in under 30 words.", user="ann")
+    ledger.add(-1.0, Hint(text="Please keep it shorter.", vague=True), user="ann")
+    assert taken(book) == [("ann", "Answer in under 30 words.")]
+
+
+def test_what_is_said_outright_is_a_note_before_anything_else_is_said(run: tuple[TemporaryLedger, NotesBook]) -> None:
+    ledger, book = run
+    turn, world = make_turn(user="ann"), make_turn(user="env:terminal")
+    for one in (turn, world):
+        ledger.serve.add_turn(one)
+        ledger.serve.add_feedback(Feedback(turn=one.id, hint="Answer in one sentence."))
+    ledger.serve.add_feedback(Feedback(turn=turn.id, score=1.0))
+
+    def read(text: str, reply: str) -> Hint | None:
+        assert reply == turn.completion.reply.content
+        return Hint(text=text)
+
+    assert [added.note.text for added in book.take(64, read)] == ["Answer in one sentence."]
+    assert book.take(64, read) == []
+    assert texts(book.in_force("ann")) == ["Answer in one sentence."]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from openclaw_rl.notes.book import AddedNote, NotesBook
+from openclaw_rl.notes.book import AddedNote, NewNote, NotesBook
 
-__all__ = ["AddedNote", "NotesBook"]
+__all__ = ["AddedNote", "NewNote", "NotesBook"]

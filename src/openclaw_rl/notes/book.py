@@ -8,12 +8,19 @@ any state -> removed                 by the user, for good
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 from openclaw_rl.errors import InvalidValue
+from openclaw_rl.notes.aspects import Saying, contradicts, same_words, says_less
 from openclaw_rl.store import NotesLedger
-from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState
+from openclaw_rl.types import Hint, Note, NoteAuthor, NoteChange, NoteKind, NoteState, environment_of
+
+LONGEST = 600
+"""characters of a note: as long as a hint may be"""
+ReadRemark: TypeAlias = Callable[[str, str], Hint | None]
+"""(what was said outright of a reply, the reply) -> the hint that it is"""
 
 _TAUGHT: frozenset[NoteState] = frozenset({"in force", "learning", "learned"})
 """the states between which training moves a note; out of the others only its user takes it"""
@@ -25,6 +32,26 @@ class AddedNote(NamedTuple):
     note: Note
     replaced: tuple[Note, ...] = ()
     new: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNote:
+    """A note that is to be made: what `Note` has, before it has a number and a state."""
+
+    user: str
+    text: str
+    kind: NoteKind = "rule"
+    vague: bool = False
+    turn: str | None = None
+    by: NoteAuthor
+    reason: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", " ".join(self.text.split()))
+        if not self.text:
+            raise InvalidValue("text", "a note says something")
+        if len(self.text) > LONGEST:
+            raise InvalidValue("text", f"{len(self.text)} characters, a note has at most {LONGEST}")
 
 
 class NotesBook:
@@ -79,24 +106,30 @@ class NotesBook:
 
     # --- making and changing ---
 
-    def add(
-        self, user: str, text: str, *, kind: NoteKind = "rule", turn: str | None = None, by: NoteAuthor, reason: str
-    ) -> AddedNote:
-        """Make a note of a user, in force at once; the user's notes that it contradicts are replaced by it."""
-        return self._ledger.atomically(
-            lambda: self._added(user, text, kind=kind, turn=turn, by=by, reason=reason, instead_of=())
-        )
+    def add(self, given: NewNote) -> AddedNote:
+        """Make a note, in force at once; the user's notes that it contradicts are replaced by it.
+
+        Where the user has said it in the same words, or with a measure that this one lacks, that note is it: in force
+        again, if the weights had forgotten it or it was switched off.
+        """
+        return self._ledger.atomically(lambda: self._add(given))
+
+    def take(self, limit: int, read: ReadRemark) -> list[AddedNote]:
+        """Make notes of what people said since, as verdicts heard it and as it was said outright; those that are new.
+
+        ``read`` gives the hint that a text said outright is, None where it is none.
+        """
+        return self._ledger.atomically(lambda: self._take(limit, read))
 
     def edit(self, number: int, text: str, *, reason: str = "edited") -> AddedNote:
-        """The note in other words: a new one, which replaces it."""
+        """The note in other words: a new one, which replaces it and what it contradicts."""
 
         def work() -> AddedNote:
             old = self._ledger.note(number)
             if old.state == "removed":
                 raise InvalidValue("number", f"note {number} was removed", remedy="add a new one")
-            return self._added(
-                old.user, text, kind=old.kind, turn=old.turn, by="user", reason=reason, instead_of=(old,)
-            )
+            given = NewNote(user=old.user, text=text, kind=old.kind, turn=old.turn, by="user", reason=reason)
+            return self._insert(given, [old], why="is its new wording")
 
         return self._ledger.atomically(work)
 
@@ -132,24 +165,61 @@ class NotesBook:
         """Switch all notes of a user on or off, those that will be made too."""
         self._ledger.atomically(lambda: self._ledger.insert_switch(user, enabled, reason))
 
-    def _added(
-        self,
-        user: str,
-        text: str,
-        *,
-        kind: NoteKind,
-        turn: str | None,
-        by: NoteAuthor,
-        reason: str,
-        instead_of: Iterable[Note],
-    ) -> AddedNote:
-        text = " ".join(text.split())
-        if not text:
-            raise InvalidValue("text", "a note says something")
-        number = self._ledger.insert_note(user=user, kind=kind, text=text, turn=turn, by=by, reason=reason)
+    def _take(self, limit: int, read: ReadRemark) -> list[AddedNote]:
+        verdicts, remarks = self._ledger.new_hints(limit), self._ledger.new_remarks(limit)
+        given = [(found.user, found.turn, hint, "a correction") for found in verdicts for hint in found.hints]
+        for remark in remarks:
+            hint = read(remark.text, remark.reply) if remark.text else None
+            if hint is not None:
+                given.append((remark.user, remark.turn, hint, "said outright"))
+        made = [
+            self._add(
+                NewNote(
+                    user=user, text=hint.text, kind=hint.kind, vague=hint.vague, turn=turn, by="judge", reason=reason
+                )
+            )
+            for user, turn, hint, reason in given
+            if hint.kind != "complaint" and environment_of(user) is None
+        ]
+        if verdicts or remarks:
+            self._ledger.took(
+                verdict=verdicts[-1].seq if verdicts else None, feedback=remarks[-1].seq if remarks else None
+            )
+        return [added for added in made if added.new]
+
+    def _add(self, given: NewNote) -> AddedNote:
+        saying = Saying(given.text, given.kind, given.vague)
+        known = [note for note in self._ledger.notes(given.user) if note.state not in ("removed", "replaced")]
+        for old in reversed(known):
+            if old.kind == given.kind and (same_words(given.text, old.text) or says_less(saying, _saying(old))):
+                return AddedNote(self._again(old, given), new=False)
+        instead_of = [old for old in known if contradicts(saying, _saying(old))]
+        return self._insert(given, instead_of, why="says otherwise")
+
+    def _again(self, old: Note, given: NewNote) -> Note:
+        """The user says again what a note says already. A turn says it once: its verdict may be written twice."""
+        if old.prompted or (old.turn is not None and old.turn == given.turn):
+            return old
+        self._ledger.insert_change(old.number, "in force", by=given.by, reason="the user said it again")
+        return self._ledger.note(old.number)
+
+    def _insert(self, given: NewNote, instead_of: Iterable[Note], *, why: str) -> AddedNote:
+        number = self._ledger.insert_note(
+            user=given.user,
+            kind=given.kind,
+            text=given.text,
+            vague=given.vague,
+            turn=given.turn,
+            by=given.by,
+            reason=given.reason,
+        )
         replaced = []
         for old in instead_of:
-            why = reason if by == "user" else f"note {number} says otherwise"
-            self._ledger.insert_change(old.number, "replaced", by=by, reason=why, replaced_by=number)
+            reason = f"note {number} {why}"
+            self._ledger.insert_change(old.number, "replaced", by=given.by, reason=reason, replaced_by=number)
             replaced.append(self._ledger.note(old.number))
         return AddedNote(self._ledger.note(number), tuple(replaced))
+
+
+def _saying(note: Note) -> Saying:
+    return Saying(note.text, note.kind, note.vague)

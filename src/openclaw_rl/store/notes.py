@@ -15,15 +15,15 @@ from typing import TypeVar
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.store import codec
 from openclaw_rl.store.file import LedgerFile, SharedWriter
-from openclaw_rl.store.results import GivenHints
+from openclaw_rl.store.results import GivenHints, GivenRemark
 from openclaw_rl.store.rows import Row, insert
 from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState
 
 T = TypeVar("T")
 
-_TAKEN = "note verdicts"  # the cursor of whoever makes notes of verdicts
+_VERDICTS, _FEEDBACK = "note verdicts", "note feedback"  # the cursors of whoever makes notes of them
 _NOTE = (
-    "n.number, n.user, n.kind, n.text, n.turn, n.at, c.state, c.replaced_by FROM notes n JOIN note_changes c"
+    "n.number, n.user, n.kind, n.text, n.vague, n.turn, n.at, c.state, c.replaced_by FROM notes n JOIN note_changes c"
     " ON c.seq = (SELECT max(seq) FROM note_changes WHERE note = n.number)"
 )
 
@@ -71,11 +71,11 @@ class NotesLedger(SharedWriter, NoteQueries):
             return work()
 
     def insert_note(
-        self, *, user: str, kind: NoteKind, text: str, turn: str | None, by: NoteAuthor, reason: str
+        self, *, user: str, kind: NoteKind, text: str, vague: bool, turn: str | None, by: NoteAuthor, reason: str
     ) -> int:
         """Write a note that is in force; its number. To be called inside `atomically`."""
         now = time.time()
-        row = {"user": user, "kind": kind, "text": text, "turn": turn, "at": now}
+        row = {"user": user, "kind": kind, "text": text, "vague": vague, "turn": turn, "at": now}
         number = insert(self.db, "notes", row)
         self.insert_change(number, "in force", by=by, reason=reason)
         return number
@@ -102,21 +102,42 @@ class NotesLedger(SharedWriter, NoteQueries):
             " AND NOT EXISTS (SELECT 1 FROM records r WHERE r.turn = v.turn) AS counts"
             " FROM verdicts v JOIN turns t ON t.id = v.turn LEFT JOIN outcomes o ON o.turn = v.turn"
             " WHERE v.seq > ? ORDER BY v.seq LIMIT ?",
-            self.cursor(_TAKEN),
+            self.cursor(_VERDICTS),
             limit,
         )
         return [_to_hints(row) for row in rows]
 
-    def took_hints(self, seq: int) -> None:
-        """Notes were made of all verdicts up to ``seq``. To be called inside `atomically`."""
-        self.low[_TAKEN] = seq
+    def new_remarks(self, limit: int) -> list[GivenRemark]:
+        """What people said outright of their turns and no note was made of yet, oldest first; none of an environment.
+
+        A verdict waits for what comes after a turn; who says outright what would have been better need not wait.
+        """
+        rows = self.rows(
+            "SELECT f.seq, f.turn, t.user, t.reply, CASE WHEN f.source = 'explicit' AND t.trainable THEN f.hint END"
+            " AS text FROM feedback f JOIN turns t ON t.id = f.turn WHERE f.seq > ? ORDER BY f.seq LIMIT ?",
+            self.cursor(_FEEDBACK),
+            limit,
+        )
+        return [_to_remark(row) for row in rows]
+
+    def took(self, *, verdict: int | None = None, feedback: int | None = None) -> None:
+        """Notes were made of all verdicts and all feedback up to these. To be called inside `atomically`."""
+        if verdict is not None:
+            self.low[_VERDICTS] = verdict
+        if feedback is not None:
+            self.low[_FEEDBACK] = feedback
         self.save_cursors(self.db)
 
 
 def _to_note(row: Row) -> Note:
-    return Note(**dict(row))
+    return Note(**(dict(row) | {"vague": bool(row["vague"])}))
 
 
 def _to_hints(row: Row) -> GivenHints:
     hints = codec.hints(json.loads(row["hints"])) if row["counts"] else ()
     return GivenHints(seq=row["seq"], turn=row["turn"], user=row["user"], hints=hints)
+
+
+def _to_remark(row: Row) -> GivenRemark:
+    reply = codec.unpack_json(row["reply"])["reply"].get("content", "") if row["text"] else ""
+    return GivenRemark(seq=row["seq"], turn=row["turn"], user=row["user"], reply=reply, text=row["text"])

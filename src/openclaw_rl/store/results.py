@@ -82,6 +82,16 @@ class GivenHints(NamedTuple):
     hints: tuple[Hint, ...]
 
 
+class GivenRemark(NamedTuple):
+    """What a person said outright of a reply, with its place in the ledger; ``text`` None: nothing to take."""
+
+    seq: int
+    turn: str
+    user: str
+    reply: str
+    text: str | None
+
+
 class StateChange(NamedTuple):
     """One change of a version's state."""
 

@@ -122,7 +122,7 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE TABLE notes (
         number INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL,
-        turn TEXT, at REAL NOT NULL);
+        vague INTEGER NOT NULL, turn TEXT, at REAL NOT NULL);
     CREATE INDEX notes_user ON notes (user, number);
     CREATE INDEX notes_turn ON notes (turn) WHERE turn IS NOT NULL;
     CREATE TABLE note_changes (
@@ -134,6 +134,7 @@ MIGRATIONS: tuple[str, ...] = (
         at REAL NOT NULL);
     CREATE INDEX note_switches_user ON note_switches (user, seq);
     ALTER TABLE turns ADD COLUMN note TEXT;
-    INSERT INTO cursors SELECT 'note verdicts', coalesce(max(seq), 0) FROM verdicts;
+    INSERT INTO cursors SELECT 'note verdicts', coalesce(max(seq), 0) FROM verdicts
+        UNION ALL SELECT 'note feedback', coalesce(max(seq), 0) FROM feedback;
     """,
 )

@@ -19,7 +19,8 @@ PROMPTED: frozenset[NoteState] = frozenset({"in force", "learning"})
 class Note:
     """A standing hint of one user, in its present state.
 
-    ``turn`` is the turn whose verdict gave it, None where the user wrote it as a note. ``state`` is:
+    ``turn`` is the turn whose verdict gave it, None where the user wrote it as a note; a ``vague`` one says which way,
+    not how far ("shorter"). ``state`` is:
     in force (in the prompt), learning (in the prompt, while rehearsal teaches it), learned (the weights do it, so it
     left the prompt), replaced (by note ``replaced_by``), off (switched off by its user), removed (for good).
     """
@@ -28,6 +29,7 @@ class Note:
     user: str
     kind: NoteKind
     text: str
+    vague: bool = False
     turn: str | None
     state: NoteState
     replaced_by: int | None = None
