@@ -28,7 +28,7 @@ def server() -> Iterator[RunningServer]:
 
 
 def sdk(server: RunningServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, http_client=server.client())
 
 
 def test_the_openai_sdk_gets_an_answer_and_the_turn_is_kept_with_its_exact_tokens(server: RunningServer) -> None:

@@ -26,7 +26,7 @@ def server() -> Iterator[RunningServer]:
 
 
 def sdk(server: RunningServer) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, http_client=server.client())
 
 
 def test_the_sdk_gets_a_message_whose_id_leads_to_the_turn(server: RunningServer) -> None:

@@ -21,7 +21,7 @@ def server() -> Iterator[RunningServer]:
 
 
 def sdk(server: RunningServer) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, http_client=server.client())
 
 
 def test_the_sdk_gets_a_response_whose_id_leads_to_the_turn(server: RunningServer) -> None:

@@ -31,14 +31,17 @@ class RunningServer:
         self.ledger = ledger
         self.url = url
         self.app = app
+        self._clients: list[httpx2.Client] = []
         self._client = self.client()
 
     def client(self, **headers: str) -> httpx2.Client:
-        """One more client, with headers of its own."""
-        return httpx2.Client(base_url=self.url, headers=headers, timeout=30, verify=False)
+        """One more client, with headers of its own; it is closed with the server at the latest."""
+        self._clients.append(httpx2.Client(base_url=self.url, headers=headers, timeout=30, verify=False))
+        return self._clients[-1]
 
     def close(self) -> None:
-        self._client.close()
+        for client in self._clients:
+            client.close()
 
     def post(self, path: str, body: Any, **headers: str) -> httpx2.Response:
         """POST as JSON (bytes as they are); ``x_session_id="s"`` is the header X-Session-Id."""
