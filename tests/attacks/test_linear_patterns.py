@@ -27,10 +27,7 @@ CUT = {
     "openclaw_rl.judge.lexicon_en.": 240,  # reaction._CLAUSE
     "openclaw_rl.judge.lexicon_zh.": 240,
     "openclaw_rl.judge.preferences_en.PREFERENCES": 240,
-    "openclaw_rl.judge.tools._EXIT": 400,  # tools._LINE
-    "openclaw_rl.judge.tools._FIRST_LINE": 400,
-    "openclaw_rl.judge.tools._RAISED": 400,
-    "openclaw_rl.judge.tools._SHELL": 400,
+    "openclaw_rl.judge.tools.TABLE": 400,  # tools._LINE
     "openclaw_rl.judge.hints._STATES": 600,  # hints._READ
 }
 """patterns that only ever see a text of so many characters, which their callers cut, from its beginning"""

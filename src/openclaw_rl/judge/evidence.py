@@ -14,7 +14,7 @@ from openclaw_rl.judge.reported import read_report
 from openclaw_rl.judge.text import others_words, own_words, user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.text import broken, words
-from openclaw_rl.types import Feedback, Hint, Role, Source, Verdict, environment_of, texts
+from openclaw_rl.types import Feedback, Hint, Message, Role, Source, Verdict, environment_of, texts
 
 _RETURN_CODE = re.compile(r"\A\s*+<returncode>\s*+(-?\d++)\s*+</returncode>")
 _MOST_FOREIGN = 400_000  # characters: what lies further back is hardly on anybody's mind
@@ -173,7 +173,7 @@ def _deterministic(case: Case) -> Iterator[EvidenceItem]:
     completion = case.turn.completion
     notes = [_FLAWS[flaw] for flaw in completion.flaws if flaw in _FLAWS]
     notes += [_MARKS[mark] for mark in case.outcome.evidence if mark in _MARKS]
-    notes += filter(None, (_failure(message.role, message.content) for message in case.outcome.next_state))
+    notes += filter(None, (_failure(message, case) for message in case.outcome.next_state))
     if completion.finish == "length":
         notes.append("the reply was cut off by its token limit")
     if completion.finish == "aborted":
@@ -184,8 +184,8 @@ def _deterministic(case: Case) -> Iterator[EvidenceItem]:
         yield EvidenceItem(source="deterministic", score=-1.0, note=note)
 
 
-def _failure(role: str, content: str) -> str | None:
-    if role == "tool":
-        return tools.failure(content)
-    found = _RETURN_CODE.match(content)
+def _failure(message: Message, case: Case) -> str | None:
+    if message.role == "tool":
+        return tools.failure(message.content, tools.call_of(message, case.turn.completion.reply.tool_calls))
+    found = _RETURN_CODE.match(message.content)
     return tools.ended(found.group(1)) if found else None

@@ -11,7 +11,7 @@ from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.reaction import Reaction
 from openclaw_rl.judge.text import user_text
 from openclaw_rl.ports import Case
-from openclaw_rl.types import Verdict, texts
+from openclaw_rl.types import Verdict
 
 VERSION = "rules-1"
 
@@ -54,12 +54,13 @@ def reaction_of(case: Case) -> Reaction:
     """The user's words first; without any, what the tools' results say."""
     if user_text(case.outcome.next_state) or described(case) is not None:
         return user_reaction(case)
-    results = texts(case.outcome.next_state, "tool")
+    calls = case.turn.completion.reply.tool_calls
+    results = [(each.content, tools.call_of(each, calls)) for each in case.outcome.next_state if each.role == "tool"]
     if not results:
         return Reaction(score=None, note="nothing came after the reply")
-    if (why := next(filter(None, map(tools.failure, results)), None)) is not None:
+    if (why := next(filter(None, (tools.failure(text, call) for text, call in results)), None)) is not None:
         return Reaction(score=-1, note=why)
-    reports = [report for report in map(tools.reported, results) if report is not None]
+    reports = [report for text, call in results if (report := tools.reported(text, call)) is not None]
     if not reports:
         return Reaction(score=None, note="the tools' results say nothing for sure")
     return Reaction(score=min(reports), note="tests failed" if min(reports) < 0 else "all tests passed")
