@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from openclaw_rl import plugins
 from openclaw_rl.app.devices import gpu_layout, visible_gpus
+from openclaw_rl.app.factories import loss_config
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError, OpenClawError
 
@@ -45,7 +47,18 @@ def trainer(config: Config) -> None:
     gpu_layout(config, visible=visible_gpus())
     plugins.check("trainer", config.train.backend)
     if config.train.loss.custom:
-        plugins.check("loss", config.train.loss.custom)
+        _loss(config, config.train.loss.custom)
+
+
+def _loss(config: Config, name: str) -> None:
+    """A loss that can be called, and that gives a scalar for a small batch; without torch nothing can be tried."""
+    given = plugins.resolve("loss", name)
+    if importlib.util.find_spec("torch") is None:
+        return
+    from openclaw_rl.losses import as_loss, try_out
+
+    contract, settings = plugins.loss_contract(given), config.train.loss
+    try_out(name, as_loss(given, contract, loss_config(config), max_mismatch=settings.max_mismatch))
 
 
 def environment(config: Config) -> None:

@@ -72,7 +72,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
     train, policy = config.train, config.policy
     return {
         **train.model_dump(exclude={"loss", "optim", "lora", "local", "alarms", "rehearse", "options", "backend"}),
-        **train.loss.model_dump(exclude={"custom"}),
+        **train.loss.model_dump(exclude={"custom", "config"}),
         **train.optim.model_dump(),
         **train.local.model_dump(),
         "model": policy.model,
@@ -83,6 +83,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "seed": config.run.seed,
         "device": trainer_device(config, visible=visible_gpus()),
         "loss": train.loss.custom,
+        "loss_config": loss_config(config),
         "lr": train.learning_rate,
         "gap_alarm": train.alarms.gap,
         "ess_alarm": train.alarms.ess,
@@ -97,6 +98,19 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "lora_alpha": train.lora.alpha,
         "lora_dropout": train.lora.dropout,
         "lora_targets": train.lora.targets,
+    }
+
+
+def loss_config(config: Config) -> dict[str, Any]:
+    """What a custom loss is handed as its ``config``: the loss's settings, three of them under the names that published
+    losses read, and over them the user's own table."""
+    loss = config.train.loss
+    return {
+        **loss.model_dump(exclude={"custom", "config"}),
+        "clip_range": loss.eps_low,
+        "clip_range_high": loss.eps_high,
+        "kl_coeff": loss.kl_coef,
+        **loss.config,
     }
 
 
@@ -183,10 +197,10 @@ def build_sample_settings(config: Config) -> SampleSettings:
     from openclaw_rl.train.samples import SampleSettings
 
     train = config.train
-    score, hints = _LEARNS_FROM.get(train.method, (train.loss.w_rl > 0, train.loss.w_opd > 0))
+    score, hints = _learns_from(config)
     return SampleSettings(
-        policy_gradient=score or train.loss.custom is not None,  # a loss of the user's own is given everything
-        distillation=hints or train.loss.custom is not None,
+        policy_gradient=score,
+        distillation=hints,
         max_lag=train.max_lag,
         max_hints=config.judge.max_hints,
         train_truncated=train.train_truncated,
@@ -196,6 +210,14 @@ def build_sample_settings(config: Config) -> SampleSettings:
         remember=train.remember,
         share=train.share,
     )
+
+
+def _learns_from(config: Config) -> tuple[bool, bool]:
+    """Whether scores and hints train. A loss of the user's own is given both; the published contract has no hints."""
+    train = config.train
+    if train.loss.custom is not None:
+        return True, plugins.loss_contract(plugins.resolve("loss", train.loss.custom)) != "published"
+    return _LEARNS_FROM.get(train.method, (train.loss.w_rl > 0, train.loss.w_opd > 0))
 
 
 def build_people(config: Config) -> frozenset[str]:

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
+from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.judge_models import build_model_judge
@@ -20,15 +22,11 @@ from openclaw_rl.types import Json
 def build_judge(config: Config, policy: Policy | None) -> Judge:
     """The judge that ``judge.custom``, ``judge.models`` or ``judge.kind`` names."""
     from openclaw_rl.judge.auto import AutoJudge
-    from openclaw_rl.judge.custom import as_judge
     from openclaw_rl.judge.rules import RulesJudge
 
     judge = config.judge
     if judge.custom:
-        mine = plugins.resolve("judge", judge.custom)
-        if isinstance(mine, type):
-            return _named(config, judge.custom, policy)
-        return as_judge(mine, limits=hint_limits(config), name=judge.custom)
+        return _custom(config, judge.custom, policy)
     if judge.kind in ("auto", "llm") and (hosted := build_model_judge(config)) is not None:
         return hosted
     if judge.kind == "auto":
@@ -59,7 +57,7 @@ def with_judge(config: Config, name: str | None) -> Config:
     """The settings with another judge: a built-in or installed one by name, else one of the user's own."""
     if name is None:
         return config
-    own = ":" in name
+    own = ":" in name or name.endswith(".py")
     judge = config.judge.model_copy(update={"custom": name} if own else {"kind": name, "custom": None})
     return config.model_copy(update={"judge": judge})
 
@@ -86,6 +84,26 @@ async def evaluate_judge(
         async with running(asked, wait=True):
             found = await evaluate(asked, rows, workers=config.judge.workers, progress=progress)
     return {**found, "skipped": skipped}
+
+
+def _custom(config: Config, name: str, policy: Policy | None) -> Judge:
+    """A judge of the user's own: a class, a function that scores, or a reward model by the published contract."""
+    from openclaw_rl.judge.custom import as_judge
+
+    mine = plugins.resolve("judge", name)
+    if isinstance(mine, type):
+        return _named(config, name, policy)
+    if plugins.judge_contract(mine) == "reward model":
+        mine = plugins.reward_model(name, mine, reward_model_config(config))
+    return as_judge(mine, limits=hint_limits(config), name=name)
+
+
+def reward_model_config(config: Config) -> dict[str, Any]:
+    """What ``get_reward_model`` is called with: the models that are named, the votes, and ``judge.options``."""
+    named = {"prm_model_path": "PRM_MODEL_PATH", "judge_model_path": "JUDGE_MODEL_PATH"}
+    models = {key: settings.get(config, settings.ENVIRONMENT[name]) for key, name in named.items()}
+    llm = config.judge.llm
+    return {**models, "votes": llm.votes, "threshold": llm.threshold, **config.judge.options}
 
 
 def _named(config: Config, name: str, policy: Policy | None) -> Judge:

@@ -11,7 +11,7 @@ shown    what a user is shown: the table, the JSON, the commented file
 from openclaw_rl.config.keys import api_keys
 from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, Flag, Setting
 from openclaw_rl.config.settings import Config
-from openclaw_rl.config.shown import Resolved, Row, as_json, render, template
+from openclaw_rl.config.shown import Resolved, Row, as_json, get, render, template
 from openclaw_rl.config.sources import DEFAULT_FILE, cache_dir, environment, load, presets
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "as_json",
     "cache_dir",
     "environment",
+    "get",
     "load",
     "presets",
     "render",

@@ -25,6 +25,7 @@ class LossSection(Section):
     """The loss: what a sample's score and hints pull at."""
 
     custom: Plugin | None = Field(default=None, description="custom loss in place of train.method, a plugin")
+    config: Options = Field(default_factory=dict, repr=False, description="free table handed to a custom loss")
     w_rl: float = Field(default=1.0, ge=0, le=1000, description="weight of the policy-gradient term; 0: OPD only")
     w_opd: float = Field(default=1.0, ge=0, le=1000, description="weight of distillation; 0: GRPO only")
     k: int = Field(default=4, ge=1, le=4096, description="vocabulary entries compared at each token")

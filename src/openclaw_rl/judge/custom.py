@@ -1,4 +1,8 @@
-"""A user's own function as a judge: ``(prompt, reply, next_state) -> score``, sync or async."""
+"""A user's own judge: a function ``(prompt, reply, next_state) -> score``, or a reward model by the published contract.
+
+A reward model gives the probability p that a reply was good. Its verdict has the score 2p - 1, so that a half is 0,
+"ambiguous"; its one vote is that score rounded: +1 above 3/4, -1 below 1/4, 0 between.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import inspect
 import logging
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import anyio.to_thread
@@ -13,8 +18,9 @@ import anyio.to_thread
 from openclaw_rl.errors import JudgeUnavailable, PluginError
 from openclaw_rl.judge.evidence import user_hints
 from openclaw_rl.judge.hints import HintLimits, filter_hints
-from openclaw_rl.ports import Case, Judge, Score
-from openclaw_rl.types import Verdict
+from openclaw_rl.judge.prompt import spoken
+from openclaw_rl.ports import Case, Judge, RewardModel, Score
+from openclaw_rl.types import Message, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +41,29 @@ class CustomJudge:
         return Verdict(
             turn=case.turn.id,
             score=score,
+            votes=self.votes(score),
             source="judge",
             hints=hints.kept,
             judge=self.name,
             seconds=time.perf_counter() - begun,
             note=note,
         )
+
+    def votes(self, score: float | None) -> tuple[int | None, ...]:
+        """The votes behind a score: a function has none."""
+        return ()
+
+    def given(self, case: Case) -> tuple[Any, ...]:
+        """What the function is called with."""
+        return case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state
+
+    def read(self, value: Any) -> tuple[float | None, str]:
+        """The score that a value stands for, and a note."""
+        if value is None:
+            return None, "abstained"
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return None, f"{self.name} gave {type(value).__name__} {value!r}"[:200] + ", which is no finite number"
+        return float(value), ""
 
     async def _call(self, case: Case) -> tuple[float | None, str]:
         try:
@@ -50,28 +73,60 @@ class CustomJudge:
         except Exception as error:  # a user's code may raise anything; one bad case must not stop the others
             log.warning("judge.custom_failed turn=%s judge=%s", case.turn.id, self.name, exc_info=True)
             return None, f"{self.name} raised {type(error).__name__}"
-        if value is None:
-            return None, "abstained"
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            return None, f"{self.name} gave {type(value).__name__} {value!r}"[:200] + ", which is no finite number"
-        return float(value), ""
+        return self.read(value)
 
     async def _value(self, case: Case) -> Any:
         """A plain function runs in a thread, so that a slow one holds up nobody."""
-        arguments = (case.turn.prompt, case.turn.completion.reply.content, case.outcome.next_state)
         if inspect.iscoroutinefunction(self._score):
-            return await self._score(*arguments)
-        value = await anyio.to_thread.run_sync(self._score, *arguments)
+            return await self._score(*self.given(case))
+        value = await anyio.to_thread.run_sync(self._score, *self.given(case))
         return await value if inspect.isawaitable(value) else value
 
 
+class RewardModelJudge(CustomJudge):
+    """Asks a reward model for the probability that a reply was good."""
+
+    def __init__(self, model: RewardModel, *, limits: HintLimits, name: str) -> None:
+        super().__init__(model.score, limits=limits, name=name)  # type: ignore[arg-type]
+
+    def given(self, case: Case) -> tuple[Any, ...]:
+        """Conversation, reply and what came after it, as plain text."""
+        after = as_text(case.outcome.next_state)
+        return as_text(case.turn.prompt.messages), spoken(case.turn.completion.reply), after
+
+    def read(self, value: Any) -> tuple[float | None, str]:
+        """2p - 1; a number outside 0 .. 1 is no probability, and an abstention."""
+        probability, note = super().read(value)
+        if probability is None or 0.0 <= probability <= 1.0:
+            return (None if probability is None else 2 * probability - 1), note or f"a probability of {probability:.3f}"
+        return None, f"{self.name} gave {probability:g}, which is no probability in 0 .. 1"
+
+    async def _value(self, case: Case) -> Any:
+        """A tensor of one number is that number."""
+        value = await super()._value(case)
+        return value.item() if hasattr(value, "item") else value
+
+    def votes(self, score: float | None) -> tuple[int | None, ...]:
+        """One vote: the score rounded."""
+        return () if score is None else (round(score),)
+
+
+def as_text(messages: Sequence[Message]) -> str:
+    """A lone message is its text; several stand one after another, each after its role."""
+    if len(messages) == 1:
+        return spoken(messages[0])
+    return "\n\n".join(f"{message.role}: {spoken(message)}" for message in messages)
+
+
 def as_judge(thing: Any, *, limits: HintLimits, name: str) -> Judge:
-    """A Judge as it is, a class of one built, a function wrapped; anything else is refused with what is missing."""
+    """A Judge as it is, a class of one built, a function or a reward model wrapped; anything else is refused."""
     if inspect.isclass(thing):
         thing = thing()
     if callable(getattr(thing, "judge", None)) and isinstance(getattr(thing, "name", None), str):
         judge: Judge = thing
         return judge
+    if callable(getattr(thing, "score", None)):
+        return RewardModelJudge(thing, limits=limits, name=name)
     if callable(thing):
         return CustomJudge(thing, limits=limits, name=name)
     raise PluginError(

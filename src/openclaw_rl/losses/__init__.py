@@ -14,6 +14,8 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     rehearsal    replies sampled for a note, and the teacher that has it: `with_rehearsal` adds them to any loss
     total        `loss`: all of it, `LossInputs` to a scalar and metrics
     vocabulary   `from_vocabulary`: inputs from whole log-softmax tensors, to try things out
+    published    `published`: a loss by the published contract, four tensors [1, N] and a dict
+    trial        `try_out`: a loss tried on five tokens
 
     >>> import torch
     >>> from openclaw_rl import losses
@@ -34,7 +36,8 @@ OPD's advantage is log(1/2) - log(1/4) = 0.693, the ratio is 0.3 / 0.25 = 1.2, s
     >>> round(float(total), 4), metrics["tokens_opd"]
     (-0.8318, 1.0)
 
-A custom loss is a function of the same `LossInputs`: ``my_loss(inputs) -> (scalar, {"name": number})``.
+A custom loss is a function of the same `LossInputs`: ``my_loss(inputs) -> (scalar, {"name": number})``, with a second
+argument ``config`` if it wants its settings; or one by the published contract.
 """
 
 from __future__ import annotations
@@ -56,6 +59,7 @@ from openclaw_rl.losses.arithmetic import (
 from openclaw_rl.losses.diagnostics import fit, health
 from openclaw_rl.losses.inputs import LossInputs
 from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
+from openclaw_rl.losses.published import LossFunction, as_loss, published
 from openclaw_rl.losses.rehearsal import FORWARD, rehearsal_loss, with_rehearsal
 from openclaw_rl.losses.selection import (
     HINTS,
@@ -70,6 +74,7 @@ from openclaw_rl.losses.selection import (
 )
 from openclaw_rl.losses.settings import LossSettings, look_up, needs, weight_of
 from openclaw_rl.losses.total import loss
+from openclaw_rl.losses.trial import small_batch, try_out
 from openclaw_rl.losses.vocabulary import from_vocabulary
 
 __all__ = [
@@ -81,12 +86,14 @@ __all__ = [
     "METHODS",
     "SUBSETS",
     "Aggregate",
+    "LossFunction",
     "LossInputs",
     "LossSettings",
     "Method",
     "Part",
     "Quad",
     "Select",
+    "as_loss",
     "binary",
     "bounded",
     "choose",
@@ -106,15 +113,18 @@ __all__ = [
     "opd",
     "overlap",
     "pg",
+    "published",
     "ratio",
     "rehearsal_loss",
     "reverse_kl",
     "sequence_optimal",
     "shortest",
+    "small_batch",
     "teacher_present",
     "token_optimal",
     "topk",
     "topk_opd",
+    "try_out",
     "weight_of",
     "with_rehearsal",
     "with_tail",

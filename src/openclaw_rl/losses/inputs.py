@@ -51,6 +51,8 @@ class LossInputs:
     """[H, N, K] l_old at Sp"""
     teacher_current: Tensor
     """[H, N, K] l_cur at Sp"""
+    score: Tensor | None = None
+    """[S] the score that the advantage was made of, None where it is not known"""
     kl: Tensor | None = None
     """[N] KL(current || base) over the whole vocabulary, None where it was not computed"""
     reference: Tensor | None = None
@@ -78,7 +80,7 @@ class LossInputs:
             raise InvalidValue("teacher", "no row", remedy="give one row and let has_teacher be False")
         for names, shape in (
             ("mask current old same_weights kl reference served rehearsed rehearsal", (n,)),
-            ("has_advantage", (s,)),
+            ("has_advantage score", (s,)),
             ("teacher has_teacher", (h, n)),
             ("student_ids student_old student_current", (n, k)),
             ("student_teacher teacher_ids teacher_top teacher_old teacher_current", (h, n, k)),

@@ -19,6 +19,7 @@ def from_vocabulary(
     sample: Tensor,
     advantage: Tensor,
     k: int = 4,
+    score: Tensor | None = None,
     reference: Tensor | None = None,
     mask: Tensor | None = None,
     has_advantage: Tensor | None = None,
@@ -27,7 +28,8 @@ def from_vocabulary(
     rehearsed: Tensor | None = None,
     rehearsal: str = "reverse",
 ) -> LossInputs:
-    """Inputs from log-softmax tensors: tokens [N], current, old, reference [N, V], teacher [H, N, V], advantage [S].
+    """Inputs from log-softmax tensors: tokens [N], current, old, reference [N, V], teacher [H, N, V], advantage and
+    score [S].
 
     Left out: every token trains, every sample has its advantage and teachers, and nothing is said of equal weights.
     ``rehearsed`` [N] tokens are compared with the first hint's teacher, as the ``rehearsal`` loss of that name does.
@@ -54,6 +56,7 @@ def from_vocabulary(
         teacher_top=teacher.gather(-1, their),
         teacher_old=old.expand(wide).gather(-1, their),
         teacher_current=current.expand(wide).gather(-1, their),
+        score=score,
         kl=None if reference is None else full_kl(current, reference),
         reference=None if reference is None else reference.gather(-1, tokens[:, None])[:, 0],
         rehearsed=rehearsed,

@@ -20,7 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.errors import PluginError
+from openclaw_rl import ports
+from openclaw_rl.errors import OpenClawError, PluginError
 from openclaw_rl.plugins.files import find, load
 from openclaw_rl.plugins.kinds import BUILT, KINDS, PORTS, PUBLISHED, Kind
 from openclaw_rl.plugins.shapes import (
@@ -75,7 +76,7 @@ __all__ = [
     "loss_contract",
     "refuse_wrong_shape",
     "resolve",
-    "reward_model_faults",
+    "reward_model",
 ]
 
 
@@ -143,6 +144,23 @@ def build(kind: Kind, name: str, *, offered: Mapping[str, Any], options: Mapping
         raise PluginError(f"{kind} {name!r} could not be built: {error}") from error
     refuse_wrong_shape(kind, name, thing)
     return thing
+
+
+def reward_model(name: str, factory: Any, config: Mapping[str, Any]) -> ports.RewardModel:
+    """What a published ``get_reward_model(config)`` gives; raises PluginError where it fails or cannot score."""
+    try:
+        model: ports.RewardModel = factory(dict(config))
+    except OpenClawError:
+        raise
+    except Exception as error:  # it is anyone's code, and its author is told how it failed
+        remedy = "set PRM_MODEL_PATH" if config.get("prm_model_path") is None else None
+        raise PluginError(
+            f"judge {name!r} gives no reward model: {type(error).__name__}: {error}", remedy=remedy
+        ) from error
+    if found := reward_model_faults(model):
+        why = f"judge {name!r} gives a reward model of the wrong shape: {'; '.join(found)}"
+        raise PluginError(why, remedy="see openclaw_rl.ports.RewardModel")
+    return model
 
 
 def check(kind: Kind, name: str) -> None:

@@ -101,6 +101,7 @@ def _sample(
         reply_tokens=done.reply_tokens,
         logprobs=done.logprobs if as_sampled else None,
         mask=(True,) * len(done.reply_tokens),
+        score=score,
         advantage=score,
         teachers=teachers,
         recalled=recalled,

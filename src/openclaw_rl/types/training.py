@@ -21,7 +21,8 @@ Command = Literal["rollback", "pause", "resume", "pin version", "unpin version",
 class Sample:
     """One turn made ready for a training step. Built, never stored.
 
-    ``mask[r]`` False keeps reply token r out of every loss. ``advantage`` is that of the policy-gradient term, None
+    ``mask[r]`` False keeps reply token r out of every loss. ``score`` is the verdict's, None where it may not train;
+    ``advantage`` is that of the policy-gradient term, None
     where it has no signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them
     is the same.
     ``recalled`` is the earlier turn of the same user that the hints are of, None where they are of this one.
@@ -43,6 +44,7 @@ class Sample:
     teachers: tuple[Prompt, ...]
     temperature: float
     version: int
+    score: float | None = None
     group: str | None = None
     recalled: str | None = None
     urgency: float = 1.0
@@ -63,6 +65,7 @@ class Sample:
             f"{len(self.mask)} for {len(self.reply_tokens)} reply tokens",
         )
         need_finite(self.advantage, "advantage")
+        need_finite(self.score, "score")
         need(self.advantage is not None or bool(self.teachers), "advantage", "a sample without any signal")
         if self.rehearses is not None:
             need(self.advantage is None and len(self.teachers) == 1, "teachers", "a rehearsal has one, and no score")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from openclaw_rl import plugins
+from openclaw_rl.app.factories import loss_config
+from openclaw_rl.config import Config
 from openclaw_rl.testing.checks.promises import Promises
 
 
-def check_loss(loss: Any) -> None:
-    """A loss: batches with both signals, with one, with none, and with rubbish where it may not look.
+def check_loss(loss: Any, *, config: Mapping[str, Any] | None = None) -> None:
+    """A loss of either contract: batches with both signals, one, none, and with rubbish where it may not look.
 
     It gives a finite scalar with a finite gradient and plain metrics, the same each time, and changes no input.
+    ``config`` is what ``train.loss.config`` would hold for it.
 
     >>> def reinforce(inputs):
     ...     used = inputs.mask & inputs.has_advantage[inputs.sample]
@@ -24,12 +28,21 @@ def check_loss(loss: Any) -> None:
     - with rubbish under the mask, the loss is not finite: look only where `mask` and `has_teacher` are true
     """
     promises = Promises("loss", loss)
+    loss = _ready(loss, config or {})
     for name, logits, inputs in _batches():
         try:
             _loss_keeps(promises, name, loss, logits, inputs)
         except Exception as error:  # a plugin may fail in any way; its author is told how
             promises.hold(False, f"{name}, it raises {type(error).__name__}: {error}")
     promises.report()
+
+
+def _ready(loss: Any, config: Mapping[str, Any]) -> Any:
+    from openclaw_rl.losses import as_loss
+
+    settings = Config()
+    contract, mismatch = plugins.loss_contract(loss), settings.train.loss.max_mismatch
+    return as_loss(loss, contract, {**loss_config(settings), **config}, max_mismatch=mismatch)
 
 
 def _loss_keeps(promises: Promises, name: str, loss: Callable[[Any], Any], logits: Any, inputs: Any) -> None:
@@ -55,39 +68,19 @@ def _loss_keeps(promises: Promises, name: str, loss: Callable[[Any], Any], logit
 
 
 def _batches() -> list[tuple[str, Any, Any]]:
-    """Five tokens of two samples over seven words: a name, the logits that the gradient goes to, the inputs."""
+    """A name, the logits that the gradient goes to, the inputs."""
     import torch
 
-    from openclaw_rl.losses import from_vocabulary
+    from openclaw_rl.losses import small_batch
 
-    rng = torch.Generator().manual_seed(7)
-    sample = torch.tensor([0, 0, 0, 1, 1])
-    yes, no = torch.ones(5, dtype=torch.bool), torch.zeros(5, dtype=torch.bool)
     mask = torch.tensor([True, False, True, True, True])
-
-    def batch(name: str, *, advantage: bool, teacher: bool, rubbish: bool = False) -> tuple[str, Any, Any]:
-        logits, old, theirs = (torch.randn(5, 7, generator=rng, dtype=torch.float64) for _ in range(3))
-        logits.requires_grad_()
-        inputs = from_vocabulary(
-            tokens=torch.tensor([0, 1, 2, 3, 4]),
-            current=logits.log_softmax(-1),
-            old=old.log_softmax(-1),
-            teacher=theirs.log_softmax(-1)[None],
-            sample=sample,
-            advantage=torch.tensor([1.0, -0.5], dtype=torch.float64),
-            reference=old.log_softmax(-1),
-            mask=mask if rubbish else yes,
-            has_advantage=torch.full((2,), advantage),
-            has_teacher=(mask if rubbish else yes if teacher else no)[None],
-        )
-        return name, logits, _with_rubbish(inputs, ~mask) if rubbish else inputs
-
+    logits, inputs = small_batch(mask=mask)
     return [
-        batch("with advantages and a teacher", advantage=True, teacher=True),
-        batch("with advantages only", advantage=True, teacher=False),
-        batch("with a teacher only", advantage=False, teacher=True),
-        batch("without any signal", advantage=False, teacher=False),
-        batch("with rubbish under the mask", advantage=True, teacher=True, rubbish=True),
+        ("with advantages and a teacher", *small_batch()),
+        ("with advantages only", *small_batch(teacher=False)),
+        ("with a teacher only", *small_batch(advantage=False)),
+        ("without any signal", *small_batch(advantage=False, teacher=False)),
+        ("with rubbish under the mask", logits, _with_rubbish(inputs, ~mask)),
     ]
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,10 +25,8 @@ from openclaw_rl.backends.local.training.references import (
     TeacherOutputs,
     hidden_states,
 )
-from openclaw_rl.losses import LossInputs
+from openclaw_rl.losses import LossFunction, LossInputs
 from openclaw_rl.losses.tree import PackedTree, pack
-
-LossFunction = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +74,7 @@ def loss_inputs(
         same_weights=batch.same_weights,
         advantage=batch.advantage,
         has_advantage=batch.has_advantage,
+        score=batch.score,
         student_ids=seen.ids,
         student_old=values[:, 1 : 1 + width],
         student_current=at[:, 1 : 1 + width],

@@ -31,6 +31,7 @@ class TrainBatch:
     temperature: Tensor
     advantage: Tensor
     has_advantage: Tensor
+    score: Tensor
     spans: tuple[slice, ...]
     plain: tuple[TokenPath, ...]
     hinted: tuple[tuple[int, int, TokenPath], ...]
@@ -66,6 +67,7 @@ def collate(
         temperature=each(lambda one: one.temperature or 1.0, wide)[sample],
         advantage=each(lambda one: one.advantage or 0.0, wide),
         has_advantage=each(lambda one: one.advantage is not None, torch.bool),
+        score=each(lambda one: (one.advantage or 0.0) if one.score is None else one.score, wide),
         spans=tuple(slice(start, start + length) for start, length in zip(starts, lengths, strict=True)),
         plain=tuple(_path(one.prompt_tokens or (), one.reply_tokens) for one in samples),
         hinted=tuple(

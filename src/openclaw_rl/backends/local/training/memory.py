@@ -109,7 +109,7 @@ def plan_for(policy: PolicyModel) -> MemoryPlan:
     """The plan of a step with this model, on its device as it is now."""
     s, config, device = policy.settings, policy.model.config, policy.device
     trained = list(policy.parameters.values())
-    copies = (s.teacher_model is not None) + (not s.lora and s.kl_coef > 0) + (not s.lora and s.average > 1)
+    copies = (s.teacher_model is not None) + (not s.lora and s.compares_with_base) + (not s.lora and s.average > 1)
     shape = ModelShape(
         parameters=sum(p.numel() for p in policy.model.parameters()),
         trainable=sum(p.numel() for p in trained),

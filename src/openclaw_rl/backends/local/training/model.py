@@ -86,7 +86,9 @@ class PolicyModel:
     def _separate_base(self) -> Net | None:
         """With an adapter, the base is the model without it; a full tune must hold a second one."""
         s = self.settings
-        needed = s.kl_coef > 0 or (s.teacher == "base" and s.teacher_model is None) or s.rehearse_teacher == "base"
+        needed = (
+            s.compares_with_base or (s.teacher == "base" and s.teacher_model is None) or s.rehearse_teacher == "base"
+        )
         return self._net(self._frozen(s.model)) if needed and not s.lora else None
 
     # --- student, teacher, base

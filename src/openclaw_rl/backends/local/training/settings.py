@@ -30,7 +30,9 @@ class TrainerArgs(LossSettings):
     threads: int | None
     seed: int
     loss: str | None
-    """``module:function`` or ``file.py:function`` in place of ``method``"""
+    """``module:function``, ``file.py:function`` or ``file.py`` in place of ``method``"""
+    loss_config: Mapping[str, Any]
+    """what a custom loss is handed as its config"""
     k: int
     max_hints: int
     lr: float
@@ -81,9 +83,16 @@ class TrainerArgs(LossSettings):
         """Whether a moving average teaches, so that it must be kept."""
         return "ema" in (self.teacher, self.rehearse_teacher)
 
+    @property
+    def compares_with_base(self) -> bool:
+        """Whether a step needs the base model's log-probs: for the KL penalty, or for a loss that may ask for them."""
+        return self.kl_coef > 0 or self.loss is not None
+
     def record(self) -> Mapping[str, Any]:
         """What decides the numbers, for a manifest; where things lie is left out."""
         found = {name: value for name, value in asdict(self).items() if name not in _NO_RECORD}
+        own = found.pop("loss_config")  # a user's table may hold what JSON cannot
+        found |= {"loss_config": {name: repr(value) for name, value in own.items()}} if self.loss else {}
         losses = {each.name: found.pop(each.name) for each in fields(LossSettings)}
         lora = {name: found.pop(f"lora_{name}") for name in _LORA}
         return {**found, "adam_eps": ADAM_EPS, "losses": losses, "lora": lora if self.lora else None}

@@ -16,7 +16,7 @@ import torch
 from openclaw_rl import plugins
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.training.alarms import StepSkipped, batch_alarm
-from openclaw_rl.backends.local.training.batch import LossFunction, gradient
+from openclaw_rl.backends.local.training.batch import gradient
 from openclaw_rl.backends.local.training.checkpoint import Checkpoints
 from openclaw_rl.backends.local.training.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training.memory import plan_for
@@ -27,7 +27,17 @@ from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.teacher_prompts import TeacherPrompts, render_teachers
 from openclaw_rl.backends.local.training.update import update
 from openclaw_rl.errors import BackendError
-from openclaw_rl.losses import FORWARD, LossInputs, health, loss, needs, weight_of, with_rehearsal
+from openclaw_rl.losses import (
+    FORWARD,
+    LossFunction,
+    LossInputs,
+    as_loss,
+    health,
+    loss,
+    needs,
+    weight_of,
+    with_rehearsal,
+)
 from openclaw_rl.losses.tree import TokenPath
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Tokens
@@ -155,7 +165,7 @@ class TrainWorker:
         s, state = self.settings, self.checkpoints.state
         base = self.policy.base()
         teacher = self.policy.teacher(s.teacher, base, ema=state.ema)
-        reference = base if s.kl_coef > 0 and not bool(batch.rehearsed.all()) else None
+        reference = base if s.compares_with_base and not bool(batch.rehearsed.all()) else None
         average = state.average if state.averaged > 1 and bool(batch.same_weights.any()) else None
         served = self.policy.served(average) if average is not None else None
         rehearsal = (self._rehearsal_teacher(base), FORWARD[s.rehearse_loss]) if batch.noted else None
@@ -191,12 +201,10 @@ class TrainWorker:
 def _loss(settings: TrainerArgs) -> tuple[LossFunction, Callable[..., float], int | None]:
     """The loss to train with, how much a sample has to say to it, and how many hints it looks at (None: all).
 
-    A custom one is given everything, and may make something of all of it.
+    A custom one is given everything, and may make something of all of it; by the published contract, scores alone.
     """
     if settings.loss is not None:
-        everything = replace(settings, method="combine", w_rl=1.0, w_opd=1.0)
-        custom = with_rehearsal(plugins.resolve("loss", settings.loss))
-        return custom, partial(weight_of, everything), None
+        return _custom_loss(settings, settings.loss)
     return with_rehearsal(partial(loss, settings=settings)), partial(weight_of, settings), needs(settings)[0]
 
 
@@ -209,6 +217,15 @@ def _paths(batch: TrainBatch) -> Iterator[TokenPath]:
     yield from batch.plain
     yield from (path for _, _, path in batch.hinted)
     yield from (path for _, path in batch.noted)
+
+
+def _custom_loss(settings: TrainerArgs, name: str) -> tuple[LossFunction, Callable[..., float], int | None]:
+    given = plugins.resolve("loss", name)
+    contract = plugins.loss_contract(given)
+    ready = with_rehearsal(as_loss(given, contract, settings.loss_config, max_mismatch=settings.max_mismatch))
+    if contract == "published":
+        return ready, partial(weight_of, replace(settings, method="binary")), 0
+    return ready, partial(weight_of, replace(settings, method="combine", w_rl=1.0, w_opd=1.0)), None
 
 
 def _tokens(batch: TrainBatch) -> int:
