@@ -188,6 +188,12 @@ async def test_a_version_by_its_number_answers_and_one_that_is_not_there_is_name
     assert "[learned: Answer in one sentence.]" in said["1"]
     assert said["live"] == said["1"]
     assert said["0"] == said["some-model"] == "You said: What is the weather in Paris?"
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    (folder / ADAPTER).write_text('{"rules": ["Answer in one sentence."], "turns": []}')
+    (folder / "manifest.json").write_text('{"base": "fake"}')
+    async with models.open_model(settings, str(folder)) as model:
+        assert (await model(prompt, Sampling(max_tokens=200))).text == said["1"]
     with pytest.raises(NotInLedger, match="no version '7'"):
         async with models.open_model(settings, "7"):
             pass

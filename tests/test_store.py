@@ -546,6 +546,6 @@ def test_a_checkpoint_is_known_again_by_its_directory_in_a_ledger_of_layout_6(le
         for name in ("000007", "7")
     )
     with one_of_each(ledger_path, "train") as train:
-        assert not checkpoints.to_be_adopted(same, train.versions())
+        assert not checkpoints.to_be_adopted(same, train.versions(), None)
         with pytest.raises(ConfigError, match="this run has versions of its own already"):
-            checkpoints.to_be_adopted(other, train.versions())
+            checkpoints.to_be_adopted(other, train.versions(), None)

@@ -19,7 +19,7 @@ from openclaw_rl.store import LedgerReader, TrainLedger, submit_request
 from openclaw_rl.testing import TemporaryLedger
 from openclaw_rl.train.loop import TrainLoop
 from openclaw_rl.types import Version
-from openclaw_rl.versions import LiveVersions, RetentionPolicy, VersionManager
+from openclaw_rl.versions import LiveVersions, RetentionPolicy, VersionManager, save_dir
 from openclaw_rl.versions.retention import expired
 
 pytestmark = pytest.mark.anyio
@@ -117,7 +117,12 @@ class Story(TemporaryLedger):
             await self.loop.tick()
 
     def folders(self) -> list[str]:
-        return sorted(path.name for path in (self.root / "versions").iterdir())
+        return sorted(path.name for path in (self.root / "versions").iterdir() if not path.is_symlink())
+
+    def names(self) -> dict[str, str]:
+        """The names of versions by their step, and the folder that each leads to."""
+        links = (self.root / "versions").glob("checkpoint-*")
+        return {path.name: path.readlink().name for path in sorted(links)}
 
 
 def rules(count: int) -> list[str]:
@@ -254,6 +259,51 @@ async def test_what_cannot_be_gone_on_from_is_refused_before_anything_is_written
         Story(tmp_path / "d", resume=source)
     with LedgerReader(tmp_path / "a" / "ledger.db") as ledger:
         assert ledger.versions() == []
+
+
+async def test_versions_have_names_that_say_their_step_and_the_live_one_is_the_latest(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for rule in rules(2):
+        await story.learn(rule)
+    both = {"checkpoint-1": "000001", "checkpoint-2": "000002"}
+    assert story.names() == {**both, "checkpoint-latest": "000002"}
+    VersionManager(story.train).roll_back(1, "on request")
+    story.loop = story.begin()
+    await story.loop.tick()
+    assert story.names() == {**both, "checkpoint-latest": "000001"}
+
+
+async def test_a_run_goes_on_from_its_own_latest_checkpoint_and_says_how_to_go_back_to_another(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    for rule in rules(2):
+        await story.learn(rule)
+    story.loop = story.begin(resume=tmp_path / "versions" / "checkpoint-latest")
+    await story.learn("A third rule, please.")
+    assert [v.number for v in story.train.versions()] == [0, 1, 2, 3]
+    with pytest.raises(
+        ConfigError, match="that is version 1 of this run, which has gone on to version 3; 'openclaw-rl"
+    ):
+        story.begin(resume=tmp_path / "versions" / "checkpoint-1")
+
+
+async def test_another_run_goes_on_from_a_named_checkpoint(tmp_path: Path) -> None:
+    await trained(tmp_path / "first")
+    story = Story(tmp_path / "second", resume=tmp_path / "first" / "versions" / "checkpoint-latest")
+    await story.loop.tick()
+    assert len(read_rules(LiveVersions(story.train).live().adapter)) == len(
+        read_rules(tmp_path / "first" / "versions" / "checkpoint-latest")
+    )
+
+
+def test_a_save_dir_belongs_to_one_run_and_another_is_told_whose_it_is(tmp_path: Path) -> None:
+    first, second, saves = tmp_path / "first", tmp_path / "second", tmp_path / "saves"
+    for _ in range(2):
+        save_dir.claim(saves, run=first, known=())
+    with pytest.raises(ConfigError, match=f"holds the versions of the run in {first}; go on with that run"):
+        save_dir.claim(saves, run=second, known=())
+    moved = Version(number=1, parent=0, base="fake", adapter=str(saves / "000001"))
+    save_dir.claim(saves, run=second, known=(moved,))
+    assert (saves / ".run").read_text() == f"{second}\n"
 
 
 async def test_a_run_with_versions_of_its_own_is_not_given_anothers(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, LedgerWriter, ServeLedger, TrainLedger, Writer
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
-from openclaw_rl.versions import LiveVersions, RetentionPolicy
+from openclaw_rl.versions import LiveVersions, RetentionPolicy, save_dir
 
 if TYPE_CHECKING:
     from openclaw_rl.gate.candidates import LazyPolicy
@@ -154,12 +154,14 @@ class App:
         ledger = self._opened(TrainLedger(ledger_path(self.config), sync=self.config.store.sync))
         assert self.trainer is not None
         train = self.config.train
+        directory = train.save_dir or self.config.run.dir / "versions"
+        save_dir.claim(directory, run=self.config.run.dir, known=ledger.versions())
         return TrainLoop(
             ledger,
             self.trainer,
             origin=RunOrigin(
                 base=self.config.policy.model,
-                directory=train.save_dir or self.config.run.dir / "versions",
+                directory=directory,
                 resume=train.resume,
             ),
             samples=build_sample_settings(self.config),

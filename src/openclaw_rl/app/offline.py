@@ -16,6 +16,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.ports import Policy
 from openclaw_rl.store import ImportLedger
 from openclaw_rl.train.loop import TrainLoop
+from openclaw_rl.train.steps import figures
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views.transcripts import ImportReport, import_file
 
@@ -119,9 +120,8 @@ class _Pipeline:
     def _report_steps(self) -> None:
         for number in self._ledger.steps_after(self._reported, 1000):
             step, made = self._ledger.step(number), self._ledger.made_by(number)
-            loss = f", loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
             came = f"version {made.number}" if made else f"skipped: {step.skipped}"
-            self._progress(f"step {number}: {len(step.turns)} samples{loss}, {step.seconds:.1f} s, {came}")
+            self._progress(f"step {number}: {figures(step)}, {came}")
             self._reported = number
             self._summary.steps += 1
             self._summary.trained += len(step.turns)

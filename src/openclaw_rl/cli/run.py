@@ -7,8 +7,9 @@ import contextlib
 import logging
 import sys
 from collections.abc import Sequence
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from openclaw_rl.store import Writer
 
 DEFAULT_USER = "default"
+LOG_BYTES = 10 * 2**20
+LOG_FILES = 5
+"""of a run's log: how large one becomes, and how many older ones are kept beside it"""
 
 
 @click.command()
@@ -40,7 +44,7 @@ def serve(resolved: Resolved) -> None:
 
     The other loops may run in other processes on the same run directory.
     """
-    _begin(resolved)
+    _begin(resolved, "serve.log")
     if resolved.config.train.data:
         click.secho("note: train.data is read by 'up' and by 'train', not by 'serve'", fg="yellow", err=True)
     _run(resolved, "serve")
@@ -55,7 +59,7 @@ def _once(command: F) -> F:
 @settings
 def collect(resolved: Resolved, once: bool) -> None:
     """Run only the loop that finds what followed each reply."""
-    _begin(resolved)
+    _begin(resolved, "collect.log")
     _run(resolved, "collect", once=once)
 
 
@@ -73,7 +77,7 @@ def judge(ctx: click.Context, resolved: Resolved, once: bool, explain: str | Non
         _nothing_before(ctx)
         return
     if explain is None:
-        _begin(resolved)
+        _begin(resolved, "judge.log")
         _run(resolved, "judge", once=once)
         return
     from openclaw_rl.app.operations import explain_verdict
@@ -173,8 +177,9 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
     _event_loop().run(go())
 
 
-def _begin(resolved: Resolved) -> None:
-    _logging(resolved.config.run.log_level)
+def _begin(resolved: Resolved, log_file: str = "training.log") -> None:
+    run = resolved.config.run
+    _logging(run.log_level, run.dir / "logs" / log_file)
     for note in resolved.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
 
@@ -187,7 +192,20 @@ def _event_loop() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-def _logging(level: str) -> None:
+class _LogFile(RotatingFileHandler):
+    """A file of a run's log that begins anew when it is full; its folder is made with the first line."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
+
+    def _open(self) -> Any:
+        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+        return super()._open()
+
+
+def _logging(level: str, file: Path) -> None:
     logging.basicConfig(
-        level=level.upper(), format="%(asctime)s %(levelname).1s %(name)s: %(message)s", stream=sys.stderr
+        level=level.upper(),
+        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
+        handlers=[logging.StreamHandler(sys.stderr), _LogFile(file)],
     )

@@ -158,7 +158,8 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
     "--model-path",
     default="live",
     show_default=True,
-    help="A version's number, a folder, a Hugging Face id, a GGUF file, 'embedded', or a server's http://HOST/v1.",
+    help="A version's number or folder (SAVE_DIR/checkpoint-N), a folder of weights, a Hugging Face id, a GGUF file,"
+    " 'embedded', or a server's http://HOST/v1.",
 )
 @click.option("--against", help="Another such name; both run the same tasks and are compared.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")

@@ -1,6 +1,7 @@
 """Models under evaluation: a version of the run, weights by name, or any OpenAI-compatible server.
 
-async with open_model(config, "3") as model: ...     also "live", a folder, a Hugging Face id, a GGUF file, an address
+async with open_model(config, "3") as model: ...     also "live", a version's folder, a folder of weights,
+                                                     a Hugging Face id, a GGUF file, an address
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from openclaw_rl.app.application import ledger_path
@@ -25,7 +27,7 @@ from openclaw_rl.gate.examiner import answer
 from openclaw_rl.ports import Policy, SupportsCandidates, SupportsVersions
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Prompt, Sampling, Version
-from openclaw_rl.versions import LiveVersions
+from openclaw_rl.versions import LiveVersions, checkpoints
 
 PATIENCE = 600.0
 """seconds a server may take for one reply"""
@@ -38,8 +40,10 @@ async def open_model(config: Config, name: str, *, key_env: str | None = None) -
         async with _server(name, environment(key_env) if key_env else None) as model:
             yield model
         return
-    version = _version(config, name)
-    section = config.policy.model_copy(update={} if version is not None else {"model": name})
+    numbered = _version(config, name)
+    version = numbered or _checkpoint(name)
+    weights = config.policy.model if numbered else version.base if version else name
+    section = config.policy.model_copy(update={"model": weights})
     async with running_policy(config.model_copy(update={"policy": section})) as policy:
         yield _of(policy, await _loaded(policy, version) if version is not None else 0)
 
@@ -54,6 +58,13 @@ def _version(config: Config, name: str) -> Version | None:
     if found is None:
         raise NotInLedger("no version is live yet", remedy="start 'openclaw-rl up' first")
     return found
+
+
+def _checkpoint(name: str) -> Version | None:
+    """The version in a folder of versions, of this run or another; None for a name of weights."""
+    folder = Path(name).expanduser().absolute()
+    base = checkpoints.base_of(folder)
+    return None if base is None else Version(number=1, parent=0, base=base, adapter=str(folder.resolve()))
 
 
 async def _loaded(policy: Policy, version: Version) -> int:

@@ -22,7 +22,7 @@ from openclaw_rl.train.records import Recorder
 from openclaw_rl.train.samples import SampleSettings
 from openclaw_rl.train.startup import RunOrigin, begin, checkpoint_to_adopt
 from openclaw_rl.train.steps import StepLedger, StepRunner
-from openclaw_rl.versions import RetentionPolicy, VersionManager
+from openclaw_rl.versions import RetentionPolicy, VersionManager, save_dir
 
 __all__ = ["Housekeeping", "LoopLedger", "Review", "TrainLoop"]
 
@@ -98,6 +98,8 @@ class TrainLoop:
             self._begun = True
         moved = await asyncio.to_thread(self._control.carry_out_requests)
         moved += await asyncio.to_thread(self._roll_back)
+        if moved:
+            await asyncio.to_thread(self._link)
         if await asyncio.to_thread(self._ledger.paused):
             return moved
         if not await self._review.decided():  # no step is taken before the one before it is decided
@@ -132,12 +134,16 @@ class TrainLoop:
         return 1
 
     def _keep_house(self) -> None:
-        """Bring the record up to the newest step and delete versions that no rule keeps."""
+        """Bring the record up to the newest step, delete versions that no rule keeps, name the others by their step."""
         recorder, retain = self._housekeeping.recorder, self._housekeeping.retain
         while recorder is not None and recorder.catch_up():
             pass
         if retain is not None:
             self._versions.retain(self._origin.directory, retain, now=self._clock())
+        self._link()
+
+    def _link(self) -> None:
+        save_dir.link(self._origin.directory, self._versions.versions(), self._versions.live())
 
     def hurry(self) -> None:
         """From now on train what is there instead of waiting for a batch to fill."""

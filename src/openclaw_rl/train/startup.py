@@ -31,7 +31,7 @@ def checkpoint_to_adopt(versions: LiveVersions, origin: RunOrigin) -> Checkpoint
     if origin.resume is None:
         return None
     found = checkpoints.read_checkpoint(origin.resume, base=origin.base)
-    return found if checkpoints.to_be_adopted(found, versions.versions()) else None
+    return found if checkpoints.to_be_adopted(found, versions.versions(), versions.live()) else None
 
 
 def begin(versions: VersionManager, origin: RunOrigin, checkpoint: Checkpoint | None) -> Version | None:

@@ -121,6 +121,7 @@ class StepRunner:
             checkpoints.save_progress(result.adapter, TrainingProgress(step=number, baselines=batch.baselines))
             version = self._version(step, parent, result.adapter)
             self._ledger.add_step(step, version, drops)
+            log.info("step %d: %s, version %d", number, figures(step), version.number)
             self._offer(version)
 
     def _version(self, step: Step, parent: Version, adapter: str) -> Version:
@@ -132,6 +133,12 @@ class StepRunner:
             step=step.number,
             note=f"step {step.number}",
         )
+
+
+def figures(step: Step) -> str:
+    """A step in a line of a log."""
+    loss = f", loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
+    return f"{len(step.turns)} samples{loss}, {step.seconds:.1f} s"
 
 
 def _step(batch: TrainingBatch, number: int, parent: Version, result: StepResult) -> Step:

@@ -61,7 +61,11 @@ def read_checkpoint(directory: Path, *, base: str) -> Checkpoint:
     """The checkpoint in a directory; raises ConfigError if it is none, is damaged, or is of other weights."""
     directory = directory.expanduser().absolute()
     if not (directory / MANIFEST).is_file():
-        raise _refused(directory, f"there is no {MANIFEST} in it", "give the directory of a version, RUN/versions/N")
+        raise _refused(
+            directory,
+            f"there is no {MANIFEST} in it",
+            "give the directory of a version: RUN/versions/N, or SAVE_DIR/checkpoint-N",
+        )
     manifest = _json(directory / MANIFEST)
     if not same_weights(str(manifest.get("base")), base):
         raise _refused(
@@ -70,23 +74,41 @@ def read_checkpoint(directory: Path, *, base: str) -> Checkpoint:
     return Checkpoint(directory=directory, base=base, progress=load_progress(directory))
 
 
+def base_of(directory: Path) -> str | None:
+    """The base model of the version in a directory; None where no version lies there."""
+    return str(_json(directory / MANIFEST).get("base")) if (directory / MANIFEST).is_file() else None
+
+
 def same_weights(kept: str, given: str) -> bool:
     """Whether two names of a base model mean the same; what an earlier release kept of a folder may be relative."""
     return given in (kept, str(Path(kept).expanduser().absolute()))
 
 
-def to_be_adopted(checkpoint: Checkpoint, versions: Sequence[Version]) -> bool:
+def to_be_adopted(checkpoint: Checkpoint, versions: Sequence[Version], live: Version | None) -> bool:
     """Whether it is still to be adopted: False once it has been; raises ConfigError in a run that went another way."""
     trained = [version for version in versions if version.number > 0]
     if not trained:
         return True
     if trained[0].origin == "checkpoint" and trained[0].source == str(checkpoint.directory):
         return False
+    if live is not None and _same_folder(live.adapter, checkpoint.directory):
+        return False  # it goes on from there in any case
+    own = next((each for each in reversed(trained) if _same_folder(each.adapter, checkpoint.directory)), None)
+    if own is not None:
+        raise _refused(
+            checkpoint.directory,
+            f"that is version {own.number} of this run, which has gone on to version {trained[-1].number}",
+            f"'openclaw-rl rollback {own.number}' goes back to it; leave train.resume out to go on",
+        )
     raise _refused(
         checkpoint.directory,
         f"this run has versions of its own already, up to {trained[-1].number}",
         "begin a new run directory (run.dir), or go back within this run with 'openclaw-rl rollback N'",
     )
+
+
+def _same_folder(adapter: str | None, directory: Path) -> bool:
+    return adapter is not None and Path(adapter).resolve() == directory.resolve()
 
 
 def adopt(checkpoint: Checkpoint, target: Path) -> None:
