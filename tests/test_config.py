@@ -159,11 +159,16 @@ def test_the_real_environment_is_read_when_none_is_given(monkeypatch: pytest.Mon
     assert load().config.judge.llm.votes == 11
 
 
-@pytest.mark.parametrize("preset", ["cpu-demo", "qwen3-4b-topk-select", "qwen3-4b-lora"])
+@pytest.mark.parametrize("preset", config.presets())
 def test_every_preset_loads_and_names_itself_as_source(preset: str) -> None:
-    assert preset in config.presets()
-    resolved = load(preset=preset, environ={})
-    assert resolved.sources["policy.model"] == f"preset {preset}"
+    assert f"preset {preset}" in load(preset=preset, environ={}).sources.values()
+
+
+def test_of_several_presets_the_later_wins_and_a_misspelled_one_is_named() -> None:
+    both = load(preset="qwen3-4b-topk-select, binary,lora", environ={})
+    assert (both.config.policy.model, both.config.train.method) == ("Qwen/Qwen3-4B", "binary")
+    assert (both.sources["train.method"], both.config.train.lora.enabled) == ("preset binary", True)
+    assert "'lorra' is not known; the nearest known name is 'lora'" in refused(preset="qwen3-8b,lorra")
 
 
 def test_the_cpu_demo_trains_small_averaged_batches_with_a_pull_to_the_base() -> None:

@@ -48,7 +48,9 @@ def _resolving(command: F, names: set[str], own: Sequence[str] = ()) -> F:
     wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated.")(
         wrapped
     )
-    wrapped = click.option("--preset", metavar="NAME", help="Begin from a shipped preset, such as cpu-demo.")(wrapped)
+    wrapped = click.option(
+        "--preset", metavar="NAME", help="Begin from a shipped preset, such as cpu-demo, or several: qwen3-8b,opd,lora."
+    )(wrapped)
     file_type = click.Path(dir_okay=False, path_type=Path)
     help_text = "The TOML file with the settings [default: openclaw-rl.toml here, if there is one]."
     return click.option("--config", "config_file", type=file_type, help=help_text)(wrapped)  # type: ignore[return-value]

@@ -61,14 +61,15 @@ def load(
 ) -> Resolved:
     """The settings from all their sources; raises ConfigError that lists everything wrong.
 
-    ``file`` None means openclaw-rl.toml in the working directory if there is one. ``flags`` are keyed by their names
-    (``{"--port": 8000}``) and are taken after ``sets``.
+    ``preset`` may be several with commas between them, of which a later one wins. ``file`` None means openclaw-rl.toml
+    in the working directory if there is one. ``flags`` are keyed by their names (``{"--port": 8000}``) and are taken
+    after ``sets``.
     """
     draft = _Draft()
     environ = os.environ if environ is None else environ
     file = DEFAULT_FILE if file is None and DEFAULT_FILE.exists() else file
-    if preset is not None:
-        _take_preset(draft, preset)
+    for name in preset.split(",") if preset is not None else ():
+        _take_preset(draft, name.strip())
     known = _take_known(draft, environ)
     if file is not None:
         _take_file(draft, file, f"file {file}")

@@ -1,0 +1,3 @@
+#!/bin/sh
+# Serves Qwen3 4b (or MODEL_PATH) and trains it by binary RL, an adapter; see docs/coming-from.md.
+exec "$(dirname "$0")/_up.sh" run_qwen3_4b_lora_openclaw_rl qwen3-4b,binary,lora "$@"

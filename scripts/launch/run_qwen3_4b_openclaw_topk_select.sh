@@ -1,0 +1,3 @@
+#!/bin/sh
+# Serves Qwen3 4b (or MODEL_PATH) and trains it by GRPO and top-k distillation, every weight; see docs/coming-from.md.
+exec "$(dirname "$0")/_up.sh" run_qwen3_4b_openclaw_topk_select qwen3-4b,topk-select,full-tune "$@"

@@ -1,0 +1,3 @@
+#!/bin/sh
+# Serves Qwen3 7b (or MODEL_PATH) and trains it by scores and hints, every weight; see docs/coming-from.md.
+exec "$(dirname "$0")/_up.sh" run_qwen3_7b_openclaw_combine qwen3-7b,combine,full-tune "$@"
