@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from openclaw_rl import plugins
-from openclaw_rl.testing import FakeChatClient, FakeEnv, make_message, make_prompt
+from openclaw_rl.testing import FakeChatClient, FakeEnv, make_message, make_prompt, running_app, until
 from openclaw_rl.types import Sampling
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -37,6 +37,46 @@ async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:
     assert await rollout(FakeEnv(rewards=(None, 1.0, 1.0)), chat, task="a", seed=1, group=None, max_steps=9) == 1.0
     assert [len(prompt.messages) for prompt, _, _ in chat.requests] == [1, 3]
     assert chat.scores == [("t2", 1.0)]
+
+
+PAYS_IN_TURN = """
+from itertools import count
+from openclaw_rl.ports import Observation
+from openclaw_rl.types import Message, Prompt
+
+EPISODES = count()
+
+class Env:
+    name = "pays"
+
+    def tasks(self):
+        return ("tea",)
+
+    async def reset(self, task, *, seed):
+        self.reward = 1.0 if next(EPISODES) % 4 == 0 else 0.5
+        return Prompt(messages=(Message(role="user", content=f"Tell me about {task}"),))
+
+    async def step(self, reply):
+        return Observation(messages=(Message(role="user", content="Go on."),), reward=self.reward, done=True)
+
+    async def close(self): ...
+"""
+
+
+@pytest.mark.slow
+async def test_the_turns_of_the_rollout_train_in_groups(tmp_path: Path) -> None:
+    env = tmp_path / "env.py"
+    env.write_text(PAYS_IN_TURN)
+    sets = [f"env.type={env}", f"train.rollout={EXAMPLES}/custom_rollout.py", "train.advantage=group", "gate.mode=off"]
+    sets += ["train.num_rollouts_per_prompt=4", "train.batch_size=4", "env.parallel=4", "env.max_pending=8"]
+    async with running_app(tmp_path / "run", *sets) as run:
+        await until(lambda: run.ledger.last_step() is not None)
+        step = run.ledger.step(1)
+        turns = [run.ledger.turn(turn) for turn in step.turns]
+    assert (len(turns), len({turn.group for turn in turns}), len({turn.session for turn in turns})) == (4, 1, 4)
+    # one of four paid 1, the others a half: the mean is 5/8
+    advantages = sorted(float(part["advantage"]) for part in step.parts.values())
+    assert advantages == pytest.approx([-0.125, -0.125, -0.125, 0.375])
 
 
 async def test_the_environment_answers_higher_and_lower_until_the_number_is_guessed() -> None:

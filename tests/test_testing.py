@@ -175,6 +175,15 @@ def test_a_trainer_is_told_all_that_it_breaks() -> None:
     assert "the same step twice gives different weights" in str(caught.value)
 
 
+def test_a_rollout_whose_episodes_share_a_session_is_told() -> None:
+    async def by_task(env: Any, chat: Any, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
+        reply = await chat.ask(await env.reset(task, seed=seed), session=f"{task}/{seed}", group=group)
+        return float((await env.step(reply.message)).reward)
+
+    with pytest.raises(AssertionError, match="two episodes of one task share a session"):
+        check_rollout(by_task)
+
+
 def test_a_rollout_without_measure_is_told() -> None:
     async def endless(env: Any, chat: Any, *, task: str, seed: int, group: str | None, max_steps: int) -> Any:
         prompt = await env.reset(task, seed=seed)
@@ -189,6 +198,7 @@ def test_a_rollout_without_measure_is_told() -> None:
         "- one episode has several sessions",
         "- the group is not passed on",
         "- it asks 2 times with max_steps 1",
+        "- two episodes of one task share a session, so that their turns are taken for one talk: give each its own",
     ]
 
 

@@ -63,7 +63,7 @@ async def _episode(promises: Promises, env: Any, task: str, reply: Message, max_
 def check_rollout(rollout: Any) -> None:
     """A rollout: an episode of `FakeEnv` through a `FakeChatClient`, with room for all its steps and for one.
 
-    It gives its total reward, asks at most ``max_steps`` times, in one session, and passes the group on.
+    It gives its total reward, asks at most ``max_steps`` times, in one session of its own, and passes the group on.
 
     >>> from openclaw_rl.envs.episodes import run_episode
     >>> check_rollout(run_episode)
@@ -73,6 +73,7 @@ def check_rollout(rollout: Any) -> None:
 
 
 async def _rollout_keeps(promises: Promises, rollout: Callable[..., Awaitable[float]]) -> None:
+    sessions: list[str] = []
     for max_steps in (9, 1):
         env, chat = FakeEnv(rewards=(0.0, 1.0, 1.0)), FakeChatClient()
         work = rollout(env, chat, task="a", seed=7, group="g", max_steps=max_steps)
@@ -82,6 +83,9 @@ async def _rollout_keeps(promises: Promises, rollout: Callable[..., Awaitable[fl
         promises.hold(bool(chat.requests), "it never asks the policy")
         promises.hold(len(chat.requests) <= max_steps, f"it asks {len(chat.requests)} times with max_steps {max_steps}")
         promises.hold(len({session for _, session, _ in chat.requests}) <= 1, "one episode has several sessions")
+        sessions += sorted({session for _, session, _ in chat.requests})
         promises.hold({group for _, _, group in chat.requests} <= {"g"}, "the group is not passed on")
         known = {f"t{number + 1}" for number in range(len(chat.requests))}
         promises.hold({turn for turn, _ in chat.scores} <= known, "feedback names a turn that was not asked for")
+    fault = "two episodes of one task share a session, so that their turns are taken for one talk: give each its own"
+    promises.hold(len(set(sessions)) == len(sessions), fault)
