@@ -291,7 +291,15 @@ WRITES = {
     ImportLedger: {"add_recorded"},
     CollectLedger: {"new_turns", "open_turns", "settled_turns", "new_endings", "settle"},
     JudgeLedger: {"unjudged", "late_feedback", "add_verdicts", "scores"},
-    TrainLedger: {"untrained", "add_drops", "add_step", "add_version", "set_state", "add_gate_decision"}
+    TrainLedger: {
+        "untrained",
+        "add_drops",
+        "add_step",
+        "add_rehearsal",
+        "add_version",
+        "set_state",
+        "add_gate_decision",
+    }
     | {"new_requests", "done_requests", "pause"},
 }
 

@@ -74,6 +74,16 @@ Stream: TypeAlias = AsyncIterator[Delta | Completion]
 """Any number of `Delta`, then exactly one `Completion`, whose reply is the raw text as one assistant message."""
 
 
+async def whole_reply(stream: Stream) -> Completion:
+    """The completion that a stream ends with."""
+    done: Completion | None = None
+    async for item in stream:
+        if isinstance(item, Completion):
+            done = item
+    assert done is not None, "a stream ends with its completion"
+    return done
+
+
 @runtime_checkable
 class Policy(Protocol):
     """Weights that answer. All methods may be called at once from one event loop."""

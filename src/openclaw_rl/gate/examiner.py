@@ -15,7 +15,7 @@ from openclaw_rl.formats.tools import tool_call_reader
 from openclaw_rl.gate.ability import Quiz, quizzes, shared
 from openclaw_rl.gate.checks import ProbeReply, flaw, hint_alignment, k3
 from openclaw_rl.gate.probes import Probe, plain
-from openclaw_rl.ports import Policy
+from openclaw_rl.ports import Policy, whole_reply
 from openclaw_rl.tasks.everyday import is_relevant
 from openclaw_rl.types import Completion, Logprobs, Prompt, Sampling, Tokens, Turn, Version
 
@@ -179,12 +179,7 @@ def reads_calls(policy: Policy) -> ReadCalls:
 async def answer(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Completion:
     """The whole reply. Without a seed of its own a prompt gets a fixed one, so that the same reply comes again."""
     seeded = sampling if sampling.seed is not None else replace(sampling, seed=_seed(prompt))
-    done: Completion | None = None
-    async for item in policy.generate(prompt, seeded, version=version):
-        if isinstance(item, Completion):
-            done = item
-    assert done is not None, "a stream ends with its completion"
-    return done
+    return await whole_reply(policy.generate(prompt, seeded, version=version))
 
 
 def _seed(prompt: Prompt) -> int:

@@ -17,7 +17,7 @@ from openclaw_rl.store import codec
 from openclaw_rl.store.file import LedgerFile, SharedWriter
 from openclaw_rl.store.results import GivenHints, GivenRemark
 from openclaw_rl.store.rows import Row, insert
-from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState
+from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState, Rehearsal
 
 T = TypeVar("T")
 
@@ -55,6 +55,15 @@ class NoteQueries(LedgerFile):
             number,
         )
         return [NoteChange(**dict(row)) for row in rows]
+
+    def rehearsals(self, note: int | None = None) -> list[Rehearsal]:
+        """Each rehearsal of a note, or of all notes, oldest first."""
+        where, values = ("WHERE note = ?", (note,)) if note is not None else ("", ())
+        rows = self.rows(f"SELECT note, step, learned, evidence, at FROM rehearsals {where} ORDER BY seq", *values)
+        return [
+            Rehearsal(**{**dict(row), "learned": bool(row["learned"]), "evidence": json.loads(row["evidence"])})
+            for row in rows
+        ]
 
     def notes_enabled(self, user: str) -> bool:
         """Whether a user's notes go into the user's prompts: so unless the user switched them off."""

@@ -137,4 +137,10 @@ MIGRATIONS: tuple[str, ...] = (
     INSERT INTO cursors SELECT 'note verdicts', coalesce(max(seq), 0) FROM verdicts
         UNION ALL SELECT 'note feedback', coalesce(max(seq), 0) FROM feedback;
     """,
+    """
+    CREATE TABLE rehearsals (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, note INTEGER NOT NULL, step INTEGER NOT NULL, learned INTEGER NOT NULL,
+        evidence TEXT NOT NULL, at REAL NOT NULL);
+    CREATE INDEX rehearsals_note ON rehearsals (note, seq);
+    """,
 )

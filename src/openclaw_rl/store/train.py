@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from sqlite3 import Connection
 from typing import ClassVar
 
 from openclaw_rl.ports import GateDecision
@@ -25,7 +26,7 @@ from openclaw_rl.store.rows import (
     to_turn,
     to_verdict,
 )
-from openclaw_rl.types import ControlRequest, Drop, JudgedTurn, Step, UnreadableTurn, Version, VersionState
+from openclaw_rl.types import ControlRequest, Drop, JudgedTurn, Rehearsal, Step, UnreadableTurn, Version, VersionState
 
 
 class TrainLedger(DurableWriter, LedgerReader):
@@ -54,26 +55,36 @@ class TrainLedger(DurableWriter, LedgerReader):
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None:
         """Write a step, the turns it used up and the version it made, all at once: a turn trains once."""
         with self.writing() as db:
-            insert(
-                db,
-                "steps",
-                {
-                    "number": step.number,
-                    "metrics": json.dumps(dict(step.metrics)),
-                    "seconds": step.seconds,
-                    "skipped": step.skipped,
-                    "baselines": json.dumps(dict(step.baselines)),
-                    "at": step.at,
-                },
-            )
-            db.executemany(
-                "INSERT INTO trained (turn, step, part) VALUES (?, ?, ?)",
-                [(turn, step.number, json.dumps(dict(step.parts.get(turn, {})))) for turn in step.turns],
-            )
-            insert_drops(db, drops)
-            if version is not None:
-                insert_version(db, version, self.root)
-            self.save_cursors(db)
+            self._insert_step(db, step, version, drops)
+
+    def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version) -> None:
+        """Write a rehearsal with its step and the version it made, all at once."""
+        row = {name: getattr(rehearsal, name) for name in ("note", "step", "learned", "at")}
+        with self.writing() as db:
+            self._insert_step(db, step, version, ())
+            insert(db, "rehearsals", row | {"evidence": json.dumps(dict(rehearsal.evidence), ensure_ascii=False)})
+
+    def _insert_step(self, db: Connection, step: Step, version: Version | None, drops: Sequence[Drop]) -> None:
+        insert(
+            db,
+            "steps",
+            {
+                "number": step.number,
+                "metrics": json.dumps(dict(step.metrics)),
+                "seconds": step.seconds,
+                "skipped": step.skipped,
+                "baselines": json.dumps(dict(step.baselines)),
+                "at": step.at,
+            },
+        )
+        db.executemany(
+            "INSERT INTO trained (turn, step, part) VALUES (?, ?, ?)",
+            [(turn, step.number, json.dumps(dict(step.parts.get(turn, {})))) for turn in step.turns],
+        )
+        insert_drops(db, drops)
+        if version is not None:
+            insert_version(db, version, self.root)
+        self.save_cursors(db)
 
     def add_version(self, version: Version) -> None:
         """Write a version that no step made: the base, or a rollback."""

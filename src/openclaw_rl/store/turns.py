@@ -196,6 +196,17 @@ class TurnQueries(LedgerFile):
         )
         return [row["user"] for row in rows]
 
+    def asked(self, user: str, limit: int) -> list[Turn]:
+        """The newest turns with which a user's sessions began, of those that may be trained on; newest first."""
+        rows = self.rows(
+            f"SELECT {TURN} FROM turns t JOIN outcomes o ON o.turn = t.id AND o.kind = 'main' AND o.idx = 0"
+            " WHERE t.user = ? AND t.trainable ORDER BY t.seq DESC LIMIT ?",
+            user,
+            limit,
+        )
+        found = [decoded(to_turn, row, turn=row["turn_id"]) for row in rows]
+        return [turn for turn in found if isinstance(turn, Turn)]
+
     def last_turn_at(self) -> float | None:
         """When the newest turn was answered, None before the first."""
         row = self.row("SELECT at FROM turns ORDER BY seq DESC LIMIT 1")

@@ -4,30 +4,37 @@ control     what a person requests: rollback, pause, resume, pins
 decisions   what the gate decides on a candidate, and the automatic rollback of a version that made replies worse
 queue       which turns wait, and whether a step is due
 steps       one step: samples in, a candidate out
+rehearsal   notes are learned while nobody waits
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from openclaw_rl.notes import NotesBook
 from openclaw_rl.ports import Gate, LiveMonitor, Trainer
 from openclaw_rl.train.control import ControlLedger, TrainingControl
 from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview, DecisionLedger
 from openclaw_rl.train.queue import QueueLedger, QueueSettings, TrainingQueue
 from openclaw_rl.train.records import Recorder
+from openclaw_rl.train.rehearsal.measure import Checker
+from openclaw_rl.train.rehearsal.notebook import LessonBook, NotebookLedger
+from openclaw_rl.train.rehearsal.rehearser import RehearsalLedger, Rehearser
+from openclaw_rl.train.rehearsal.replies import GetPolicy, ReplySampler
+from openclaw_rl.train.rehearsal.round import RehearsalSettings
 from openclaw_rl.train.samples import SampleSettings
 from openclaw_rl.train.startup import RunOrigin, begin, checkpoint_to_adopt
 from openclaw_rl.train.steps import StepLedger, StepRunner
 from openclaw_rl.versions import RetentionPolicy, VersionManager, save_dir
 
-__all__ = ["Housekeeping", "LoopLedger", "Review", "TrainLoop"]
+__all__ = ["Housekeeping", "LoopLedger", "RehearsalParts", "Review", "TrainLoop"]
 
 
-class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, Protocol):
+class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, RehearsalLedger, NotebookLedger, Protocol):
     """What this loop needs of the ledger."""
 
     def paused(self) -> str | None: ...
@@ -53,6 +60,22 @@ class Housekeeping:
     recorder: Recorder | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalParts:
+    """What rehearsal needs: the notes, a policy that samples, what a rule asks, shipped prompts, and who waits.
+
+    ``checker`` gives what finds out whether a reply does what a rule asks, None for a rule that it does not know;
+    ``busy`` says whether requests are under way.
+    """
+
+    book: NotesBook
+    policy: GetPolicy
+    checker: Callable[[str], Checker | None]
+    everyday: Sequence[str]
+    busy: Callable[[], bool]
+    settings: RehearsalSettings
+
+
 class TrainLoop:
     """One tick: carry out requests, drop what cannot train, and take one step if a batch is ready."""
 
@@ -69,9 +92,10 @@ class TrainLoop:
         review: Review,
         housekeeping: Housekeeping,
         pause_after: int,
+        rehearsal: RehearsalParts | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``pause_after`` alarms in a row pause training.
+        """``pause_after`` alarms in a row pause training. Without a ``rehearsal`` notes stay notes.
 
         Raises ConfigError for a checkpoint that this run cannot resume from.
         """
@@ -89,8 +113,39 @@ class TrainLoop:
         self._steps = StepRunner(
             ledger, trainer, self._control, offer=self._review.offer, samples=samples, origin=origin
         )
+        self._rehearser = self._build_rehearser(rehearsal) if rehearsal is not None else None
         self._begun = False
         self._trainer_up = False
+
+    def _build_rehearser(self, parts: RehearsalParts) -> Rehearser:
+        lessons = LessonBook(
+            self._ledger,
+            parts.book,
+            self._versions,
+            consent=self._queue.consent,
+            checker=parts.checker,
+            everyday=parts.everyday,
+            settings=parts.settings,
+        )
+        return Rehearser(
+            self._ledger,
+            lessons,
+            self._trainer,
+            ReplySampler(parts.policy, self._quiet_for(parts)),
+            versions=self._versions,
+            control=self._control,
+            offer=self._review.offer,
+            progress=self._steps.progress,
+            origin=self._origin,
+            settings=parts.settings,
+        )
+
+    def _quiet_for(self, parts: RehearsalParts) -> Callable[[], Awaitable[bool]]:
+        def quiet() -> bool:
+            last = self._ledger.last_turn_at()
+            return not parts.busy() and (last is None or self._clock() - last >= parts.settings.idle)
+
+        return lambda: asyncio.to_thread(quiet)
 
     async def tick(self) -> int:
         if not self._begun:
@@ -109,7 +164,8 @@ class TrainLoop:
             self._trainer_up = True
             await asyncio.to_thread(self._keep_house)  # what a crash left undone
         moved += await asyncio.to_thread(self._queue.read)
-        return moved + await self._step()
+        moved += await self._step()
+        return moved or await self._rehearse()
 
     def _begin(self) -> None:
         candidate = begin(self._versions, self._origin, self._checkpoint)
@@ -121,11 +177,25 @@ class TrainLoop:
         chosen = await asyncio.to_thread(self._queue.next_batch)
         if not chosen:
             return 0
+        if self._rehearser is not None and self._rehearser.under_way:  # its drafts would not outlive this step
+            await self._rehearser.finish()
+            if not await self._review.decided():
+                return 0
         used = await self._steps.run(chosen)
         self._queue.forget()
         await self._review.decided()
         await asyncio.to_thread(self._keep_house)
         return used
+
+    async def _rehearse(self) -> int:
+        """Take one step of a rehearsal, if there is a note to learn and nobody waits; how much moved."""
+        if self._rehearser is None:
+            return 0
+        moved = await self._rehearser.settle() + await self._rehearser.tick()
+        if await self._review.decided() and moved:
+            await asyncio.to_thread(self._keep_house)
+            moved += await self._rehearser.settle()
+        return moved
 
     def _roll_back(self) -> int:
         if not self._rollback.carry_out():
@@ -160,4 +230,5 @@ class TrainLoop:
         if self._review.held is not None:
             what = f"version {self._review.held.version} waits for the gate: {self._review.held.reason}"
             alarms.append({"what": what, "remedy": "the live version goes on; the gate tries again automatically"})
-        return {"waiting": self._queue.waiting, "paused": why, "alarms": alarms}
+        rehearsal = self._rehearser.status() if self._rehearser is not None else None
+        return {"waiting": self._queue.waiting, "paused": why, "alarms": alarms, "rehearsal": rehearsal}

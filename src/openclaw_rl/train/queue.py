@@ -81,7 +81,7 @@ class TrainingQueue:
             return 0
         live, rolled_back = self._versions.live(), self._versions.ever("rolled back")
         assert live is not None, "version 0 is written before anything is read"
-        consent = self._consent()
+        consent = self.consent()
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
         for judged in self._ledger.untrained(self._reach()):
@@ -100,7 +100,7 @@ class TrainingQueue:
         self._samples = samples
         return len(drops)
 
-    def _consent(self) -> Consent:
+    def consent(self) -> Consent:
         """The consent of the people of this run: those who have a key, and those who have sent a request."""
         share = self._settings.share
         if share == "all":

@@ -57,7 +57,7 @@ class StepRunner:
 
     async def run(self, chosen: Sequence[Sample]) -> int:
         """Take one step with these samples, or with a part of them after a failure; how many it used up."""
-        progress = await asyncio.to_thread(self._progress)
+        progress = await asyncio.to_thread(self.progress)
         batch = self._batch(chosen, progress)
         number = progress.step + 1
         parent = await asyncio.to_thread(self._versions.current)
@@ -76,7 +76,7 @@ class StepRunner:
         await asyncio.to_thread(self._publish, batch, number, parent, result)
         return len(batch.samples)
 
-    def _progress(self) -> TrainingProgress:
+    def progress(self) -> TrainingProgress:
         """The newest step and the baselines after it; before the first step of this run, those of the live version."""
         last = self._ledger.last_step()
         if last is not None:

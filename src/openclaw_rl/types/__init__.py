@@ -21,7 +21,7 @@ from openclaw_rl.types.messages import (
     canonical,
     texts,
 )
-from openclaw_rl.types.notes import PROMPTED, Note, NoteAuthor, NoteChange, NoteKind, NoteState, PromptNote
+from openclaw_rl.types.notes import PROMPTED, Note, NoteAuthor, NoteChange, NoteKind, NoteState, PromptNote, Rehearsal
 from openclaw_rl.types.training import (
     FIRST_DRAFT,
     Baseline,
@@ -85,6 +85,7 @@ __all__ = [
     "Outcome",
     "Prompt",
     "PromptNote",
+    "Rehearsal",
     "Role",
     "Sample",
     "Sampling",

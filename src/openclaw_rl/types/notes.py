@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from openclaw_rl.types.validation import need, need_finite, need_one_of
 
@@ -59,6 +61,21 @@ class NoteChange:
     reason: str
     replaced_by: int | None
     at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """One rehearsal of a note, which made the version of a step.
+
+    ``learned`` says that on prompts which were never rehearsed replies without the note do what it asks as often as
+    replies with it; ``evidence`` has the figures, as plain JSON.
+    """
+
+    note: int
+    step: int
+    learned: bool
+    evidence: Mapping[str, Any]
+    at: float = field(default_factory=time.time)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,51 @@
+"""What rehearsal is made of, from the settings. Needs no web server, so that an experiment can use it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from openclaw_rl.app.factories import default_sampling
+from openclaw_rl.config import Config
+from openclaw_rl.notes import NotesBook
+from openclaw_rl.tasks.everyday import training
+from openclaw_rl.tasks.rules import checker_of
+from openclaw_rl.train.loop import RehearsalParts
+from openclaw_rl.train.rehearsal.replies import GetPolicy
+from openclaw_rl.train.rehearsal.round import RehearsalSettings
+
+
+def rehearsal_settings(config: Config) -> RehearsalSettings:
+    """How notes are rehearsed."""
+    rehearse = config.train.rehearse
+    return RehearsalSettings(
+        steps=rehearse.steps,
+        batch=rehearse.batch,
+        prompts=rehearse.prompts,
+        held_back=rehearse.held_back,
+        replay=rehearse.replay,
+        loss=rehearse.loss,
+        teacher=rehearse.teacher,
+        idle=rehearse.idle,
+        tolerance=rehearse.tolerance,
+        seed=config.run.seed,
+        sampling=replace(
+            default_sampling(config), temperature=rehearse.temperature, max_tokens=rehearse.tokens, top_p=1.0
+        ),
+    )
+
+
+def build_rehearsal(
+    config: Config, book: NotesBook, policy: GetPolicy, *, busy: Callable[[], bool]
+) -> RehearsalParts | None:
+    """The parts of rehearsal, None where it is switched off. ``busy`` says whether requests are under way."""
+    if not config.train.rehearse.enabled:
+        return None
+    return RehearsalParts(
+        book=book,
+        policy=policy,
+        checker=checker_of,
+        everyday=[task.prompt for task in training()],
+        busy=busy,
+        settings=rehearsal_settings(config),
+    )

@@ -1,0 +1,81 @@
+"""What a rule asks of a reply, where its words say so plainly enough for a program to check. Pure.
+
+    checker_of("Please answer in under 30 words.")("Yes, it is.")     True
+    checker_of("Be more like a pirate.")                              None: nobody knows how to check it
+
+A rule that asks for the opposite ("no lists", "not so short") is told from one that asks for the thing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from openclaw_rl.tasks.preferences import PREFERENCES
+from openclaw_rl.text import items, sentence_count, word_count
+
+Checker = Callable[[str], bool]
+
+_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "twenty": 20, "thirty": 30, "a": 1}
+_NUMBER = rf"(\d{{1,4}}|{'|'.join(_NUMBERS)})"
+_NOT = re.compile(r"\b(?:no|not|never|without|don't|do not|avoid|stop|skip|less|fewer|instead of)\b[^.!?]{0,40}$", re.I)
+_FEWER = re.compile(
+    rf"\b(?:under|below|at most|no more than|not more than|fewer than|less than|max(?:imum)?(?: of)?|up to|within)"
+    rf"\s+(?:about\s+)?{_NUMBER}\s+words?\b|\b{_NUMBER}\s+words?\s+(?:or (?:less|fewer)|at (?:the )?most|max)",
+    re.I,
+)
+_MORE = re.compile(rf"\b(?:at least|more than|over|minimum(?: of)?)\s+{_NUMBER}\s+words?\b", re.I)
+_SENTENCES = re.compile(rf"\b{_NUMBER}(?:\s+(?:short|single|full|complete|plain))?\s+sentences?\b", re.I)
+_SINGLE = re.compile(r"\b(?:single|just one|only one) sentence\b", re.I)
+_LISTS = re.compile(r"\b(?:bullet(?:ed)?(?: points?| lists?)?|bullets|lists?|numbered)\b", re.I)
+_STRICT = re.compile(r"\b(?:under|below|fewer than|less than)\b", re.I)
+
+
+def checker_of(rule: str) -> Checker | None:
+    """What finds out whether a reply does what a rule asks; None for a rule that no program knows."""
+    for preference in PREFERENCES.values():
+        if rule.strip() == preference.hint:
+            return preference.met_by
+    for find in (_fewer_words, _more_words, _sentences, _lists):
+        if (found := find(rule)) is not None:
+            return found
+    return None
+
+
+def _fewer_words(rule: str) -> Checker | None:
+    match = _FEWER.search(rule)
+    if match is None:
+        return None
+    most = _number(match[1] or match[2]) - (1 if _STRICT.search(match[0]) else 0)
+    return lambda reply: 0 < word_count(reply) <= most
+
+
+def _more_words(rule: str) -> Checker | None:
+    match = _MORE.search(rule)
+    if match is None:
+        return None
+    least = _number(match[1])
+    return lambda reply: word_count(reply) >= least
+
+
+def _sentences(rule: str) -> Checker | None:
+    match = _SENTENCES.search(rule)
+    if _SINGLE.search(rule) or (match is not None and _number(match[1]) == 1):
+        return PREFERENCES["one_sentence"].met_by
+    if match is None:
+        return None
+    most = _number(match[1])
+    return lambda reply: 0 < sentence_count(reply) <= most
+
+
+def _lists(rule: str) -> Checker | None:
+    match = _LISTS.search(rule)
+    if match is None:
+        return None
+    if _NOT.search(rule[: match.start()]):
+        return lambda reply: word_count(reply) > 0 and not items(reply)
+    return PREFERENCES["list"].met_by
+
+
+def _number(text: str) -> int:
+    return _NUMBERS[text.lower()] if text.lower() in _NUMBERS else int(text)

@@ -1,0 +1,125 @@
+"""How far the policy without the note is from the policy with it, on prompts that are never rehearsed; when to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from openclaw_rl.errors import ContextOverflow
+from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
+from openclaw_rl.types import Completion, Prompt, Sampling
+
+Checker = Callable[[str], bool]
+"""of a reply: does it do what the note asks?"""
+
+NEAR = 0.15
+"""share of the first KL under which there is little left to learn"""
+FALLS = 0.95
+"""share of the least KL so far under which the next must be, or it no longer falls"""
+KL_ALONE = 0.25
+"""share of the first KL at which a note counts as learned where no checker knows what it asks"""
+_LEAST_KL = 1e-3
+"""nats per token: nearer than this is the same"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """One measurement: KL in nats per token, and of so many ``replies`` how many do what the note asks (None: unknown).
+
+    ``words`` is their mean length.
+    """
+
+    kl: float
+    replies: int
+    met: int | None
+    words: float
+
+    @property
+    def rate(self) -> float | None:
+        return None if self.met is None else self.met / self.replies
+
+    def plain(self) -> dict[str, Any]:
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+
+
+def enough(kls: Sequence[float]) -> str | None:
+    """Why a rehearsal ends, by its KLs so far, the first before any step; None while it goes on."""
+    if len(kls) < 2:
+        return None
+    if kls[-1] <= max(NEAR * kls[0], _LEAST_KL):
+        return f"near enough: KL {kls[0]:.3f} to {kls[-1]:.3f} nats a token"
+    if len(kls) > 2 and kls[-1] > FALLS * min(kls[:-1]):
+        return f"KL no longer falls: {kls[0]:.3f}, {min(kls):.3f} at its least, {kls[-1]:.3f} now"
+    return None
+
+
+def is_learned(first: Distance, last: Distance, prompted: Distance, *, tolerance: float) -> bool:
+    """Whether replies without the note do what it asks about as often as replies with it; by KL alone if unknown."""
+    if last.rate is None or prompted.rate is None:
+        return last.kl <= max(KL_ALONE * first.kl, _LEAST_KL)
+    return last.rate >= prompted.rate - tolerance - 1e-9
+
+
+class DistanceMeter:
+    """Measures weights on the held-back prompts of one note; ``teacher`` is the number under which the teacher answers.
+
+    A prompt is always sampled with the same seed, so that two measurements differ by their weights alone.
+    """
+
+    def __init__(
+        self,
+        sampler: ReplySampler,
+        prompts: Sequence[Prompt],
+        *,
+        rule: str,
+        teacher: int,
+        sampling: Sampling,
+        checker: Checker | None,
+    ) -> None:
+        self._sampler, self._prompts, self._rule = sampler, tuple(prompts), rule
+        self._teacher, self._sampling, self._checker = teacher, sampling, checker
+
+    async def without(self, number: int) -> Distance:
+        """Of these weights, which answer without the note."""
+        asked = [(prompt, ask) for prompt, ask in zip(self._prompts, self._asks(self._prompts), strict=True)]
+        replies = await self._sampler.replies([ask for _, ask in asked], number)
+        pairs = [(one, done) for (one, _), done in zip(asked, replies, strict=True) if done and done.reply_tokens]
+        gaps = [await self._gap(prompt, done) for prompt, done in pairs]
+        known = [(sum(gap), len(gap)) for gap in gaps if gap]
+        tokens = sum(count for _, count in known)
+        kl = max(0.0, sum(total for total, _ in known) / tokens) if tokens else 0.0
+        return self._distance(kl, [done for _, done in pairs])
+
+    async def prompted(self) -> Distance:
+        """Of the teacher, which has the note in its prompt; its KL is that to itself."""
+        replies = await self._sampler.replies(
+            self._asks([prompt.hinted(self._rule) for prompt in self._prompts]), self._teacher
+        )
+        return self._distance(0.0, [done for done in replies if done is not None])
+
+    def _asks(self, prompts: Sequence[Prompt]) -> list[Ask]:
+        return [Ask(prompt=prompt, sampling=replace(self._sampling, seed=at + 1)) for at, prompt in enumerate(prompts)]
+
+    async def _gap(self, prompt: Prompt, done: Completion) -> list[float]:
+        """How much likelier each token is without the note than with it: its mean is the KL, sampled."""
+        policy = await self._sampler.policy()
+        try:
+            ids = await policy.encode(prompt.hinted(self._rule))
+            scores = await policy.score(
+                ids, done.reply_tokens, version=self._teacher, temperature=done.sampling.temperature or 1.0
+            )
+        except ContextOverflow:
+            return []
+        return [ours - theirs for ours, theirs in zip(done.logprobs, scores.logprobs, strict=True)]
+
+    def _distance(self, kl: float, replies: Sequence[Completion]) -> Distance:
+        said = [done.reply.content for done in replies]
+        met = sum(map(self._checker, said)) if self._checker is not None else None
+        words = sum(len(text.split()) for text in said) / len(said) if said else 0.0
+        return Distance(kl=kl, replies=len(said), met=met, words=words)
+
+
+def plain(evidence: Mapping[str, Distance | None]) -> dict[str, Any]:
+    """For JSON."""
+    return {name: distance.plain() for name, distance in evidence.items() if distance is not None}

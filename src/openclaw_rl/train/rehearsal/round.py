@@ -1,0 +1,232 @@
+"""One rehearsal of one note: drafts, step by step, until the policy is near enough, or no longer comes nearer.
+
+Nothing of it is in the ledger before its end, so a killed one leaves nothing behind but a folder that the next removes.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.ports import Trainer
+from openclaw_rl.train.rehearsal.measure import Checker, Distance, DistanceMeter, enough, is_learned, plain
+from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts
+from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
+from openclaw_rl.types import Completion, Prompt, Sample, Sampling, Version
+
+MEASURE_EVERY = 4
+"""steps between two measurements"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RehearsalSettings:
+    """The settings of the same names under ``train.rehearse``; ``sampling`` is how replies are sampled."""
+
+    steps: int
+    batch: int
+    prompts: int
+    held_back: int
+    replay: float
+    loss: str
+    teacher: str
+    idle: float
+    tolerance: float
+    seed: int
+    sampling: Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What a note teaches: the rule as the teacher gets it, on these prompts of its user."""
+
+    note: int
+    user: str
+    rule: str
+    prompts: RehearsalPrompts
+    checker: Checker | None
+
+
+class RehearsalRound:
+    """Drafts of one lesson, from the live version on. ``ended`` says why it is over, None while it goes on."""
+
+    def __init__(
+        self,
+        lesson: Lesson,
+        replays: Sequence[Lesson],
+        *,
+        live: Version,
+        number: int,
+        folder: Path,
+        trainer: Trainer,
+        sampler: ReplySampler,
+        settings: RehearsalSettings,
+    ) -> None:
+        """``number`` is that of the step it will be in the ledger, ``folder`` where its drafts lie meanwhile."""
+        self.lesson, self.live, self.number = lesson, live, number
+        self.steps = self.replies = 0
+        self.seconds = 0.0
+        self.ended: str | None = None
+        self.metrics: dict[str, float] = {}
+        self.distances: list[Distance] = []
+        self.prompted: Distance | None = None
+        self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
+        self._at = live
+        self._held: int | None = None
+        self._teacher: int | None = None
+        self._meter: DistanceMeter | None = None
+        taught = [lesson, *(one for one in replays if one.prompts.rehearsed)]
+        self._cycles = [PromptCycle(one.prompts.rehearsed, seed=settings.seed + one.note) for one in taught]
+        self._taught = taught
+        self._replayed = 0
+
+    @property
+    def draft(self) -> str | None:
+        """Where the newest draft lies, None before the first step."""
+        return self._at.adapter if self.steps else None
+
+    async def begin(self) -> None:
+        """Load what is needed and measure how far there is to go."""
+        began = time.monotonic()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        base = self.live.base
+        taught_by = None if self._settings.teacher == "base" else self.live.adapter
+        self._held = await self._sampler.hold(self.live.adapter, base=base)
+        self._teacher = await self._sampler.hold(taught_by, base=base)
+        self._meter = DistanceMeter(
+            self._sampler,
+            self.lesson.prompts.held_back,
+            rule=self.lesson.rule,
+            teacher=self._teacher,
+            sampling=self._settings.sampling,
+            checker=self.lesson.checker,
+        )
+        self.prompted = await self._meter.prompted()
+        self.distances = [await self._meter.without(self._held)]
+        self.seconds += time.monotonic() - began
+
+    async def step(self) -> None:
+        """Sample replies, take one step on them, and measure now and then."""
+        assert self._held is not None, "it has begun"
+        began = time.monotonic()
+        samples = await self._samples()
+        if not samples:
+            self.ended = "no prompt could be answered"
+            return
+        target = self._folder / f"{self.number:06d}-{self.steps + 1:03d}"
+        result = await self._trainer.step(samples, number=self.number, parent=self._at, target=str(target))
+        if result.adapter is None:
+            self.ended = f"a step was skipped: {result.skipped}"
+            return
+        await self._take(result.adapter)
+        self.metrics = dict(result.metrics)
+        self.steps += 1
+        self.replies += len(samples)
+        self.seconds += time.monotonic() - began
+        if self.steps % MEASURE_EVERY == 0 or self.steps >= self._settings.steps:
+            await self.measure()
+        if self.ended is None and self.steps >= self._settings.steps:
+            self.ended = f"{self.steps} steps"
+
+    async def measure(self) -> None:
+        """How far there is to go now; it may be the end."""
+        assert self._held is not None
+        assert self._meter is not None
+        began = time.monotonic()
+        self.distances.append(await self._meter.without(self._held))
+        self.ended = enough([one.kl for one in self.distances])
+        self.seconds += time.monotonic() - began
+
+    async def close(self, *, keep: bool) -> None:
+        """Let the weights go; what is not to be kept leaves the disk as well."""
+        for number in (self._held, self._teacher):
+            await self._sampler.release(number)
+        self._held = self._teacher = None
+        if not keep:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def learned(self) -> bool:
+        """Whether the note may leave the prompt, as far as the held-back prompts show."""
+        if self.prompted is None or len(self.distances) < 2:
+            return False
+        return is_learned(self.distances[0], self.distances[-1], self.prompted, tolerance=self._settings.tolerance)
+
+    def evidence(self) -> dict[str, Any]:
+        """What the ledger keeps of it."""
+        first, last = self.distances[0], self.distances[-1]
+        return {
+            **plain({"first": first, "last": last, "with_note": self.prompted}),
+            "kl": [round(one.kl, 4) for one in self.distances],
+            "steps": self.steps,
+            "replies": self.replies,
+            "prompts": len(self.lesson.prompts.rehearsed),
+            "own_prompts": self.lesson.prompts.own,
+            "replayed_notes": [one.note for one in self._taught[1:]],
+            "ended": self.ended,
+            "seconds": round(self.seconds, 1),
+        }
+
+    # --- one step
+
+    async def _samples(self) -> list[Sample]:
+        asked = self._asked()
+        own = self._settings.loss == "sft"
+        asks = [
+            Ask(prompt=prompt.hinted(lesson.rule) if own else prompt, sampling=self._sampling(at))
+            for at, (lesson, prompt) in enumerate(asked)
+        ]
+        number = self._teacher if own else self._held
+        assert number is not None
+        found = await self._sampler.replies(asks, number)
+        samples = []
+        for at, ((lesson, prompt), done) in enumerate(zip(asked, found, strict=True)):
+            if done is None or not done.reply_tokens:
+                self._cycles[self._taught.index(lesson)].drop(prompt)
+                continue
+            samples.append(self._sample(at, lesson, prompt, done, sampled_here=not own))
+        return samples
+
+    def _asked(self) -> list[tuple[Lesson, Prompt]]:
+        """The prompts of the next step: most of the lesson, a share of notes that were learned before, in turn."""
+        batch, others = self._settings.batch, len(self._taught) - 1
+        replays = min(batch - 1, round(batch * self._settings.replay)) if others else 0
+        asked = [(self.lesson, prompt) for prompt in self._cycles[0].take(batch - replays)]
+        for _ in range(replays):
+            which = 1 + self._replayed % others
+            self._replayed += 1
+            asked += [(self._taught[which], prompt) for prompt in self._cycles[which].take(1)]
+        return asked
+
+    def _sampling(self, at: int) -> Sampling:
+        seed = random.Random(f"{self._settings.seed} {self.number} {self.steps} {at}").getrandbits(31)
+        return replace(self._settings.sampling, seed=seed)
+
+    def _sample(self, at: int, lesson: Lesson, prompt: Prompt, done: Completion, *, sampled_here: bool) -> Sample:
+        return Sample(
+            turn=f"rehearsal-{self.number}-{self.steps + 1}-{at}",
+            user=lesson.user,
+            prompt=prompt,
+            prompt_tokens=done.prompt_tokens if sampled_here else None,
+            reply_tokens=done.reply_tokens,
+            logprobs=done.logprobs if sampled_here else None,
+            mask=(True,) * len(done.reply_tokens),
+            advantage=None,
+            teachers=(prompt.hinted(lesson.rule),),
+            temperature=done.sampling.temperature,
+            version=self._at.number,
+            rehearses=str(lesson.note),
+        )
+
+    async def _take(self, adapter: str) -> None:
+        """From now on these weights answer; the draft before them goes."""
+        before, old = self._held, self._at
+        self._held = await self._sampler.hold(adapter, base=self.live.base)
+        await self._sampler.release(before)
+        if old.draft and old.adapter is not None:
+            shutil.rmtree(old.adapter, ignore_errors=True)
+        self._at = Version(number=self._held, parent=self.live.number, base=self.live.base, adapter=adapter)
