@@ -184,13 +184,13 @@ async def test_an_endpoint_without_a_model_name_is_asked_for_its_first() -> None
 async def test_a_model_that_runs_here_is_made_to_begin_with_json_and_ends_with_it() -> None:
     class Open(ScriptedPolicy):
         def __init__(self) -> None:
-            super().__init__('"reason": "r", "score": -1, "hint": null, "kind": null} And so on, for ever')
+            super().__init__('r", "score": -1, "hint": null, "kind": null} And so on, for ever')
             self.abilities = frozenset({"opening"})
 
     policy = Open()
     verdict = await LlmJudge(settings=settings(), policy=policy).judge(make_case("hm, no"))
     assert (verdict.score, verdict.votes) == (-1, (-1, -1, -1))
-    assert {prompt.opening for prompt, _, _ in policy.requests} == {"{"}
+    assert {prompt.opening for prompt, _, _ in policy.requests} == {'{"reason": "'}
 
 
 def test_a_models_own_tokens_and_context_cut_the_evidence() -> None:
@@ -201,8 +201,10 @@ def test_a_models_own_tokens_and_context_cut_the_evidence() -> None:
             return len(text.split())
 
     case = make_case("no " * 4_000)
-    free = PromptBuilder(PromptSettings(folder=None, budget=3_000, window=6))
-    tight = PromptBuilder(PromptSettings(folder=None, budget=3_000, window=6), answer=100, counter=Counter())
+    free = PromptBuilder(PromptSettings(folder=None, template="turn", budget=3_000, window=6))
+    tight = PromptBuilder(
+        PromptSettings(folder=None, template="turn", budget=3_000, window=6), answer=100, counter=Counter()
+    )
     assert len(free.question(case).text.split()) > 3_000
     assert len(tight.question(case).text.split()) < 900
 

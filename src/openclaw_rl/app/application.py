@@ -38,7 +38,7 @@ from openclaw_rl.app.factories import (
     sharing_note,
 )
 from openclaw_rl.app.judge_settings import judge_loop_settings
-from openclaw_rl.app.judges import build_judge, running
+from openclaw_rl.app.judges import build_judge, judges_itself, running
 from openclaw_rl.app.runner import LoopRunner, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
@@ -98,9 +98,11 @@ class App:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is shown at the start: what the people who have a key share, and who got which GPU."""
+        """What is shown at the start: what the people who have a key share, who judges not, who got which GPU."""
         shared = sharing_note(self.config)
-        return (*([shared] if shared else []), *device_notes(self.config, visible=visible_gpus()))
+        alone = self.policy is None and self.judge is not None and judges_itself(self.config)
+        found = [shared, "the served model judges itself only in the process that serves it" if alone else None]
+        return (*filter(None, found), *device_notes(self.config, visible=visible_gpus()))
 
     @property
     def judging(self) -> str | None:

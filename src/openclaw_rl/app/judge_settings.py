@@ -32,8 +32,8 @@ def hint_limits(config: Config) -> HintLimits:
     return HintLimits(shortest=judge.hint_min, longest=judge.hint_max, most=judge.max_hints)
 
 
-def llm_settings(config: Config) -> LlmSettings:
-    """How the llm judge asks, counts and waits."""
+def llm_settings(config: Config, *, template: str = "turn") -> LlmSettings:
+    """How the llm judge asks, counts and waits; ``template`` names the prompt about a user's words."""
     from openclaw_rl.judge.llm import LlmSettings
     from openclaw_rl.judge.prompt import PromptSettings
     from openclaw_rl.judge.votes import VoteRule
@@ -43,7 +43,9 @@ def llm_settings(config: Config) -> LlmSettings:
         endpoint=_endpoint(config),
         sampling=Sampling(temperature=llm.temperature, max_tokens=llm.max_tokens),
         rule=VoteRule(votes=llm.votes, threshold=llm.threshold, quorum=llm.quorum),
-        prompts=PromptSettings(folder=llm.prompts_dir, budget=llm.evidence_tokens, window=llm.history),
+        prompts=PromptSettings(
+            folder=llm.prompts_dir, template=template, budget=llm.evidence_tokens, window=llm.history
+        ),
         hints=hint_limits(config),
         workers=config.judge.workers,
         deadline=llm.deadline,

@@ -32,8 +32,46 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
     if judge.kind == "auto":
         asks_model = judge.llm.model == "policy" or (judge.llm.base_url and judge.llm.model)
         llm = _named(config, "llm", policy) if asks_model else None
-        return AutoJudge(rules=RulesJudge(limits=hint_limits(config)), llm=llm)
+        default = AutoJudge(rules=RulesJudge(limits=hint_limits(config)), llm=llm)
+        return default if llm or policy is None else _by_itself(config, default, policy)
     return _named(config, judge.kind, policy)
+
+
+def judges_itself(config: Config) -> bool:
+    """Whether the served model is to judge where it hears better.
+
+    No other judge is named, and it can be told what to do, which the embedded model is too small for.
+    """
+    judge, policy = config.judge, config.policy
+    named = judge.custom or judge.models.score or judge.models.hints or judge.llm.model
+    return judge.kind == "auto" and not named and policy.model != "embedded" and policy.backend != "fake"
+
+
+def asks_policy(config: Config) -> bool:
+    """Whether the judge needs the policy."""
+    return config.judge.llm.model == "policy" or judges_itself(config)
+
+
+def _by_itself(config: Config, default: Judge, policy: Policy) -> Judge:
+    """The default judge, or the served model where it can follow instructions and hears better."""
+    from openclaw_rl.judge.availability import PATIENCE
+    from openclaw_rl.judge.calibration import shipped_rows
+    from openclaw_rl.judge.llm import LlmJudge
+    from openclaw_rl.judge.prompt import load
+    from openclaw_rl.judge.self_judge import CalibrationPlan, SelfJudge
+
+    if not judges_itself(config):
+        return default
+    asks = llm_settings(config, template="self")
+    prompt = load("self", asks.prompts.folder).version
+    plan = CalibrationPlan(
+        rows=shipped_rows(),
+        workers=config.judge.workers,
+        folder=settings.cache_dir() / "judges",
+        identity=lambda: f"{policy.base} {asks.rule} {asks.sampling} {prompt}",
+    )
+    model, taster = (LlmJudge(settings=asks, policy=policy, patience=patience) for patience in (PATIENCE, 0.0))
+    return SelfJudge(baseline=default, model=model, taster=taster, plan=plan)
 
 
 @contextlib.asynccontextmanager
@@ -78,8 +116,7 @@ async def evaluate_judge(
         raise ConfigError(
             f"{path} holds no labelled exchange{why}", remedy="each line is JSON: request, reply, next, kind"
         )
-    asks_policy = config.judge.llm.model == "policy"
-    async with running_policy(config) if asks_policy else contextlib.nullcontext() as policy:
+    async with running_policy(config) if asks_policy(config) else contextlib.nullcontext() as policy:
         asked = build_judge(config, policy)
         async with running(asked, wait=True):
             found = await evaluate(asked, rows, workers=config.judge.workers, progress=progress)
@@ -115,7 +152,7 @@ def _named(config: Config, name: str, policy: Policy | None) -> Judge:
         "policy": policy if llm.model == "policy" else None,
         "api_key": api_key(config),
         "limits": hint_limits(config),
-        "settings": llm_settings(config),
+        "settings": llm_settings(config, template="self" if llm.model == "policy" else "turn"),
     }
     built: Judge = plugins.build("judge", name, offered=offered, options=judge.options)
     return built

@@ -13,7 +13,7 @@ from openclaw_rl.app.application import ledger_path
 from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.imports import unread_by_rules
 from openclaw_rl.app.judge_settings import hint_limits
-from openclaw_rl.app.judges import build_judge, running
+from openclaw_rl.app.judges import asks_policy, build_judge, running
 from openclaw_rl.config import Config
 from openclaw_rl.errors import LedgerError, LedgerHeld
 from openclaw_rl.store import ImportLedger, LedgerReader, TrainLedger, submit_request
@@ -57,8 +57,7 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
     with LedgerReader(ledger_path(config)) as ledger:
         case = ledger.case(turn)
     async with contextlib.AsyncExitStack() as stack:
-        asks_policy = config.judge.llm.model == "policy"
-        policy = await stack.enter_async_context(running_policy(config)) if asks_policy else None
+        policy = await stack.enter_async_context(running_policy(config)) if asks_policy(config) else None
         judge, limits = build_judge(config, policy), hint_limits(config)
         await stack.enter_async_context(running(judge, wait=True))
         return asdict(await explain(case, judge, limits=limits, trusted=config.judge.trusted_envs))

@@ -19,7 +19,7 @@ from openclaw_rl.judge import health
 from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
-from openclaw_rl.judge.parts import Reports, at_work, every
+from openclaw_rl.judge.parts import Measures, Reports, at_work, every
 from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict
@@ -299,6 +299,7 @@ class JudgeLoop:
             "judge": self._judge.name,
             "at_work": at_work(self._judge),
             "models": [each.report() for each in reports],
+            "measured": next((each.measured() for each in asked if isinstance(each, Measures)), None),
             "waiting": len(self._waiting),
             "failed": self._failed + self._given_up,
             "paused": breaker.state != "closed",

@@ -51,6 +51,13 @@ class SaysWho(Protocol):
     def at_work(self) -> str: ...
 
 
+@runtime_checkable
+class Measures(Protocol):
+    """A judge that knows how well it and others hear."""
+
+    def measured(self) -> dict[str, Any] | None: ...
+
+
 def at_work(judge: Judge) -> str:
     """Who judges, for people to read."""
     return judge.at_work if isinstance(judge, SaysWho) else judge.name

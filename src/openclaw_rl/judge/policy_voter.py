@@ -16,7 +16,7 @@ from openclaw_rl.judge.voters import Ballot
 from openclaw_rl.ports import Delta, Policy, SupportsConstraints
 from openclaw_rl.types import Completion, Message, Prompt, Sampling
 
-OPENING: Final = "{"
+OPENING: Final = '{"reason": "'
 """what an answer is made to begin with where the model can be made to: no thoughts and no greeting before the JSON"""
 
 

@@ -75,9 +75,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptSettings:
-    """Where the user's own templates are, tokens of each part, messages before and since the request."""
+    """Where the user's own templates are, which of them reads a user's words, tokens of each part, messages around."""
 
     folder: Path | None
+    template: str
     budget: int
     window: int
 
@@ -88,7 +89,7 @@ class PromptBuilder:
     def __init__(self, settings: PromptSettings, *, answer: int = 0, counter: TokenCounter | None = None) -> None:
         """``answer`` tokens are kept free; without a ``counter`` tokens are approximate and the context has no end."""
         self._settings, self._answer, self._counter = settings, answer, counter
-        self._with_hint, self._score_only = load("turn", settings.folder), load("score", settings.folder)
+        self._with_hint, self._score_only = load(settings.template, settings.folder), load("score", settings.folder)
 
     def question(self, case: Case) -> Question:
         """The prompt of a case."""
