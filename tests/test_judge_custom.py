@@ -81,7 +81,7 @@ async def test_an_error_is_an_abstention_and_unavailable_is_passed_on() -> None:
 
 @pytest.mark.anyio
 async def test_a_judge_of_ones_own_can_be_explained_too() -> None:
-    told = await explain(case(), custom_judge(length), limits=LIMITS, trusted=())
+    told = await explain(case(), custom_judge(length), limits=LIMITS, trusted=(), behaviour=True)
     assert told.verdict is not None
     assert (told.judge, told.verdict.score) == ("custom", 0.9)
 

@@ -340,7 +340,7 @@ async def test_an_explanation_shows_evidence_prompt_and_votes() -> None:
     asked = judge(JudgeEndpoint(vote_json(1), vote_json(1), "garbage"))
     seen = case("hm, one more thing")
     seen = Case(turn=seen.turn, outcome=seen.outcome, feedback=(Feedback(turn=seen.turn.id, score=-1.0),))
-    told = await explain(seen, auto_judge(asked), limits=LIMITS, trusted=())
+    told = await explain(seen, auto_judge(asked), limits=LIMITS, trusted=(), behaviour=True)
     assert [(one.source, one.score) for one in told.evidence] == [("explicit", -1.0)]
     assert told.prompt is not None
     assert '<next_state role="user">\n| hm, one more thing\n</next_state>' in told.prompt
@@ -353,7 +353,7 @@ async def test_an_explanation_shows_evidence_prompt_and_votes() -> None:
 
 @pytest.mark.anyio
 async def test_an_explanation_without_an_answer_still_shows_the_prompt() -> None:
-    told = await explain(case("hm"), judge(JudgeEndpoint(500)), limits=LIMITS, trusted=())
+    told = await explain(case("hm"), judge(JudgeEndpoint(500)), limits=LIMITS, trusted=(), behaviour=True)
     assert told.prompt is not None
     assert told.verdict is None
     assert "no vote could be had" in told.note

@@ -79,6 +79,7 @@ def judge_loop_settings(config: Config) -> JudgeLoopSettings:
         workers=judge.workers,
         trusted=frozenset(judge.trusted_envs),
         hints=hint_limits(config),
+        behaviour=judge.behaviour,
         step_votes=False,
         calibrate=True,
         window=_HEALTH_WINDOW,

@@ -60,7 +60,8 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
         policy = await stack.enter_async_context(running_policy(config)) if asks_policy(config) else None
         judge, limits = build_judge(config, policy), hint_limits(config)
         await stack.enter_async_context(running(judge, wait=True))
-        return asdict(await explain(case, judge, limits=limits, trusted=config.judge.trusted_envs))
+        trusted, behaviour = config.judge.trusted_envs, config.judge.behaviour
+        return asdict(await explain(case, judge, limits=limits, trusted=trusted, behaviour=behaviour))
 
 
 async def roll_back_now(config: Config, *, to: int | None, why: str, patience: float | None = None) -> Version:

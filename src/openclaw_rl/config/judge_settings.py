@@ -72,6 +72,9 @@ class JudgeSection(Section):
         default="auto", min_length=1, description="who judges: auto (rules, then llm if one is set), rules, llm"
     )
     custom: Plugin | None = Field(default=None, description="judge of your own in place of kind, a plugin")
+    behaviour: bool = Field(
+        default=True, description="where the judge is silent, count a request that is made again as half a complaint"
+    )
     workers: int = Field(default=4, ge=1, le=256, description="judge calls at once")
     max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
     hint_min: int = Field(default=11, ge=1, le=10_000, description="fewest characters of a hint")

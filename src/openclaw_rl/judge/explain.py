@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from openclaw_rl.errors import JudgeUnavailable
+from openclaw_rl.judge.behaviour import with_behaviour
 from openclaw_rl.judge.evidence import EvidenceItem, decide, evidence_items
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.ports import Case, Judge
@@ -33,7 +34,9 @@ class Explains(Protocol):
     async def explain(self, case: Case) -> Explanation: ...
 
 
-async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Collection[str]) -> Explanation:
+async def explain(
+    case: Case, judge: Judge, *, limits: HintLimits, trusted: Collection[str], behaviour: bool
+) -> Explanation:
     """The whole story of one case. The evidence's verdict stands where it decides; the judge is shown all the same."""
     decided = decide(case, trusted=trusted, limits=limits)
     if case.outcome.kind == "side":
@@ -41,6 +44,10 @@ async def explain(case: Case, judge: Judge, *, limits: HintLimits, trusted: Coll
             judge="evidence", evidence=evidence_items(case), verdict=decided, note="side turns are not judged"
         )
     explanation = await explain_plainly(judge, case)
+    if behaviour and explanation.verdict is not None:
+        verdict = with_behaviour(case, explanation.verdict)
+        if verdict is not explanation.verdict:
+            explanation = replace(explanation, verdict=verdict, note=f"{explanation.note}; behaviour: {verdict.note}")
     note = f"decided by evidence; the judge alone: {explanation.note}" if decided else explanation.note
     return replace(explanation, evidence=evidence_items(case), verdict=decided or explanation.verdict, note=note)
 

@@ -16,6 +16,7 @@ import anyio.to_thread
 
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import health
+from openclaw_rl.judge.behaviour import with_behaviour
 from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
@@ -50,13 +51,14 @@ class VerdictLedger(Protocol):
 class JudgeLoopSettings:
     """``trusted`` environments may give hints; ``step_votes``: the judge's mean vote is added to a step's reward.
 
-    ``calibrate``: the judge is also asked about turns that users scored, to see whether they agree. ``window`` verdicts
-    are looked at for alarms.
+    ``behaviour``: where the judge is silent, what the user does counts a little. ``calibrate``: the judge is also asked
+    about turns that users scored, to see whether they agree. ``window`` verdicts are looked at for alarms.
     """
 
     workers: int
     trusted: frozenset[str]
     hints: HintLimits
+    behaviour: bool
     step_votes: bool
     calibrate: bool
     window: int
@@ -263,6 +265,8 @@ class JudgeLoop:
             (*given_hints(case, trusted), *offered), reply=case.turn.completion.reply.content, limits=limits
         )
         verdict = replace(verdict, turn=case.turn.id, hints=filtered.kept)
+        if self._settings.behaviour:
+            verdict = with_behaviour(case, verdict)
         paid = decide(case, trusted=trusted, limits=limits)
         if paid is None or paid.score is None or paid.source != "environment":
             return verdict

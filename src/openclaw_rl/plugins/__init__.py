@@ -46,6 +46,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "judge": {
         "auto": "openclaw_rl.judge.auto:AutoJudge",
         "rules": "openclaw_rl.judge.rules:RulesJudge",
+        "behaviour": "openclaw_rl.judge.behaviour:BehaviourJudge",
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
     "env": {},

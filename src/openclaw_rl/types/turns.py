@@ -14,7 +14,7 @@ from openclaw_rl.types.validation import need, need_finite, need_one_of
 
 Kind = Literal["main", "side"]
 HintKind = Literal["rule", "fact", "complaint"]
-Source = Literal["explicit", "environment", "deterministic", "judge"]
+Source = Literal["explicit", "environment", "deterministic", "judge", "behaviour"]
 Ended = Literal["done", "idle", "superseded", "compacted", "side", "evicted", "recorded"]
 DropReason = Literal[
     "side turn",

@@ -1,0 +1,88 @@
+"""What a user does, rather than says, as weak evidence: they name again what the reply left out. Pure.
+
+It needs no words of any language, only the request and the reply beside the message. Heard where the judge is silent.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import unicodedata
+from dataclasses import replace
+
+from openclaw_rl.judge.evidence import request_of
+from openclaw_rl.judge.text import user_text
+from openclaw_rl.ports import Case
+from openclaw_rl.types import Verdict
+
+ASKED_AGAIN = "the user names again what the reply left out"
+WEIGHT = 0.5
+"""of a score from behaviour: what a person says weighs 1"""
+
+_AGAIN = 0.75  # share of the message's terms that must be of the request
+_TAIL = 160  # characters at the end of a reply in which a question waits for an answer
+_LONGEST = 2_000  # characters of a message: a longer one brings matter of its own
+_WORD = re.compile(r"[^\W_]+")
+_UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+_LONG_WORDS = re.compile(r"[a-z\u00c0-\u024f\u0370-\u04ff]+")
+
+
+def asks_again(request: str, reply: str, message: str) -> bool:
+    """Whether the message is made of the request's terms and one of them is not in the reply.
+
+    A reply that ends with a question may be answered so, and a single word may be an order to go on: neither counts.
+    """
+    if len(message) > _LONGEST or re.search(r"[?？؟]", reply[-_TAIL:]) or _word_count(message) < 2:
+        return False
+    said, asked = _terms(message), _terms(request)
+    repeated = said & asked
+    return bool(repeated - _terms(reply)) and len(repeated) >= _AGAIN * len(said)
+
+
+def _terms(text: str) -> frozenset[str]:
+    """The beginnings of words that carry meaning, numbers, and pairs of signs where words are not parted."""
+    found: set[str] = set()
+    for word in _WORD.findall(_folded(text)):
+        if _UNSPACED.search(word):
+            found.update(word[at : at + 2] for at in range(len(word) - 1))
+        elif word.isdigit() or len(word) >= (4 if _LONG_WORDS.fullmatch(word) else 3):
+            found.add(word[:5])
+    return frozenset(found)
+
+
+def _word_count(text: str) -> int:
+    words = _WORD.findall(_folded(text))
+    return sum(max(1, len(word) // 2) if _UNSPACED.search(word) else 1 for word in words)
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()
+
+
+def conduct(case: Case) -> str | None:
+    """What the user does that speaks against the reply, in words for a verdict's note; None where nothing is sure."""
+    if case.turn.completion.scored:  # a recorded turn: somebody reports what the user did
+        return None
+    message = user_text(case.outcome.next_state)
+    reply = case.turn.completion.reply.content
+    return ASKED_AGAIN if message and reply and asks_again(request_of(case), reply, message) else None
+
+
+def with_behaviour(case: Case, verdict: Verdict) -> Verdict:
+    """The judge's verdict; where it has neither a score nor a hint, what behaviour shows."""
+    if verdict.score is not None or verdict.hints or (note := conduct(case)) is None:
+        return verdict
+    return replace(verdict, score=-WEIGHT, source="behaviour", note=note)
+
+
+class BehaviourJudge:
+    """Behaviour alone, to be measured or used as a judge."""
+
+    name = "behaviour"
+
+    async def judge(self, case: Case) -> Verdict:
+        """-0.5 where the user asks again, else no opinion."""
+        begun = time.perf_counter()
+        silent = Verdict(turn=case.turn.id, score=None, source="behaviour", judge=self.name, note="nothing is sure")
+        found = with_behaviour(case, silent)
+        return replace(found, seconds=time.perf_counter() - begun)
