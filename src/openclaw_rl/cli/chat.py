@@ -27,8 +27,10 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
     """Talk to the running server in this terminal.
 
     /good, /bad and /fix TEXT give feedback, /why says what became of it, /help lists the rest.
+    With judge.ask_in_doubt it asks about a message that may be a correction; /yes and /no answer.
     """
     from openclaw_rl.app.address import find_url
+    from openclaw_rl.app.asking import build_asker
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.clients.chat import PATIENCE, TerminalChat
 
@@ -38,7 +40,7 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
     client = ApiClient(
         url or find_url(resolved), key=key or given, key_remedy=remedy, model=model or "", timeout=PATIENCE
     )
-    talk = TerminalChat(client, say=_say, note=_note, look=_looker(config))
+    talk = TerminalChat(client, say=_say, note=_note, look=_looker(config), asker=build_asker(config))
     with asyncio.Runner() as runner:  # one loop for all lines, not running while a person types
         try:
             runner.run(talk.greet())

@@ -7,9 +7,10 @@ became of a correction.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
-from openclaw_rl.types import Message, Prompt, new_id
+from openclaw_rl.types import Doubt, Message, Prompt, new_id
 
 if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient
@@ -23,15 +24,34 @@ Look = Callable[[str], Sequence[str]]
 Command = Callable[[str], Awaitable[None]]
 
 
+class Asker(Protocol):
+    """Sees that a message may be a correction, and keeps what its author answers."""
+
+    async def doubt(self, request: str, reply: str, message: str) -> Doubt | None: ...
+
+    def keep(self, request: str, reply: str, message: str, doubt: Doubt, *, meant: bool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What was asked of the author of a message, and the turn that it is about."""
+
+    turn: str
+    exchange: tuple[str, str, str]
+    doubt: Doubt
+
+
 class TerminalChat:
     """One conversation after another. ``say`` writes replies and what commands answer, ``note`` what happens meanwhile.
 
     A line that begins with / is a command; a person who wants to send such a line puts a space before it.
+    With an ``asker``, a message that may be a correction is asked about.
     """
 
-    def __init__(self, client: ApiClient, *, say: Write, note: Write, look: Look) -> None:
+    def __init__(self, client: ApiClient, *, say: Write, note: Write, look: Look, asker: Asker | None = None) -> None:
         self._client = client
-        self._say, self._note, self._look = say, note, look
+        self._say, self._note, self._look, self._asker = say, note, look, asker
+        self._question: _Question | None = None
         self._messages: tuple[Message, ...] = ()
         self._session = new_id()
         self._turns: list[str] = []
@@ -46,6 +66,9 @@ class TerminalChat:
             "/new": ("begin a new conversation", lambda _: self.end()),
             "/help": ("this list", self._help),
         }
+        if asker is not None:
+            self._commands["/yes"] = ("that is what you meant", lambda _: self._answer(meant=True))
+            self._commands["/no"] = ("you meant something else", lambda _: self._answer(meant=False))
         self._helps = {
             **{name: text for name, (text, _) in self._commands.items()},
             "/quit": "end; so does the end of the input",
@@ -72,7 +95,7 @@ class TerminalChat:
         """Begin anew; the conversation so far is over."""
         if self._turns:
             await self._client.end(self._session)
-        self._messages, self._turns, self._session = (), [], new_id()
+        self._messages, self._turns, self._session, self._question = (), [], new_id(), None
 
     async def _command(self, word: str, rest: str) -> None:
         if word not in self._commands:
@@ -94,6 +117,34 @@ class TerminalChat:
                 self._say("\n")
         self._turns.append(streamed.turn)
         self._messages = (*messages, Message(role="assistant", content=reply))
+        await self._ask_about(messages)
+
+    async def _ask_about(self, messages: Sequence[Message]) -> None:
+        """Ask what the last message meant, if it may be a correction and is not understood as one."""
+        self._question = None
+        if self._asker is None or len(self._turns) < 2:
+            return
+        request, reply, message = (each.content for each in messages[-3:])
+        doubt = await self._asker.doubt(request, reply, message)
+        if doubt is not None:
+            self._question = _Question(turn=self._turns[-2], exchange=(request, reply, message), doubt=doubt)
+            self._note(f"did you mean: {_meaning(doubt)}? /yes or /no")
+
+    async def _answer(self, *, meant: bool) -> None:
+        """Take the answer: feedback on the turn before if it was meant, and a line of the user's own either way."""
+        asked, asker = self._question, self._asker
+        if asked is None or asker is None:
+            self._note("nothing was asked")
+            return
+        if meant:
+            fields = {"thumb": "down" if asked.doubt.score < 0 else "up"}
+            if asked.doubt.hints:
+                fields["comment"] = asked.doubt.hints[0].text
+            await self._client.send_feedback(asked.turn, **fields)
+            self._corrected = asked.turn
+        asker.keep(*asked.exchange, asked.doubt, meant=meant)
+        self._question = None
+        self._note("noted as a correction; /why says what becomes of it" if meant else "noted: it was no correction")
 
     def _compare_version(self, version: int | None) -> None:
         """Note when another version answers than before."""
@@ -135,6 +186,12 @@ class TerminalChat:
     async def _help(self, _: str) -> None:
         for name, text in self._helps.items():
             self._say(f"{name:<9} {text}\n")
+
+
+def _meaning(doubt: Doubt) -> str:
+    if doubt.hints:
+        return f'"{doubt.hints[0].text}"'
+    return "the reply before was not what you wanted" if doubt.score < 0 else "the reply before was good"
 
 
 def _at(version: int | None) -> str:

@@ -75,6 +75,9 @@ class JudgeSection(Section):
     behaviour: bool = Field(
         default=True, description="where the judge is silent, count a request that is made again as half a complaint"
     )
+    ask_in_doubt: bool = Field(
+        default=False, description="'chat' asks what a message meant that is probably a correction and not understood"
+    )
     workers: int = Field(default=4, ge=1, le=256, description="judge calls at once")
     max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
     hint_min: int = Field(default=11, ge=1, le=10_000, description="fewest characters of a hint")

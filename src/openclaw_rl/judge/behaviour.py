@@ -27,7 +27,7 @@ _UNSPACED = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
 _LONG_WORDS = re.compile(r"[a-z\u00c0-\u024f\u0370-\u04ff]+")
 
 
-def asks_again(request: str, reply: str, message: str) -> bool:
+def asks_again(request: str, reply: str, message: str, *, share: float = _AGAIN) -> bool:
     """Whether the message is made of the request's terms and one of them is not in the reply.
 
     A reply that ends with a question may be answered so, and a single word may be an order to go on: neither counts.
@@ -36,7 +36,7 @@ def asks_again(request: str, reply: str, message: str) -> bool:
         return False
     said, asked = _terms(message), _terms(request)
     repeated = said & asked
-    return bool(repeated - _terms(reply)) and len(repeated) >= _AGAIN * len(said)
+    return bool(repeated - _terms(reply)) and len(repeated) >= share * len(said)
 
 
 def _terms(text: str) -> frozenset[str]:

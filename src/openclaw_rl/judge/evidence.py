@@ -84,11 +84,18 @@ def user_reaction(case: Case) -> Reaction:
     if not message:
         return Reaction(score=None, note="the user wrote nothing")
     reaction = read(message, request=request_of(case) if _same_matter(case) else "", reply=_reply(case))
-    if not reaction.hints:
-        return reaction
+    doubt = reaction.doubt
+    if doubt is not None:
+        return replace(reaction, doubt=replace(doubt, hints=_own_hints(doubt.hints, case)))
+    return replace(reaction, hints=_own_hints(reaction.hints, case))
+
+
+def _own_hints(hints: tuple[Hint, ...], case: Case) -> tuple[Hint, ...]:
+    """Hints without the rules whose words are not the user's."""
+    if not hints:
+        return ()
     theirs = foreign(case)
-    kept = tuple(hint for hint in reaction.hints if hint.kind != "rule" or not borrowed(hint.text, others=theirs))
-    return replace(reaction, hints=kept)
+    return tuple(hint for hint in hints if hint.kind != "rule" or not borrowed(hint.text, others=theirs))
 
 
 def described(case: Case) -> Reaction | None:

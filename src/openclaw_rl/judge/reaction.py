@@ -15,7 +15,7 @@ from openclaw_rl.judge.preferences_en import PREFERENCES
 from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.text import Clause, Sentence, own_words, parse
 from openclaw_rl.text import is_chinese, words
-from openclaw_rl.types import Hint, HintKind
+from openclaw_rl.types import Doubt, Hint, HintKind
 
 Mark = Literal["praise", "complaint", "preference", "fact", "task", "question", "other"]
 
@@ -65,6 +65,7 @@ class Reaction:
     score: int | None
     note: str
     hints: tuple[Hint, ...] = ()
+    doubt: Doubt | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,9 +182,9 @@ def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, reque
     if answers:
         hints = tuple(hint for hint in hints if hint.kind == "rule")
     if _ODD.search(own) and not complains:
-        return Reaction(score=None, note="perhaps meant in irony")
+        return _unsure("perhaps meant in irony", hints)
     if complains and "praise" in marks and not _contrast(own) and not hints:
-        return Reaction(score=None, note="praise and complaint in one")
+        return _unsure("praise and complaint in one", _complaint(flat))
     if complains or _BOO.search(own):
         return Reaction(score=-1, note="a complaint", hints=hints or _complaint(flat))
     if any(hint.kind == "fact" for hint in hints):
@@ -196,7 +197,14 @@ def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, reque
         return Reaction(score=1, note="praise or thanks")
     if repeated(request, own):
         return Reaction(score=-1, note="the same request again")
+    if hints:
+        return _unsure("a preference, perhaps about another thing", hints)
     return Reaction(score=None, note="nothing about the reply")
+
+
+def _unsure(note: str, hints: tuple[Hint, ...]) -> Reaction:
+    """Perhaps a complaint: no score and no hint, unless somebody asks."""
+    return Reaction(score=None, note=note, doubt=Doubt(score=-1.0, hints=hints, why=note))
 
 
 def _to_the_point(flat: Sequence[_Marked]) -> bool:

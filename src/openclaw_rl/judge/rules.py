@@ -39,6 +39,7 @@ class RulesJudge:
             prompt_version=VERSION,
             seconds=time.perf_counter() - begun,
             note=reaction.note,
+            doubt=reaction.doubt if reaction.score is None else None,
         )
 
     async def explain(self, case: Case) -> Explanation:

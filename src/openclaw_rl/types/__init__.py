@@ -35,6 +35,7 @@ from openclaw_rl.types.training import (
 )
 from openclaw_rl.types.turns import (
     ENVIRONMENT,
+    Doubt,
     Drop,
     DropReason,
     Ended,
@@ -64,6 +65,7 @@ __all__ = [
     "Command",
     "Completion",
     "ControlRequest",
+    "Doubt",
     "Drop",
     "DropReason",
     "Ended",

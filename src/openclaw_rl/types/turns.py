@@ -150,8 +150,23 @@ def rules(hints: Iterable[Hint]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """What a message may mean and the judge is not sure of: a person can be asked. It never trains."""
+
+    score: float
+    hints: tuple[Hint, ...] = ()
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        need(-1.0 <= self.score <= 1.0 and self.score != 0, "score", f"{self.score!r} says nothing in -1 .. 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The judgement of one turn. ``score`` None is "no opinion"; 0 is "ambiguous, judged so"."""
+    """The judgement of one turn. ``score`` None is "no opinion"; 0 is "ambiguous, judged so".
+
+    ``doubt``, where there is no score, is what it may be all the same; it is not written down.
+    """
 
     turn: str
     score: float | None
@@ -162,6 +177,7 @@ class Verdict:
     prompt_version: str | None = None
     seconds: float = 0.0
     note: str = ""
+    doubt: Doubt | None = None
     at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
