@@ -15,7 +15,7 @@ from openclaw_rl.versions import LiveVersions, VersionManager
 
 
 def version(number: int, parent: int, adapter: str | None = None, state: str = "live") -> Version:
-    return Version(number=number, parent=parent, base="b", adapter=adapter or f"v{number}", state=state)  # type: ignore[arg-type]
+    return Version(number=number, parent=parent, base="b", adapter=adapter or f"/v{number}", state=state)  # type: ignore[arg-type]
 
 
 @pytest.fixture

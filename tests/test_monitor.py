@@ -33,7 +33,7 @@ def seen(version: int, bad: int, good: int = 0, *, user: str = "u1", rule: str |
 def chain(*states: str) -> list[Version]:
     """Version 0, 1, 2 ... each built on the one before."""
     return [
-        Version(number=n, parent=n - 1 if n else None, base="b", adapter=f"a{n}" if n else None, state=state)  # type: ignore[arg-type]
+        Version(number=n, parent=n - 1 if n else None, base="b", adapter=f"/a{n}" if n else None, state=state)  # type: ignore[arg-type]
         for n, state in enumerate(states)
     ]
 
@@ -104,7 +104,7 @@ def test_the_version_that_made_it_worse_is_blamed_not_those_around_it() -> None:
 def test_what_was_taken_back_is_not_held_against_those_before_it() -> None:
     versions = [
         *chain("live", "live", "rolled back"),
-        Version(number=3, parent=1, base="b", adapter="a1", state="live"),
+        Version(number=3, parent=1, base="b", adapter="/a1", state="live"),
     ]
     assert lineage(versions[-1], versions) == {0: 0, 1: 1, 3: 1}
     assert regression_in([*seen(0, 0, 20), *seen(1, 0, 4), *seen(2, 12)], versions) is None
@@ -114,7 +114,7 @@ def test_a_version_that_a_person_brought_back_is_judged_anew() -> None:
     versions = [
         *chain("live", "rolled back"),
         Version(number=2, parent=0, base="b", adapter=None, state="live"),
-        Version(number=3, parent=1, base="b", adapter="a1", state="live"),
+        Version(number=3, parent=1, base="b", adapter="/a1", state="live"),
     ]
     story = [*seen(0, 0, 20), *seen(1, 12)]
     assert regression_in(story, versions) is None, "what was said of it before is over"

@@ -278,7 +278,7 @@ async def test_the_loop_takes_up_a_new_version_once() -> None:
     policy, versions = ScriptedPolicy(), MemoryVersions()
     loop = ServeLoop(policy, LiveVersions(versions))
     assert await loop.tick() == 0
-    versions.add(Version(number=4, parent=3, base="scripted", adapter="a4", state="live"))
+    versions.add(Version(number=4, parent=3, base="scripted", adapter="/a4", state="live"))
     assert [await loop.tick(), await loop.tick()] == [1, 0]
     assert (policy.loaded, policy.live, loop.name) == ([4], 4, "serve")
 

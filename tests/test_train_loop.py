@@ -117,12 +117,12 @@ async def test_who_asks_for_a_rollback_is_told_of_it_and_not_of_a_version_that_g
 ) -> None:
     story = Story(tmp_path)
     await story.loop.tick()
-    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
+    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="/one", state="live", note="step 1"))
     config = load(sets=[f"run.dir={tmp_path}", "policy.backend=fake", "policy.model=fake"]).config
     asked = asyncio.ensure_future(roll_back_now(config, to=None, why="too terse", patience=10.0))
     while not (requests := story.train.new_requests(1)):
         await asyncio.sleep(0.01)
-    story.train.add_version(Version(number=2, parent=1, base="fake", adapter="two", state="live", note="step 2"))
+    story.train.add_version(Version(number=2, parent=1, base="fake", adapter="/two", state="live", note="step 2"))
     await asyncio.sleep(0.3)
     assert not asked.done()
     VersionManager(story.train).roll_back(None, "too terse", request=requests[0].seq)
@@ -179,7 +179,7 @@ async def test_a_rollback_does_not_wait_for_a_trainer_that_starts(tmp_path: Path
     story = Story(tmp_path, loading)
     tick = asyncio.ensure_future(story.loop.tick())
     await loading.begun.wait()
-    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="one", state="live", note="step 1"))
+    story.train.add_version(Version(number=1, parent=0, base="fake", adapter="/one", state="live", note="step 1"))
     request = submit_request(tmp_path / "ledger.db", "rollback")
     while not story.train.carried_out(request):
         await asyncio.sleep(0.01)

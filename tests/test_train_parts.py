@@ -21,7 +21,7 @@ def ledger(tmp_path: Path) -> Iterator[TrainLedger]:
     with TrainLedger(tmp_path / "ledger.db", sync="normal") as found:
         found.add_version(Version(number=0, parent=None, base="fake", state="live"))
         for number in (1, 2):
-            made = Version(number=number, parent=number - 1, base="fake", adapter=f"v{number}", state="live")
+            made = Version(number=number, parent=number - 1, base="fake", adapter=f"/v{number}", state="live")
             found.add_version(made)
         yield found
 
@@ -69,7 +69,7 @@ async def test_a_held_candidate_is_examined_again_when_its_time_has_come(ledger:
         clock=lambda: now[0],
     )
     assert await review.decided(), "nothing waits"
-    candidate = Version(number=3, parent=2, base="fake", adapter="v3")
+    candidate = Version(number=3, parent=2, base="fake", adapter="/v3")
     ledger.add_version(candidate)
     review.offer(candidate)
     assert not await review.decided()

@@ -30,7 +30,7 @@ def line(count: int) -> list[Version]:
     return [
         Version(number=0, parent=None, base="b", state="live"),
         *(
-            Version(number=n, parent=n - 1, base="b", adapter=f"v{n}", step=n, state="live")
+            Version(number=n, parent=n - 1, base="b", adapter=f"/v{n}", step=n, state="live")
             for n in range(1, count + 1)
         ),
     ]
@@ -52,39 +52,41 @@ def gone(
 
 def test_the_live_version_the_newest_and_every_tenth_step_are_kept() -> None:
     # live 13; newest two: 13, 12; two ancestors: 12, 11; tenth: 10
-    assert gone(line(13)) == [f"v{n}" for n in range(1, 10)]
-    assert gone(line(13), keep=5) == [f"v{n}" for n in range(1, 8)]  # newest 9 .. 13, ancestors 8 .. 12
-    assert gone(line(13), interval=4) == [f"v{n}" for n in (1, 2, 3, 5, 6, 7, 9, 10)]
+    assert gone(line(13)) == [f"/v{n}" for n in range(1, 10)]
+    assert gone(line(13), keep=5) == [f"/v{n}" for n in range(1, 8)]  # newest 9 .. 13, ancestors 8 .. 12
+    assert gone(line(13), interval=4) == [f"/v{n}" for n in (1, 2, 3, 5, 6, 7, 9, 10)]
 
 
 def test_what_is_pinned_stays() -> None:
-    assert gone(line(13), pinned={3, 5}) == [f"v{n}" for n in (1, 2, 4, 6, 7, 8, 9)]
+    assert gone(line(13), pinned={3, 5}) == [f"/v{n}" for n in (1, 2, 4, 6, 7, 8, 9)]
 
 
 def test_the_ancestors_of_a_version_that_was_rolled_back_to_stay_for_the_next_rollback() -> None:
     versions = line(13)
-    versions.append(Version(number=14, parent=4, base="b", adapter="v4", step=4, state="live"))
+    versions.append(Version(number=14, parent=4, base="b", adapter="/v4", step=4, state="live"))
     # live is v4 again: its ancestors v3 and v2 stay, the newest two are v4 and v13, v10 is a tenth
-    assert gone(versions) == [f"v{n}" for n in (1, 5, 6, 7, 8, 9, 11, 12)]
+    assert gone(versions) == [f"/v{n}" for n in (1, 5, 6, 7, 8, 9, 11, 12)]
 
 
 def test_weights_that_several_versions_share_go_only_with_the_last_of_them() -> None:
     versions = line(6)
-    versions.append(Version(number=7, parent=1, base="b", adapter="v1", step=1, state="live"))
-    versions += [Version(number=n, parent=n - 1, base="b", adapter=f"v{n}", step=n, state="live") for n in range(8, 13)]
-    assert "v1" in gone(versions)
-    assert "v1" not in gone(versions, pinned={7})
+    versions.append(Version(number=7, parent=1, base="b", adapter="/v1", step=1, state="live"))
+    versions += [
+        Version(number=n, parent=n - 1, base="b", adapter=f"/v{n}", step=n, state="live") for n in range(8, 13)
+    ]
+    assert "/v1" in gone(versions)
+    assert "/v1" not in gone(versions, pinned={7})
 
 
 def test_a_candidate_that_nobody_has_decided_about_stays() -> None:
     versions = line(13)
-    versions[2] = Version(number=2, parent=1, base="b", adapter="v2", step=2, state="candidate")
-    assert "v2" not in gone(versions)
+    versions[2] = Version(number=2, parent=1, base="b", adapter="/v2", step=2, state="candidate")
+    assert "/v2" not in gone(versions)
 
 
 def test_a_version_that_was_live_a_moment_ago_stays_for_requests_in_flight() -> None:
     # at time 1000 with 993 seconds of grace: live at 7 or later were v7 (until 8) .. v13, and v6 until 7
-    assert gone(line(13), grace=993.0) == [f"v{n}" for n in range(1, 6)]
+    assert gone(line(13), grace=993.0) == [f"/v{n}" for n in range(1, 6)]
 
 
 # --- on disk

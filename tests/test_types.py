@@ -57,8 +57,12 @@ def test_a_version_without_a_parent_cannot_be_built_unless_it_is_the_base() -> N
         Version(number=3, parent=None, base="b")
     with pytest.raises(InvalidValue, match="parent: 3 is not below 3"):
         Version(number=3, parent=3, base="b")
+    with pytest.raises(
+        InvalidValue, match="adapter: .runs/1. is relative: from another directory it would lead elsewhere"
+    ):
+        Version(number=1, parent=0, base="b", adapter="runs/1")
     with pytest.raises(InvalidValue, match="base model"):
-        Version(number=0, parent=None, base="b", adapter="a")
+        Version(number=0, parent=None, base="b", adapter="/a")
 
 
 def test_a_hint_goes_to_the_end_of_the_last_user_message_and_nowhere_else() -> None:

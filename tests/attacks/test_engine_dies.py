@@ -139,7 +139,7 @@ async def reply(policy: LocalPolicy, text: str, version: int | None = None) -> C
 
 
 def version(number: int, parent: int = 0) -> Version:
-    return Version(number=number, parent=parent, base="toy", adapter=f"folder {number}")
+    return Version(number=number, parent=parent, base="toy", adapter=f"/folder {number}")
 
 
 async def test_one_that_kills_the_engine_is_told_after_its_second_death_and_costs_nobody_else(machine: Machine) -> None:

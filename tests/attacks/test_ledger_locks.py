@@ -80,7 +80,7 @@ def test_a_turn_that_is_answered_after_pause_is_found(tmp_path: Path, system: Sy
 
 def two_versions(train: TrainLedger) -> None:
     train.add_version(Version(number=0, parent=None, base="b", state="live"))
-    train.add_version(Version(number=1, parent=0, base="b", adapter="v1", state="live"))
+    train.add_version(Version(number=1, parent=0, base="b", adapter="/v1", state="live"))
 
 
 async def test_a_rollback_is_reported_done_though_a_newer_version_is_live_by_then(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_a_rollback_is_reported_done_though_a_newer_version_is_live_by_the
         while not (requests := train.new_requests(1)) and not asked.done():
             await asyncio.sleep(0)
         VersionManager(train).roll_back(0, "worse", request=requests[0].seq)
-        train.add_version(Version(number=3, parent=2, base="b", adapter="v3", state="live"))
+        train.add_version(Version(number=3, parent=2, base="b", adapter="/v3", state="live"))
         train.done_requests(requests[0].seq)
         done = await asked
     assert (done.number, done.note) == (2, "rollback from 1 to 0: worse")

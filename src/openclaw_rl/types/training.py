@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 from openclaw_rl.types.messages import Prompt
@@ -117,7 +118,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
-    """A policy by number. 0 is the base model; every other has a parent. An adapter is never changed in place.
+    """A policy by number. 0 is the base model; every other has a parent.
+
+    An adapter is never changed in place; it is an absolute path, or an address.
 
     ``origin`` says how it came to be: of a step of this run (or the base model), by a rollback (``request`` is the
     number of a person's request for it, if it was one), or as a copy of another run's checkpoint (``source``).
@@ -139,6 +142,11 @@ class Version:
         need(self.number >= 0, "number", f"{self.number!r} is below 0")
         need_one_of(self.state, VersionState, "state")
         need_one_of(self.origin, VersionOrigin, "origin")
+        need(
+            self.adapter is None or Path(self.adapter).is_absolute() or "://" in self.adapter,
+            "adapter",
+            f"{self.adapter!r} is relative: from another directory it would lead elsewhere",
+        )
         if self.number == 0:
             need(self.parent is None and self.adapter is None, "parent", "version 0 is the base model")
         else:
