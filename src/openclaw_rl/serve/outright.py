@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from openclaw_rl.errors import LedgerError
 from openclaw_rl.ports import ConversationReader
@@ -29,6 +30,7 @@ _COMMAND = re.compile(r"/(good|bad)[.!]*", re.IGNORECASE)
 _FIX = re.compile(r"/fix(?:[:\s]\s*(.*))?", re.IGNORECASE | re.DOTALL)
 _TONE = re.compile(r"[\s\ufe0f\U0001f3fb-\U0001f3ff]+")
 _MOST_THUMBS = 5
+_LONGEST = 65_536  # characters of a message, envelopes included, that may be a remark
 _IN_SESSION, _OF_USER = 32, 64  # turns looked through for the one before
 _NOTHING_READ: Tokens = (0,)
 
@@ -84,10 +86,16 @@ def without_remarks(messages: Sequence[Message], reader: ConversationReader, *, 
     return [message for at, message in enumerate(messages) if at not in dropped]
 
 
+def _may_be(message: Message) -> bool:
+    """Whether a message is worth a closer look: most are not, and some are long."""
+    if message.role != "user" or message.images or len(message.content) > _LONGEST:
+        return False
+    folded = message.content.lower()
+    return any(mark in folded for mark in _MARKS)
+
+
 def _remark_of(message: Message, reader: ConversationReader) -> Remark | None:
-    if message.role != "user" or message.images or not any(mark in message.content.lower() for mark in _MARKS):
-        return None
-    return read_remark(reader.words(message.content))
+    return read_remark(reader.words(message.content)) if _may_be(message) else None
 
 
 def _speaks(message: Message, reader: ConversationReader) -> bool:
@@ -139,7 +147,10 @@ class OutrightFeedback:
             return None
         if request.prompt.tool_choice not in ("auto", "none"):
             return None
-        last = next((m for m in reversed(request.prompt.messages) if _speaks(m, self._rules.reader)), None)
+        ending = list(takewhile(lambda message: message.role == "user", reversed(request.prompt.messages)))
+        if not any(map(_may_be, ending)):
+            return None
+        last = next((message for message in ending if _speaks(message, self._rules.reader)), None)
         return None if last is None else _remark_of(last, self._rules.reader)
 
     def _as_turn(self, request: GenerationRequest, caller: Caller) -> Turn:
