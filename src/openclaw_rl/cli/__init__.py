@@ -11,7 +11,19 @@ import sys
 
 import click
 
-from openclaw_rl.cli import chat, connect, control, experiments, inspect, judging, run, settings, transcripts, versions
+from openclaw_rl.cli import (
+    chat,
+    connect,
+    control,
+    experiments,
+    inspect,
+    judging,
+    new,
+    run,
+    settings,
+    transcripts,
+    versions,
+)
 from openclaw_rl.errors import ConfigError, LedgerHeld, NotInLedger, OpenClawError, PluginError
 
 EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
@@ -71,7 +83,7 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Measure it": (versions.evaluate, experiments.bench),
     "Move conversations": (transcripts.import_, transcripts.export),
     "Run one loop alone": (run.serve, run.collect, run.judge, run.train),
-    "Set it up": (settings.init, settings.config, settings.list_plugins, inspect.doctor),
+    "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }
 run.judge.add_command(judging.evaluate)
 for group in GROUPS.values():
