@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
 
 from openclaw_rl.cli import cli
@@ -55,6 +57,24 @@ def _anchors(text: str) -> set[str]:
 def test_every_command_that_a_page_shows_is_one(file: Path) -> None:
     shown = re.findall(r"(?:^ {4,}|`)openclaw-rl ([a-z][a-z-]*)", file.read_text(), flags=re.MULTILINE)
     assert set(shown) <= set(cli.commands)
+
+
+COMMANDS = [
+    (page(file), line.strip())
+    for file in (ROOT / "SKILL.md", ROOT / "README.md", ROOT / "README.zh.md")
+    for line in file.read_text().splitlines()
+    if re.match(r" {4}openclaw-rl ", line)
+]
+
+
+@pytest.mark.parametrize(("file", "line"), COMMANDS, ids=[f"{file}:{line[:40]}" for file, line in COMMANDS])
+def test_every_command_line_has_flags_and_arguments_that_its_command_takes(file: str, line: str) -> None:
+    _, name, *words = shlex.split(line, comments=True)
+    words = [{"VERSION": "3"}.get(word, word) for word in words]
+    command: click.Command = cli.commands[name]
+    while isinstance(command, click.Group) and words and words[0] in command.commands:
+        command = command.commands[words.pop(0)]
+    command.make_context(name, words).close()
 
 
 def test_the_page_on_training_explains_every_setting_of_training() -> None:
