@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats": GROUND,
     "tasks": GROUND,
     # the loops are handed ports: they see neither each other, nor backends, nor environments
-    "serve": GROUND | {"formats"},
+    "serve": GROUND | {"formats", "notes"},
     "collect": GROUND,
     "judge": GROUND,
     "train": GROUND | {"versions", "notes"},

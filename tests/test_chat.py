@@ -23,7 +23,7 @@ from openclaw_rl.testing import ScriptedPolicy, serving
 from openclaw_rl.types import Version
 
 WISH = "Please keep it under 30 words."
-UNSEEN = ("gate.mode=off", "monitor.mode=off")
+UNSEEN = ("gate.mode=off", "monitor.mode=off", "notes.enabled=false")
 
 
 class Screen:
@@ -85,6 +85,26 @@ async def test_words_alone_are_a_correction_of_the_reply_before(tmp_path: Path) 
 
 
 @pytest.mark.anyio
+async def test_a_person_is_told_of_a_note_and_sees_and_changes_it(tmp_path: Path) -> None:
+    async with up(tmp_path, "train.batch_size=1000") as run, ApiClient(f"{run.client.base_url}/v1") as api:
+        screen = Screen(api)
+        await screen.talk.greet()
+        assert await screen.types("/notes") == "no notes yet: tell me how you would like replies, and I keep to it\n"
+        await screen.types("Tell me about tea", WISH)
+        await until(lambda: bool(run.ledger.notes()))
+        assert await screen.types("And rain?") == f"You said: {WISH}\n\nAnd rain?\n"
+        assert screen.noted in ([f"noted: {WISH}"], [])  # it may have been told of with the reply before
+        assert await screen.types("/notes") == f"   1  in force   {WISH}\n"
+        assert await screen.types("/notes off 1") == f"   1  off        {WISH}\n"
+        assert await screen.types("And snow?") == "You said: And snow?\n"
+        assert await screen.types("/notes of 1") == ""
+        assert screen.noted == ["say /notes, or /notes off NUMBER, on NUMBER, rm NUMBER"]
+        assert (
+            await screen.types("/notes rm 1") == "no notes yet: tell me how you would like replies, and I keep to it\n"
+        )
+
+
+@pytest.mark.anyio
 async def test_a_new_conversation_ends_the_old_one_and_forgets_it() -> None:
     with serving(ScriptedPolicy("Yes.")) as server:
         async with ApiClient(f"{server.url}/v1") as api:
@@ -111,7 +131,7 @@ async def test_thumbs_go_to_the_last_reply_and_need_one() -> None:
             await screen.types("/good", "/fix ", "/frown")
             assert screen.noted[0] == "there is no reply yet in this conversation"
             assert screen.noted[1].startswith("say what would have made it better")
-            assert screen.noted[2].startswith("there is no /frown; known: /good, /bad, /fix, /why")
+            assert screen.noted[2].startswith("there is no /frown; known: /good, /bad, /fix, /notes, /why")
             await screen.types("one", "/good", "two", "/bad")
             given = [(said.turn, said.score) for said in server.ledger.feedback]
             assert given == list(zip(server.ledger.turns, (1.0, -1.0), strict=True))

@@ -16,7 +16,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
@@ -39,13 +39,24 @@ from openclaw_rl.app.factories import (
 )
 from openclaw_rl.app.judge_settings import judge_loop_settings
 from openclaw_rl.app.judges import build_judge, judges_itself, running
+from openclaw_rl.app.notes import note_taker, standing_notes
 from openclaw_rl.app.runner import LoopRunner, drain
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.judge.parts import at_work
+from openclaw_rl.notes import NotesBook
 from openclaw_rl.ports import Gate, Generate, Judge, LiveMonitor, Loop, Policy, ReportsOutage, Stream
 from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
-from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, LedgerWriter, ServeLedger, TrainLedger, Writer
+from openclaw_rl.store import (
+    CollectLedger,
+    JudgeLedger,
+    LedgerReader,
+    LedgerWriter,
+    NotesLedger,
+    ServeLedger,
+    TrainLedger,
+    Writer,
+)
 from openclaw_rl.train.records import Recorder
 from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 from openclaw_rl.versions import LiveVersions, RetentionPolicy, save_dir
@@ -146,7 +157,14 @@ class App:
 
         ledger = self._opened(JudgeLedger(ledger_path(self.config)))
         self.judge = build_judge(self.config, self.policy)
-        return JudgeLoop(ledger, self.judge, judge_loop_settings(self.config))
+        take = note_taker(self.config, self._book()) if self.config.notes.enabled else None
+        return JudgeLoop(ledger, self.judge, judge_loop_settings(self.config), take_notes=take)
+
+    def _book(self) -> NotesBook:
+        """The notes of this run, through a connection of their own: any loop may change them."""
+        if "notes" not in self._ledgers:
+            self._ledgers["notes"] = NotesLedger(ledger_path(self.config))
+        return NotesBook(cast(NotesLedger, self._ledgers["notes"]))
 
     def _train_loop(self) -> Loop:
         from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
@@ -236,6 +254,7 @@ class App:
             generation=build_generation(self.config, self.policy, when_ready(self.ready, self._generate())),
             recording=build_recording(self.config),
             outright=build_outright(self.config),
+            notes=standing_notes(self.config, self._book(), self.policy),
             health=self._health,
         )
 

@@ -19,6 +19,7 @@ from openclaw_rl.cli import (
     inspect,
     judging,
     new,
+    notes,
     run,
     settings,
     transcripts,
@@ -77,7 +78,7 @@ def cli() -> None:
 
 
 GROUPS: dict[str, tuple[click.Command, ...]] = {
-    "Use it": (run.up, chat.chat, connect.connect, experiments.demo),
+    "Use it": (run.up, chat.chat, notes.notes, connect.connect, experiments.demo),
     "See what it does": (inspect.status, inspect.show, versions.versions, versions.why, versions.compare),
     "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
     "Measure it": (versions.evaluate, experiments.bench),

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from openclaw_rl.config import Config, Resolved
 
 
+_NOTICE = 0.8
+"""seconds after a reply in which a person is still told of a note that it led to; it takes 0.2 as a rule"""
+
+
 @click.command()
 @click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where the run listens].")
 @click.option("--key", metavar="KEY", help="The server's key [default: OPENCLAW_API_KEY, if it is set].")
@@ -40,7 +44,8 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
     client = ApiClient(
         url or find_url(resolved), key=key or given, key_remedy=remedy, model=model or "", timeout=PATIENCE
     )
-    talk = TerminalChat(client, say=_say, note=_note, look=_looker(config), asker=build_asker(config))
+    notice = _NOTICE if sys.stdin.isatty() else 0.0
+    talk = TerminalChat(client, say=_say, note=_note, look=_looker(config), asker=build_asker(config), notice=notice)
     with asyncio.Runner() as runner:  # one loop for all lines, not running while a person types
         try:
             runner.run(talk.greet())

@@ -17,6 +17,8 @@ def print_status(view: Mapping[str, Any]) -> None:
     click.echo(f"version   {live} live, {view['versions']} in all, {view['steps']} steps")
     flow = ("answered", "open", "settled", "judged", "trained")
     click.echo("turns     " + ", ".join(f"{turns[name]} {name}" for name in flow))
+    if view["notes"]:
+        click.echo("notes     " + ", ".join(f"{count} {state}" for state, count in view["notes"].items()))
     for reason, count in turns["dropped"].items():
         click.echo(f"dropped   {count:>6}  {reason}")
     for loop in view["loops"]:

@@ -75,6 +75,17 @@ class ServedModel:
     version: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedNote:
+    """A standing note of the caller's, as a server lists it."""
+
+    number: int
+    text: str
+    kind: str
+    state: str
+    replaced_by: int | None
+
+
 class ApiClient:
     """The server at ``url``, up to /v1.
 
@@ -139,12 +150,13 @@ class ApiClient:
         group: str | None = None,
         done: bool = False,
         train: bool = True,
+        notes: bool = True,
         options: Mapping[str, Json] | None = None,
     ) -> ApiReply:
         """One whole reply. A ``session`` makes it a main turn of that session, ``done`` its last; ``options`` are
-        further fields of the request."""
+        further fields of the request. ``notes`` False keeps standing notes out of its prompt."""
         began = time.monotonic()
-        headers = _headers(session=session, group=group, done=done, train=train)
+        headers = _headers(session=session, group=group, done=done, train=train, notes=notes)
         with _reaching(self.url):
             response = await self._client.post(
                 f"{self.url}/chat/completions", json=self._body(prompt, options), headers=headers
@@ -192,6 +204,18 @@ class ApiClient:
             "POST", "/feedback", {"turn": turn, **{name: value for name, value in fields.items() if value is not None}}
         )
 
+    async def notes(self) -> tuple[ServedNote, ...]:
+        """The caller's standing notes, oldest first."""
+        return tuple(_served_note(one) for one in (await self._call("GET", "/notes"))["data"])
+
+    async def switch_note(self, number: int, enabled: bool) -> ServedNote:
+        """Put a note into prompts or keep it out."""
+        return _served_note(await self._call("PATCH", f"/notes/{number}", {"enabled": enabled}))
+
+    async def remove_note(self, number: int) -> None:
+        """Take a note away for good."""
+        await self._call("DELETE", f"/notes/{number}")
+
     async def end(self, session: str) -> None:
         """Nothing more comes of a session, so that its last turn need not wait."""
         await self._call("POST", f"/sessions/{quote(session, safe='')}/end", {})
@@ -227,7 +251,12 @@ class ApiClient:
 
 
 def _headers(
-    *, session: str | None = None, group: str | None = None, done: bool = False, train: bool = True
+    *,
+    session: str | None = None,
+    group: str | None = None,
+    done: bool = False,
+    train: bool = True,
+    notes: bool = True,
 ) -> dict[str, str]:
     headers = {} if session is None else {"x-session-id": session, "x-turn-type": "main"}
     if done:
@@ -236,6 +265,8 @@ def _headers(
         headers["x-openclaw-rl-group"] = group
     if not train:
         headers["x-openclaw-rl-train"] = "off"
+    if not notes:
+        headers["x-openclaw-rl-notes"] = "off"
     return headers
 
 
@@ -253,6 +284,10 @@ def _reaching(url: str) -> Iterator[None]:
         raise BackendDown(
             f"the connection to {url} broke: {type(error).__name__}: {error}", remedy="send the request again"
         ) from error
+
+
+def _served_note(found: Mapping[str, Json]) -> ServedNote:
+    return ServedNote(**{name: found[name] for name in ("number", "text", "kind", "state", "replaced_by")})
 
 
 def _version(response: httpx2.Response) -> int | None:

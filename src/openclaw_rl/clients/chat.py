@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from openclaw_rl.clients.new_notes import NewNotes
 from openclaw_rl.types import Doubt, Message, Prompt, new_id
 
 if TYPE_CHECKING:
@@ -48,8 +49,19 @@ class TerminalChat:
     With an ``asker``, a message that may be a correction is asked about.
     """
 
-    def __init__(self, client: ApiClient, *, say: Write, note: Write, look: Look, asker: Asker | None = None) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        say: Write,
+        note: Write,
+        look: Look,
+        asker: Asker | None = None,
+        notice: float = 0.0,
+    ) -> None:
+        """``notice`` is how many seconds after a reply a new standing note is waited for, to tell of it at once."""
         self._client = client
+        self._notes = NewNotes(client, notice)
         self._say, self._note, self._look, self._asker = say, note, look, asker
         self._question: _Question | None = None
         self._messages: tuple[Message, ...] = ()
@@ -61,6 +73,7 @@ class TerminalChat:
             "/good": ("the last reply was good", lambda _: self._thumb("up")),
             "/bad": ("the last reply was bad", lambda _: self._thumb("down")),
             "/fix": ("TEXT: the last reply was bad, and what would have made it better", self._fix),
+            "/notes": ("what you asked for so far; /notes off, on or rm NUMBER changes one", self._list_notes),
             "/why": ("what became of the last correction", self._why),
             "/version": ("which version answers", self._which),
             "/new": ("begin a new conversation", lambda _: self.end()),
@@ -89,6 +102,7 @@ class TerminalChat:
         """Write which model answers; raises when none does."""
         model = (await self._client.models())[0]
         self._version = model.version
+        await self._notes.begin()
         self._note(f"{model.name} at {self._client.url}{_at(model.version)}; /help lists the commands")
 
     async def end(self) -> None:
@@ -117,6 +131,8 @@ class TerminalChat:
                 self._say("\n")
         self._turns.append(streamed.turn)
         self._messages = (*messages, Message(role="assistant", content=reply))
+        if len(self._turns) > 1:  # the message may have been a correction
+            await self._tell_notes()
         await self._ask_about(messages)
 
     async def _ask_about(self, messages: Sequence[Message]) -> None:
@@ -145,6 +161,22 @@ class TerminalChat:
         asker.keep(*asked.exchange, asked.doubt, meant=meant)
         self._question = None
         self._note("noted as a correction; /why says what becomes of it" if meant else "noted: it was no correction")
+        if meant and asked.doubt.hints:
+            await self._tell_notes()
+
+    async def _tell_notes(self) -> None:
+        for line in await self._notes.lines():
+            self._note(line)
+
+    async def _list_notes(self, rest: str) -> None:
+        word, _, number = rest.partition(" ")
+        if word in ("off", "on", "rm") and number.strip().isdecimal():
+            await self._notes.change(word, int(number))
+        elif rest:
+            self._note("say /notes, or /notes off NUMBER, on NUMBER, rm NUMBER")
+            return
+        for line in await self._notes.all():
+            self._say(f"{line}\n")
 
     def _compare_version(self, version: int | None) -> None:
         """Note when another version answers than before."""
@@ -168,6 +200,8 @@ class TerminalChat:
         await self._client.send_feedback(self._turns[-1], **fields)
         self._corrected = self._turns[-1]
         self._note(note)
+        if "comment" in fields:
+            await self._tell_notes()
 
     async def _why(self, _: str) -> None:
         """A correction is a command, or simply the message after a reply: then it is about the reply before."""

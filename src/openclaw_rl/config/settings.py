@@ -1,6 +1,6 @@
 """The settings as one typed tree. Each is declared once, with what it does, its range and its default.
 
-    Config = run + serve (limits) + policy (sampling) + store + collect + judge (llm, models, classifier)
+    Config = run + serve (limits) + policy (sampling) + store + collect + notes + judge (llm, models, classifier)
            + train (loss, optim, lora, local, alarms) + gate (limits) + monitor + eval + env + gpus + cloud
 
 `judge_settings` and `train_settings` hold the sections of those loops, this file all others and the tree.
@@ -146,6 +146,16 @@ class CollectSection(Section):
     starve_turns: int = Field(default=20, ge=1, le=100_000, description="alarm after so many turns with none trainable")
 
 
+class NotesSection(Section):
+    """Standing notes: what a user asked for, in that user's prompts until the weights do it."""
+
+    enabled: bool = Field(
+        default=True, description="make notes of what users ask for and put them into their next prompts"
+    )
+    max_tokens: int = Field(default=160, ge=1, le=4096, description="most tokens of notes in one prompt")
+    max_facts: int = Field(default=5, ge=0, le=100, description="most facts among them, the newest ones")
+
+
 class EvalSection(Section):
     """Evaluation of a version, a folder or an address."""
 
@@ -199,6 +209,7 @@ class Config(Section):
     store: StoreSection = Field(default_factory=StoreSection)
     collect: CollectSection = Field(default_factory=CollectSection)
     judge: JudgeSection = Field(default_factory=JudgeSection)
+    notes: NotesSection = Field(default_factory=NotesSection)
     train: TrainSection = Field(default_factory=TrainSection)
     gate: GateSection = Field(default_factory=GateSection)
     monitor: MonitorSection = Field(default_factory=MonitorSection)

@@ -108,7 +108,7 @@ async def _server(address: str, key: str | None) -> AsyncIterator[Model]:
 
         async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
             options = {"max_tokens": sampling.max_tokens, "temperature": sampling.temperature, "seed": sampling.seed}
-            reply = await client.complete(prompt, train=False, options={"model": name, **options})
+            reply = await client.complete(prompt, train=False, notes=False, options={"model": name, **options})
             return ModelReply(text=reply.text, calls=reply.message.tool_calls)
 
         yield model

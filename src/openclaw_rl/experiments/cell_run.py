@@ -222,6 +222,7 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
         "run": {"dir": folder.absolute(), "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
         "train": {**method, "save_dir": None, "share": "all"},
+        "notes": {"enabled": False},  # these arms are about what the weights learn, or about a client's own memory
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
     return full_batches_only(config.model_copy(update=changed))

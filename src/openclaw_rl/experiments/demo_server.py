@@ -75,7 +75,8 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
     from openclaw_rl.clients.api import ApiClient
 
     shared = config.train.model_copy(update={"share": "all"})  # its users are simulated and have one preference
-    app, stop = App(full_batches_only(config.model_copy(update={"train": shared}))), asyncio.Event()
+    silent = config.notes.model_copy(update={"enabled": False})  # what is shown is what the weights learn
+    app, stop = App(full_batches_only(config.model_copy(update={"train": shared, "notes": silent}))), asyncio.Event()
     assert app.policy is not None, "an app with all loops answers"
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))

@@ -160,9 +160,13 @@ async def sample_replies(
     concurrency: int = 8,
     seed: int = 0,
     model: str | None = None,
+    notes: bool = False,
     on_reply: Callable[[int, ApiReply], None] = lambda _number, _reply: None,
 ) -> list[ApiReply]:
-    """One reply to each prompt, ``concurrency`` at once, none of them learned from; in the order of the prompts."""
+    """One reply to each prompt, ``concurrency`` at once, none of them learned from; in the order of the prompts.
+
+    ``notes`` lets the user's standing notes into the prompts; what is measured otherwise is the policy alone.
+    """
     room = asyncio.Semaphore(concurrency)
     named = {} if model is None else {"model": model}
 
@@ -171,6 +175,7 @@ async def sample_replies(
             reply = await client.complete(
                 Prompt(messages=(Message(role="user", content=prompt),)),
                 train=False,
+                notes=notes,
                 options={"max_tokens": max_tokens, "seed": _seed(prompt, seed), **(sampling or {}), **named},
             )
         on_reply(number, reply)

@@ -150,10 +150,11 @@ class Examiner:
     async def _logprobs(self, version: Version, turn: Turn) -> Logprobs:
         at = (_weights(version), turn.id)
         if at not in self._read:
-            done = turn.completion
-            if done.version == version.number and done.sampling.temperature in (0.0, 1.0):
+            done, plain = turn.completion, turn.noted is None  # a version is examined without notes
+            if plain and done.version == version.number and done.sampling.temperature in (0.0, 1.0):
                 return done.logprobs[:READ]  # the reply is its own
-            scores = await self._policy.score(done.prompt_tokens, done.reply_tokens[:READ], version=version.number)
+            prompt = done.prompt_tokens if plain else await self._policy.encode(turn.prompt)
+            scores = await self._policy.score(prompt, done.reply_tokens[:READ], version=version.number)
             self._read[at] = scores.logprobs
         return self._read[at]
 

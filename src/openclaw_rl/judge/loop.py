@@ -86,7 +86,10 @@ class JudgeLoop:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+        take_notes: Callable[[], int] | None = None,
     ) -> None:
+        """``take_notes`` is called as soon as there are new verdicts, and on every tick for what is said outright."""
+        self._take_notes = take_notes
         self._ledger, self._judge, self._settings = ledger, judge, settings
         self._slots = anyio.Semaphore(settings.workers)
         self._batch = batch
@@ -104,6 +107,7 @@ class JudgeLoop:
     async def tick(self) -> int:
         """Settle up to a batch of cases; how many verdicts were written."""
         before = self._given_up
+        await self._note()
         read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
         cases = await self._read()
         found, rest = await self._by_evidence(cases, read_at)
@@ -286,8 +290,19 @@ class JudgeLoop:
 
     async def _write(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
         await anyio.to_thread.run_sync(self._ledger.add_verdicts, [_encodable(verdict) for verdict in verdicts], drops)
+        if any(verdict.hints for verdict in verdicts):
+            await self._note()
         for verdict in verdicts:
             log.info("judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
+
+    async def _note(self) -> None:
+        """Make notes of what was heard; a note that cannot be made holds up no verdict, and is made on a later tick."""
+        if self._take_notes is None:
+            return
+        try:
+            await anyio.to_thread.run_sync(self._take_notes)
+        except Exception:  # the ledger's trouble is told by whoever writes what cannot be had again
+            log.warning("judge.notes not made", exc_info=True)
 
     async def status(self) -> dict[str, Json]:
         """What `status` shows: how many wait and why, tokens of today, agreement with users, alarms."""

@@ -119,6 +119,8 @@ class NotesBook:
 
         ``read`` gives the hint that a text said outright is, None where it is none.
         """
+        if not (self._ledger.new_hints(1) or self._ledger.new_remarks(1)):
+            return []  # without a lock on the file: this is looked for several times a second
         return self._ledger.atomically(lambda: self._take(limit, read))
 
     def edit(self, number: int, text: str, *, reason: str = "edited") -> AddedNote:

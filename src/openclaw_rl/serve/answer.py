@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
-from openclaw_rl.errors import BackendDown, BackendError, BackendGone, OpenClawError
+from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ContextOverflow, OpenClawError
 from openclaw_rl.formats.parts import Part
 from openclaw_rl.formats.reply_parser import ReplyParser
 from openclaw_rl.ports import Delta, Piece, Policy, Stream, SupportsScopes
@@ -88,7 +88,7 @@ class Answerer:
     ) -> AsyncGenerator[Event, None]:
         """The events of one reply. Closed early, it stops the policy and keeps the turn as aborted."""
         started = time.perf_counter()
-        opened = await self.retry_while_down(lambda: self._open(_for_choice(request, choice), caller, version))
+        opened = await self._open_with_note(_for_choice(request, choice), caller, version)
         request, partial, item, stream = opened.request, opened.partial, opened.item, opened.stream
         try:
             async with aclosing(stream):
@@ -110,6 +110,16 @@ class Answerer:
             if partial.begun and not partial.whole:
                 await self._abort(request, caller, turn, partial)
             raise
+
+    async def _open_with_note(self, request: GenerationRequest, caller: Caller, version: int | None) -> _Opened:
+        """A prompt that only its note makes too long goes without it."""
+        try:
+            return await self.retry_while_down(lambda: self._open(request, caller, version))
+        except ContextOverflow:
+            if request.noted is None:
+                raise
+        plain = replace(request, noted=None)
+        return await self.retry_while_down(lambda: self._open(plain, caller, version))
 
     async def _open(self, request: GenerationRequest, caller: Caller, version: int | None) -> _Opened:
         """The first item of the policy's stream, and the stream that goes on from there.
@@ -155,7 +165,7 @@ class Answerer:
         if not request.count_prompt:
             return None
         try:
-            return len(await self.policy.encode(request.prompt))
+            return len(await self.policy.encode(request.sent))
         except OpenClawError:
             return None  # the end of the reply counts again, from the tokens themselves
 
@@ -166,8 +176,8 @@ class Answerer:
     def _stream(self, policy: Policy, request: GenerationRequest, version: int) -> Stream:
         generate = self.generation.generate
         if generate is not None:
-            return generate(policy, request.prompt, request.sampling, version=version)
-        return policy.generate(request.prompt, request.sampling, version=version)
+            return generate(policy, request.sent, request.sampling, version=version)
+        return policy.generate(request.sent, request.sampling, version=version)
 
     async def _end(
         self, request: GenerationRequest, caller: Caller, turn_id: str, partial: _PartialReply, completion: Completion
@@ -190,6 +200,7 @@ class Answerer:
             declared=caller.declared,
             done=caller.done,
             trainable=caller.trainable,
+            noted=request.noted,
             at=self.clock(),
         )
 
@@ -242,7 +253,7 @@ class Answerer:
     async def _abort(self, request: GenerationRequest, caller: Caller, turn_id: str, partial: _PartialReply) -> None:
         """Keeps what was sampled before the caller left or the backend failed."""
         try:
-            prompt_tokens = await self.policy.encode(request.prompt)
+            prompt_tokens = await self.policy.encode(request.sent)
         except BackendError:
             prompt_tokens = _UNKNOWN
         partial.parser.end(cut=True)

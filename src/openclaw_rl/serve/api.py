@@ -2,6 +2,7 @@
 
 POST /v1/chat/completions   /v1/responses   /v1/messages   /v1/messages/count_tokens
 POST /v1/feedback           /v1/sessions/{id}/end
+GET, POST, PATCH /v1/notes  GET, PATCH, DELETE /v1/notes/{number}
 GET  /v1/models   /healthz   /readyz   /metrics   /openapi.json
 """
 
@@ -28,8 +29,10 @@ from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
 from openclaw_rl.serve.feedback import FeedbackHandler, SessionEndHandler
+from openclaw_rl.serve.headers import NOTES_HEADER
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
+from openclaw_rl.serve.notes import StandingNotes, note_routes
 from openclaw_rl.serve.openapi import page_for
 from openclaw_rl.serve.outright import OutrightFeedback
 from openclaw_rl.serve.request import TurnLedger
@@ -42,7 +45,7 @@ from openclaw_rl.serve.wire.responses import ResponsesWire
 from openclaw_rl.types import Json
 
 Health = Callable[[], Mapping[str, Json]]
-EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", UNENFORCED, "x-request-id", "retry-after"]
+EXPOSED = ["x-openclaw-rl-version", "x-openclaw-rl-turn", NOTES_HEADER, UNENFORCED, "x-request-id", "retry-after"]
 
 
 def build_app(
@@ -54,6 +57,7 @@ def build_app(
     generation: GenerationRules,
     recording: RecordingRules,
     outright: OutrightRules,
+    notes: StandingNotes | None,
     health: Health,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
@@ -75,9 +79,9 @@ def build_app(
         ready=lambda: bool(health().get("ready", True)),
         isolate_users=len(set(access.keys.values())) > 1,
     )
-    server = ServerState(answerer, access)
+    server = ServerState(answerer, access, notes.prompter if notes else None)
     app = Starlette(
-        routes=_routes(server, OutrightFeedback(server, outright), health),
+        routes=[*_routes(server, OutrightFeedback(server, outright), health), *note_routes(server, notes)],
         middleware=_cors(access.cors_origins),
         exception_handlers={HTTPException: _not_found},
         lifespan=_lifespan(answerer, writer, server.parser),
@@ -106,7 +110,7 @@ def _cors(origins: Collection[str]) -> list[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=list(origins),
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["*"],
             expose_headers=EXPOSED,
         )

@@ -17,6 +17,7 @@ from openclaw_rl.errors import BackendDown, BackendGone, LedgerDown, RequestErro
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, api_error_of
 from openclaw_rl.serve.auth import Headers, headers_of
 from openclaw_rl.serve.body import parse_json
+from openclaw_rl.serve.headers import NOTES_HEADER
 from openclaw_rl.serve.request import (
     Caller,
     GenerationRequest,
@@ -174,7 +175,9 @@ class GenerateHandler:
         request = self._outright.without(await server.continue_from(request, admitted.user))
         if noted := await self._outright.note(request, caller):
             await self._send_note(exchange, request, noted)
-        elif request.stream:
+            return
+        request = await server.with_notes(request, caller)
+        if request.stream:
             await exchange.run_while_connected(self._stream(exchange, request, caller, route, place), keep_alive=True)
         else:
             answers = await exchange.run_while_connected(
@@ -246,6 +249,8 @@ def _turns(exchange: HttpExchange, request: GenerationRequest) -> list[str]:
     """A name for each reply; the head says the first."""
     turns = [new_id() for _ in range(request.n)]
     exchange.headers["x-openclaw-rl-turn"] = turns[0]
+    if request.noted is not None:
+        exchange.headers[NOTES_HEADER] = ",".join(map(str, request.noted.notes))
     return turns
 
 

@@ -17,6 +17,8 @@ _SESSION_HEADERS = (
     "thread-id",  # Codex: a thread within a session
     "session-id",  # Codex
 )
+NOTES_HEADER = "x-openclaw-rl-notes"
+"""off keeps standing notes out of a request's prompt; in a response, the numbers of those that were put in"""
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,256}")
 _CLAUDE_SESSION = re.compile(r"session_([0-9A-Za-z-]{8,64})")
 _LONGEST_CLIENT = 256
@@ -35,6 +37,7 @@ class TurnHeaders:
     done: bool
     train: bool
     train_session: bool
+    notes: bool
 
 
 def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
@@ -50,6 +53,7 @@ def read_headers(headers: Mapping[str, str]) -> TurnHeaders:
         done=_done(headers.get("x-session-done", "").strip().lower()),
         train=train == "on",
         train_session=train != "off-session",
+        notes=_switch(headers, NOTES_HEADER),
     )
 
 
@@ -80,6 +84,13 @@ def _declared(text: str) -> Kind | None:
     if text:
         raise _header("x-turn-type", "must be main or side")
     return None
+
+
+def _switch(headers: Mapping[str, str], name: str) -> bool:
+    text = headers.get(name, "on").strip().lower()
+    if text not in ("on", "off"):
+        raise _header(name, "must be on or off")
+    return text == "on"
 
 
 def _done(text: str) -> bool:

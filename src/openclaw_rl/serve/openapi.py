@@ -10,11 +10,12 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_jso
 from pydantic_core import core_schema
 
 from openclaw_rl.serve.feedback import FeedbackRequest
+from openclaw_rl.serve.notes import NoteChangeRequest, NoteRequest, NotesSwitchRequest
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.wire.chat_request import ChatRequest
 from openclaw_rl.serve.wire.messages_request import MessagesRequest
 from openclaw_rl.serve.wire.responses_request import ResponsesRequest
-from openclaw_rl.types import Json
+from openclaw_rl.types import Json, NoteKind, NoteState
 
 Schema = dict[str, Json]
 Count = Annotated[int, Field(ge=0)]
@@ -83,6 +84,24 @@ class SessionEnded(ResponseModel):
     session: str
 
 
+class NoteObject(ResponseModel):
+    object: Literal["note"]
+    number: Count
+    user: str
+    kind: NoteKind
+    text: str
+    state: NoteState
+    replaced_by: Count | None = None
+    turn: str | None = None
+    at: float
+
+
+class NoteList(ResponseModel):
+    object: Literal["list"]
+    enabled: bool
+    data: list[NoteObject]
+
+
 class ModelEntry(ResponseModel):
     id: str
     object: Literal["model"]
@@ -122,6 +141,7 @@ class MessagesError(ResponseModel):
 
 MODELS: tuple[type[BaseModel], ...] = (
     *(ChatRequest, ResponsesRequest, MessagesRequest, FeedbackRequest),
+    *(NoteRequest, NoteChangeRequest, NotesSwitchRequest, NoteObject, NoteList),
     *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionEnded),
     *(ModelList, ModelEntry, HealthReport, ErrorAnswer, MessagesError),
 )
@@ -134,6 +154,8 @@ PUBLISHED = {
     "ModelEntry": "Model",
     "HealthReport": "Health",
     "ErrorAnswer": "Error",
+    "NoteObject": "Note",
+    "NoteList": "Notes",
 }
 """the name in the description, where a class of that name means something else in this package"""
 
@@ -206,6 +228,7 @@ _HEADERS = (
         {"enum": ["on", "off", "off-session"]},
     ),
     ("x-openclaw-rl-group", "joins the rollouts of one task", TEXT),
+    ("x-openclaw-rl-notes", "off: no standing note is put into this prompt", {"enum": ["on", "off"]}),
 )
 
 
@@ -242,6 +265,16 @@ def _get(summary: str, gives: str, *, path: str | None = None) -> Schema:
     return {"get": {**operation, "parameters": [_in_path(path)]} if path else operation}
 
 
+def _change(summary: str, takes: str, gives: str) -> Schema:
+    body = {"required": True, "content": _content(takes)}
+    return {"summary": summary, "requestBody": body, "responses": _answers(gives, "Error")}
+
+
+def _with_number(operation: Schema) -> Schema:
+    number: Schema = {"name": "number", "in": "path", "required": True, "schema": {"type": "integer", "minimum": 0}}
+    return {**operation, "parameters": [number]}
+
+
 def _in_path(name: str) -> Schema:
     return {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 
@@ -263,6 +296,16 @@ def _paths() -> Schema:
         "/v1/messages/count_tokens": _post("Token count", "MessagesRequest", "TokenCount", error="MessagesError"),
         "/v1/feedback": _post("Say what a reply was worth", "FeedbackRequest", "FeedbackTaken"),
         "/v1/sessions/{id}/end": {"post": ended},
+        "/v1/notes": {
+            **_get("The caller's standing notes; all where there are no keys", "Notes"),
+            **_post("Make a note", "NoteRequest", "Note"),
+            "patch": _change("Put the caller's notes into prompts or not", "NotesSwitchRequest", "Notes"),
+        },
+        "/v1/notes/{number}": {
+            "get": _with_number({"summary": "One note and its history", "responses": _answers("Note", "Error")}),
+            "patch": _with_number(_change("Edit a note, or switch it", "NoteChangeRequest", "Note")),
+            "delete": _with_number({"summary": "Remove a note", "responses": _answers("Note", "Error")}),
+        },
         "/v1/models": _get("Known models", "Models"),
         "/v1/models/{id}": _get("One model", "Model", path="id"),
         "/healthz": _get("Alive", "Health"),

@@ -31,11 +31,12 @@ def redact_turn(turn: Turn, redact: Redact) -> Turn:
     done = turn.completion
     prompt, reply = _prompt(turn.prompt, redact), _message(done.reply, redact)
     sampling = _sampling(done.sampling, redact)
+    noted = None if turn.noted is None else replace(turn.noted, text=redact(turn.noted.text))
     turn = _renamed(turn, redact)
-    if (prompt, reply, sampling) == (turn.prompt, done.reply, done.sampling):
+    if (prompt, reply, sampling, noted) == (turn.prompt, done.reply, done.sampling, turn.noted):
         return turn
     hidden = _hidden(replace(done, sampling=sampling), reply)
-    return replace(turn, prompt=prompt, completion=hidden, trainable=False)
+    return replace(turn, prompt=prompt, noted=noted, completion=hidden, trainable=False)
 
 
 def _renamed(turn: Turn, redact: Redact) -> Turn:

@@ -10,7 +10,7 @@ from openclaw_rl.formats.parts import Part, Text
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.api_errors import ApiError
 from openclaw_rl.serve.limits import RequestLimits
-from openclaw_rl.types import Feedback, Json, Kind, Prompt, Sampling, Turn
+from openclaw_rl.types import Feedback, Json, Kind, Prompt, PromptNote, Sampling, Turn
 
 
 class TurnLedger(Protocol):
@@ -37,7 +37,8 @@ class TurnLedger(Protocol):
 class GenerationRequest:
     """One request, whatever its format. ``echo`` is what the format repeats in its response.
 
-    ``schema_at`` is where it asks for a JSON schema; ``strict`` says that the reply must follow it.
+    ``schema_at`` is where it asks for a JSON schema; ``strict`` says that the reply must follow it. ``noted`` is what
+    is put into its prompt on the way to the model.
     """
 
     prompt: Prompt
@@ -53,7 +54,13 @@ class GenerationRequest:
     after: str | None = None
     schema_at: str | None = None
     strict: bool = False
+    noted: PromptNote | None = None
     echo: Mapping[str, Json] = field(default_factory=dict)
+
+    @property
+    def sent(self) -> Prompt:
+        """The prompt as it goes to the model."""
+        return self.prompt if self.noted is None else self.prompt.noted(self.noted.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +75,7 @@ class Caller:
     done: bool = False
     trainable: bool = True
     stored: bool = True
+    notes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,12 @@ def reply_events(finished: ReplyFinished) -> Iterator[Event]:
     yield ReplyStarted(finished.turn.id, completion.version, len(completion.prompt_tokens))
     yield ReplyDelta((Text(completion.reply.content),))
     yield finished
+
+
+class PutsNotes(Protocol):
+    """Knows what is to be put into a user's prompts."""
+
+    async def note_for(self, user: str, prompt: Prompt) -> PromptNote | None: ...
 
 
 class Renderer(Protocol):

@@ -20,7 +20,7 @@ from openclaw_rl.serve.headers import read_headers
 from openclaw_rl.serve.limits import RequestLimits, UserQueue
 from openclaw_rl.serve.metrics import Metrics
 from openclaw_rl.serve.redact import REDACTED, redact_session
-from openclaw_rl.serve.request import Caller, Event, GenerationRequest
+from openclaw_rl.serve.request import Caller, Event, GenerationRequest, PutsNotes
 from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.serve.wire.responses import NO_TURN, continued_prompt, turn_of
 from openclaw_rl.types import Turn
@@ -61,8 +61,9 @@ class SessionCache:
 class ServerState:
     """The state of one server: small, bounded, and rebuilt by starting again."""
 
-    def __init__(self, answerer: Answerer, access: AccessRules) -> None:
+    def __init__(self, answerer: Answerer, access: AccessRules, notes: PutsNotes | None = None) -> None:
         self.answerer = answerer
+        self._notes = notes
         self.keys = ApiKeys(access.keys, access.own_keys)
         self.model_name = answerer.generation.model_name
         self._cors_origins = frozenset(access.cors_origins)
@@ -128,6 +129,7 @@ class ServerState:
             done=turn_headers.done,
             trainable=trainable,
             stored=trainable or self.answerer.recording.store_optouts,
+            notes=turn_headers.notes and route.version is None,
         )
 
     async def _opt_out(self, session: str, user: str) -> None:
@@ -184,6 +186,16 @@ class ServerState:
             what = "this response was redacted when it was kept, so it cannot be gone on from"
             raise RequestError(what, field="previous_response_id", remedy="send the whole conversation as input")
         return replace(request, prompt=continued_prompt(request.prompt, turn.prompt, turn.completion.reply))
+
+    async def with_notes(self, request: GenerationRequest, caller: Caller) -> GenerationRequest:
+        """The request with the user's standing notes; without them where it says so, and where a form is prescribed.
+
+        A request for one version by its number is about that version, and a side call is not the user's.
+        """
+        free = request.sampling.json_schema is None and request.prompt.tool_choice in ("auto", "none")
+        if self._notes is None or not (caller.notes and free) or caller.declared == "side":
+            return request
+        return replace(request, noted=await self._notes.note_for(caller.user, request.prompt))
 
     async def events(
         self, request: GenerationRequest, caller: Caller, turns: Sequence[str], version: int | None

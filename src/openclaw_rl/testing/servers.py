@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from openclaw_rl.app.factories import build_generation, build_limits, build_outright, build_recording
 from openclaw_rl.config import Config
 from openclaw_rl.serve import RequestLimits, build_app
+from openclaw_rl.serve.notes import StandingNotes
 from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.testing.ledgers import MemoryLedger
 from openclaw_rl.testing.policies import ScriptedPolicy
@@ -75,6 +76,7 @@ def fake_api(
     ledger: Any,
     *,
     limits: RequestLimits | None = None,
+    notes: StandingNotes | None = None,
     health: Callable[[], Mapping[str, Any]] = dict,
     **options: Any,
 ) -> Starlette:
@@ -99,6 +101,7 @@ def fake_api(
         generation=generation,
         recording=recording,
         outright=outright,
+        notes=notes,
         health=health,
     )
 

@@ -72,6 +72,15 @@ class Prompt:
     def __post_init__(self) -> None:
         need(len(self.messages) > 0, "messages", "a prompt needs at least one message")
 
+    def noted(self, note: str) -> Prompt:
+        """The same prompt with a standing note before its last user message; unchanged where there is none."""
+        messages = list(self.messages)
+        for at in range(len(messages) - 1, -1, -1):
+            if messages[at].role == "user":
+                messages[at] = replace(messages[at], content=f"{note}\n\n{messages[at].content}")
+                break
+        return replace(self, messages=tuple(messages))
+
     def hinted(self, hint: str) -> Prompt:
         """The teacher's view: the same prompt with ``hint`` appended to its last user message.
 

@@ -75,6 +75,11 @@ class Turn:
     noted: PromptNote | None = None
     at: float = field(default_factory=time.time)
 
+    @property
+    def sent(self) -> Prompt:
+        """The prompt as it went to the model."""
+        return self.prompt if self.noted is None else self.prompt.noted(self.noted.text)
+
     def __post_init__(self) -> None:
         need(bool(self.id), "id", "a turn needs an id")
         if self.declared is not None:

@@ -15,7 +15,7 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import BadRate
-from openclaw_rl.types import Step, Turn, Version, texts
+from openclaw_rl.types import Note, Step, Turn, Version, texts
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views.aliases import with_aliases
 
@@ -120,8 +120,14 @@ def _cause(ledger: LedgerReader, name: str, step: Step | None) -> View:
         "source": verdict.source if verdict else None,
         "note": verdict.note if verdict else None,
         "hints": [asdict(hint) for hint in verdict.hints] if verdict else [],
+        "noted": found.noted.text if found.noted else None,
+        "notes": [_made_note(ledger, note) for note in ledger.notes_of_turn(name)],
         "recalled": {"turn": earlier.turn, "rules": [*earlier.rules]} if earlier else None,
     }
+
+
+def _made_note(ledger: LedgerReader, note: Note) -> View:
+    return {**asdict(note), "history": [asdict(change) for change in ledger.note_changes(note.number)]}
 
 
 def turn(ledger: LedgerReader, name: str) -> View:
@@ -262,6 +268,8 @@ def turn_lines(view: View) -> Iterator[str]:
 
 def _cause_lines(cause: View, *, indent: str) -> Iterator[str]:
     yield f"{indent}turn {cause['turn']} of {cause['user']}: {_short(cause['question'])}"
+    if cause["noted"]:
+        yield f"{indent}  with the note  {_short(cause['noted'])}"
     yield f"{indent}  version {cause['version']} replied  {_short(cause['reply'])}"
     if cause["next_message"]:
         yield f"{indent}  the user wrote  {_short(cause['next_message'])}"
@@ -269,6 +277,9 @@ def _cause_lines(cause: View, *, indent: str) -> Iterator[str]:
     yield f"{indent}  verdict  {score} ({cause['source']}: {cause['note']})"
     for hint in cause["hints"]:
         yield f"{indent}  {hint['kind']}  {_short(hint['text'])}"
+    for note in cause["notes"]:
+        last = note["history"][-1]
+        yield f"{indent}  note {note['number']}  {note['state']} since {_clock(last['at'])}: {last['reason']}"
     if cause["recalled"]:
         for rule in cause["recalled"]["rules"]:
             yield f"{indent}  recalled from turn {cause['recalled']['turn']}  {_short(rule)}"

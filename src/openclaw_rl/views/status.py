@@ -13,6 +13,7 @@ from openclaw_rl.store import LedgerReader, codec
 from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.types import DropReason, Turn, Verdict
 from openclaw_rl.versions import LiveVersions
+from openclaw_rl.views import notes
 from openclaw_rl.views.alarms import nothing_trainable
 from openclaw_rl.views.aliases import with_aliases
 
@@ -48,6 +49,7 @@ def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None)
             "dropped": ledger.drop_counts(),
         },
         "feedback": counts["feedback"],
+        "notes": notes.by_state(ledger),
         "steps": counts["steps"],
         "last_step": step(ledger, last.number) if last else None,
         "versions": counts["versions"],
@@ -109,6 +111,7 @@ def turn(ledger: LedgerReader, name: str) -> View:
         "index": outcome.index if outcome else None,
         "parent": outcome.parent if outcome else None,
         "prompt": codec.plain(found.prompt),
+        "noted": notes.put_in(found),
         "reply": codec.plain(done.reply),
         "finish": done.finish,
         "flaws": list(done.flaws),

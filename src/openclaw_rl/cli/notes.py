@@ -1,0 +1,173 @@
+"""The command for standing notes: see them, make them, change them; with the server running or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from openclaw_rl.cli.options import as_json, print_json, reader, sources
+from openclaw_rl.errors import ConfigError, NotInLedger
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+    from openclaw_rl.notes import AddedNote, NotesBook
+
+_user = click.option("--user", help="Whose notes; needed where several people have a key.")
+_number = click.argument("number", type=click.IntRange(min=1), metavar="NUMBER")
+
+
+class _Listing(click.Group):
+    """A group that lists where no subcommand is given, with the options of ``list``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = not args or (args[0].startswith("-") and args[0] not in ("-h", "--help"))
+        return super().parse_args(ctx, ["list", *args] if own else args)
+
+
+@click.group(cls=_Listing)
+def notes() -> None:
+    """Show and change standing notes: what users asked for.
+
+    A note is in its user's prompts until the weights do by themselves what it asks for. Without a
+    subcommand: 'list'.
+    """
+
+
+@notes.command(name="list")
+@_user
+@click.option("--all", "every", is_flag=True, help="Also those that were replaced or removed.")
+@as_json
+@sources
+def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> None:
+    """List notes with their states."""
+    from openclaw_rl.views import notes as views
+
+    with reader(resolved) as ledger:
+        found = [note for note in ledger.notes(user) if every or note.state not in ("replaced", "removed")]
+        silent = sorted({note.user for note in found if not ledger.notes_enabled(note.user)})
+    if json_out:
+        print_json([views.shown(note) for note in found])
+        return
+    for line in views.lines(found):
+        click.echo(line)
+    for name in silent:
+        click.echo(f"notes of {name} are switched off: 'openclaw-rl notes on --all --user {name}'")
+    if not resolved.config.notes.enabled:
+        click.echo("notes are switched off for this run (notes.enabled)")
+
+
+@notes.command()
+@_number
+@as_json
+@sources
+def show(resolved: Resolved, number: int, json_out: bool) -> None:
+    """One note: where it comes from, each change and why."""
+    from openclaw_rl.views import notes as views
+
+    with reader(resolved) as ledger:
+        view = views.one(ledger, number)
+    if json_out:
+        print_json(view)
+        return
+    for line in views.one_lines(view):
+        click.echo(line)
+
+
+@notes.command()
+@click.argument("text")
+@click.option("--fact", is_flag=True, help="A fact about the user or the task, which is never trained.")
+@_user
+@sources
+def add(resolved: Resolved, text: str, fact: bool, user: str | None) -> None:
+    """Make a note; it is in the next prompt."""
+    from openclaw_rl.notes import NewNote
+
+    given = NewNote(
+        user=user or _only_user(resolved),
+        text=text,
+        kind="fact" if fact else "rule",
+        by="user",
+        reason="added by hand",
+    )
+    with _book(resolved) as book:
+        _tell(book.add(given))
+
+
+@notes.command()
+@_number
+@click.argument("text")
+@sources
+def edit(resolved: Resolved, number: int, text: str) -> None:
+    """Say a note in other words: a new one replaces it."""
+    with _book(resolved) as book:
+        _tell(book.edit(number, text))
+
+
+def _switch(name: str, on: bool, help_text: str) -> None:
+    @notes.command(name=name, help=help_text)
+    @click.argument("number", type=click.IntRange(min=1), required=False, metavar="[NUMBER]")
+    @click.option("--all", "every", is_flag=True, help="All notes of the user, those to come too.")
+    @_user
+    @sources
+    def command(resolved: Resolved, number: int | None, every: bool, user: str | None) -> None:
+        if (number is None) == (not every):
+            raise click.UsageError(f"give the NUMBER of a note, or --all: openclaw-rl notes {name} 3")
+        with _book(resolved) as book:
+            if number is not None:
+                note = book.switch(number, on, reason=f"switched {name} by hand")
+                click.echo(f"note {note.number} is {note.state}: {note.text}")
+                return
+            whose = user or _only_user(resolved)
+            book.enable(whose, on, reason=f"switched {name} by hand")
+            click.echo(f"notes of {whose} are switched {name}")
+
+
+_switch("off", False, "Keep a note out of prompts, or all notes of a user.")
+_switch("on", True, "Put a note into prompts again, or all notes of a user.")
+
+
+@notes.command()
+@_number
+@sources
+def rm(resolved: Resolved, number: int) -> None:
+    """Remove a note for good."""
+    with _book(resolved) as book:
+        note = book.remove(number, reason="removed by hand")
+    click.echo(f"note {note.number} is removed: {note.text}")
+
+
+def _tell(added: AddedNote) -> None:
+    note = added.note
+    if not added.new:
+        click.echo(f"note {note.number} says so already ({note.state}): {note.text}")
+        return
+    click.echo(f"noted for {note.user}: {note.text}   (note {note.number})")
+    for old in added.replaced:
+        click.echo(f"  it replaces note {old.number}: {old.text}")
+
+
+@contextmanager
+def _book(resolved: Resolved) -> Iterator[NotesBook]:
+    """The notes of a run that exists."""
+    from openclaw_rl.app.application import ledger_path
+    from openclaw_rl.notes import NotesBook
+    from openclaw_rl.store import NotesLedger
+
+    path = ledger_path(resolved.config)
+    if not path.exists():
+        raise NotInLedger(f"there is no ledger at {path}", remedy="start 'openclaw-rl up' first, or set --run-dir")
+    with NotesLedger(path) as ledger:
+        yield NotesBook(ledger)
+
+
+def _only_user(resolved: Resolved) -> str:
+    """The run's one user; ConfigError where there are several."""
+    from openclaw_rl.app.factories import build_people
+
+    people = sorted(set(build_people(resolved.config)))
+    if len(people) > 1:
+        raise ConfigError(f"several people have a key: {', '.join(people)}", remedy="say whose note it is with --user")
+    return people[0] if people else "local"

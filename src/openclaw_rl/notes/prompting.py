@@ -1,0 +1,90 @@
+"""Which notes go into a prompt, and in which words: what the user said, before the user's last message."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+
+from openclaw_rl.errors import OpenClawError
+from openclaw_rl.notes.book import NotesBook
+from openclaw_rl.text import words
+from openclaw_rl.types import Note, Prompt, PromptNote, environment_of, texts
+
+log = logging.getLogger(__name__)
+
+CountTokens = Callable[[str], Awaitable[int]]
+
+_KEPT = 4096  # notes whose length in tokens is remembered
+_OWN = frozenset("i i'm i've my mine me we our ours us we're".split())  # noqa: SIM905 (a list of words)
+_SHORT = 4  # letters of a word that says what a fact is about
+
+
+class NotePrompter:
+    """Puts notes into prompts: at most ``max_tokens`` of them all, and ``max_facts`` facts."""
+
+    def __init__(self, book: NotesBook, *, max_tokens: int, max_facts: int, count: CountTokens) -> None:
+        self._book = book
+        self._max_tokens, self._max_facts = max_tokens, max_facts
+        self._count = count
+        self._lengths: OrderedDict[str, int] = OrderedDict()
+
+    async def note_for(self, user: str, prompt: Prompt) -> PromptNote | None:
+        """What is put into a prompt of this user, None where nothing is; whatever fails costs no reply."""
+        said = texts(prompt.messages, "user")
+        if environment_of(user) is not None or not said:
+            return None
+        try:
+            notes = await asyncio.to_thread(self._book.in_force, user)
+            chosen = await self._fitting(choose(notes, request=said[-1], max_facts=self._max_facts))
+        except OpenClawError as error:
+            log.warning("no notes in the prompt user=%s: %s", user, type(error).__name__)
+            return None
+        return compose(chosen)
+
+    async def _fitting(self, notes: Sequence[Note]) -> list[Note]:
+        """From the first on, those that fit into the tokens together."""
+        fitting, left = list[Note](), self._max_tokens
+        for note in notes:
+            tokens = await self._length(note.text)
+            if tokens <= left:
+                fitting.append(note)
+                left -= tokens
+        return fitting
+
+    async def _length(self, text: str) -> int:
+        if text not in self._lengths:
+            self._lengths[text] = await self._count(text)
+            if len(self._lengths) > _KEPT:
+                self._lengths.popitem(last=False)
+        return self._lengths[text]
+
+
+def choose(notes: Sequence[Note], *, request: str, max_facts: int) -> list[Note]:
+    """All rules, then the newest facts that are about the user or about what is asked for."""
+    rules = [note for note in notes if note.kind == "rule"]
+    asked = _matter(request)
+    facts = [note for note in notes if note.kind == "fact" and (_is_own(note.text) or _matter(note.text) & asked)]
+    return [*rules, *facts[:max_facts]]
+
+
+def compose(notes: Sequence[Note]) -> PromptNote | None:
+    """Rules before facts, each kind in the order in which it was said; None for no notes.
+
+    In the user's own words and without a heading: so the embedded model keeps to them best (docs/notes.md).
+    """
+    if not notes:
+        return None
+    ordered = sorted(notes, key=lambda note: (note.kind == "fact", note.number))
+    said = " ".join(note.text if note.text[-1] in '.!?…。！？"”' else f"{note.text}." for note in ordered)
+    return PromptNote(text=said, notes=tuple(note.number for note in ordered))
+
+
+def _is_own(text: str) -> bool:
+    return any(word in _OWN for word in words(text.casefold().replace("’", "'")))
+
+
+def _matter(text: str) -> set[str]:
+    """The words that say what a text is about; a name with a dot is one of them."""
+    return {word for word in words(text.casefold()) if len(word) >= _SHORT or not word.isascii()}

@@ -1,0 +1,168 @@
+"""/v1/notes: a user's standing notes, seen and changed by that user alone; by anybody where there are no keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, Field
+from starlette.routing import Route
+
+from openclaw_rl.errors import InvalidValue, NotInLedger, RequestError
+from openclaw_rl.notes import AddedNote, NewNote, NotesBook
+from openclaw_rl.serve.api_errors import openai_error
+from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, read_body
+from openclaw_rl.serve.fields import Flag, Name, RequestModel, parse
+from openclaw_rl.serve.request import PutsNotes
+from openclaw_rl.serve.state import ServerState
+from openclaw_rl.types import Json, Note, NoteKind, environment_of
+
+T = TypeVar("T")
+
+_LARGEST = 2**16
+"""bytes of a body: a note is a few sentences"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandingNotes:
+    """The notes that a server has: the book, and what puts them into prompts, None where notes are switched off."""
+
+    book: NotesBook
+    prompter: PutsNotes | None
+
+
+class NoteRequest(RequestModel):
+    """A note of the caller's own, in force at once."""
+
+    text: Name = Field(description="what to keep to, in the user's words")
+    kind: NoteKind | None = Field(default=None, description="rule (default) or fact")
+
+
+class NoteChangeRequest(RequestModel):
+    """Other words for a note, or whether it is in force."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    text: Name | None = Field(default=None, description="the note in other words: a new note, which replaces it")
+    enabled: Flag | None = Field(default=None, description="false keeps it out of prompts, true puts it in again")
+
+
+class NotesSwitchRequest(RequestModel):
+    """Whether the caller's notes are put into prompts."""
+
+    enabled: Flag
+
+
+def note_routes(server: ServerState, notes: StandingNotes | None) -> list[Route]:
+    """The endpoints of the notes; none where the server has none."""
+    if notes is None:
+        return []
+    handle = NoteHandlers(server, notes)
+    by_path = {
+        "/v1/notes": {"GET": handle.all, "POST": handle.add, "PATCH": handle.switch_all},
+        "/v1/notes/{number:int}": {"GET": handle.one, "PATCH": handle.change, "DELETE": handle.remove},
+    }
+    return [
+        Route(path, ApiEndpoint(server, "notes", handler, openai_error), methods=[method])
+        for path, methods in by_path.items()
+        for method, handler in methods.items()
+    ]
+
+
+class NoteHandlers:
+    """Each answers one request. Another user's note is not there."""
+
+    def __init__(self, server: ServerState, notes: StandingNotes) -> None:
+        self._server = server
+        self._book = notes.book
+        self._on = notes.prompter is not None
+
+    async def all(self, admitted: AdmittedRequest) -> None:
+        await self._list(admitted)
+
+    async def add(self, admitted: AdmittedRequest) -> None:
+        given = await self._body(admitted, NoteRequest)
+        if environment_of(admitted.user) is not None:
+            raise RequestError("an environment has no notes", status=403, remedy="use a person's key")
+        text = self._redacted(given.text)
+        added = await self._work(
+            lambda: self._book.add(
+                NewNote(user=admitted.user, text=text, kind=given.kind or "rule", by="user", reason="added by hand")
+            )
+        )
+        await self._reply_added(admitted, added)
+
+    async def one(self, admitted: AdmittedRequest) -> None:
+        note = await self._own(admitted)
+        history = await self._work(lambda: self._book.history(note.number))
+        await admitted.exchange.reply_json(200, {**shown(note), "history": [asdict(change) for change in history]})
+
+    async def change(self, admitted: AdmittedRequest) -> None:
+        given = await self._body(admitted, NoteChangeRequest)
+        note = await self._own(admitted)
+        if (given.text is None) == (given.enabled is None):
+            raise RequestError("text: say either text or enabled", field="text")
+        if given.text is not None:
+            text = self._redacted(given.text)
+            added = await self._work(lambda: self._book.edit(note.number, text))
+            await self._reply_added(admitted, added)
+            return
+        on = bool(given.enabled)
+        reason = "switched on by its user" if on else "switched off by its user"
+        changed = await self._work(lambda: self._book.switch(note.number, on, reason=reason))
+        await admitted.exchange.reply_json(200, shown(changed))
+
+    async def remove(self, admitted: AdmittedRequest) -> None:
+        note = await self._own(admitted)
+        removed = await self._work(lambda: self._book.remove(note.number, reason="removed by its user"))
+        await admitted.exchange.reply_json(200, shown(removed))
+
+    async def switch_all(self, admitted: AdmittedRequest) -> None:
+        given = await self._body(admitted, NotesSwitchRequest)
+        await self._work(lambda: self._book.enable(admitted.user, given.enabled, reason="switched by the user"))
+        await self._list(admitted)
+
+    async def _list(self, admitted: AdmittedRequest) -> None:
+        scope = None if self._server.keys.open else admitted.user
+        notes = await self._work(lambda: self._book.all(scope))
+        enabled = self._on and await self._work(lambda: self._book.enabled(admitted.user))
+        page = {"object": "list", "enabled": enabled, "data": [shown(note) for note in notes]}
+        await admitted.exchange.reply_json(200, page)
+
+    async def _own(self, admitted: AdmittedRequest) -> Note:
+        number = int(admitted.exchange.scope["path_params"]["number"])
+        missing = RequestError(f"there is no note {number} of yours", field="number", status=404)
+        if number >= 2**63:
+            raise missing
+        try:
+            note = await self._work(lambda: self._book.note(number))
+        except NotInLedger as error:
+            raise missing from error
+        if note.state == "removed" or not (self._server.keys.open or note.user == admitted.user):
+            raise missing
+        return note
+
+    async def _reply_added(self, admitted: AdmittedRequest, added: AddedNote) -> None:
+        replaced = [note.number for note in added.replaced]
+        await admitted.exchange.reply_json(200, {**shown(added.note), "new": added.new, "replaced": replaced})
+
+    async def _body(self, admitted: AdmittedRequest, model: type[Any]) -> Any:
+        limits = self._server.limits
+        return await read_body(self._server, admitted.exchange, lambda body: parse(model, body, limits), limit=_LARGEST)
+
+    def _redacted(self, text: str) -> str:
+        redact = self._server.answerer.recording.redact
+        return redact(text) if redact else text
+
+    async def _work(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(work)
+        except InvalidValue as error:
+            raise RequestError(str(error), field=error.field) from error
+
+
+def shown(note: Note) -> dict[str, Json]:
+    """A note as JSON."""
+    return {"object": "note", **{name: value for name, value in asdict(note).items() if name != "vague"}}

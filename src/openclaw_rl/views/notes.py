@@ -1,0 +1,67 @@
+"""What `notes` prints, as plain JSON and in lines."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.types import Note, Turn
+from openclaw_rl.views.lineage import age
+
+View = dict[str, Any]
+
+
+def one(ledger: LedgerReader, number: int) -> View:
+    """A note, each change of its state, and the correction that it comes from."""
+    note = ledger.note(number)
+    said = None
+    if note.turn is not None and (outcome := ledger.outcome(note.turn)) is not None:
+        said = next((message.content for message in reversed(outcome.next_state) if message.role == "user"), None)
+    return {**shown(note), "said": said, "history": [asdict(change) for change in ledger.note_changes(number)]}
+
+
+def shown(note: Note) -> View:
+    """A note in its present state."""
+    return asdict(note)
+
+
+def by_state(ledger: LedgerReader) -> dict[str, int]:
+    """How many notes are in each state."""
+    return dict(Counter(note.state for note in ledger.notes()))
+
+
+def put_in(turn: Turn) -> View | None:
+    """What was put into a turn's prompt."""
+    return None if turn.noted is None else {"text": turn.noted.text, "notes": list(turn.noted.notes)}
+
+
+# --- the same in lines ---
+
+
+def lines(notes: Sequence[Note], *, now: float | None = None) -> Iterator[str]:
+    """A table, rules first."""
+    if not notes:
+        yield "no notes; a correction in a conversation makes one, and so does 'openclaw-rl notes add TEXT'"
+        return
+    users = len({note.user for note in notes}) > 1
+    for note in sorted(notes, key=lambda note: (note.kind == "fact", note.number)):
+        state = f"replaced by {note.replaced_by}" if note.replaced_by is not None else note.state
+        whose = f"{note.user:<10}  " if users else ""
+        yield (
+            f"{note.number:>4}  {state:<14}  {note.kind:<4}  {whose}{note.text}"
+            f"   ({'by hand' if note.turn is None else f'turn {note.turn}'}, {age((now or time.time()) - note.at)})"
+        )
+
+
+def one_lines(view: View) -> Iterator[str]:
+    """The story of one note."""
+    yield f"note {view['number']} of {view['user']} ({view['kind']}): {view['text']}"
+    if view["said"]:
+        yield f"  the user wrote  {' '.join(view['said'].split())[:200]}   (after turn {view['turn']})"
+    for change in view["history"]:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change["at"]))
+        yield f"  {at}  {change['state']}, by the {change['by']}: {change['reason']}"
