@@ -62,7 +62,7 @@ from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 from openclaw_rl.versions import LiveVersions, RetentionPolicy, save_dir
 
 if TYPE_CHECKING:
-    from openclaw_rl.gate.candidates import LazyPolicy
+    from openclaw_rl.gate.candidates import GetPolicy, LazyPolicy
     from openclaw_rl.serve.rules import AccessRules
 
 log = logging.getLogger(__name__)
@@ -94,9 +94,10 @@ class App:
         self.trainer = build_trainer(config) if "train" in loops else None
         self.ready = asyncio.Event()
         self._ledgers: dict[str, LedgerWriter] = {}
+        self._notes: NotesLedger | None = None
         self._env_key: str | None = None
         self._recorder: Recorder | None = None
-        self._gate_policy: LazyPolicy | None = None
+        self._own_policy: LazyPolicy | None = None
         self.api: Any = None
         self.judge: Judge | None = None
         try:
@@ -141,7 +142,11 @@ class App:
 
         assert self.policy is not None
         self._turns = self._opened(ServeLedger(ledger_path(self.config), sync=self.config.store.sync))
-        return ServeLoop(self.policy, LiveVersions(self._turns), alarms=self._storage_alarms)
+        return ServeLoop(self.policy, LiveVersions(self._turns), alarms=self._storage_alarms, busy=self._busy)
+
+    def _busy(self) -> bool:
+        """Whether somebody waits for a reply of this process."""
+        return self.api is not None and self.api.state.server.busy
 
     def _storage_alarms(self) -> list[dict[str, Any]]:
         return self.api.state.server.answerer.recorder.alarms() if self.api is not None else []
@@ -167,11 +172,14 @@ class App:
         return NotesBook(cast(NotesLedger, self._ledgers["notes"]))
 
     def _train_loop(self) -> Loop:
+        from openclaw_rl.app.rehearsals import build_rehearsal
+        from openclaw_rl.notes import NotesBook
         from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
         from openclaw_rl.train.queue import QueueSettings
         from openclaw_rl.train.startup import RunOrigin
 
         ledger = self._opened(TrainLedger(ledger_path(self.config), sync=self.config.store.sync))
+        self._notes = NotesLedger(ledger_path(self.config))
         assert self.trainer is not None
         train = self.config.train
         directory = train.save_dir or self.config.run.dir / "versions"
@@ -198,11 +206,20 @@ class App:
                 recorder=self._keep_records(ledger),
             ),
             pause_after=train.alarms.pause_after,
+            rehearsal=build_rehearsal(self.config, NotesBook(self._notes), self._lend_policy(), busy=self._busy),
         )
 
-    def _gate(self, ledger: LedgerReader) -> Gate | None:
-        """The gate, with the policy of this process, or one of its own where the process has none."""
+    def _lend_policy(self) -> GetPolicy:
+        """The policy of this process, or one of its own for what trains, where the process has none."""
         from openclaw_rl.gate.candidates import LazyPolicy
+
+        if self.policy is not None:
+            return self._borrow
+        self._own_policy = self._own_policy or LazyPolicy(lambda: build_policy(self.config))
+        return self._own_policy
+
+    def _gate(self, ledger: LedgerReader) -> Gate | None:
+        """The gate, with the policy of this process or one of its own."""
         from openclaw_rl.gate.examination import VersionGate
         from openclaw_rl.judge.rules import reaction_of
 
@@ -210,10 +227,9 @@ class App:
         if settings.mode == "off":
             log.warning("gate.mode is off: every version is served unexamined")
             return None
-        self._gate_policy = None if self.policy is not None else LazyPolicy(lambda: build_policy(self.config))
         return VersionGate(
             ledger,
-            self._gate_policy or self._borrow,
+            self._lend_policy(),
             limits=gate_limits(self.config),
             sampling=default_sampling(self.config),
             user_score=lambda case: reaction_of(case).score,
@@ -303,7 +319,7 @@ class App:
             await self._stop()
 
     async def _stop(self) -> None:
-        for part in (self.trainer, self.policy, self._gate_policy):
+        for part in (self.trainer, self.policy, self._own_policy):
             if part is not None:
                 await part.stop()
         if self._recorder is not None:
@@ -314,6 +330,8 @@ class App:
         """Let the ledger go. Safe to call twice."""
         for ledger in self._ledgers.values():
             ledger.close()
+        if self._notes is not None:
+            self._notes.close()
 
     async def tick(self) -> int:
         """One tick of every loop, in the order of the line; how much moved. For tests and `--once`."""

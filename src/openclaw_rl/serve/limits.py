@@ -48,6 +48,11 @@ class UserQueue:
         self._limits = limits
         self._metrics = metrics
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request of this user is answered or waits."""
+        return self._running > 0 or bool(self._queue)
+
     def check(self) -> None:
         """Raises TooMany if neither a place nor room in the queue is left."""
         full = self._running >= self._limits.streams_per_key

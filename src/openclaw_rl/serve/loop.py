@@ -48,10 +48,12 @@ class ServeLoop:
         versions: VersionSource,
         *,
         alarms: Callable[[], list[dict[str, Json]]] = list,
+        busy: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._alarms = alarms
+        self._busy = busy
         self._versions = versions
         self._clock = clock
         self._newest: int | None = None
@@ -104,7 +106,10 @@ class ServeLoop:
         return None
 
     async def status(self) -> Mapping[str, Json]:
-        """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns."""
+        """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns.
+
+        ``busy`` tells other processes that somebody waits for a reply.
+        """
         alarms = self._alarms()
         if isinstance(self._policy, ReportsOutage) and self._policy.outage:
             remedy = "see the log; it is tried again automatically, and at once by 'openclaw-rl rollback'"
@@ -113,7 +118,7 @@ class ServeLoop:
             number, why = self._unloadable
             what = f"version {number} is live but cannot be loaded, version {self._policy.live} answers: {why}"
             alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
-        return {"alarms": alarms}
+        return {"alarms": alarms, "busy": self._busy()}
 
     def _unknown_versions(self) -> list[Version]:
         """Versions that the policy does not know yet, oldest first: all of them once, then what follows."""

@@ -93,6 +93,11 @@ class ServerState:
     def queue(self, user: str) -> UserQueue:
         return self._queues.setdefault(user, UserQueue(self.limits, self.metrics))
 
+    @property
+    def busy(self) -> bool:
+        """Whether a request of anybody is answered or waits."""
+        return any(queue.busy for queue in self._queues.values())
+
     def route(self, model: str) -> ModelRoute:
         """The version and kind that a model id asks for; 404 for an id that leads nowhere."""
         name = self.model_name

@@ -34,10 +34,26 @@ from openclaw_rl.versions import RetentionPolicy, VersionManager, save_dir
 __all__ = ["Housekeeping", "LoopLedger", "RehearsalParts", "Review", "TrainLoop"]
 
 
+_FRESH = 5.0
+"""seconds for which it holds that a server elsewhere said somebody waits"""
+
+
+class HealthReport(Protocol):
+    """What a loop, here or elsewhere, said last of itself."""
+
+    @property
+    def loop(self) -> str: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def detail(self) -> Mapping[str, Any]: ...
+
+
 class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, RehearsalLedger, NotebookLedger, Protocol):
     """What this loop needs of the ledger."""
 
     def paused(self) -> str | None: ...
+    def health(self) -> Sequence[HealthReport]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +108,7 @@ class TrainLoop:
         review: Review,
         housekeeping: Housekeeping,
         pause_after: int,
-        rehearsal: RehearsalParts | None = None,
+        rehearsal: RehearsalParts | None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``pause_after`` alarms in a row pause training. Without a ``rehearsal`` notes stay notes.
@@ -142,8 +158,12 @@ class TrainLoop:
 
     def _quiet_for(self, parts: RehearsalParts) -> Callable[[], Awaitable[bool]]:
         def quiet() -> bool:
-            last = self._ledger.last_turn_at()
-            return not parts.busy() and (last is None or self._clock() - last >= parts.settings.idle)
+            last, now = self._ledger.last_turn_at(), self._clock()
+            waits = parts.busy() or any(
+                one.loop == "serve" and bool(one.detail.get("busy")) and now - one.at < _FRESH
+                for one in self._ledger.health()
+            )
+            return not waits and (last is None or now - last >= parts.settings.idle)
 
         return lambda: asyncio.to_thread(quiet)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -149,6 +150,7 @@ class Rehearser:
         if Path(draft).is_dir():
             target.parent.mkdir(parents=True, exist_ok=True)
             Path(draft).rename(target)
+            shutil.rmtree(self._origin.directory / FOLDER, ignore_errors=True)
             draft = str(target)
         evidence = {**done.evidence(), "ended": done.ended or "turns were waiting to be trained"}
         checkpoints.save_progress(draft, TrainingProgress(step=done.number, baselines=progress.baselines))

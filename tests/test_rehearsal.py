@@ -1,0 +1,454 @@
+"""Rehearsal as small stories: what is asked, when, what becomes of the note; on the fakes, which learn rules by heart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from training import Story, train_loop
+
+from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, read_rules
+from openclaw_rl.notes import NewNote, NotesBook
+from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream
+from openclaw_rl.store import NotesLedger
+from openclaw_rl.train.loop import RehearsalParts, TrainLoop
+from openclaw_rl.train.rehearsal import replies
+from openclaw_rl.train.rehearsal.measure import Distance, enough, is_learned
+from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
+from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, RehearsalSettings
+from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
+from openclaw_rl.versions import LiveVersions
+
+pytestmark = pytest.mark.anyio
+
+RULE = "Keep it under 30 words."
+OTHER = "Use metric units."
+EVERYDAY = [f"What is thing number {at}?" for at in range(40)]
+
+
+def says(rule: str) -> Callable[[str], bool]:
+    """The fake says every rule that it knows, and those in its prompt."""
+    return lambda reply: rule in reply
+
+
+def settings(**more: Any) -> RehearsalSettings:
+    base: dict[str, Any] = {
+        "steps": 16,
+        "batch": 4,
+        "prompts": 8,
+        "held_back": 4,
+        "replay": 0.25,
+        "loss": "reverse",
+        "teacher": "base",
+        "idle": 10.0,
+        "tolerance": 0.1,
+        "seed": 0,
+        "sampling": Sampling(temperature=0.6),
+    }
+    return RehearsalSettings(**{**base, **more})
+
+
+def ask(text: str, **more: Any) -> Prompt:
+    return Prompt(messages=(Message(role="user", content=text),), **more)
+
+
+class Asked(FakePolicy):
+    """A fake that keeps what it is asked; ``then`` is called for each prompt, and while it is ``slow`` no reply ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions: list[str] = []
+        self.then: Callable[[], None] = lambda: None
+        self.slow: asyncio.Event | None = None
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+        self.questions.append(question(prompt))
+        self.then()
+        if self.slow is not None:
+            await self.slow.wait()
+        async for item in super().generate(prompt, sampling, version=version):
+            yield item
+
+
+class Learner(FakeTrainer):
+    """A fake that keeps the batches it was given; ``fails`` is raised by the next step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[Sample]] = []
+        self.fails: Exception | None = None
+
+    async def step(self, samples: Any, *, number: int, parent: Version, target: str) -> StepResult:
+        if self.fails is not None:
+            failure, self.fails = self.fails, None
+            raise failure
+        self.batches.append(list(samples))
+        return await super().step(samples, number=number, parent=parent, target=target)
+
+
+class Refuses:
+    """A gate that refuses everything."""
+
+    async def decide(self, candidate: Version, live: Version) -> GateDecision:
+        return GateDecision(
+            version=candidate.number, against=live.number, decision="refuse", reason="length: 1 word", evidence={}
+        )
+
+
+class Idle(Story):
+    """A ledger with notes, a fake policy and a trainer, a clock that stands still, and nobody who waits."""
+
+    def __init__(self, root: Path, **parts: Any) -> None:
+        self.policy, self.learner = Asked(), Learner()
+        self.busy = False
+        self._parts = parts
+        super().__init__(root, self.learner)
+        self.notes = NotesLedger(self.path)
+        self.book = NotesBook(self.notes)
+        self.loop = self.rehearsing()
+
+    def rehearsing(self, **more: Any) -> TrainLoop:
+        async def policy() -> Policy:
+            return self.policy
+
+        given = {**self._parts, **more}
+        gate: Gate | None = given.pop("gate", None)
+        samples = given.pop("samples", None)
+        rehearsal = RehearsalParts(
+            book=self.book,
+            policy=policy,
+            checker=says,
+            everyday=EVERYDAY,
+            busy=lambda: self.busy,
+            settings=settings(**given),
+        )
+        return train_loop(
+            self.train,
+            self.learner,
+            self.root,
+            gate=gate,
+            samples=samples,
+            clock=lambda: self.now,
+            rehearsal=rehearsal,
+        )
+
+    def note(self, text: str = RULE, user: str = "u1", **more: Any) -> Note:
+        return self.book.add(NewNote(user=user, text=text, by="judge", reason="a correction", **more)).note
+
+    def states(self, note: Note) -> list[str]:
+        return [change.state for change in self.book.history(note.number)]
+
+    async def ticks(self, count: int = 100) -> int:
+        """Tick until nothing moves, so many times at most; how often something moved."""
+        for at in range(count):
+            if not await self.loop.tick():
+                return at
+        return count
+
+    @property
+    def live(self) -> Version:
+        found = LiveVersions(self.train).live()
+        assert found is not None
+        return found
+
+    def close(self) -> None:
+        self.notes.close()
+        super().close()
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Any:
+    story = Idle(tmp_path)
+    yield story
+    story.close()
+
+
+# --- the road of a note
+
+
+async def test_a_note_is_rehearsed_learned_and_leaves_the_prompt(idle: Idle) -> None:
+    note = idle.note()
+    await idle.ticks()
+    assert idle.states(note) == ["in force", "learning", "learned"]
+    assert idle.book.in_force("u1") == []
+    assert idle.live.number == 1
+    assert read_rules(str(idle.live.adapter)) == (RULE,)
+    (row,) = idle.train.rehearsals(note.number)
+    # the fake learns by heart in one step, and is measured after four of four replies each
+    assert (row.learned, row.evidence["steps"], row.evidence["replies"]) == (True, MEASURE_EVERY, 16)
+    assert [row.evidence[name]["met"] for name in ("first", "last", "with_note")] == [0, 4, 4]
+    step = idle.train.step(row.step)
+    assert (step.turns, step.metrics["rehearsal_steps"]) == ((), 4.0)
+    assert "4 of 4 replies without it do what it asks, 4 of 4 with it (0 before)" in idle.book.history(1)[-1].reason
+    assert not (idle.root / "versions" / "rehearsal").exists()
+
+
+async def test_without_a_note_nothing_happens(idle: Idle) -> None:
+    await idle.loop.tick()
+    assert await idle.loop.tick() == 0
+    assert idle.policy.questions == []
+    idle.note("The file is called b.txt.", kind="fact")
+    assert await idle.loop.tick() == 0
+    assert idle.learner.batches == []
+
+
+async def test_each_sample_is_a_reply_without_the_note_and_its_teacher_has_the_note(idle: Idle) -> None:
+    idle.note()
+    await idle.ticks()
+    first = idle.learner.batches[0]
+    assert len(first) == 4
+    for sample in first:
+        assert (sample.rehearses, sample.advantage) == ("1", None)
+        assert RULE not in question(sample.prompt)
+        assert [question(teacher) for teacher in sample.teachers] == [f"{question(sample.prompt)}\n\n{RULE}"]
+
+
+async def test_replies_of_the_teacher_are_rehearsed_without_the_log_probs_of_its_prompt(tmp_path: Path) -> None:
+    idle = Idle(tmp_path, loss="sft")
+    idle.note()
+    await idle.ticks()
+    sample = idle.learner.batches[0][0]
+    assert (sample.prompt_tokens, sample.logprobs) == (None, None)
+    assert RULE in bytes(token for token in sample.reply_tokens if token < 256).decode()
+    idle.close()
+
+
+async def test_a_version_that_the_gate_refuses_leaves_its_note_a_note_and_is_not_tried_again(tmp_path: Path) -> None:
+    idle = Idle(tmp_path, gate=Refuses())
+    note = idle.note()
+    await idle.ticks()
+    assert idle.states(note) == ["in force", "learning", "in force"]
+    assert idle.book.history(1)[-1].reason == "it stays a note: version 1, which had rehearsed it, was refused"
+    assert len(idle.train.rehearsals()) == 1
+    assert idle.live.number == 0
+    idle.close()
+
+
+async def test_a_note_comes_back_when_the_version_that_did_it_is_rolled_back(idle: Idle) -> None:
+    note = idle.note()
+    await idle.ticks()
+    idle.train.set_state(1, "rolled back", "worse")
+    idle.train.add_version(
+        Version(number=2, parent=0, base="fake", adapter=None, state="live", note="rollback", origin="rollback")
+    )
+    idle.busy = True
+    await idle.loop.tick()
+    assert idle.states(note)[2:] == ["learned", "in force"], "at once, whoever waits"
+    assert idle.book.history(1)[-1].reason == "version 1, which did it, was rolled back"
+    idle.busy = False
+    await idle.ticks()
+    assert idle.states(note)[-1] == "learned", "what came back is learned anew"
+
+
+async def test_what_cannot_be_taught_stays_a_note_after_four_rehearsals(tmp_path: Path) -> None:
+    class Deaf(Learner):
+        async def step(self, samples: Any, **more: Any) -> StepResult:
+            return await super().step([], **more)
+
+    idle = Idle(tmp_path, steps=2)
+    idle.learner = Deaf()
+    idle.loop = idle.rehearsing()
+    note = idle.note()
+    await idle.ticks()
+    assert len(idle.train.rehearsals()) == 4
+    assert idle.states(note)[-1] == "in force"
+    assert idle.book.history(1)[-1].reason == "it stays a note: 4 rehearsals did not teach it"
+    idle.close()
+
+
+# --- never at users' cost
+
+
+async def test_it_waits_until_nobody_has_asked_for_a_while(idle: Idle) -> None:
+    idle.said(None)
+    idle.note()
+    await idle.ticks()
+    assert idle.learner.batches == []
+    idle.now += 9.0
+    assert await idle.loop.tick() == 0
+    idle.now += 1.0
+    assert await idle.loop.tick() > 0
+    idle.busy = True
+    assert await idle.loop.tick() == 0
+    assert idle.learner.batches == []
+
+
+async def test_a_request_between_two_replies_gives_them_up_and_the_rehearsal_goes_on_later(
+    idle: Idle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replies, "POLL", 0.0)
+    idle.note()
+    await idle.ticks(2)  # begun
+    idle.policy.slow, idle.policy.then = asyncio.Event(), lambda: setattr(idle, "busy", True)
+    taken = len(idle.learner.batches)
+    assert await idle.loop.tick() == 0
+    assert len(idle.learner.batches) == taken
+    idle.policy.slow, idle.policy.then, idle.busy = None, lambda: None, False
+    await idle.ticks()
+    (row,) = idle.train.rehearsals()
+    assert (row.learned, row.evidence["steps"]) == (True, MEASURE_EVERY), "what was done before counts"
+
+
+async def test_turns_that_are_due_end_the_rehearsal_and_what_it_made_is_kept(idle: Idle) -> None:
+    idle.note()
+    await idle.ticks(4)  # begin, and some steps
+    assert 1 <= len(idle.learner.batches) < MEASURE_EVERY
+    idle.said(1.0)
+    idle.said(-1.0, "Say please.")
+    while not idle.train.counts()["trained"]:
+        await idle.loop.tick()
+    (row,) = idle.train.rehearsals()
+    assert (row.learned, row.evidence["ended"]) == (False, "turns were waiting to be trained")
+    assert [version.step for version in idle.train.versions()] == [None, 1, 2]
+    assert idle.live.parent == 1
+
+
+async def test_a_rehearsal_that_is_killed_begins_anew_and_leaves_nothing_behind(idle: Idle) -> None:
+    idle.note()
+    await idle.ticks(3)
+    assert idle.learner.batches
+    assert [version.number for version in idle.train.versions()] == [0]
+    idle.loop = idle.rehearsing()  # as after a restart
+    await idle.ticks()
+    assert idle.states(idle.book.note(1))[-1] == "learned"
+    assert len(idle.train.rehearsals()) == 1
+    assert not (idle.root / "versions" / "rehearsal").exists()
+
+
+async def test_a_trainer_that_fails_costs_the_rehearsal_under_way_and_nothing_else(idle: Idle) -> None:
+    note = idle.note()
+    await idle.ticks(2)
+    idle.learner.fails = RuntimeError("out of luck")
+    with pytest.raises(RuntimeError, match="out of luck"):
+        await idle.ticks()
+    await idle.ticks()
+    assert idle.states(note)[-1] == "learned"
+
+
+# --- whose prompts
+
+
+async def test_only_the_users_own_prompts_are_rehearsed_and_everyday_ones_while_they_are_few(idle: Idle) -> None:
+    for at in range(12):
+        idle.said(None, prompt=ask(f"own {at}"), user="u1")
+        idle.said(None, prompt=ask(f"secret {at}"), user="u2")
+    idle.now += 100.0
+    idle.note()
+    await idle.ticks()
+    asked = {question(sample.prompt) for batch in idle.learner.batches for sample in batch}
+    own = {f"own {at}" for at in range(12) if not is_held_back(f"own {at}")}
+    assert len(own) >= 8
+    assert asked <= own
+    assert not any("secret" in text for text in idle.policy.questions)
+
+
+async def test_notes_that_several_people_do_not_share_stay_notes(tmp_path: Path) -> None:
+    from training import sample_settings
+
+    idle = Idle(tmp_path, samples=sample_settings(share="none"))
+    idle.said(None, user="u1")
+    idle.said(None, user="u2")
+    idle.now += 100.0
+    note = idle.note()
+    await idle.ticks()
+    assert idle.states(note) == ["in force"]
+    assert not any(sample.rehearses for batch in idle.learner.batches for sample in batch)
+    idle.close()
+
+
+async def test_a_second_note_is_taught_with_the_first_and_repeats_it(idle: Idle) -> None:
+    idle.note()
+    await idle.ticks()
+    idle.learner.batches.clear()
+    second = idle.note(OTHER)
+    await idle.ticks()
+    assert idle.states(second)[-1] == "learned"
+    for batch in idle.learner.batches:
+        assert [sample.rehearses for sample in batch].count("1") == 1, "a quarter of four"
+    rule = question(idle.learner.batches[0][0].teachers[0])
+    assert rule.endswith(f"{RULE} {OTHER}"), "a base that has learned nothing must be told both"
+
+
+async def test_the_cost_of_the_next_is_told_from_those_before_it(idle: Idle) -> None:
+    idle.note()
+    await idle.ticks()
+    idle.note(OTHER)
+    await idle.ticks()
+    first, second = (idle.book.history(number)[1].reason for number in (1, 2))
+    assert first == "rehearsal begins: at most 16 steps"
+    assert second.startswith("rehearsal begins: about ")
+    assert second.endswith(" s of idle processor time, at most 16 steps")
+
+
+async def test_status_shows_what_is_under_way(idle: Idle) -> None:
+    idle.note()
+    await idle.loop.tick()
+    await idle.loop.tick()
+    shown = (await idle.loop.status())["rehearsal"]
+    assert (shown["note"], shown["of"]) == (1, 16)
+
+
+# --- pure
+
+
+def test_what_is_held_back_is_never_rehearsed_and_settled_by_its_words_alone() -> None:
+    own = [ask(f"own {at}") for at in range(30)]
+    one = choose(own, EVERYDAY, count=64, held_back=100, tools=False, seed=0)
+    two = choose(own[10:], EVERYDAY, count=4, held_back=2, tools=False, seed=5)
+    rehearsed, back = ({question(each) for each in part} for part in (one.rehearsed, one.held_back))
+    assert not rehearsed & back
+    assert len(rehearsed | back) == 70
+    assert one.own == sum(text.startswith("own") for text in rehearsed)
+    assert {question(each) for each in two.held_back} <= back
+    assert {question(each) for each in two.rehearsed} <= rehearsed
+
+
+def test_prompts_with_tools_are_rehearsed_only_for_rules_that_were_said_about_tools() -> None:
+    tooled = [ask(f"run {at}", tools=(Tool(name="exec"),)) for at in range(40)]
+    without, with_them = (choose(tooled, [], count=8, held_back=2, tools=tools, seed=0) for tools in (False, True))
+    assert (len(without.rehearsed), len(with_them.rehearsed)) == (0, 8)
+
+
+def test_only_the_beginning_of_a_conversation_is_rehearsed() -> None:
+    system, user = Message(role="system", content="Be good."), Message(role="user", content="Hello")
+    said = Message(role="assistant", content="Hi")
+    assert opens(Prompt(messages=(system, user)))
+    assert not opens(Prompt(messages=(user, said, Message(role="user", content="Too long!"))))
+
+
+def test_no_prompt_comes_twice_before_all_have_come() -> None:
+    cycle = PromptCycle([ask(str(at)) for at in range(5)], seed=0)
+    assert len({question(one) for one in cycle.take(5)}) == 5
+    assert len({question(one) for one in cycle.take(5)}) == 5
+    cycle.drop(ask("3"))
+    assert "3" not in {question(one) for one in cycle.take(8)}
+
+
+@pytest.mark.parametrize(
+    ("kls", "why"),
+    [
+        ([0.4], None),
+        ([0.4, 0.2], None),
+        ([0.4, 0.06], "near enough: KL 0.400 to 0.060 nats a token"),
+        ([0.4, 0.2, 0.18], None),
+        ([0.4, 0.2, 0.195], "KL no longer falls: 0.400, 0.195 at its least, 0.195 now"),
+        ([0.0, 0.0], "near enough: KL 0.000 to 0.000 nats a token"),
+    ],
+)
+def test_a_rehearsal_ends_where_little_is_left_or_nothing_more_is_gained(kls: list[float], why: str | None) -> None:
+    assert enough(kls) == why
+
+
+def test_a_note_is_learned_by_what_replies_do_and_by_kl_where_nobody_can_tell() -> None:
+    def distance(kl: float, met: int | None) -> Distance:
+        return Distance(kl=kl, replies=10, met=met, words=20.0)
+
+    first, prompted = distance(0.4, 0), distance(0.0, 9)
+    assert is_learned(first, distance(0.3, 8), prompted, tolerance=0.1)
+    assert not is_learned(first, distance(0.01, 7), prompted, tolerance=0.1)
+    unknown = distance(0.0, None)
+    assert is_learned(distance(0.4, None), distance(0.1, None), unknown, tolerance=0.1)
+    assert not is_learned(distance(0.4, None), distance(0.11, None), unknown, tolerance=0.1)

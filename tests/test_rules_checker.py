@@ -1,0 +1,40 @@
+"""What a rule asks, as a program can check it."""
+
+from __future__ import annotations
+
+import pytest
+
+from openclaw_rl.tasks.preferences import PREFERENCES
+from openclaw_rl.tasks.rules import checker_of
+
+LIST = "Points:\n- one thing\n- another thing"
+
+
+@pytest.mark.parametrize(
+    ("rule", "good", "bad"),
+    [
+        ("Please keep it under 5 words.", "Yes, it is.", "Five words are too many."),
+        ("At most five words, please.", "Five words are not many.", "These are six words or more."),
+        ("20 words or less", "word " * 20, "word " * 21),
+        ("Answer in one sentence.", "It is a comet.", "It is a comet. It is cold."),
+        ("Two sentences at most.", "One. Two.", "One. Two. Three."),
+        ("Use bullet points.", LIST, "Just a line."),
+        ("Please stop using bullet lists.", "Just a line.", LIST),
+        ("No lists, write prose.", "Just a line.", LIST),
+        ("Write at least 4 words.", "These are four words.", "Too few."),
+    ],
+)
+def test_a_plain_rule_can_be_checked(rule: str, good: str, bad: str) -> None:
+    check = checker_of(rule)
+    assert check is not None
+    assert (check(good), check(bad)) == (True, False)
+
+
+@pytest.mark.parametrize("rule", ["Be more like a pirate.", "Explain it to a child.", "Say please.", "shorter"])
+def test_what_nobody_can_check_is_left_to_the_kl(rule: str) -> None:
+    assert checker_of(rule) is None
+
+
+def test_every_shipped_preference_is_checked_as_it_is_everywhere() -> None:
+    for preference in PREFERENCES.values():
+        assert checker_of(preference.hint) is preference.met_by
