@@ -19,7 +19,7 @@ _SHOWN_BAD = 20
 
 @click.command(name="eval")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
-@click.option("--judge", "name", metavar="NAME", help="Who judges: rules, auto, llm, or a file.py:judge of your own.")
+@click.option("--judge", "name", metavar="NAME", help="rules, auto, llm, behaviour, or a file.py of your own.")
 @click.option(
     "--by",
     type=click.Choice(["kind", "language", "tag", "voice"]),
