@@ -17,13 +17,25 @@ class LedgerReader(TurnQueries, VersionQueries, NoteQueries):
     """Every query that does not change the ledger; a connection of this class cannot write."""
 
     def counts(self) -> dict[str, int]:
-        """How many rows each table of facts has. Cheap: from the sequence numbers, not by counting."""
+        """How many rows each table of facts has: from the sequence numbers where that will do, not by counting.
+
+        A turn may have several verdicts, the last of which counts: ``judged_turns`` are turns that have any.
+        """
         tables = ("turns", "feedback", "endings", "outcomes", "verdicts", "drops")
         known = {row["name"]: row["seq"] for row in self.rows("SELECT name, seq FROM sqlite_sequence")}
         counted = {table: int(known.get(table, 0)) for table in tables}
         for table in ("open_turns", "trained", "steps", "versions"):
             counted[table] = self.one(f"SELECT count(*) AS n FROM {table}")["n"]
+        counted["judged_turns"] = self.one("SELECT count(DISTINCT turn) AS n FROM verdicts")["n"]
         return counted
+
+    def stale_and_trained(self, since: float) -> tuple[int, int]:
+        """How many turns were dropped as stale since a time, and how many have trained."""
+        stale = self.one("SELECT count(*) AS n FROM drops WHERE reason = 'stale' AND at >= ?", since)
+        trained = self.one(
+            "SELECT count(*) AS n FROM trained WHERE step >= (SELECT min(number) FROM steps WHERE at >= ?)", since
+        )
+        return int(stale["n"]), int(trained["n"])
 
     def newest(self, table: Literal["turns", "feedback", "outcomes", "verdicts", "requests"]) -> int:
         """The sequence number of a table's newest row, 0 if it has none: has anything come in?"""

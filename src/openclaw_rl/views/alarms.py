@@ -1,4 +1,4 @@
-"""Is there anything to train on? Pure."""
+"""Is there anything to train on, and is it trained in time? Pure."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ REMEDIES: Mapping[DropReason, str] = {
     "redacted": "see serve.redact",
 }
 """what to do where most turns are dropped for a reason"""
+
+
+_FEW = 4
+_SHARE = 0.1
+"""turns that are stale by chance, and their share of all that could have trained"""
+
+
+def falling_behind(stale: int, trained: int) -> str | None:
+    """The alarm when turns come too late to train, because versions are made faster than turns are used; None else."""
+    if stale < _FEW or stale < _SHARE * (stale + trained):
+        return None
+    return (
+        f"training falls behind: {stale} turns of the last hour were dropped as stale and {trained} trained; raise"
+        " train.batch_size (fewer versions) or train.max_lag, or give the trainer a faster device"
+    )
 
 
 def nothing_trainable(*, answered: int, trainable: int, reasons: Mapping[DropReason, int], after: int) -> str | None:

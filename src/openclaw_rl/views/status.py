@@ -14,11 +14,13 @@ from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.types import DropReason, Turn, Verdict
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import notes
-from openclaw_rl.views.alarms import nothing_trainable
+from openclaw_rl.views.alarms import falling_behind, nothing_trainable
 from openclaw_rl.views.aliases import with_aliases
 
 View = dict[str, Any]
 
+LATELY = 3600.0
+"""seconds for which turns that came too late to train are an alarm"""
 STALE = 30.0
 """seconds without a report after which a running loop is shown as silent"""
 FORMER = {"last_message": "said"}
@@ -35,7 +37,9 @@ def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None)
     counts = ledger.counts()
     live = LiveVersions(ledger).live()
     last = ledger.last_step()
-    loops = [_loop(health, time.time() if now is None else now) for health in ledger.health()]
+    now = time.time() if now is None else now
+    loops = [_loop(health, now) for health in ledger.health()]
+    behind = falling_behind(*ledger.stale_and_trained(now - LATELY))
     return {
         "ledger": str(ledger.path),
         "bytes": ledger.path.stat().st_size,
@@ -44,7 +48,7 @@ def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None)
             "answered": counts["turns"],
             "open": counts["open_turns"],
             "settled": counts["outcomes"],
-            "judged": counts["verdicts"],
+            "judged": counts["judged_turns"],
             "trained": counts["trained"],
             "dropped": ledger.drop_counts(),
         },
@@ -54,7 +58,11 @@ def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None)
         "last_step": step(ledger, last.number) if last else None,
         "versions": counts["versions"],
         "live": live.number if live else None,
-        "alarms": [*_room(ledger), *alarms(counts, ledger.drop_counts(), loops, after=starve_after)],
+        "alarms": [
+            *_room(ledger),
+            *([behind] if behind else []),
+            *alarms(counts, ledger.drop_counts(), loops, after=starve_after),
+        ],
     }
 
 
