@@ -301,6 +301,9 @@ def test_a_save_dir_belongs_to_one_run_and_another_is_told_whose_it_is(tmp_path:
     first, second, saves = tmp_path / "first", tmp_path / "second", tmp_path / "saves"
     for _ in range(2):
         save_dir.claim(saves, run=first, known=())
+    save_dir.claim(saves, run=second, known=())  # nothing lies there yet
+    save_dir.claim(saves, run=first, known=())
+    (saves / "000001").mkdir()
     with pytest.raises(ConfigError, match=f"holds the versions of the run in {first}; go on with that run"):
         save_dir.claim(saves, run=second, known=())
     moved = Version(number=1, parent=0, base="fake", adapter=str(saves / "000001"))

@@ -71,6 +71,7 @@ def test_the_page_quotes_the_refusals_of_a_start() -> None:
 
 def test_the_page_quotes_the_refusals_about_folders(tmp_path: Path) -> None:
     (tmp_path / ".run").write_text("/data/first\n")
+    (tmp_path / "000001").mkdir()
     with pytest.raises(OpenClawError) as another:
         save_dir.claim(tmp_path, run=tmp_path / "second", known=())
     assert said(another).replace(str(tmp_path), "/data/checkpoints") in PAGE

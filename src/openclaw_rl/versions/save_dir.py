@@ -25,14 +25,14 @@ LATEST: Final = "latest"
 
 
 def claim(directory: Path, *, run: Path, known: Sequence[Version]) -> None:
-    """Make the folder this run's own; raises ConfigError where another run's versions lie in it.
+    """Make the folder this run's own; raises ConfigError where versions of another run lie in it.
 
     A run that has versions in it already owns it, whatever its directory was called when they were made.
     """
     owner = directory / OWNER
     said = owner.read_text("utf-8").strip() if owner.is_file() else str(run)
-    trained = any(version.adapter and Path(version.adapter).parent == directory for version in known)
-    if said != str(run) and not trained:
+    own = any(version.adapter and Path(version.adapter).parent == directory for version in known)
+    if said != str(run) and not own and any(folder.name.isdecimal() for folder in directory.iterdir()):
         raise ConfigError(
             f"train.save_dir = {directory} holds the versions of the run in {said}",
             remedy=f"go on with that run (--rl-buffer-dir {said}), or give this one a folder of its own",
