@@ -292,3 +292,26 @@ async def test_a_bare_reward_model_file_judges_a_whole_run(tmp_path: Path) -> No
     assert found["verdict"]["score"] == pytest.approx(-0.2)
     assert found["verdict"]["votes"] == [0]
     assert found["verdict"]["judge"] == file
+
+
+# --- the teacher
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("one_thread")
+def test_a_teacher_with_another_vocabulary_is_refused_with_the_first_difference(tmp_path: Path) -> None:
+    from tiny import save_tiny
+
+    from openclaw_rl.errors import ModelRefused
+
+    folder, other = save_tiny(tmp_path / "tiny"), save_tiny(tmp_path / "other")
+    done = stepped(folder, tmp_path / "v1", teacher_model=other)
+    assert done.adapter is not None
+    words = tmp_path / "other" / "tokenizer.json"
+    words.write_text(words.read_text().replace('"w3": 10', '"w30": 10', 1).replace('"w30": 37', '"w3": 37', 1))
+    with pytest.raises(ModelRefused) as caught:
+        stepped(folder, tmp_path / "v2", teacher_model=other)
+    assert str(caught.value) == (
+        f"the teacher {other} has another vocabulary than {folder}: 2 tokens differ; 'w3' is 10 for the policy and is 37 "
+        "for the teacher; give train.loss.teacher_model a model with the policy's tokenizer, or unset it"
+    )

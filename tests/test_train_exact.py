@@ -24,6 +24,7 @@ from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import manifest as train_manifest
+from openclaw_rl.backends.local.training import update as train_update
 from openclaw_rl.backends.local.training.collation import collate
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.ports import StepResult
@@ -202,6 +203,22 @@ def test_optimizer_state_in_main_memory_changes_nothing(folder: str, tmp_path: P
         return str(done.adapter)
 
     assert same_files(two("off", offload_optimizer=True), two("on"))
+
+
+def test_optimizer_state_in_main_memory_is_brought_over_one_parameter_at_a_time(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, at_once = train_update._step, list[int]()
+
+    def noted(parameters: Any, saved: Any, group: Any) -> Any:
+        at_once.append(len(parameters))
+        return real(parameters, saved, group)
+
+    monkeypatch.setattr(train_update, "_step", noted)
+    trainer = worker(folder, offload_optimizer=True)
+    trainer.step(order(lesson(), tmp_path / "v1"))
+    assert at_once == [1] * len(trainer.policy.parameters)
+    assert all(parameter.grad is None for parameter in trainer.policy.parameters.values())
 
 
 # --- the engine's own log-probs

@@ -52,7 +52,7 @@ class PolicyModel:
         if self._compiles():
             compile_layers(self.model)
         self._base = self._separate_base()
-        self._other = self._net(self._frozen(settings.teacher_model)) if settings.teacher_model else None
+        self._other = self._net(self._teacher_model(settings.teacher_model)) if settings.teacher_model else None
 
     def _load(self, model: str) -> tuple[Any, Any]:
         s = self.settings
@@ -80,6 +80,18 @@ class PolicyModel:
 
     def _frozen(self, model: str) -> Any:
         found = self._load(model)[0].requires_grad_(False)
+        self._see_trees(found)
+        return found
+
+    def _teacher_model(self, model: str) -> Any:
+        """Other weights that teach: their token ids must mean the same as the policy's."""
+        found, tokenizer = self._load(model)
+        if why := vocabulary_difference(self.tokenizer, tokenizer):
+            raise ModelRefused(
+                f"the teacher {model} has another vocabulary than {self.settings.model}: {why}",
+                remedy="give train.loss.teacher_model a model with the policy's tokenizer, or unset it",
+            )
+        found.requires_grad_(False)
         self._see_trees(found)
         return found
 
@@ -248,6 +260,17 @@ def add_adapter(model: Any, args: TrainerArgs, *, mixed: bool = False) -> Any:
             module.cast_input_dtype_enabled = False
     config.inference_mode = True  # what is saved is for serving
     return wrapped
+
+
+def vocabulary_difference(ours: Any, theirs: Any) -> str | None:
+    """How the ids of two tokenizers differ, None where each token has the same id in both."""
+    mine, other = ours.get_vocab(), theirs.get_vocab()
+    differ = sorted(token for token in mine.keys() | other.keys() if mine.get(token) != other.get(token))
+    if not differ:
+        return None
+    token = differ[0]
+    here, there = (f"is {vocabulary.get(token, 'absent')}" for vocabulary in (mine, other))
+    return f"{len(differ)} tokens differ; {token!r} {here} for the policy and {there} for the teacher"
 
 
 def adapter_layers(model: Any) -> list[Any]:

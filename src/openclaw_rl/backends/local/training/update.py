@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from openclaw_rl.backends.local.training.alarms import StepSkipped, norm_alarm
 from openclaw_rl.backends.local.training.checkpoint import TrainerState, random_state, to_cpu
@@ -15,6 +19,8 @@ _REHEARSAL_BETA1 = 0.5
 """a rehearsal is a few large steps: a longer memory of gradients would point where the policy no longer is"""
 _LEAST = 0.05
 """gradients are compared for what their batches have to say, and for this at least"""
+
+OptimizerState = dict[str, Any]
 
 
 def update(
@@ -34,13 +40,14 @@ def update(
     if s.grad_clip > 0:
         torch.nn.utils.clip_grads_with_norm_(parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device))
     lr = s.rehearse_lr if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
-    optimizer = _optimizer(policy, state, s, lr, _REHEARSAL_BETA1 if rehearsal else s.adam_beta1)
-    optimizer.step()
+    beta1 = _REHEARSAL_BETA1 if rehearsal else s.adam_beta1
+    group = {"lr": lr, "betas": (beta1, s.adam_beta2), "eps": ADAM_EPS, "weight_decay": s.weight_decay}
+    stepped = (_step_one_by_one if s.offload_optimizer else _step)(parameters, state.optimizer, group)
     policy.forget_gradients()
     most = round(1 / (1 - s.rehearse_decay)) if rehearsal else s.average
     average, averaged = _average(policy, state, most, signal if s.lr_by_signal and not rehearsal else 0.0)
     new = TrainerState(
-        optimizer=to_cpu(optimizer.state_dict()) if s.offload_optimizer else optimizer.state_dict(),
+        optimizer=stepped,
         random=random_state(policy.device),
         norms=state.norms if rehearsal else [*state.norms, weighed][-_HISTORY:],
         ema=_ema(policy, state.ema or {}, s.ema_decay) if s.keeps_ema else None,
@@ -50,13 +57,30 @@ def update(
     return new, {"grad_norm": norm, "lr": lr}
 
 
-def _optimizer(policy: PolicyModel, state: TrainerState, s: TrainerArgs, lr: float, beta1: float) -> torch.optim.AdamW:
-    group = {"lr": lr, "betas": (beta1, s.adam_beta2), "eps": ADAM_EPS, "weight_decay": s.weight_decay}
-    optimizer = torch.optim.AdamW(policy.parameters.values(), **group)  # type: ignore[arg-type]
-    if state.optimizer is not None:
-        optimizer.load_state_dict(state.optimizer)
+def _step(parameters: Sequence[Tensor], saved: OptimizerState | None, group: Mapping[str, Any]) -> OptimizerState:
+    """One step of AdamW from the saved state; its state after it."""
+    optimizer = torch.optim.AdamW(parameters, **group)
+    if saved is not None:
+        optimizer.load_state_dict(saved)
         optimizer.param_groups[0].update(group)  # as they are set today, not those of the day it was saved
-    return optimizer
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+def _step_one_by_one(
+    parameters: Sequence[Tensor], saved: OptimizerState | None, group: Mapping[str, Any]
+) -> OptimizerState:
+    """The same, with the state in main memory: only that of one parameter at a time is on the device, and its gradient
+    goes as soon as it is used. So the update needs no more room than the backward pass before it."""
+    whole = torch.optim.AdamW(parameters, **group).state_dict()
+    for at, parameter in enumerate(parameters):
+        before = None if saved is None else saved["state"].get(at)
+        mine = {"state": {0: before} if before else {}, "param_groups": [{**whole["param_groups"][0], "params": [0]}]}
+        after = _step([parameter], mine, group)["state"]
+        if after:  # a parameter without a gradient has no state
+            whole["state"][at] = to_cpu(after[0])
+        parameter.grad = None
+    return whole
 
 
 @torch.no_grad()
