@@ -129,6 +129,19 @@ def test_a_loop_that_runs_alone_is_not_refused_for_what_others_need(tmp_path: Pa
     app.close()
 
 
+@pytest.mark.parametrize(
+    ("place", "state", "said"),
+    [
+        ("http://127.0.0.1:9/v1", "ok", "http://127.0.0.1:9/v1"),
+        ("/no/such/folder", "trouble", "there is nothing at /no/such/folder"),
+        ("some/model", "warning", "some/model is not a folder here"),
+    ],
+)
+def test_doctor_looks_for_the_judges_models(tmp_path: Path, place: str, state: str, said: str) -> None:
+    found = diagnosed(tmp_path, "judge", "judge.kind=auto", f"judge.models.score={place}")
+    assert (found.state, found.detail) == (state, said)
+
+
 def test_doctor_warns_of_a_judge_model_without_an_address(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, "judge", "judge.kind=auto", "judge.llm.model=/models/prm")
     assert (found.state, found.remedy) == (

@@ -144,6 +144,20 @@ def test_either_name_stands_for_both_duties_and_two_names_are_two_processes() ->
     ]
 
 
+@pytest.mark.parametrize(
+    ("sets", "note"),
+    [
+        (["judge.kind=rules"], "judge.models changes nothing: judge.kind = rules says who judges"),
+        (["judge.custom=mine:score"], "judge.models changes nothing: judge.custom says who judges"),
+        (["judge.llm.base_url=http://h/v1"], "judge.llm.base_url changes nothing: judge.models says who judges"),
+        ([], None),
+    ],
+)
+def test_a_name_that_changes_nothing_is_said_so(sets: list[str], note: str | None) -> None:
+    notes = load(environ={}, sets=["judge.models.score=a/prm", *sets]).notes
+    assert [each for each in notes if "changes nothing" in each] == ([note] if note else [])
+
+
 def test_an_address_is_asked_and_not_hosted() -> None:
     judge = built(PRM_MODEL_PATH="http://host:9/v1/")
     assert isinstance(judge, LlmJudge)

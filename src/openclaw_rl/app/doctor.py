@@ -145,6 +145,8 @@ def _model_at(check: str, model: str) -> Diagnosis:
         whole = place.suffix == ".gguf" or (place / "config.json").exists()
         remedy = "" if whole else "give a folder with config.json and safetensors, or a .gguf file"
         return Diagnosis(check, "ok" if whole else "trouble", str(place), remedy)
+    if place.is_absolute():
+        return Diagnosis(check, "trouble", f"there is nothing at {model}", "give a folder, a .gguf file or an id")
     return Diagnosis(check, "warning", f"{model} is not a folder here", "it will be looked for on the model hub")
 
 

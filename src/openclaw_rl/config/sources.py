@@ -324,6 +324,13 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
     if config.env.type is None:
         for path in (path for path in SETTINGS if path.startswith("env.") and sources[path] != "default"):
             yield f"{path} changes nothing: no environment is set (env.type, ENV_TYPE)"
+    judge = config.judge
+    if judge.models.score or judge.models.hints:
+        other = "judge.custom" if judge.custom else f"judge.kind = {judge.kind}" if judge.kind == "rules" else None
+        if other:
+            yield f"judge.models changes nothing: {other} says who judges"
+        elif judge.llm.base_url:
+            yield "judge.llm.base_url changes nothing: judge.models says who judges"
     if config.gate.mode == "off":
         yield "gate.mode is off: every version is served unexamined, and only the live monitor or you can take it back"
 
