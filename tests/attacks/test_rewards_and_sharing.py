@@ -189,7 +189,7 @@ def test_who_has_a_key_counts_before_a_word_is_said(ledger_path: Path) -> None:
             sample_settings(share="none"),
             queue_settings(batch_size=1, max_wait=1, idle=1, people=("ann", "bob")),
         )
-        assert not work._consent().allows(RULE.text, "ann")
+        assert not work.consent().allows(RULE.text, "ann")
 
 
 def configured(tmp_path: Path, lines: str, *sets: str) -> config.Config:
