@@ -97,6 +97,13 @@ def test_what_cannot_work_is_refused_at_the_start_and_by_doctor(
     assert remedy in f"{found.detail}; {found.remedy}"
 
 
+def test_doctor_says_what_is_taken_of_a_bare_file(tmp_path: Path) -> None:
+    file = tmp_path / "rm.py"
+    file.write_text("def helper(a, b): ...\ndef get_reward_model(config): ...\n")
+    found = diagnosed(tmp_path, "judge", f"judge.custom={file}")
+    assert (found.state, found.detail) == ("ok", f"{file}:get_reward_model")
+
+
 def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         App(load(environ={}, sets=[f"run.dir={tmp_path / 'run'}", *FAKES, "env.type=terminl", "judge.kind=llm"]).config)

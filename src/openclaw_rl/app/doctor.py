@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from openclaw_rl import config as settings
+from openclaw_rl import plugins
 from openclaw_rl.app import checks
 from openclaw_rl.app.application import ledger_path
 from openclaw_rl.app.judge_models import is_address
@@ -151,9 +152,17 @@ def _model_at(check: str, model: str) -> Diagnosis:
 
 
 def _backends(config: Config) -> Diagnosis:
-    named = [config.policy.backend, config.policy.generate, config.train.backend, config.train.loss.custom]
-    fine = f"found: {', '.join(dict.fromkeys(name for name in named if name))}"
-    return _checked("backends", config, (checks.policy, checks.trainer), fine)
+    custom = (_in_full("generate", config.policy.generate), _in_full("loss", config.train.loss.custom))
+    named = dict.fromkeys(name for name in (config.policy.backend, config.train.backend, *custom) if name)
+    return _checked("backends", config, (checks.policy, checks.trainer), f"found: {', '.join(named)}")
+
+
+def _in_full(kind: plugins.Kind, name: str | None) -> str | None:
+    """What a plugin's name leads to: of a bare file, which part of it is taken."""
+    try:
+        return None if name is None else plugins.address(kind, name)
+    except OpenClawError:  # a check says what is wrong with it
+        return name
 
 
 def _judge(config: Config) -> Diagnosis:
@@ -165,7 +174,7 @@ def _judge(config: Config) -> Diagnosis:
         detail = f"judge.llm.model is {llm.model}, but without an address only the rules judge"
         remedy = "set judge.llm.base_url, or name a folder or Hugging Face id as judge.models.score"
         return Diagnosis("judge", "warning", detail, remedy)
-    return _checked("judge", config, (checks.judge,), judge.custom or judge.kind)
+    return _checked("judge", config, (checks.judge,), _in_full("judge", judge.custom) or judge.kind)
 
 
 def _judge_models(places: Sequence[str]) -> Diagnosis:
