@@ -90,11 +90,13 @@ class Talker(threading.Thread):
                 ]
 
     def ask(self, messages: list[dict[str, str]]) -> str | None:
-        while self.url is None and not self.over:
+        while (url := self.url) is None:  # read once: a kill takes it away at any time
+            if self.over:
+                return None
             time.sleep(0.005)
         stream = self.rng.random() < 0.5
         body = json.dumps({"model": "fake", "messages": messages, "stream": stream}).encode()
-        request = urllib.request.Request(f"{self.url}/chat/completions", body, {"content-type": "application/json"})
+        request = urllib.request.Request(f"{url}/chat/completions", body, {"content-type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 raw = answer.read().decode()

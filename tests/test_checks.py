@@ -113,6 +113,8 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
 def test_a_setting_that_an_environment_does_not_take_is_refused(tmp_path: Path, mine: Path) -> None:
     said = refused(tmp_path, f"env.type={mine}:Whole", "env.tools_config=tools.json")
     assert said == f"env.tools_config is set, but environment {mine}:Whole does not take it; take it out"
+    said = refused(tmp_path, f"env.type={mine}:Whole", "env.screenshot_backend=selenium")
+    assert said.startswith("env.screenshot_backend is set, but environment")
 
 
 def test_one_fault_of_two_loops_is_said_once(tmp_path: Path) -> None:

@@ -162,6 +162,13 @@ def test_the_reference_is_the_base_model_and_any_other_is_refused(tmp_path: Path
     assert refused(environ={"REF_LOAD": "Qwen/Qwen3-4B"}).endswith(": unset it, or name that model")
 
 
+def test_one_clip_alone_leaves_the_other_as_it_is_and_says_so() -> None:
+    alone = load(environ={"OPTIMIZER_ARGS": "--eps-clip 0.1"})
+    assert (alone.config.train.loss.eps_low, alone.config.train.loss.eps_high) == (0.1, 0.28)
+    assert alone.notes[-1] == "--eps-clip sets the lower clip alone: the upper stays 0.28 (--eps-clip-high)"
+    assert load(environ={}, flags={"--eps-clip": 0.1, "--eps-clip-high": 0.1}).notes == ()
+
+
 def test_where_the_teacher_runs_is_fixed_and_said() -> None:
     name = "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE"
     assert load(environ={name: "trainer"}).notes == ()

@@ -10,7 +10,7 @@ from typing import Final
 from openclaw_rl import plugins
 from openclaw_rl.app.devices import gpu_layout, visible_gpus
 from openclaw_rl.app.factories import loss_config
-from openclaw_rl.config import Config
+from openclaw_rl.config import SETTINGS, Config
 from openclaw_rl.errors import ConfigError, OpenClawError
 
 SettingsCheck = Callable[[Config], None]
@@ -86,8 +86,8 @@ def _refuse_unused(config: Config, name: str) -> None:
     accepted = inspect.signature(plugins.resolve("env", name)).parameters
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in accepted.values()):
         return
-    for setting in ("tools_config", "swe_bench_path"):
-        if getattr(config.env, setting) is not None and setting not in accepted:
+    for setting in ("tools_config", "swe_bench_path", "screenshot_backend"):
+        if getattr(config.env, setting) != SETTINGS[f"env.{setting}"].default and setting not in accepted:
             raise ConfigError(f"env.{setting} is set, but environment {name} does not take it", remedy="take it out")
 
 

@@ -331,6 +331,8 @@ def _advice(config: Config, sources: Mapping[str, str], file: Path | None) -> It
             yield f"judge.models changes nothing: {other} says who judges"
         elif judge.llm.base_url:
             yield "judge.llm.base_url changes nothing: judge.models says who judges"
+    if sources["train.loss.eps_low"].endswith("--eps-clip") and sources["train.loss.eps_high"] == "default":
+        yield f"--eps-clip sets the lower clip alone: the upper stays {config.train.loss.eps_high} (--eps-clip-high)"
     if config.gate.mode == "off":
         yield "gate.mode is off: every version is served unexamined, and only the live monitor or you can take it back"
 
