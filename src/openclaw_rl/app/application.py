@@ -16,7 +16,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
@@ -167,19 +167,17 @@ class App:
 
     def _book(self) -> NotesBook:
         """The notes of this run, through a connection of their own: any loop may change them."""
-        if "notes" not in self._ledgers:
-            self._ledgers["notes"] = NotesLedger(ledger_path(self.config))
-        return NotesBook(cast(NotesLedger, self._ledgers["notes"]))
+        if self._notes is None:
+            self._notes = NotesLedger(ledger_path(self.config))
+        return NotesBook(self._notes)
 
     def _train_loop(self) -> Loop:
         from openclaw_rl.app.rehearsals import build_rehearsal
-        from openclaw_rl.notes import NotesBook
         from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
         from openclaw_rl.train.queue import QueueSettings
         from openclaw_rl.train.startup import RunOrigin
 
         ledger = self._opened(TrainLedger(ledger_path(self.config), sync=self.config.store.sync))
-        self._notes = NotesLedger(ledger_path(self.config))
         assert self.trainer is not None
         train = self.config.train
         directory = train.save_dir or self.config.run.dir / "versions"
@@ -206,7 +204,7 @@ class App:
                 recorder=self._keep_records(ledger),
             ),
             pause_after=train.alarms.pause_after,
-            rehearsal=build_rehearsal(self.config, NotesBook(self._notes), self._lend_policy(), busy=self._busy),
+            rehearsal=build_rehearsal(self.config, self._book(), self._lend_policy(), busy=self._busy),
         )
 
     def _lend_policy(self) -> GetPolicy:
