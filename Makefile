@@ -3,6 +3,7 @@
 # make fast  set up everything and run ruff and the small stories, three at a time
 # make test  set up everything and run the checks and all tests
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
+# make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
 
 PYTHON ?= python3
@@ -13,7 +14,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast fast-1 fast-2 fast-3 test check lock acceptance-openclaw clean help
+.PHONY: up demo fast fast-1 fast-2 fast-3 test check lock acceptance-openclaw judge-reader clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -41,6 +42,9 @@ test: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
 	@$(BIN)/python -m pytest $(ARGS)
+
+judge-reader: $(VENV)/.ready-local
+	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)
 
 acceptance-openclaw: $(VENV)/.ready-local
 	@$(BIN)/python scripts/acceptance_openclaw/run.py $(ARGS)

@@ -14,6 +14,8 @@ from openclaw_rl.config import Config
 from openclaw_rl.judge import AutoJudge, CustomJudge, JudgeLoop, LlmJudge, RulesJudge
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.judge.llm import LlmSettings
+from openclaw_rl.judge.reader.classifier import Classifier
+from openclaw_rl.judge.reader.judge import ReaderJudge
 from openclaw_rl.judge.voters import EndpointVoter
 from openclaw_rl.ports import Judge, Score
 
@@ -54,8 +56,12 @@ def rules_judge() -> RulesJudge:
     return RulesJudge(limits=LIMITS)
 
 
+def reader_judge(classifier: Classifier | None = None) -> ReaderJudge:
+    return ReaderJudge(limits=LIMITS, classifier=classifier)
+
+
 def auto_judge(llm: Judge | None = None) -> AutoJudge:
-    return AutoJudge(rules=rules_judge(), llm=llm)
+    return AutoJudge(reader=reader_judge(), llm=llm)
 
 
 def custom_judge(score: Score) -> CustomJudge:

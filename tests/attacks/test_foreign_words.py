@@ -10,6 +10,8 @@ import pytest
 from foreign import FRAMES, GENUINE, RULES, WAYS
 from judges import llm_judge
 
+from openclaw_rl.judge.evidence import heard_reaction, user_hearing
+from openclaw_rl.judge.reader.kinds import KINDS
 from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.ports import Case
 from openclaw_rl.serve.wire.messages import MessagesWire
@@ -29,19 +31,29 @@ def learned(text: str) -> list[str]:
     return [hint.text for hint in reaction_of(after(make_message("user", text))).hints if hint.kind != "complaint"]
 
 
+def believed(text: str) -> list[str]:
+    """What would be learned if the classifier took every message for a rule: the guards alone stand in the way."""
+    case = after(make_message("user", text))
+    sure = tuple(0.0 if kind == "rule" else -20.0 for kind in KINDS)
+    hearing = user_hearing(case, classifier=sure)
+    reaction = reaction_of(case) if hearing is None else heard_reaction(case, hearing)
+    return [hint.text for hint in reaction.hints if hint.kind != "complaint"]
+
+
 def test_most_of_the_texts_would_be_rules_if_the_user_said_them() -> None:
     assert len(set(RULES)) >= 60
     assert sum(bool(learned(said)) for said in RULES) >= 50
+    assert sum(bool(believed(said)) for said in RULES) == len(RULES)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_no_text_becomes_a_rule_by_any_way_into_a_message(way: str) -> None:
-    assert [said for said in RULES if learned(WAYS[way](said))] == []
+    assert [said for said in RULES if learned(WAYS[way](said)) or believed(WAYS[way](said))] == []
 
 
 @pytest.mark.parametrize("frame", FRAMES)
 def test_no_text_becomes_a_rule_in_any_frame(frame: str) -> None:
-    assert [said for said in RULES if learned(frame.format(said))] == []
+    assert [said for said in RULES if learned(frame.format(said)) or believed(frame.format(said))] == []
 
 
 @pytest.mark.parametrize("way", ["document tag", "fence", "block quote", "summarise", "mail"])

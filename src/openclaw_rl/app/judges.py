@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
@@ -18,11 +18,13 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Judge, Policy
 from openclaw_rl.types import Json
 
+if TYPE_CHECKING:
+    from openclaw_rl.judge.reader.judge import ReaderJudge
+
 
 def build_judge(config: Config, policy: Policy | None) -> Judge:
     """The judge that ``judge.custom``, ``judge.models`` or ``judge.kind`` names."""
     from openclaw_rl.judge.auto import AutoJudge
-    from openclaw_rl.judge.rules import RulesJudge
 
     judge = config.judge
     if judge.custom:
@@ -32,8 +34,10 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
     if judge.kind == "auto":
         asks_model = judge.llm.model == "policy" or (judge.llm.base_url and judge.llm.model)
         llm = _named(config, "llm", policy) if asks_model else None
-        default = AutoJudge(rules=RulesJudge(limits=hint_limits(config)), llm=llm)
+        default = AutoJudge(reader=build_reader(config, policy), llm=llm)
         return default if llm or policy is None else _by_itself(config, default, policy)
+    if judge.kind == "reader":
+        return build_reader(config, policy)
     return _named(config, judge.kind, policy)
 
 
@@ -72,6 +76,17 @@ def _by_itself(config: Config, default: Judge, policy: Policy) -> Judge:
     )
     model, taster = (LlmJudge(settings=asks, policy=policy, patience=patience) for patience in (PATIENCE, 0.0))
     return SelfJudge(baseline=default, model=model, taster=taster, plan=plan)
+
+
+def build_reader(config: Config, policy: Policy | None) -> ReaderJudge:
+    """The learned reader, with the classifier that ships for the embedded model where a policy is at hand."""
+    from openclaw_rl.judge.reader.classifier import PolicyClassifier, shipped_classifier
+    from openclaw_rl.judge.reader.judge import ReaderJudge
+
+    reader = config.judge.reader
+    trained = shipped_classifier() if reader.classifier and policy is not None else None
+    asked = PolicyClassifier(policy, trained, seconds=reader.seconds) if policy is not None and trained else None
+    return ReaderJudge(limits=hint_limits(config), classifier=asked)
 
 
 @contextlib.asynccontextmanager
@@ -146,7 +161,7 @@ def reward_model_config(config: Config) -> dict[str, Any]:
 def _named(config: Config, name: str, policy: Policy | None) -> Judge:
     judge, llm = config.judge, config.judge.llm
     offered = {
-        **judge.model_dump(exclude={"kind", "custom", "llm", "models", "classifier", "options"}),
+        **judge.model_dump(exclude={"kind", "custom", "reader", "llm", "models", "classifier", "options"}),
         **llm.model_dump(),
         "model": llm.model or "",
         "policy": policy if llm.model == "policy" else None,

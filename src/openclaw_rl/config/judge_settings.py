@@ -65,11 +65,24 @@ class ClassifierSection(Section):
     )
 
 
+class ReaderSection(Section):
+    """The learned reader of users' messages, the default judge's first voice."""
+
+    classifier: bool = Field(
+        default=True,
+        description="ask the classifier beside the n-grams where the served model has one (a copy of its layers: "
+        "0.4 GB for the embedded model)",
+    )
+    seconds: float = Field(default=30.0, gt=0, le=600, description="longest that the classifier may take for a message")
+
+
 class JudgeSection(Section):
     """Loop 3, outcomes to verdicts."""
 
     kind: Plugin = Field(
-        default="auto", min_length=1, description="who judges: auto (rules, then llm if one is set), rules, llm"
+        default="auto",
+        min_length=1,
+        description="who judges: auto (the reader, then llm if one is set), reader, rules, llm",
     )
     custom: Plugin | None = Field(default=None, description="judge of your own in place of kind, a plugin")
     behaviour: bool = Field(
@@ -80,11 +93,17 @@ class JudgeSection(Section):
     )
     workers: int = Field(default=4, ge=1, le=256, description="judge calls at once")
     max_hints: int = Field(default=3, ge=0, le=16, description="most hints kept per turn, shortest first")
-    hint_min: int = Field(default=11, ge=1, le=10_000, description="fewest characters of a hint")
+    hint_min: int = Field(
+        default=11,
+        ge=1,
+        le=10_000,
+        description="fewest characters of a hint; a Chinese one counts for five, a kana or Hangul one for three",
+    )
     hint_max: int = Field(default=600, ge=1, le=10_000, description="most characters of a hint")
     trusted_envs: tuple[str, ...] = Field(
         default=(), description="environments, by the NAME of their key, whose text may become a hint"
     )
+    reader: ReaderSection = Field(default_factory=ReaderSection)
     llm: LlmJudgeSection = Field(default_factory=LlmJudgeSection)
     models: JudgeModelsSection = Field(default_factory=JudgeModelsSection)
     classifier: ClassifierSection = Field(default_factory=ClassifierSection)

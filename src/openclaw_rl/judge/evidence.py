@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from openclaw_rl.judge import tools
+from openclaw_rl.judge.hearing import Hearing, hear
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reaction import Reaction, read
+from openclaw_rl.judge.reader.kinds import KindLogprobs
 from openclaw_rl.judge.reported import read_report
-from openclaw_rl.judge.text import others_words, own_words, user_text
+from openclaw_rl.judge.text import hands_over, others_words, own_words, user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.text import broken, words
 from openclaw_rl.types import Feedback, Hint, Message, Role, Source, Verdict, environment_of, texts
@@ -49,7 +51,7 @@ def decide(case: Case, *, trusted: Collection[str] = (), limits: HintLimits) -> 
         return Verdict(turn=turn, score=None, source="deterministic", note="side turn", judge="evidence")
     for item in evidence_items(case):
         if item.score is not None:
-            hints = filter_hints((*given_hints(case, trusted), *user_hints(case)), reply=_reply(case), limits=limits)
+            hints = filter_hints((*given_hints(case, trusted), *user_hints(case)), reply=reply_of(case), limits=limits)
             return Verdict(
                 turn=turn,
                 score=item.score,
@@ -73,17 +75,42 @@ def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
 
 def user_hints(case: Case) -> tuple[Hint, ...]:
     """What the user's next words teach, whatever decided the score."""
-    return user_reaction(case).hints
+    hearing = user_hearing(case)
+    return (user_reaction(case) if hearing is None else heard_reaction(case, hearing)).hints
+
+
+def user_hearing(case: Case, *, classifier: KindLogprobs | None = None) -> Hearing | None:
+    """What the reader makes of the user's own words; None where there are none, or only a description of them."""
+    message = user_text(case.outcome.next_state)
+    if not message or described(case) is not None:
+        return None
+    return hear(
+        message,
+        request=request_of(case),
+        reply=reply_of(case),
+        classifier=classifier,
+        same_matter=_same_matter(case),
+        whole=not any(hands_over(text) for text in texts(case.outcome.next_state, "user")),
+    )
+
+
+def heard_reaction(case: Case, hearing: Hearing) -> Reaction:
+    """What was heard, without rules that are other people's words."""
+    return _without_borrowed(case, hearing.reaction)
 
 
 def user_reaction(case: Case) -> Reaction:
-    """What the user's own words say of the reply, or a recorded description of them; nothing where there are none."""
+    """What the rules make of the user's own words, or a recorded description of them; nothing without any."""
     if (told := described(case)) is not None:
         return told
     message = user_text(case.outcome.next_state)
     if not message:
         return Reaction(score=None, note="the user wrote nothing")
-    reaction = read(message, request=request_of(case) if _same_matter(case) else "", reply=_reply(case))
+    reaction = read(message, request=request_of(case) if _same_matter(case) else "", reply=reply_of(case))
+    return _without_borrowed(case, reaction)
+
+
+def _without_borrowed(case: Case, reaction: Reaction) -> Reaction:
     doubt = reaction.doubt
     if doubt is not None:
         return replace(reaction, doubt=replace(doubt, hints=_own_hints(doubt.hints, case)))
@@ -106,7 +133,7 @@ def described(case: Case) -> Reaction | None:
     if not case.turn.completion.scored:
         return None
     text = "\n".join(texts(case.outcome.next_state, "user"))
-    return read_report(text, request=request_of(case), reply=_reply(case))
+    return read_report(text, request=request_of(case), reply=reply_of(case))
 
 
 def foreign(case: Case, *, roles: tuple[Role, ...] = ("tool",)) -> str:
@@ -147,7 +174,8 @@ def request_of(case: Case) -> str:
     return next((own for text in reversed(requests) if (own := own_words(text))), "")
 
 
-def _reply(case: Case) -> str:
+def reply_of(case: Case) -> str:
+    """The text of the reply."""
     return case.turn.completion.reply.content
 
 
@@ -162,7 +190,7 @@ def _explicit(case: Case) -> Iterator[EvidenceItem]:
         if feedback.score is not None:
             yield EvidenceItem(source="explicit", score=feedback.score, note=f"a score of {feedback.score:g} was given")
         elif feedback.edit is not None:
-            same = feedback.edit.split() == _reply(case).split()
+            same = feedback.edit.split() == reply_of(case).split()
             note = "the reply was kept as it is" if same else "the reply was edited"
             yield EvidenceItem(source="explicit", score=1.0 if same else -1.0, note=note)
         else:

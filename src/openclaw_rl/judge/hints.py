@@ -14,6 +14,8 @@ from openclaw_rl.types import Hint, HintKind
 
 _READ = 600  # characters of a hint that are looked at for its kind
 _RUN = 5  # words in a row that a hint may not borrow from text that is not the user's
+_IDEOGRAPH = re.compile(r"[㐀-䶿一-鿿]")
+_SYLLABLE = re.compile(r"[぀-ヿ가-힣]")
 _STATES = re.compile(
     r"(?i)(?:the|my|our|his|her|their|its|it|this|that|these|there) (?:[\w'.-]+ ){0,6}?"
     r"(?:is|are|was|were|has|have|lies|lives|means|starts|ends|costs)\b.*"
@@ -28,7 +30,7 @@ _HOW_FAR = re.compile(r"(?i)\d|\b(?:one|two|three|four|five|six|ten|twenty|thirt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HintLimits:
-    """How long a hint may be, in characters, and how many of one turn are kept."""
+    """How long a hint may be, in characters (Latin ones, for the shortest), and how many of one turn are kept."""
 
     shortest: int
     longest: int
@@ -79,7 +81,7 @@ def _folded(text: str) -> str:
 
 
 def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limits: HintLimits) -> str | None:
-    if len(text) < limits.shortest:
+    if substance(text) < limits.shortest:
         return f"shorter than {limits.shortest} characters"
     if len(text) > limits.longest:
         return f"longer than {limits.longest} characters"
@@ -88,6 +90,11 @@ def _refusal(text: str, *, reply: str, answer: str, user: str, others: str, limi
     if borrowed(text, user=user, others=others):
         return "its words come from text that may not instruct"
     return None
+
+
+def substance(text: str) -> int:
+    """The length of a text in Latin letters: a character that says more counts for more."""
+    return len(text) + 4 * len(_IDEOGRAPH.findall(text)) + 2 * len(_SYLLABLE.findall(text))
 
 
 def borrowed(text: str, *, user: str = "", others: str) -> bool:

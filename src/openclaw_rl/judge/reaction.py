@@ -95,6 +95,16 @@ def read(message: str, *, request: str, reply: str) -> Reaction:
     return _decide(own, flat, hints, request=request, reply_asks=asks)
 
 
+def is_ironic(message: str) -> bool:
+    """Whether a sign in it says that it may be meant otherwise."""
+    return bool(_ODD.search(message))
+
+
+def steers(message: str) -> bool:
+    """Whether it speaks of scores, votes or rewards: such words are never praise, nor an instruction."""
+    return bool(_STEER.search(message) or _MARKUP.search(message))
+
+
 def _asks(reply: str) -> bool:
     """Whether the reply ends by asking something, so that the message may be an answer to it."""
     return bool(re.search(r"[?？]", reply[-_TAIL:]))

@@ -45,6 +45,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "judge": {
         "auto": "openclaw_rl.judge.auto:AutoJudge",
+        "reader": "openclaw_rl.judge.reader.judge:ReaderJudge",
         "rules": "openclaw_rl.judge.rules:RulesJudge",
         "behaviour": "openclaw_rl.judge.behaviour:BehaviourJudge",
         "llm": "openclaw_rl.judge.llm:LlmJudge",

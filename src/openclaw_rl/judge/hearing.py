@@ -1,0 +1,126 @@
+"""What a user's message says of the reply: the learned reader first, the rules as one voice and as vetoes. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from openclaw_rl.judge.quoting import is_text
+from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
+from openclaw_rl.judge.reader.combination import Belief, believe, shipped_combination
+from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, LanguageGroup, MessageKind, group_of, mass
+from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
+from openclaw_rl.judge.reader.sentences import carrier
+from openclaw_rl.judge.text import own_words, parse
+from openclaw_rl.types import Doubt, Hint, HintKind
+
+MOST = 4_000
+"""characters of own words that are read, head and tail"""
+PERHAPS = 0.6
+"""the probability of a complaint from which on it is worth a question"""
+_NOTES = {-1: "a complaint, as read", 1: "praise, as read"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hearing:
+    """What was heard, and of whom: the estimate of the six kinds, what each voice said, and what came of it."""
+
+    reaction: Reaction
+    group: LanguageGroup
+    estimate: KindLogprobs
+    ngrams: KindLogprobs
+    classifier: KindLogprobs | None
+    rules: Reaction
+    belief: Belief
+
+
+def hear(
+    message: str,
+    *,
+    request: str,
+    reply: str,
+    classifier: KindLogprobs | None = None,
+    same_matter: bool = True,
+    whole: bool = True,
+) -> Hearing:
+    """What ``message`` says of ``reply``; ``classifier`` is what the classifier said of it, None where it is silent.
+
+    ``same_matter``: False where the message comes with another text than the request, so that it repeats nothing.
+    ``whole``: False where words of others came with it; then no sentence of it is taken for a rule.
+    """
+    own = own_words(message)
+    own = own if len(own) <= MOST else f"{own[: MOST // 2]}\n{own[-MOST // 2 :]}"
+    rules = read(message, request=request if same_matter else "", reply=reply)
+    group = group_of(own, request=request)
+    ngrams = shipped_ngrams().logprobs(request, reply, own)
+    weights = shipped_combination().weights(group, classifier=classifier is not None)
+    estimate = weights.combined(ngrams, classifier, rules.score)
+    belief = believe(estimate, weights.thresholds, rules=rules.score)
+    belief = belief if whole else replace(belief, rule=False, fact=False)
+    reaction = rules if _left_to_rules(own) else _reaction(own, belief, rules, request=request, reply=reply)
+    return Hearing(
+        reaction=reaction,
+        group=group,
+        estimate=estimate,
+        ngrams=ngrams,
+        classifier=classifier,
+        rules=rules,
+        belief=belief,
+    )
+
+
+def _left_to_rules(own: str) -> bool:
+    """Nothing to read, or a machine's text: no words, or a traceback."""
+    return not re.search(r"\w", own) or own.startswith("Traceback (most recent call last):")
+
+
+def _reaction(own: str, belief: Belief, rules: Reaction, *, request: str, reply: str) -> Reaction:
+    hints = own_hints(own, belief, rules, request=request, reply=reply, model=shipped_ngrams())
+    score = belief.score
+    if score == 1 and (is_ironic(own) or steers(own)):
+        return Reaction(score=None, note="praise that may be irony, or meant to steer", hints=())
+    if score is None:
+        note = "nothing sure about the reply"
+        return Reaction(score=None, note=note, hints=_rules_only(hints), doubt=_doubt(belief, rules))
+    if score == -1 and not hints:
+        hints = tuple(hint for hint in rules.hints if hint.kind == "complaint") or _complaint(own)
+    return Reaction(score=score, note=rules.note if rules.score == score else _NOTES[score], hints=hints)
+
+
+def _doubt(belief: Belief, rules: Reaction) -> Doubt | None:
+    """What it may be all the same: what the rules take it for, or a complaint that is likelier than not."""
+    if rules.score:
+        return Doubt(score=float(rules.score), hints=rules.hints, why=rules.note)
+    if rules.doubt is not None:
+        return rules.doubt
+    return Doubt(score=-1.0, why="perhaps a complaint") if belief.bad >= PERHAPS else None
+
+
+def _rules_only(hints: tuple[Hint, ...]) -> tuple[Hint, ...]:
+    """Without a score, a rule may teach; the rest says nothing."""
+    return tuple(hint for hint in hints if hint.kind == "rule")
+
+
+def _complaint(own: str) -> tuple[Hint, ...]:
+    return (Hint(text=own.strip(), kind="complaint"),) if len(own) <= 200 else ()
+
+
+def own_hints(
+    own: str, belief: Belief, rules: Reaction, *, request: str, reply: str, model: NgramModel
+) -> tuple[Hint, ...]:
+    """The rules' hints where the reader bears them out; else, where it is sure of one, the user's own sentence."""
+    told = tuple(hint for hint in rules.hints if hint.kind != "complaint")
+    if told and (belief.score is not None or belief.rule or belief.fact):
+        return told
+    if not (belief.rule or belief.fact) or is_text(own) or steers(own):
+        return ()
+    kind: HintKind = "rule" if belief.rule else "fact"
+    wanted: tuple[MessageKind, ...] = ("rule", "mixed") if belief.rule else ("fact",)
+    text = carrier(own, parse(own), lambda sentence: mass(model.logprobs(request, reply, sentence), wanted))
+    return (Hint(text=text, kind=kind),) if text else ()
+
+
+def reasons(hearing: Hearing, *, request: str, reply: str, message: str, most: int = 8) -> tuple[Reason, ...]:
+    """The n-grams that weighed most for the likeliest kind."""
+    likeliest = KINDS[max(range(len(KINDS)), key=lambda kind: hearing.estimate[kind])]
+    return shipped_ngrams().reasons(request, reply, own_words(message), likeliest, most=most)

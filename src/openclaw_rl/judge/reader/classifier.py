@@ -1,0 +1,141 @@
+"""The classifier: a LoRA adapter of the served model that reads request, reply and message and names the kind.
+
+It answers with the log-probs of six words after a fixed text, in one scoring call that gives way to users' requests.
+Whatever goes wrong, the n-grams speak alone: no verdict waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import anyio
+
+from openclaw_rl.errors import BackendError
+from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, normalised
+from openclaw_rl.ports import Policy, Scores, SupportsCandidates
+from openclaw_rl.types import Tokens, Version
+
+log = logging.getLogger(__name__)
+
+SHIPPED = Path(__file__).parent / "classifier"
+"""the adapter for the embedded model, with the identity of the base weights that it belongs to"""
+NUMBER = 2_000_000_000
+"""the adapter's number among the versions: no run trains so many"""
+BUDGETS = {"request": 96, "reply": 224, "message": 224}
+"""tokens of each part, head and tail kept, as in training"""
+QUESTION = "This message is"
+CHARACTERS = 12
+"""per token of a budget: what is longer is cut before it is encoded"""
+_TOP = 128
+"""of the likeliest tokens, among which the six words are looked for"""
+_REST = 64
+"""messages at most that it is left in peace after it failed: one, and twice as many each time"""
+
+
+class Classifier(Protocol):
+    """Names the kind of a message beside its request and reply; None where it cannot say now."""
+
+    async def read(self, request: str, reply: str, message: str) -> KindLogprobs | None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifierFolder:
+    """A trained adapter, and the base weights for which it was trained."""
+
+    folder: Path
+    base: str
+
+
+def shipped_classifier() -> ClassifierFolder | None:
+    """The one that comes with the package; None where it was built without."""
+    return classifier_in(SHIPPED)
+
+
+def classifier_in(folder: Path) -> ClassifierFolder | None:
+    """The adapter in ``folder``; None unless it is whole."""
+    about = folder / "reader.json"
+    if not (about.is_file() and (folder / "adapter_model.safetensors").is_file()):
+        return None
+    return ClassifierFolder(folder=folder, base=str(json.loads(about.read_text())["base"]))
+
+
+def cut(tokens: Sequence[int], most: int) -> list[int]:
+    """Head and tail of what is too long: two thirds and one third."""
+    if len(tokens) <= most:
+        return list(tokens)
+    tail = most // 3
+    return [*tokens[: most - tail], *tokens[len(tokens) - tail :]]
+
+
+def parts(request: str, reply: str, message: str) -> list[tuple[str, int]]:
+    """The pieces of the text, each with the most tokens it may have; each is encoded by itself, as in training."""
+    before = [(f"User: {request}\n", BUDGETS["request"]), (f"Assistant: {reply}\n", BUDGETS["reply"])]
+    said = [(f"User: {message}\n", BUDGETS["message"]), (QUESTION, 16)]
+    return said if not request and not reply else [*before, *said]
+
+
+class PolicyClassifier:
+    """The classifier on a policy that can hold a candidate beside the live version. Loaded with the first message."""
+
+    def __init__(self, policy: Policy, trained: ClassifierFolder, *, seconds: float) -> None:
+        self._policy, self._trained, self._seconds = policy, trained, seconds
+        self._labels: tuple[int, ...] | None = None
+        self._loading = anyio.Lock()
+        self._rest = 0
+        self._skip = 0
+
+    @property
+    def fits(self) -> bool:
+        """Whether the policy has the very base weights that the adapter was trained on, and can hold it."""
+        return self._policy.base == self._trained.base and isinstance(self._policy, SupportsCandidates)
+
+    async def read(self, request: str, reply: str, message: str) -> KindLogprobs | None:
+        if not self.fits or self._skip > 0:
+            self._skip -= 1
+            return None
+        try:
+            with anyio.fail_after(self._seconds):
+                found = await self._ask(request, reply, message)
+        except (BackendError, TimeoutError) as error:
+            self._rest = self._skip = min(_REST, max(1, 2 * self._rest))
+            log.info("reader.classifier unavailable reason=%s: %s", type(error).__name__, error)
+            return None
+        self._rest = self._skip = 0
+        return found
+
+    async def _ask(self, request: str, reply: str, message: str) -> KindLogprobs | None:
+        async with self._loading:
+            labels = self._labels or await self._load()
+        prompt = [token for text, most in parts(request, reply, message) for token in await self._encode(text, most)]
+        scores = await self._policy.score(tuple(prompt), (labels[0],), version=NUMBER, top_k=_TOP)
+        return _kinds(scores, labels)
+
+    async def _load(self) -> tuple[int, ...]:
+        """Load the adapter; the token of each kind's word."""
+        adapter = str(self._trained.folder)
+        version = Version(number=NUMBER, parent=0, base=self._trained.base, adapter=adapter, note="the reader")
+        await cast(SupportsCandidates, self._policy).admit(version)
+        words = [await self._encode(f" {kind}", 8) for kind in KINDS]
+        self._labels = tuple(word[0] for word in words)
+        return self._labels
+
+    async def _encode(self, text: str, most: int) -> list[int]:
+        room = most * CHARACTERS
+        short = text if len(text) <= room else text[: room * 2 // 3] + text[-room // 3 :]
+        tokens: Tokens = await self._policy.tokenize(short)
+        return cut(tokens[:-1], most)  # without the end of turn, which `tokenize` appends
+
+
+def _kinds(scores: Scores, labels: Sequence[int]) -> KindLogprobs | None:
+    """The six words' log-probs among themselves; one that is not among the likeliest is below all that are."""
+    likeliest = dict(zip(scores.top_tokens[0], scores.top_logprobs[0], strict=True))
+    likeliest[labels[0]] = scores.logprobs[0]
+    if not any(label in likeliest for label in labels[1:]):
+        return None
+    least = min(likeliest.values())
+    return normalised([likeliest.get(label, least) for label in labels])

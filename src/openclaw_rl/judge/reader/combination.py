@@ -1,0 +1,153 @@
+"""N-grams, classifier and rules in one estimate, and the thresholds above which it is believed. Pure.
+
+Weights and thresholds are fitted on voices that the models behind them had not seen, for each group of languages by
+itself; a group in which nothing reaches the precision that is asked for has no threshold, and is silent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.judge.reader.kinds import BAD, GOOD, GROUPS, KINDS, KindLogprobs, LanguageGroup, mass, normalised
+
+SHIPPED = Path(__file__).parent / "combination.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """The probability from which on a message is believed to be bad or good news, a rule, a fact; None: never.
+
+    ``bad_with_rules`` and ``good_with_rules`` are for messages of which the rules say the same.
+    """
+
+    bad: float | None
+    good: float | None
+    bad_with_rules: float | None
+    good_with_rules: float | None
+    rule: float | None
+    fact: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How much each voice counts: a factor on its log-probs, what the rules' verdict adds, and what each kind begins
+    with `[6]`."""
+
+    ngrams: float
+    classifier: float
+    rules_bad: float
+    rules_good: float
+    bias: tuple[float, ...]
+    thresholds: Thresholds
+
+    def combined(
+        self, ngrams: Sequence[float], classifier: Sequence[float] | None, rules: float | None
+    ) -> KindLogprobs:
+        """One estimate of all that was heard; ``rules`` is the score that the rules would give."""
+        sums = [self.bias[kind] + self.ngrams * ngrams[kind] for kind in range(len(KINDS))]
+        if classifier is not None:
+            sums = [total + self.classifier * value for total, value in zip(sums, classifier, strict=True)]
+        for kind, name in enumerate(KINDS):
+            if rules == -1 and name in BAD:
+                sums[kind] += self.rules_bad
+            if rules == 1 and name in GOOD:
+                sums[kind] += self.rules_good
+        return normalised(sums)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """Weights by group of languages: for n-grams ``alone``, and for ``both`` where the classifier answered."""
+
+    alone: Mapping[LanguageGroup, Weights]
+    both: Mapping[LanguageGroup, Weights]
+
+    def weights(self, group: LanguageGroup, *, classifier: bool) -> Weights:
+        return (self.both if classifier and self.both else self.alone)[group]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belief:
+    """What is believed of a message: a score or none, and whether it carries a rule or a fact."""
+
+    score: int | None
+    rule: bool
+    fact: bool
+    bad: float
+    good: float
+
+
+def believe(logprobs: Sequence[float], thresholds: Thresholds, *, rules: float | None) -> Belief:
+    """Above its threshold, only the likelier of good and bad, and nothing that the rules contradict."""
+    bad, good = mass(logprobs, BAD), mass(logprobs, GOOD)
+    score = None
+    if bad > good and rules != 1 and _either(bad, thresholds.bad, thresholds.bad_with_rules, agreed=rules == -1):
+        score = -1
+    if good > bad and rules != -1 and _either(good, thresholds.good, thresholds.good_with_rules, agreed=rules == 1):
+        score = 1
+    rule, fact = mass(logprobs, ("rule", "mixed")), mass(logprobs, ("fact",))
+    return Belief(
+        score=score,
+        rule=_over(rule, thresholds.rule) and rule >= fact,
+        fact=_over(fact, thresholds.fact) and fact > rule,
+        bad=bad,
+        good=good,
+    )
+
+
+def _either(value: float, alone: float | None, with_rules: float | None, *, agreed: bool) -> bool:
+    return _over(value, alone) or (agreed and _over(value, with_rules))
+
+
+def _over(value: float, threshold: float | None) -> bool:
+    return threshold is not None and value >= threshold
+
+
+def as_json(combination: Combination) -> dict[str, Any]:
+    """The file's content."""
+
+    def row(weights: Weights) -> dict[str, Any]:
+        limits = weights.thresholds
+        return {
+            "ngrams": weights.ngrams,
+            "classifier": weights.classifier,
+            "rules_bad": weights.rules_bad,
+            "rules_good": weights.rules_good,
+            "bias": list(weights.bias),
+            "thresholds": asdict(limits),
+        }
+
+    return {
+        name: {group: row(weights) for group, weights in table.items()}
+        for name, table in (("alone", combination.alone), ("both", combination.both))
+    }
+
+
+def from_json(data: Mapping[str, Any], *, name: str) -> Combination:
+    """The combination of a file; raises ConfigError where something is missing."""
+
+    def table(rows: Mapping[str, Any]) -> dict[LanguageGroup, Weights]:
+        return {
+            group: Weights(
+                **{**rows[group], "bias": tuple(rows[group]["bias"])}
+                | {"thresholds": Thresholds(**rows[group]["thresholds"])}
+            )
+            for group in GROUPS
+        }
+
+    try:
+        return Combination(alone=table(data["alone"]), both=table(data["both"]) if data["both"] else {})
+    except (KeyError, TypeError) as error:
+        raise ConfigError(f"{name} is incomplete: {error}", remedy="install again, or make judge-reader") from error
+
+
+@cache
+def shipped_combination() -> Combination:
+    """The weights and thresholds that come with the package."""
+    return from_json(json.loads(SHIPPED.read_text()), name=str(SHIPPED))
