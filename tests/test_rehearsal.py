@@ -11,6 +11,10 @@ import pytest
 from training import Story, train_loop
 
 from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, read_rules
+from openclaw_rl.config import Config
+from openclaw_rl.experiments.cell_run import cell_config
+from openclaw_rl.experiments.cells import Cell
+from openclaw_rl.gate.probes import choose as choose_probes
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream
 from openclaw_rl.store import NotesLedger
@@ -21,6 +25,7 @@ from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_bac
 from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, RehearsalSettings
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
+from openclaw_rl.views import lineage
 
 pytestmark = pytest.mark.anyio
 
@@ -389,6 +394,42 @@ async def test_status_shows_what_is_under_way(idle: Idle) -> None:
     await idle.loop.tick()
     shown = (await idle.loop.status())["rehearsal"]
     assert (shown["note"], shown["of"]) == (1, 16)
+
+
+# --- the gate, `why`, the benchmark
+
+
+async def test_the_gate_reads_again_what_learned_notes_came_from(idle: Idle) -> None:
+    turn = idle.said(-1.0, RULE)
+    others = [idle.said(-1.0, f"Say please, {at} times over.") for at in range(8)]
+    note = idle.book.add(NewNote(user="u1", text="Under 30 words!", turn=turn, by="judge", reason="said")).note
+    idle.book.advance(note.number, "learned", "it does")
+    found = choose_probes(idle.train, before=idle.now + 1, count=1, replays=2)
+    assert next((one.id, rule) for one, rule in found.corrections) == (turn, "Under 30 words!")
+    assert found.corrections[1][0].id in others
+
+
+async def test_why_tells_what_a_rehearsal_measured(idle: Idle) -> None:
+    idle.note()
+    await idle.ticks()
+    told = "\n".join(lineage.version_lines(lineage.version(idle.train, 1)))
+    assert "step 1 made version 1 by rehearsing note 1:" in told
+    assert "4 steps on 16 replies" in told
+    assert "with the note  4 of 4 replies do what it asks" in told
+
+
+def test_the_arms_of_notes_let_turns_take_no_steps_and_others_have_no_notes(tmp_path: Path) -> None:
+    found = {}
+    for arm in ("topk", "note", "rehearse", "note+rehearse"):
+        cell = Cell(arm=arm, users=("short",), seed=0)
+        config = cell_config(Config(), cell, tmp_path / arm)
+        found[arm] = (config.notes.enabled, cell.noted, config.train.rehearse.enabled, config.train.batch_size)
+    assert found == {
+        "topk": (False, False, False, 16),
+        "note": (True, True, False, 65536),
+        "rehearse": (True, False, True, 65536),
+        "note+rehearse": (True, True, True, 65536),
+    }
 
 
 # --- pure

@@ -100,7 +100,13 @@ def bench() -> None:
     help="Users who share one policy; PREFERENCE:KIND asks only that kind. Empty: none.",
 )
 @click.option("--methods", default="binary,opd,combine,topk", show_default=True, metavar="A,B", help="Arms that train.")
-@click.option("--arms", default="none,memory", show_default=True, metavar="A,B", help="Arms that do not.")
+@click.option(
+    "--arms",
+    default="none,memory",
+    show_default=True,
+    metavar="A,B",
+    help="Other arms: also note, rehearse, note+rehearse.",
+)
 @click.option("--seeds", default=5, show_default=True, type=click.IntRange(1, 100), help="Runs of each cell.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="The first run's seed.")
 @click.option(
@@ -134,16 +140,16 @@ def personal(
 ) -> None:
     """Sessions until a user's preference is met.
 
-    Three times in a row, for every method and two arms without training.
+    Three times in a row, for every method, two arms without training, and arms of standing notes.
     """
     from openclaw_rl.experiments.benchmark import run
     from openclaw_rl.experiments.cell_run import BenchmarkSetup, parse_user
-    from openclaw_rl.experiments.cells import ARMS, METHODS, cells, chart, table
+    from openclaw_rl.experiments.cells import ARMS, METHODS, NOTES, cells, chart, table
 
     alone, shared = _names(users), _names(together)
     for name in (*alone, *shared):
         parse_user(name)
-    every = (*_known(arms, ARMS, "arm"), *_known(methods, METHODS, "method"))
+    every = (*_known(arms, (*ARMS, *NOTES), "arm"), *_known(methods, METHODS, "method"))
     folder = directory or _new_folder("bench")
     own = ("train.batch_size=1",)  # a session's complaint is to count in the next one
     setup = BenchmarkSetup(config=_config(preset, (*own, *sets), folder, seed=0), directory=folder, **size)

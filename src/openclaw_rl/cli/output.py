@@ -54,6 +54,9 @@ def _model(model: Mapping[str, Any]) -> str:
 def _more(detail: Mapping[str, Any]) -> str:
     """What a loop says of itself beyond being there."""
     said = f", {detail['waiting']} waiting" if detail.get("waiting") else ""
+    if (now := detail.get("rehearsal")) is not None:
+        left = f", about {now['seconds_left']:.0f} s of idle time left" if now["seconds_left"] is not None else ""
+        said += f", rehearses note {now['note']}: step {now['step']} of at most {now['of']}{left}"
     return said + (f", paused: {detail.get('reason') or detail['paused']}" if detail.get("paused") else "")
 
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl.app.application import LOOPS, App, full_batches_only, ledger_path
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.experiments.cells import METHODS, Cell
+from openclaw_rl.experiments.cells import METHODS, NOTES, Cell
 from openclaw_rl.experiments.metrics import HeldOutRates, measure, relevance_kept, sessions_until
 from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.gate.ability import Quiz, margin, quizzes
 from openclaw_rl.ports import Policy
-from openclaw_rl.store import LedgerReader
+from openclaw_rl.store import LedgerReader, Writer
 from openclaw_rl.tasks.preferences import PREFERENCES, About
 from openclaw_rl.types import Message, Prompt
 from openclaw_rl.versions import LiveVersions
@@ -35,6 +35,8 @@ from openclaw_rl.versions import LiveVersions
 if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient
 
+_NEVER = 65536
+"""turns in a batch that no run has"""
 MEMORY = 3
 """corrections that the memory arm pastes into a prompt, the latest ones"""
 
@@ -85,10 +87,12 @@ async def run_cell(setup: BenchmarkSetup, cell: Cell) -> dict[str, Any]:
         await _sessions(setup, cell, app, users)
         after = before
         if cell.arm != "none":
-            after = [await _held_out(setup, cell, user, rewrite=_rewrite(cell, user)) for user in users]
-        trained = cell.arm in METHODS and app.policy is not None
+            kept = cell.arm == "note"  # where notes are learned, what is asked for is the policy without them
+            after = [await _held_out(setup, cell, user, rewrite=_rewrite(cell, user), notes=kept) for user in users]
+        trained = cell.trains and app.policy is not None
         able_after = await ability(app.policy) if trained and app.policy is not None else able
         versions = _versions(app) if trained else None
+        notes = _notes(app) if cell.arm in NOTES else None
     figures = zip(users, before, after, prompted, strict=True)
     return {
         "arm": cell.arm,
@@ -97,6 +101,7 @@ async def run_cell(setup: BenchmarkSetup, cell: Cell) -> dict[str, Any]:
         "ability_before": able,
         "ability_after": able_after,
         "versions": versions,
+        "notes": notes,
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -116,8 +121,9 @@ def _figures(user: CellUser, before: HeldOutRates, after: HeldOutRates, prompted
 async def _sessions(setup: BenchmarkSetup, cell: Cell, app: App, users: Sequence[CellUser]) -> None:
     for number in range(setup.sessions):
         for user in users:
-            await run_session(user.client, user.user, number, on_turn=user.read, rewrite=_rewrite(cell, user))
-            if cell.arm in METHODS:
+            rewrite = _rewrite(cell, user)
+            await run_session(user.client, user.user, number, notes=cell.noted, on_turn=user.read, rewrite=rewrite)
+            if cell.arm in (*METHODS, *NOTES):
                 await app.finish()
         if not setup.to_the_end and all(sessions_until(user.met) for user in users):
             return
@@ -144,7 +150,7 @@ async def prompted_baseline(
 
 
 async def _held_out(
-    setup: BenchmarkSetup, cell: Cell, user: CellUser, *, rewrite: Callable[[str], str]
+    setup: BenchmarkSetup, cell: Cell, user: CellUser, *, rewrite: Callable[[str], str], notes: bool = False
 ) -> HeldOutRates:
     """The held-out rates of what is served now, each prompt as ``rewrite`` changes it."""
     preference = user.user.preference
@@ -156,6 +162,7 @@ async def _held_out(
         sampling=preference.sampling,
         concurrency=setup.config.policy.max_batch,
         seed=cell.seed,
+        notes=notes,
     )
     return measure(preference, probes, [reply.text for reply in replies])
 
@@ -171,6 +178,21 @@ def _versions(app: App) -> dict[str, Any]:
     return made | {"steps": counts["steps"], "trained": counts["trained"], "paused": paused}
 
 
+def _notes(app: App) -> list[dict[str, Any]]:
+    """Each note that was made, where it stands and why, and what its rehearsals measured and took."""
+    with LedgerReader(ledger_path(app.config)) as reader:
+        return [
+            {
+                "user": note.user,
+                "text": note.text,
+                "state": note.state,
+                "reason": reader.note_changes(note.number)[-1].reason,
+                "rehearsals": [dict(row.evidence) for row in reader.rehearsals(note.number)],
+            }
+            for note in reader.notes()
+        ]
+
+
 @asynccontextmanager
 async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App, list[CellUser]]]:
     """The app of a fresh run and a client for each of its users; the run's folder is removed at the end."""
@@ -181,7 +203,7 @@ async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App
     folder = setup.directory / re.sub(r"\W+", "-", cell.key)
     shutil.rmtree(folder, ignore_errors=True)
     config = cell_config(setup.config, cell, folder)
-    app = App(config, loops=LOOPS if cell.arm in METHODS else ("serve",))
+    app = App(config, loops=_loops(cell))
     keys = {user: key for key, user in api_keys(config).items()}
     assert app.api is not None, "every arm serves"
     async with app.started(), AsyncExitStack() as stack:
@@ -192,6 +214,12 @@ async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App
             users.append(_cell_user(setup, cell, number, name, await stack.enter_async_context(client)))
         yield app, users
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _loops(cell: Cell) -> Sequence[Writer]:
+    if cell.trains:
+        return LOOPS
+    return ("serve", "collect", "judge") if cell.arm in NOTES else ("serve",)
 
 
 def _cell_user(setup: BenchmarkSetup, cell: Cell, number: int, name: str, client: ApiClient) -> CellUser:
@@ -221,11 +249,19 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
     changes: dict[str, dict[str, Any]] = {
         "run": {"dir": folder.absolute(), "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
-        "train": {**method, "save_dir": None, "share": "all"},
-        "notes": {"enabled": False},  # these arms are about what the weights learn, or about a client's own memory
+        "train": {**method, **_rehearsal(config, cell), "save_dir": None, "share": "all"},
+        "notes": {"enabled": cell.arm in NOTES},  # others are about what turns teach, or about a client's own memory
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
     return full_batches_only(config.model_copy(update=changed))
+
+
+def _rehearsal(config: Config, cell: Cell) -> dict[str, Any]:
+    """In the arms of notes turns take no steps, and what is rehearsed is rehearsed at once."""
+    if cell.arm not in NOTES:
+        return {"rehearse": config.train.rehearse.model_copy(update={"enabled": False})}
+    at_once = config.train.rehearse.model_copy(update={"enabled": cell.trains, "idle": 0.0})
+    return {"rehearse": at_once, "batch_size": _NEVER}
 
 
 async def ability(policy: Policy) -> float:

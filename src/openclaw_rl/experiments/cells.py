@@ -12,15 +12,27 @@ from openclaw_rl.experiments.metrics import RUN, markdown, spread
 METHODS = ("binary", "opd", "combine", "topk")
 ARMS = ("none", "memory")
 """arms without training: nothing at all, and the corrections pasted into the prompt"""
+NOTES = ("note", "rehearse", "note+rehearse")
+"""arms of standing notes: in the prompt alone, rehearsed and never in the prompt, and both; turns take no steps"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One run of the benchmark: ``arm`` is a method or an arm without training, ``users`` share one policy."""
+    """One run of the benchmark: ``arm`` is a method, or one of `ARMS` and `NOTES`; ``users`` share one policy."""
 
     arm: str
     users: tuple[str, ...]
     seed: int
+
+    @property
+    def trains(self) -> bool:
+        """Whether its policy changes."""
+        return self.arm in METHODS or "rehearse" in self.arm
+
+    @property
+    def noted(self) -> bool:
+        """Whether standing notes are in its users' prompts."""
+        return self.arm in ("note", "note+rehearse")
 
     @property
     def key(self) -> str:
@@ -74,7 +86,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    known = [*ARMS, *METHODS]
+    known = [*ARMS, *NOTES, *METHODS]
     return ("+" in row["group"], row["group"], row["user"], known.index(row["arm"]) if row["arm"] in known else 99)
 
 
@@ -99,7 +111,7 @@ def _columns(row: Mapping[str, Any]) -> tuple[str, ...]:
 def chart(rows: Sequence[Mapping[str, Any]], *, sessions: int) -> str:
     """Sessions until the preference is met, by user and arm, as SVG."""
     groups: dict[str, dict[str, tuple[float, float]]] = {}
-    order = [*ARMS, *METHODS]
+    order = [*ARMS, *NOTES, *METHODS]
     for row in sorted(rows, key=lambda row: order.index(row["arm"])):
         alone = row["group"] == row["user"]
         name = row["user"] if alone else f"{row['user']} (of {row['group'].count('+') + 1})"

@@ -97,10 +97,11 @@ async def run_session(
     number: int,
     *,
     named: bool = True,
+    notes: bool = True,
     on_turn: OnTurn = lambda _: None,
     rewrite: Rewrite = str,
 ) -> list[SimulatedTurn]:
-    """Run one session from its opening to the user's last message."""
+    """Run one session from its opening to the user's last message; ``notes`` lets standing notes into the prompts."""
     session, turns = user.session(number), list[SimulatedTurn]()
     name = f"{user.name}-{user.preference.name}-{user.seed}-{number}"
     history: list[Message] = []
@@ -114,6 +115,7 @@ async def run_session(
             session=name if named else None,
             done=named and last,
             train=not (named and last),  # nothing is learned from the reply to the last message
+            notes=notes,
             options={"max_tokens": max_tokens, "seed": _seed(name, len(turns)), **user.preference.sampling},
         )
         if last:

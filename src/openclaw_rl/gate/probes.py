@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from openclaw_rl.tasks.everyday import Task, held_out
-from openclaw_rl.types import Message, Prompt, Turn, Verdict, texts
+from openclaw_rl.types import Message, Note, Prompt, Turn, Verdict, texts
 
 LONGEST = 2048
 """prompt tokens beyond which a turn is too costly to replay"""
@@ -25,6 +25,7 @@ class ProbeSource(Protocol):
     def verdict(self, turn: str) -> Verdict | None: ...
     def pinned_turns(self) -> list[str]: ...
     def corrections(self, limit: int, *, before: float) -> list[str]: ...
+    def notes(self, user: str | None = None) -> list[Note]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,9 @@ class Probes:
 def choose(source: ProbeSource, *, before: float, count: int, replays: int) -> Probes:
     """The probes of an examination, ``count`` of them held out: of turns, only those judged ``before`` the step."""
     names = _steady(source.corrections(replays * 4, before=before))
-    corrected = [(source.turn(name), _rule(source, name)) for name in names]
+    learned = {note.turn: note.text for note in source.notes() if note.state == "learned" and note.turn is not None}
+    asked = [*learned, *(name for name in names if name not in learned)]  # what left the prompt must stay learned
+    corrected = [(source.turn(name), learned.get(name) or _rule(source, name)) for name in asked]
     fit = [(turn, rule) for turn, rule in corrected if rule and _readable(turn)][:replays]
     pinned = [turn for turn in map(source.turn, source.pinned_turns()) if _readable(turn)]
     tooled = [turn for turn in pinned if turn.prompt.tools]

@@ -65,6 +65,11 @@ class NoteQueries(LedgerFile):
             for row in rows
         ]
 
+    def rehearsal_of(self, step: int) -> Rehearsal | None:
+        """The rehearsal that was a step, None for one of turns."""
+        row = self.row("SELECT note FROM rehearsals WHERE step = ?", step)
+        return next((one for one in self.rehearsals(row["note"]) if one.step == step), None) if row else None
+
     def notes_enabled(self, user: str) -> bool:
         """Whether a user's notes go into the user's prompts: so unless the user switched them off."""
         row = self.row("SELECT enabled FROM note_switches WHERE user = ? ORDER BY seq DESC LIMIT 1", user)

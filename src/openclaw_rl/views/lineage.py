@@ -93,7 +93,7 @@ def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
 
 def _step(ledger: LedgerReader, made: Version) -> View:
     assert made.step is not None
-    step = ledger.step(made.step)
+    step, rehearsal = ledger.step(made.step), ledger.rehearsal_of(made.step)
     return {
         "number": step.number,
         "version": made.number,
@@ -101,6 +101,7 @@ def _step(ledger: LedgerReader, made: Version) -> View:
         "seconds": step.seconds,
         "metrics": dict(step.metrics),
         "turns": [_cause(ledger, turn, step) for turn in step.turns],
+        "rehearsal": asdict(rehearsal) if rehearsal is not None else None,
     }
 
 
@@ -240,12 +241,28 @@ def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
             yield f"    live   {_short(example['live'])}"
             yield f"    new    {_short(example['candidate'])}"
     for step in view["steps"][:steps]:
+        if (done := step["rehearsal"]) is not None:
+            yield from _rehearsal_lines(step, done)
+            continue
         yield f"  step {step['number']} made version {step['version']} from {len(step['turns'])} turns:"
         for cause in step["turns"]:
             yield from _cause_lines(cause, indent="    ")
     rest = len(view["steps"]) - steps
     if rest > 0:
         yield f"  and {rest} steps before that (--steps shows more)"
+
+
+def _rehearsal_lines(step: View, done: View) -> Iterator[str]:
+    figures = done["evidence"]
+    yield f"  step {step['number']} made version {step['version']} by rehearsing note {done['note']}:"
+    yield (
+        f"    {figures['steps']} steps on {figures['replies']} replies in {figures['seconds']:.0f} s"
+        f" ({figures['ended']}); {'learned' if done['learned'] else 'not learned yet'}"
+    )
+    for name, what in (("first", "before"), ("last", "after"), ("with_note", "with the note")):
+        one = figures[name]
+        met = "" if one["met"] is None else f"{one['met']} of {one['replies']} replies do what it asks, "
+        yield f"    {what:<13}  {met}{one['words']:.0f} words, {one['kl']:.3f} nats a token from the teacher"
 
 
 def turn_lines(view: View) -> Iterator[str]:
