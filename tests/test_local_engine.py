@@ -26,9 +26,9 @@ from openclaw_rl.backends.local.engine.model_runner import (
     FusedRunner,
     TransformersRunner,
     kv_cache_for,
-    model_runner_of,
     version_bytes,
 )
+from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
 from openclaw_rl.backends.local.engine.sampler import DRY_WINDOW, RequestSampler, sample
 from openclaw_rl.backends.local.engine.scheduler import PrefillBudget
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring

@@ -19,7 +19,8 @@ from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pi
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.engine import worker
-from openclaw_rl.backends.local.engine.model_runner import model_runner_of, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.model_runner import row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
 from openclaw_rl.backends.local.engine.worker import cache_rows
 from openclaw_rl.errors import ModelRefused, RequestError
 from openclaw_rl.machine import GIB

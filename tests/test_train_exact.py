@@ -20,7 +20,7 @@ from openclaw_rl.backends.hf import models
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished
-from openclaw_rl.backends.local.engine.model_runner import model_runner_of
+from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
 from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import manifest as train_manifest

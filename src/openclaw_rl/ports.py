@@ -194,6 +194,16 @@ class ReportsOutage(Protocol):
         ...
 
 
+@runtime_checkable
+class ReportsRunner(Protocol):
+    """A policy or a trainer that runs different models in different ways."""
+
+    @property
+    def runner(self) -> str | None:
+        """How it runs this one, in words; None where that is not known yet."""
+        ...
+
+
 Decision: TypeAlias = Literal["promote", "refuse", "hold"]
 
 

@@ -11,8 +11,8 @@ from test_local_models import make_folder, quiet
 
 from openclaw_rl.backends.hf.models import load
 from openclaw_rl.backends.local.engine.engine import Engine
-from openclaw_rl.backends.local.engine.model_runner import model_runner_of
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
+from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.ports import Policy, Stream, SupportsScopes
 from openclaw_rl.testing import ScriptedPolicy, serving

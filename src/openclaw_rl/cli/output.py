@@ -28,6 +28,8 @@ def print_status(view: Mapping[str, Any]) -> None:
         click.echo(
             f"process {loop['pid']}, {loop['moved']} items, {loop['seconds_ago']:.0f} s ago" + _more(loop["detail"])
         )
+        if runner := loop["detail"].get("runner"):
+            click.echo(f"          runs by {runner}")
     for line in _judges(view["loops"]):
         click.echo(line)
     for alarm in view["alarms"]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from openclaw_rl.errors import BackendDown, BackendError, FatalRequest, NotInLedger
-from openclaw_rl.ports import Policy, ReportsOutage, SupportsVersions
+from openclaw_rl.ports import Policy, ReportsOutage, ReportsRunner, SupportsVersions
 from openclaw_rl.types import Json, Version
 
 log = logging.getLogger(__name__)
@@ -109,6 +109,7 @@ class ServeLoop:
         """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns.
 
         ``busy`` tells other processes that somebody waits for a reply.
+        And how the model is run, where the policy says it.
         """
         alarms = self._alarms()
         if isinstance(self._policy, ReportsOutage) and self._policy.outage:
@@ -118,7 +119,8 @@ class ServeLoop:
             number, why = self._unloadable
             what = f"version {number} is live but cannot be loaded, version {self._policy.live} answers: {why}"
             alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
-        return {"alarms": alarms, "busy": self._busy()}
+        runner = self._policy.runner if isinstance(self._policy, ReportsRunner) else None
+        return {"alarms": alarms, "busy": self._busy(), **({"runner": runner} if runner else {})}
 
     def _unknown_versions(self) -> list[Version]:
         """Versions that the policy does not know yet, oldest first: all of them once, then what follows."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from openclaw_rl.notes import NotesBook
-from openclaw_rl.ports import Gate, LiveMonitor, Trainer
+from openclaw_rl.ports import Gate, LiveMonitor, ReportsRunner, Trainer
 from openclaw_rl.train.control import ControlLedger, TrainingControl
 from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview, DecisionLedger
 from openclaw_rl.train.queue import QueueLedger, QueueSettings, TrainingQueue
@@ -251,4 +251,6 @@ class TrainLoop:
             what = f"version {self._review.held.version} waits for the gate: {self._review.held.reason}"
             alarms.append({"what": what, "remedy": "the live version goes on; the gate tries again automatically"})
         rehearsal = self._rehearser.status() if self._rehearser is not None else None
-        return {"waiting": self._queue.waiting, "paused": why, "alarms": alarms, "rehearsal": rehearsal}
+        runner = self._trainer.runner if isinstance(self._trainer, ReportsRunner) else None
+        said = {"runner": runner} if runner else {}
+        return {"waiting": self._queue.waiting, "paused": why, "alarms": alarms, "rehearsal": rehearsal, **said}

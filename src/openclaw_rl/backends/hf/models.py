@@ -18,6 +18,7 @@ import torch
 
 from openclaw_rl.backends.hf.convert import gguf_folder
 from openclaw_rl.backends.hf.memory import available, fastest_dtype
+from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.machine import GIB
@@ -83,7 +84,7 @@ def load(
         tokenizer=tokenizer,
         name=name,
         base=f"{name}-{weights.identity}",
-        context=context_of(loaded.config),
+        context=context_of(text_config(loaded)),
         tool_format=tool_format or format_of(tokenizer.chat_template),
         device=place,
         dtype=kind,

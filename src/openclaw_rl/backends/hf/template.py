@@ -103,7 +103,8 @@ class ChatTemplate:
 def ends_of(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every token that ends a reply by the model's own settings."""
     found: list[int] = []
-    for value in (model.generation_config.eos_token_id, model.config.eos_token_id, tokenizer.eos_token_id):
+    known = (getattr(part, "eos_token_id", None) for part in (model.generation_config, model.config, tokenizer))
+    for value in known:
         found.extend(value if isinstance(value, (list, tuple)) else [] if value is None else [value])
     return tuple(dict.fromkeys(found))
 

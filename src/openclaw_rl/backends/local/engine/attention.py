@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 from transformers import AttentionInterface
 
+from openclaw_rl.backends.hf.shapes import check_plain
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceSlot
 
 NAME = "openclaw"
@@ -216,9 +217,10 @@ def _attention(
     layout: AttentionLayout,
     scaling: float,
     sliding_window: int | None = None,
-    **_rest: Any,
+    **rest: Any,
 ) -> tuple[torch.Tensor, None]:
     """What `transformers` models call as ``openclaw``: `[1, heads, N, dim]` in, `[1, N, heads, dim]` out."""
+    check_plain(rest)
     kv = torch.stack((key[0].transpose(0, 1), value[0].transpose(0, 1)), dim=1)
     layer: Any = module.layer_idx
     return layout.attend(layer, query[0].transpose(0, 1), kv, scale=scaling, window=sliding_window)[None], None

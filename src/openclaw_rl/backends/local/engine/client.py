@@ -78,9 +78,10 @@ class EngineClient:
 
     @property
     def health(self) -> dict[str, Any]:
-        """How the engine is: its state, its process, its crashes, what it is doing."""
+        """How the engine is: its state, how it runs the model, its process, its crashes, what it is doing."""
         return {
             "state": self.state,
+            "runner": self._facts.runner if self._facts else None,
             "pid": self._process.pid if self._process is not None else None,
             "restarts": self._restarts,
             "error": self._error,

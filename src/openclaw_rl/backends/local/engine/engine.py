@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,9 @@ from openclaw_rl.backends.hf.memory import release
 from openclaw_rl.backends.local.engine.cuda_graphs import GraphedRunner
 from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed, TokenDelta
 from openclaw_rl.backends.local.engine.forward_pass import PassOutput, run_pass
+from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceCache
 from openclaw_rl.backends.local.engine.model_runner import FusedRunner, ModelRunner, kv_cache_for
+from openclaw_rl.backends.local.engine.own_cache import OwnCacheRunner, StateCache
 from openclaw_rl.backends.local.engine.sampler import sample
 from openclaw_rl.backends.local.engine.scheduler import EngineCounts, PrefillBudget, Scheduler
 from openclaw_rl.backends.local.engine.sequences import EngineJob, Generation, Scoring
@@ -33,8 +36,10 @@ class Engine:
         free_runners: Callable[[list[ModelRunner]], None] | None = None,
     ) -> None:
         """``request_version`` is called for one that is not held; ``free_runners`` takes those no longer used."""
-        self.kv_cache = kv_cache_for(model, rows=cache_tokens)
-        self._cuda: bool = model.device.type == "cuda"
+        alone = isinstance(base, OwnCacheRunner)
+        self.kv_cache: SequenceCache = StateCache(cache_tokens) if alone else kv_cache_for(model, rows=cache_tokens)
+        self._device: torch.device = model.device
+        self._cuda = self._device.type == "cuda"
         self.runners: dict[int, ModelRunner] = {0: self._graphed(base)}
         self.live = 0
         self.candidates: set[int] = set()
@@ -46,7 +51,7 @@ class Engine:
             self.kv_cache,
             self.counts,
             max_batch=max_batch,
-            prefill=prefill or (PrefillBudget(1024, 4096) if self._cuda else PrefillBudget(64, 256)),
+            prefill=_prefill(base, prefill, cuda=self._cuda),
             loaded=self.runners,
             candidates=self.candidates,
         )
@@ -81,7 +86,7 @@ class Engine:
         for version in self._scheduler.versions():
             parts = self._scheduler.plan(version)
             if parts:
-                output = run_pass(self.runners[version], self.kv_cache, parts)
+                output = run_pass(self.runners[version], self.kv_cache, parts, self._device)
                 self.counts.computed += output.tokens
                 events += [*self._sample(output), *self._score(output)]
         self.counts.steps += 1
@@ -160,7 +165,9 @@ class Engine:
 
     def _graphed(self, runner: ModelRunner) -> ModelRunner:
         """On a GPU a fused pass is recorded; the kernels of a small batch take less time than their launches."""
-        return GraphedRunner(runner, self.kv_cache) if self._cuda and isinstance(runner, FusedRunner) else runner
+        if self._cuda and isinstance(runner, FusedRunner) and isinstance(self.kv_cache, KVCache):
+            return GraphedRunner(runner, self.kv_cache)
+        return runner
 
     def _drop_unused(self) -> None:
         """Versions that nobody uses leave memory, except the base, the live one and candidates."""
@@ -187,6 +194,13 @@ class Engine:
             "tokens_generated": counts.generated,
             "preempted": counts.preempted,
         }
+
+
+def _prefill(base: ModelRunner, given: PrefillBudget | None, *, cuda: bool) -> PrefillBudget:
+    """How many tokens of prompts a step takes, if it is not ``given``; who cannot cut them takes them whole."""
+    if isinstance(base, OwnCacheRunner) and base.reading == "whole":
+        return PrefillBudget(sys.maxsize, sys.maxsize)
+    return given or (PrefillBudget(1024, 4096) if cuda else PrefillBudget(64, 256))
 
 
 def _free(runners: list[ModelRunner]) -> None:

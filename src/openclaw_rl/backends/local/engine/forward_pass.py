@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from openclaw_rl.backends.local.engine.attention import Layout, Span
-from openclaw_rl.backends.local.engine.kv_cache import KVCache
+from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceCache
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner
 from openclaw_rl.backends.local.engine.scheduler import ScheduledTokens
 from openclaw_rl.backends.local.engine.sequences import EngineJob, Generation, Scoring
@@ -38,15 +38,17 @@ class PassOutput:
         return [(job, self.logits[found[0] : found[-1] + 1]) for job, found in rows.items()]
 
 
-def run_pass(runner: ModelRunner, kv_cache: KVCache, parts: Sequence[ScheduledTokens]) -> PassOutput:
-    """Compute the scheduled tokens; their keys and values are in the cache afterwards."""
-    device = kv_cache.data.device
+def run_pass(
+    runner: ModelRunner, cache: SequenceCache, parts: Sequence[ScheduledTokens], device: torch.device
+) -> PassOutput:
+    """Compute the scheduled tokens, which are in the cache afterwards. Who runs sequences alone is given bare spans."""
     spans = [Span(part.job.slot, part.count) for part in parts if part.job.slot is not None]
     chunks = [part.job.tokens[part.done : part.done + part.count] for part in parts]
     tokens = [token for chunk in chunks for token in chunk]
     kept, owners = _kept(parts)
     keep = torch.tensor(kept, dtype=torch.long, device=device)
-    logits = runner(torch.tensor(tokens, device=device), Layout(kv_cache, spans), keep)
+    layout = Layout(cache, spans) if isinstance(cache, KVCache) else spans
+    logits = runner(torch.tensor(tokens, device=device), layout, keep)
     finished = [part.job for part in parts if part.last]
     for span, chunk in zip(spans, chunks, strict=True):
         span.slot.tokens.extend(chunk)

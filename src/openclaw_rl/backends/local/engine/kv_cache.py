@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -43,8 +44,36 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return int(differs.argmax()) if size and bool(differs.any()) else size
 
 
+class SequenceCache(Protocol):
+    """Where running sequences have their place, counted in tokens; see `KVCache` for what each method promises."""
+
+    reuses: bool
+    """whether a finished sequence serves later ones that begin alike"""
+    rows: int
+
+    @property
+    def free(self) -> int: ...
+
+    @property
+    def held(self) -> int: ...
+
+    def match(self, version: int, tokens: Sequence[int], *, scope: str = "") -> tuple[SequenceSlot | None, int]: ...
+
+    def open(self, version: int, tokens: Sequence[int], room: int, *, scope: str = "") -> SequenceSlot | None: ...
+
+    def grow(self, slot: SequenceSlot, room: int) -> bool: ...
+
+    def close(self, slot: SequenceSlot) -> None: ...
+
+    def drop(self, slot: SequenceSlot) -> None: ...
+
+    def forget(self, version: int) -> None: ...
+
+
 class KVCache:
     """Rows for at most ``rows`` tokens, given out in whole pages; the least recent idle slot leaves first."""
+
+    reuses = True
 
     def __init__(
         self, *, layers: int, heads: int, dim: int, rows: int, dtype: torch.dtype, device: torch.device, page: int

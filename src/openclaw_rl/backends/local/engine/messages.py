@@ -140,6 +140,8 @@ class EngineReady:
     dtype: str
     cache_tokens: int
     memory: int
+    runner: str
+    """how the model is run, in words"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Model runners: one version's weights, ready to run. A fused pass for the common shapes, `transformers` for others.
 
-Both give the logits of chosen tokens of a mixed batch. Which one is used is decided by comparing each with the plain
-model at start, so a shape that this engine would get wrong is refused, not served.
+Both give the logits of chosen tokens of a mixed batch. `runner_choice` decides which one a model gets, if either.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from openclaw_rl.backends.local.engine.attention import NAME, AttentionLayout, Layout, Span
+from openclaw_rl.backends.hf.shapes import text_config
+from openclaw_rl.backends.local.engine.attention import NAME, AttentionLayout
 from openclaw_rl.backends.local.engine.kv_cache import KVCache
 from openclaw_rl.backends.local.engine.packed_linear import LinearPacker, PackedLinear, worth_packing
-from openclaw_rl.errors import ModelRefused
 
 FUSED = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 
@@ -147,7 +146,8 @@ def _packs(model: Any) -> bool:
 
 def version_bytes(model: Any, runner: ModelRunner | None = None) -> int:
     """The most bytes that a version of ``model`` takes which is run like ``runner``."""
-    plain = sum(int(part.nbytes) for part in model.model.layers.parameters())
+    body = model.base_model
+    plain = sum(int(part.nbytes) for part in getattr(body, "layers", body).parameters())
     return 2 * plain if isinstance(runner, FusedRunner) and runner.packer.packs else plain
 
 
@@ -173,72 +173,15 @@ def _adjacent(linears: tuple[nn.Linear, ...]) -> bool:
     return ends == starts and len(stores) == 1
 
 
-def model_runner_of(model: Any, *, like: ModelRunner | None = None) -> ModelRunner:
-    """The way to run ``model``: that of ``like``, or the fastest that agrees with the plain model.
-
-    Raises ModelRefused for a model that no way can run rightly.
-    """
-    if isinstance(like, FusedRunner):
-        return FusedRunner(model, like=like)
-    if like is not None:
-        return TransformersRunner(model)
-    plain = _plain(model)
-    failures: list[str] = []
-    for way in (FusedRunner, TransformersRunner):
-        if way is FusedRunner and not FusedRunner.fits(model):
-            continue
-        runner = way(model)
-        gap = _gap(runner, model, plain)
-        if gap is None:
-            return runner
-        failures.append(f"{way.__name__.lower()} pass: {gap}")
-    raise ModelRefused(
-        f"the local engine cannot run models of type {model.config.model_type!r} ({'; '.join(failures)})",
-        remedy="serve it with vLLM or SGLang and name that URL, or choose a Llama-, Mistral- or Qwen-shaped model",
-    )
-
-
-_PROBE = tuple(range(3, 27))
-
-
-@torch.inference_mode()
-def _plain(model: Any) -> torch.Tensor:
-    if model.config._attn_implementation == NAME:
-        model.set_attn_implementation("sdpa")
-    tokens = torch.tensor([_PROBE], device=model.device) % model.config.vocab_size
-    logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits[0, -1].float()
-    return logits.log_softmax(-1)
-
-
-@torch.inference_mode()
-def _gap(runner: ModelRunner, model: Any, plain: torch.Tensor) -> str | None:
-    """What is wrong with ``runner`` when it reads the probe in two chunks and a single token; None when nothing is."""
-    kv_cache = kv_cache_for(model, rows=256)
-    slot = kv_cache.open(0, _PROBE, len(_PROBE))
-    assert slot is not None
-    ids = [token % model.config.vocab_size for token in _PROBE]
-    try:
-        for begin, end in ((0, 10), (10, len(ids) - 1), (len(ids) - 1, len(ids))):
-            layout = Layout(kv_cache, [Span(slot, end - begin)])
-            keep = torch.tensor([end - begin - 1], device=model.device)
-            logits = runner(torch.tensor(ids[begin:end], device=model.device), layout, keep)
-            slot.tokens.extend(ids[begin:end])
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
-        return f"{type(error).__name__}: {error}"  # any failure means the same here: this way does not run this model
-    gap = float((logits[0].log_softmax(-1) - plain).abs().max())
-    limit = 1e-2 if kv_cache.data.dtype == torch.float32 else 0.5
-    return None if gap <= limit else f"log-probs differ from the plain model by {gap:.3g}"
-
-
 def row_bytes(model: Any) -> int:
-    """Bytes of cache that one token needs."""
-    layers, heads, dim = _shape(model.config)
+    """Bytes of KV cache that one token needs."""
+    layers, heads, dim = _shape(text_config(model))
     return layers * 2 * heads * dim * int(model.dtype.itemsize)
 
 
 def kv_cache_for(model: Any, *, rows: int) -> KVCache:
     """A cache of ``rows`` tokens for this model, beside its weights."""
-    layers, heads, dim = _shape(model.config)
+    layers, heads, dim = _shape(text_config(model))
     page = 64
     return KVCache(
         layers=layers, heads=heads, dim=dim, rows=max(rows, page), dtype=model.dtype, device=model.device, page=page

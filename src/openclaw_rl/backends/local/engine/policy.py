@@ -65,6 +65,12 @@ class LocalPolicy:
         return self._engine.health
 
     @property
+    def runner(self) -> str | None:
+        """How the model is run and, where that is not the usual way, why; None before `start`."""
+        found: str | None = self.health["runner"]
+        return found
+
+    @property
     def outage(self) -> str | None:
         """Why it cannot answer, and will not soon; None while it answers or is being started again."""
         return self._engine.outage

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Collection, Container
 from dataclasses import dataclass
 
-from openclaw_rl.backends.local.engine.kv_cache import SHORTEST_HIT, KVCache, common_prefix
+from openclaw_rl.backends.local.engine.kv_cache import SHORTEST_HIT, SequenceCache, common_prefix
 from openclaw_rl.backends.local.engine.sequences import EngineJob, Generation, Scoring
 
 LOOKAHEAD = 128
@@ -64,7 +64,7 @@ class Scheduler:
 
     def __init__(
         self,
-        kv_cache: KVCache,
+        kv_cache: SequenceCache,
         counts: EngineCounts,
         *,
         max_batch: int,
@@ -149,6 +149,8 @@ class Scheduler:
 
     def _waits_for_prefix(self, job: EngineJob) -> bool:
         """Whether a running job is just computing a prefix that this one shares, longer than any that is cached."""
+        if not self._kv_cache.reuses:
+            return False
         _, known = self._kv_cache.match(job.version, job.tokens, scope=job.scope)
         for other in self.running:
             alike = (other.version, other.scope) == (job.version, job.scope)

@@ -20,7 +20,8 @@ from openclaw_rl.backends.local.engine.messages import (
     EngineMessage,
     LoadRequest,
 )
-from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of, version_bytes
+from openclaw_rl.backends.local.engine.model_runner import ModelRunner, version_bytes
+from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
 from openclaw_rl.errors import BackendError, RequestError
 from openclaw_rl.machine import GIB
 

@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 
 from openclaw_rl.backends.hf.memory import available
 from openclaw_rl.backends.hf.models import LoadedModel, load
+from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed
@@ -42,7 +43,9 @@ from openclaw_rl.backends.local.engine.messages import (
     StopRequest,
     TokenizeRequest,
 )
-from openclaw_rl.backends.local.engine.model_runner import ModelRunner, model_runner_of, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.model_runner import ModelRunner, row_bytes, version_bytes
+from openclaw_rl.backends.local.engine.own_cache import OwnCacheRunner
+from openclaw_rl.backends.local.engine.runner_choice import model_runner_of, runner_words
 from openclaw_rl.backends.local.engine.sequences import Generation, Scoring
 from openclaw_rl.backends.local.engine.version_loader import EngineAction, VersionLoader
 from openclaw_rl.errors import ContextOverflow, ModelRefused, OpenClawError, RequestError
@@ -80,7 +83,10 @@ class EngineWorker:
         self._loaded = _load(args, lambda text: self._send(LoadProgress(text)))
         self._name = args.name or self._loaded.name
         self._base = model_runner_of(self._loaded.model)
+        self._send(LoadProgress(f"{self._name} runs by {runner_words(self._base)}"))
         rows = cache_rows(self._loaded, self._base, args)
+        each, fixed = _cache_bytes(self._loaded, self._base)
+        self._cache_bytes = rows * each + args.max_batch * fixed
         self._loader = VersionLoader(self._loaded, self._base, post=self._inbox.put, send=self._send)
         self._chat = ChatTemplate(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._detokenizer = self._chat.again()
@@ -122,7 +128,8 @@ class EngineWorker:
             device=str(loaded.device),
             dtype=str(loaded.dtype).removeprefix("torch."),
             cache_tokens=self._engine.kv_cache.rows,
-            memory=loaded.model.get_memory_footprint() + self._engine.kv_cache.data.nbytes,
+            memory=loaded.model.get_memory_footprint() + self._cache_bytes,
+            runner=runner_words(self._base),
         )
 
     def _handle(self, request: EngineRequest) -> None:
@@ -186,7 +193,7 @@ class EngineWorker:
 
     def _check_ids(self, ids: Tokens) -> None:
         """One id outside the embedding would fail the whole batch, and on a GPU the process."""
-        if ids and not 0 <= min(ids) <= max(ids) < self._loaded.model.config.vocab_size:
+        if ids and not 0 <= min(ids) <= max(ids) < text_config(self._loaded.model).vocab_size:
             raise RequestError("a token id lies outside the model's vocabulary")
 
     def _check_length(self, prompt: int, reply: int) -> None:
@@ -255,7 +262,8 @@ def cache_rows(loaded: LoadedModel, runner: ModelRunner, args: EngineArgs) -> in
     What the next version needs is left free; in main memory, which others use too, a moderate cache is enough.
     """
     context = min(args.context or loaded.context, loaded.context)
-    each, left = row_bytes(loaded.model), available(loaded.device)
+    each, fixed = _cache_bytes(loaded, runner)
+    left = available(loaded.device) - args.max_batch * fixed
     if args.cache_tokens is not None:
         rows = args.cache_tokens
         share = left
@@ -271,3 +279,11 @@ def cache_rows(loaded: LoadedModel, runner: ModelRunner, args: EngineArgs) -> in
             remedy="lower cache_tokens or context, choose a smaller model, or close other programs",
         )
     return rows
+
+
+def _cache_bytes(loaded: LoadedModel, runner: ModelRunner) -> tuple[int, int]:
+    """Bytes of cache for each token, and for each sequence beside its tokens."""
+    if not isinstance(runner, OwnCacheRunner):
+        return row_bytes(loaded.model), 0
+    each, fixed = runner.state_bytes()
+    return max(each, 1), fixed

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from openclaw_rl.backends.hf.shapes import check_plain, own_state, probe_ids, window_of
 from openclaw_rl.backends.local.training.head import can_compile
 from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 
@@ -125,9 +126,10 @@ def _attend(
     _mask: Tensor | None,
     scaling: float | None = None,
     token_tree: AttentionPlan | None = None,
-    **_others: object,
+    **others: object,
 ) -> tuple[Tensor, None]:
     """query [1, heads, T, D], key and value [1, kv heads, T, D] -> [1, T, heads, D]."""
+    check_plain(others)
     if token_tree is None:
         raise RuntimeError("the tree attention was called without its tree; this model drops keyword arguments")
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms in single precision leave them wider
@@ -202,7 +204,7 @@ def enable_tree(model: Any) -> str | None:
 
     ALL_ATTENTION_FUNCTIONS.register(ATTENTION, _attend)
     before = model.config._attn_implementation
-    why = _windowed(model.config) or _no_backend(model) or _differs(model)
+    why = own_state(model) or _windowed(model) or _no_backend(model) or _differs(model)
     model.set_attn_implementation(before if why else ATTENTION)
     return why
 
@@ -221,13 +223,9 @@ def compile_layers(model: Any) -> None:
         layer.forward = torch.compile(layer.forward)
 
 
-def _windowed(config: Any) -> str | None:
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
-    if kinds:
-        return f"it has layers of kind {', '.join(sorted(kinds))}"
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        return f"its attention slides over {config.sliding_window} tokens"
-    return None
+def _windowed(model: Any) -> str | None:
+    window = window_of(model)
+    return None if window is None else f"its attention slides over {window} tokens"
 
 
 def _no_backend(model: Any) -> str | None:
@@ -238,7 +236,7 @@ def _no_backend(model: Any) -> str | None:
 @torch.no_grad()
 def _differs(model: Any) -> str | None:
     """Try a small tree against its sequences: the only proof that a model's attention listens."""
-    ids = [token % model.config.vocab_size for token in (11, 5, 7, 3, 13, 2, 17, 19)]
+    ids = probe_ids(model)
     paths = [TokenPath(tokens=(*ids[:3], *ids[3:5], 1), reply=3), TokenPath(tokens=(*ids[:3], *ids[5:], 1), reply=4)]
     training = model.training
     model.eval()

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from openclaw_rl.backends.local.training.logit_form import LogitForm
 
 ELEMENTS = {"cpu": 1 << 24, "cuda": 1 << 27}
 """logits that one chunk may hold"""
@@ -33,6 +35,8 @@ class Head:
     """multiply in this type instead of the weight's own"""
     chunk: int | None = None
     """rows at once; None: as many as `ELEMENTS` allows"""
+    form: LogitForm = field(default_factory=LogitForm)
+    """what becomes of the product"""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [n, d] -> [n, V], in float32 at least."""
@@ -43,11 +47,11 @@ class Head:
             out = torch.mm(hidden.to(weight.dtype), weight.t(), out_dtype=torch.float32)
         else:
             out = hidden.float() @ weight.float().t()
-        return out if self.bias is None else out + self.bias.detach()
+        return self.form(out if self.bias is None else out + self.bias.detach())
 
-    def back(self, gradient: Tensor, hidden: Tensor) -> Tensor:
+    def back(self, gradient: Tensor, logits: Tensor, hidden: Tensor) -> Tensor:
         """gradient of the logits [n, V] -> gradient of ``hidden`` [n, d]; adds to the parameters' own where trained."""
-        weight = self._weight()
+        weight, gradient = self._weight(), self.form.back(gradient, logits)
         if self.weight.requires_grad:
             _add(self.weight, gradient.t() @ hidden.to(gradient.dtype))
         if self.bias is not None and self.bias.requires_grad:
@@ -179,7 +183,7 @@ def backward_divergence(
             gradient = _on(ours, _logit_gradient_forward)(ours, theirs, temperatures, kl)
         else:
             gradient = _on(ours, _logit_gradient_with_kl)(ours, theirs, temperatures, torch.zeros_like(kl), kl)
-        parts.append(head.back(gradient, hidden[rows]))
+        parts.append(head.back(gradient, ours, hidden[rows]))
     return torch.cat(parts)
 
 
@@ -214,7 +218,7 @@ def at(hidden: Tensor, head: Head, temperature: Tensor, norm: Tensor, ids: Tenso
         logits = torch.einsum("nd,ngd->ng", hidden[rows].to(wide), columns)
         if head.bias is not None:
             logits = logits + head.bias.detach()[ids[rows]]
-        parts.append(logits / temperature[rows, None] - norm[rows, None])
+        parts.append(head.form(logits) / temperature[rows, None] - norm[rows, None])
     return torch.cat(parts) if parts else ids.new_zeros(ids.shape, dtype=wide)
 
 
@@ -244,5 +248,5 @@ def backward_hidden(
             theirs = base.head.logits(base.hidden[rows])
             gradient = _on(logits, _logit_gradient_with_kl)(logits, theirs, temperatures, whole, kl[rows, None])
         gradient.scatter_add_(1, ids[rows], given / temperatures)
-        parts.append(head.back(gradient, hidden[rows]))
+        parts.append(head.back(gradient, logits, hidden[rows]))
     return torch.cat(parts)

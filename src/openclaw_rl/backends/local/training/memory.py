@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from openclaw_rl.backends.hf.memory import available as available_bytes
+from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.local.training.head import ELEMENTS
 from openclaw_rl.backends.local.training.model import PolicyModel
 from openclaw_rl.errors import ModelRefused
@@ -107,7 +108,7 @@ def _per_token(shape: ModelShape, recompute: bool) -> int:
 
 def plan_for(policy: PolicyModel) -> MemoryPlan:
     """The plan of a step with this model, on its device as it is now."""
-    s, config, device = policy.settings, policy.model.config, policy.device
+    s, config, device = policy.settings, text_config(policy.model), policy.device
     trained = list(policy.parameters.values())
     copies = (s.teacher_model is not None) + (not s.lora and s.compares_with_base) + (not s.lora and s.average > 1)
     shape = ModelShape(
@@ -115,7 +116,7 @@ def plan_for(policy: PolicyModel) -> MemoryPlan:
         trainable=sum(p.numel() for p in trained),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        intermediate=getattr(config, "intermediate_size", 4 * config.hidden_size),
+        intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         vocabulary=config.vocab_size,
         weight_bytes=policy.compute.itemsize,
         trainable_bytes=trained[0].element_size(),

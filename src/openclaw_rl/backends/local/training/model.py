@@ -13,10 +13,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from openclaw_rl.backends.hf.models import pick_device
+from openclaw_rl.backends.hf.models import load, pick_device
 from openclaw_rl.backends.local.training.batch import Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head, can_compile
+from openclaw_rl.backends.local.training.logit_form import logit_form
 from openclaw_rl.backends.local.training.manifest import ADAPTER, MODEL
 from openclaw_rl.backends.local.training.references import Net
 from openclaw_rl.backends.local.training.settings import TrainerArgs
@@ -26,6 +27,9 @@ log = logging.getLogger(__name__)
 
 Weights = dict[str, Tensor]
 _CASTS = (torch.bfloat16, torch.float16)
+_READS_WEIGHTS = frozenset({"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"})
+"""models whose kernels read the weight of ``out_proj`` past an adapter, so that peft refuses to put one there"""
+_EXPERT_PARTS = {"gate", "gate_proj", "up_proj", "down_proj"}
 _LARGE = 1_000_000_000  # weights from which compiling the layers pays for itself within a few steps
 
 
@@ -37,8 +41,8 @@ class PolicyModel:
         self.device = pick_device(settings.device)
         self.model, self.tokenizer = self._load(settings.model)
         self.compute = next(self.model.parameters()).dtype
+        self._forms = {id(self.model): logit_form(self.model)}
         self.note = self._see_trees(self.model)
-        self.tree = self.note is None
         self._wrapped: Any = None
         torch.manual_seed(settings.seed)
         if settings.lora:
@@ -52,11 +56,11 @@ class PolicyModel:
         if self._compiles():
             compile_layers(self.model)
         self._base = self._separate_base()
-        self._other = self._net(self._teacher_model(settings.teacher_model)) if settings.teacher_model else None
+        self._other = self._teacher_model(settings.teacher_model) if settings.teacher_model else None
 
     def _load(self, model: str) -> tuple[Any, Any]:
         s = self.settings
-        loaded = s.loader(
+        loaded = (s.loader or load)(
             model,
             cache_dir=Path(s.cache_dir),
             device=str(self.device),
@@ -78,12 +82,17 @@ class PolicyModel:
         self.model.to(torch.float32 if self.compute in _CASTS else self.compute)
         self.model.requires_grad_(True)
 
-    def _frozen(self, model: str) -> Any:
-        found = self._load(model)[0].requires_grad_(False)
-        self._see_trees(found)
-        return found
+    def _frozen(self, model: str) -> Net:
+        """Another model beside the one in training; it may see trees where that one does not, and the other way."""
+        return self._beside(self._load(model)[0])
 
-    def _teacher_model(self, model: str) -> Any:
+    def _beside(self, model: Any) -> Net:
+        model.requires_grad_(False)
+        self._forms[id(model)] = logit_form(model)
+        why = self._see_trees(model)
+        return self._net(model, tree=why is None)
+
+    def _teacher_model(self, model: str) -> Net:
         """Other weights that teach: their token ids must mean the same as the policy's."""
         found, tokenizer = self._load(model)
         if why := vocabulary_difference(self.tokenizer, tokenizer):
@@ -91,9 +100,7 @@ class PolicyModel:
                 f"the teacher {model} has another vocabulary than {self.settings.model}: {why}",
                 remedy="give train.loss.teacher_model a model with the policy's tokenizer, or unset it",
             )
-        found.requires_grad_(False)
-        self._see_trees(found)
-        return found
+        return self._beside(found)
 
     def _separate_base(self) -> Net | None:
         """With an adapter, the base is the model without it; a full tune must hold a second one."""
@@ -101,17 +108,25 @@ class PolicyModel:
         needed = (
             s.compares_with_base or (s.teacher == "base" and s.teacher_model is None) or s.rehearse_teacher == "base"
         )
-        return self._net(self._frozen(s.model)) if needed and not s.lora else None
+        return self._frozen(s.model) if needed and not s.lora else None
 
     # --- student, teacher, base
 
-    def _net(self, model: Any, context: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Net:
+    @property
+    def tree(self) -> bool:
+        """Whether a batch is computed as a tree."""
+        return self.note is None
+
+    def _net(
+        self, model: Any, context: Callable[[], AbstractContextManager[Any]] = nullcontext, *, tree: bool | None = None
+    ) -> Net:
         layer = model.get_output_embeddings()
         if not isinstance(layer, nn.Linear):
             raise ModelRefused(f"the head of {self.settings.model} is {type(layer).__name__}, not a linear layer")
         cast = self.compute if layer.weight.dtype != self.compute and self.device.type == "cuda" else None
-        head = Head(weight=typed(nn.Parameter, layer.weight), bias=layer.bias, dtype=cast)
-        return Net(model=model, head=head, tree=self.tree, context=context)
+        form = self._forms[id(model)]
+        head = Head(weight=typed(nn.Parameter, layer.weight), bias=layer.bias, dtype=cast, form=form)
+        return Net(model=model, head=head, tree=self.tree if tree is None else tree, context=context)
 
     def student(self) -> Student:
         """The policy as it stands."""
@@ -139,6 +154,7 @@ class PolicyModel:
 
     def recompute(self, on: bool) -> None:
         """Whether layers are computed again in the backward pass, which keeps less of them in memory."""
+        on = on and self.model.supports_gradient_checkpointing
         if on and not self.model.is_gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         elif not on and self.model.is_gradient_checkpointing:
@@ -253,6 +269,12 @@ def add_adapter(model: Any, args: TrainerArgs, *, mixed: bool = False) -> Any:
         target_modules=list(args.lora_targets) or linear_layers(model),
         task_type="CAUSAL_LM",
     )
+    named = _EXPERT_PARTS & {target.rsplit(".", 1)[-1] for target in args.lora_targets}
+    if named and _fused_experts(model):
+        raise ModelRefused(
+            f"lora_targets names {', '.join(sorted(named))}, parts of this model's experts, which are fused",
+            remedy="leave lora_targets empty: every linear layer beside the experts gets an adapter",
+        )
     wrapped = get_peft_model(model, config)
     config.base_model_name_or_path = args.model  # peft has put there what the model says of itself
     for module in model.modules():
@@ -293,14 +315,22 @@ def switched_off(layers: Sequence[Any]) -> Iterator[None]:
 
 
 def linear_layers(model: Any) -> list[str]:
-    """The last names of all linear layers but the head, sorted: the same adapter everywhere, every time."""
+    """The last names of all linear layers but the head, sorted: the same adapter everywhere, every time.
+
+    With fused experts, layers that are named like an expert's parts are left out: peft takes one for the other.
+    """
     head = model.get_output_embeddings()
+    out = {"out_proj"} if model.config.model_type in _READS_WEIGHTS else set()
     found = {
         name.rsplit(".", 1)[-1]
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear) and module is not head
     }
-    return sorted(found)
+    return sorted(found - out - (_EXPERT_PARTS if _fused_experts(model) else set()))
+
+
+def _fused_experts(model: Any) -> bool:
+    return any(name.endswith("experts.gate_up_proj") and p.dim() == 3 for name, p in model.named_parameters())
 
 
 def _to_peft(name: str) -> str:

@@ -37,6 +37,8 @@ class LocalTrainer:
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
         self._lock = anyio.Lock()
+        self.runner: str | None = None
+        """how batches are computed; None before the worker has started"""
 
     @property
     def process_id(self) -> int | None:
@@ -80,6 +82,7 @@ class LocalTrainer:
         self._process, self._pipe = process, ours
         plan, note = await self._ask(ours, None)
         log.info("trainer ready: %s", plan)
+        self.runner = "a packed prefix tree" if note is None else f"one sequence per turn: {note}"
         if note is not None:
             log.warning("the token tree is not used for %s: %s; one sequence per turn", self.args.model, note)
         return ours

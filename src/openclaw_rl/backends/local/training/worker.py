@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from openclaw_rl import plugins
+from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.local.training.alarms import StepSkipped, batch_alarm
 from openclaw_rl.backends.local.training.batch import gradient
@@ -82,7 +83,7 @@ class TrainWorker:
 
     def teacher_prompts(self, samples: Sequence[Sample]) -> TeacherPrompts:
         """Each sample's hinted prompts, as the loss can use them."""
-        config = self.policy.model.config
+        config = text_config(self.policy.model)
         most = self.settings.max_hints if self._max_hints is None else self._max_hints
         room = getattr(config, "max_position_embeddings", None)
         return render_teachers(self._chat, samples, most=most, room=room, vocabulary=config.vocab_size)
