@@ -170,7 +170,7 @@ def test_only_config_reads_the_environment(file: Path) -> None:
 
 def test_the_light_core_pulls_in_no_heavy_package() -> None:
     rooms = "openclaw_rl, openclaw_rl.app.application, openclaw_rl.cli, openclaw_rl.app.doctor, openclaw_rl.train.loop, openclaw_rl.train.samples"
-    code = f"import sys, {rooms}, openclaw_rl.backends.fake, openclaw_rl.judge.loop, openclaw_rl.collect.loop, openclaw_rl.serve.api\n"
+    code = f"import sys, {rooms}, openclaw_rl.backends.fake, openclaw_rl.backends.local.engine.policy, openclaw_rl.backends.local.training.trainer, openclaw_rl.judge.loop, openclaw_rl.collect.loop, openclaw_rl.serve.api\n"
     code += "print(sorted({'torch', 'transformers', 'peft', 'numpy', 'vllm', 'ray'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

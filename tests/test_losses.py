@@ -15,6 +15,7 @@ from torch import Tensor
 from openclaw_rl import losses
 from openclaw_rl.errors import ConfigError, InvalidValue
 from openclaw_rl.losses import LossInputs, LossSettings
+from openclaw_rl.losses.settings import KNOWN
 
 LN2 = math.log(2)
 EPS = {"eps_low": 0.2, "eps_high": 0.28}
@@ -517,3 +518,8 @@ def test_a_hint_says_as_much_as_it_is_urgent() -> None:
     assert losses.weight_of(settings, hinted=True, advantage=0.1, urgency=0.25) == pytest.approx(0.25)
     assert losses.weight_of(settings, hinted=True, advantage=-1.8, urgency=0.25) == pytest.approx(0.4)  # the score's
     assert losses.weight_of(settings, hinted=True, advantage=None) == 1.0
+
+
+def test_the_names_that_settings_may_have_are_those_of_the_tables() -> None:
+    tables = (losses.METHODS, losses.HINTS, losses.SUBSETS, losses.KLS, losses.AGGREGATES)
+    assert [tuple(table) for table in tables] == list(KNOWN.values())

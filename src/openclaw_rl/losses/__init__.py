@@ -42,40 +42,44 @@ argument ``config`` if it wants its settings; or one by the published contract.
 
 from __future__ import annotations
 
-from openclaw_rl.losses.aggregation import AGGREGATES, Aggregate, mean_sample, mean_token
-from openclaw_rl.losses.arithmetic import (
-    LOG_RATIO_LIMIT,
-    bounded,
-    full_kl,
-    is_clipped,
-    k3,
-    overlap,
-    pg,
-    ratio,
-    reverse_kl,
-    topk_opd,
-    with_tail,
-)
-from openclaw_rl.losses.diagnostics import fit, health
-from openclaw_rl.losses.inputs import LossInputs
-from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
-from openclaw_rl.losses.published import LossFunction, as_loss, published
-from openclaw_rl.losses.rehearsal import FORWARD, rehearsal_loss, with_rehearsal
-from openclaw_rl.losses.selection import (
-    HINTS,
-    SUBSETS,
-    Quad,
-    Select,
-    choose,
-    sequence_optimal,
-    shortest,
-    teacher_present,
-    token_optimal,
-)
-from openclaw_rl.losses.settings import LossSettings, look_up, needs, weight_of
-from openclaw_rl.losses.total import loss
-from openclaw_rl.losses.trial import small_batch, try_out
-from openclaw_rl.losses.vocabulary import from_vocabulary
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from openclaw_rl.losses.aggregation import AGGREGATES, Aggregate, mean_sample, mean_token
+    from openclaw_rl.losses.arithmetic import (
+        LOG_RATIO_LIMIT,
+        bounded,
+        full_kl,
+        is_clipped,
+        k3,
+        overlap,
+        pg,
+        ratio,
+        reverse_kl,
+        topk_opd,
+        with_tail,
+    )
+    from openclaw_rl.losses.diagnostics import fit, health
+    from openclaw_rl.losses.inputs import LossInputs
+    from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
+    from openclaw_rl.losses.published import LossFunction, as_loss
+    from openclaw_rl.losses.rehearsal import rehearsal_loss, with_rehearsal
+    from openclaw_rl.losses.selection import (
+        HINTS,
+        SUBSETS,
+        Quad,
+        Select,
+        choose,
+        sequence_optimal,
+        shortest,
+        teacher_present,
+        token_optimal,
+    )
+    from openclaw_rl.losses.settings import FORWARD, LossSettings, look_up, needs, weight_of
+    from openclaw_rl.losses.total import loss
+    from openclaw_rl.losses.trial import small_batch, try_out
+    from openclaw_rl.losses.vocabulary import from_vocabulary
 
 __all__ = [
     "AGGREGATES",
@@ -113,7 +117,6 @@ __all__ = [
     "opd",
     "overlap",
     "pg",
-    "published",
     "ratio",
     "rehearsal_loss",
     "reverse_kl",
@@ -129,3 +132,28 @@ __all__ = [
     "with_rehearsal",
     "with_tail",
 ]
+
+_PARTS = (
+    "settings",
+    "inputs",
+    "arithmetic",
+    "selection",
+    "methods",
+    "aggregation",
+    "diagnostics",
+    "total",
+    "vocabulary",
+    "published",
+    "rehearsal",
+    "trial",
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Parts are imported when they are used: all but the settings need torch, which takes seconds."""
+    if name in __all__:
+        for part in _PARTS:
+            module = import_module(f"{__name__}.{part}")
+            if hasattr(module, name):
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -22,9 +21,6 @@ from openclaw_rl.losses.aggregation import mean_token
 from openclaw_rl.losses.inputs import LossInputs
 
 LiveLoss = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
-
-FORWARD: Mapping[str, bool] = MappingProxyType({"reverse": False, "forward": True, "sft": True})
-"""by the name of a rehearsal loss: whether the teacher comes first in its KL"""
 
 
 def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypeVar
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.losses.aggregation import AGGREGATES
-from openclaw_rl.losses.methods import KLS, METHODS
-from openclaw_rl.losses.selection import HINTS, SUBSETS
 
 T = TypeVar("T")
+
+KNOWN: Mapping[str, tuple[str, ...]] = {
+    "method": ("binary", "opd", "distill", "combine", "topk"),
+    "hint_selection": ("sequence_optimal", "token_optimal", "shortest"),
+    "subset": ("student", "teacher", "overlap"),
+    "kl": ("full", "k3"),
+    "aggregate": ("token", "sample"),
+}
+"""the names in the tables of the losses, for a process that only passes settings on and has no torch"""
+
+FORWARD: Mapping[str, bool] = MappingProxyType({"reverse": False, "forward": True, "sft": True})
+"""by the name of a rehearsal loss: whether the teacher comes first in its KL"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +52,8 @@ class LossSettings:
     """token (one count per part) or sample (mean within a sample, then over samples)"""
 
     def __post_init__(self) -> None:
-        for name, table in (
-            ("method", METHODS),
-            ("hint_selection", HINTS),
-            ("subset", SUBSETS),
-            ("kl", KLS),
-            ("aggregate", AGGREGATES),
-        ):
-            look_up(table, getattr(self, name), name)
+        for name, known in KNOWN.items():
+            look_up({each: each for each in known}, getattr(self, name), name)
 
 
 def look_up(table: Mapping[str, T], name: str, setting: str) -> T:
@@ -61,6 +65,8 @@ def look_up(table: Mapping[str, T], name: str, setting: str) -> T:
 
 def needs(s: LossSettings) -> tuple[int | None, bool]:
     """How many hints of a sample these settings look at (None: all), and whether they look at its score."""
+    from openclaw_rl.losses.methods import METHODS
+
     method = METHODS[s.method]
     hints = 0 if method.weighted and s.w_opd == 0 else method.hints
     return hints, method.scores and not (method.weighted and s.w_rl == 0)
@@ -71,6 +77,8 @@ def weight_of(s: LossSettings, *, hinted: bool, advantage: float | None, urgency
 
     A weight is taken relative to the larger of ``w_opd`` and ``w_rl``, so that scaling both changes nothing.
     """
+    from openclaw_rl.losses.methods import METHODS
+
     method = METHODS[s.method]
     w_opd, w_rl = (s.w_opd, s.w_rl) if method.weighted else (1.0, 1.0)
     distilled = w_opd * urgency if hinted and method.hints != 0 else 0.0

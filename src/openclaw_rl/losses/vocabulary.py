@@ -7,7 +7,7 @@ from torch import Tensor
 
 from openclaw_rl.losses.arithmetic import full_kl
 from openclaw_rl.losses.inputs import LossInputs
-from openclaw_rl.losses.rehearsal import FORWARD
+from openclaw_rl.losses.settings import FORWARD
 
 
 def from_vocabulary(

@@ -9,7 +9,6 @@ from multiprocessing.connection import Connection
 
 from openclaw_rl.backends.local.training.messages import WorkerFailure
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import ModelRefused, OpenClawError
 from openclaw_rl.machine import end_with_parent, show_name
 
@@ -30,6 +29,8 @@ def serve(pipe: Connection, args: TrainerArgs) -> None:
     if args.niceness and hasattr(os, "nice"):
         os.nice(args.niceness)
     try:
+        from openclaw_rl.backends.local.training.worker import TrainWorker  # torch, which only this process needs
+
         worker = TrainWorker(args)
         pipe.send((str(worker.plan), worker.policy.note))
         while True:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.backends.hf.models import load
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.losses import FORWARD, LossSettings, look_up
 
@@ -66,8 +65,8 @@ class TrainerArgs(LossSettings):
     rehearse_decay: float
     """of the average over the steps of a rehearsal that is served"""
     niceness: int = 10
-    loader: Callable[..., Any] = load
-    """with the signature of `models.load`, called in the worker; gives ``model`` and ``tokenizer``"""
+    loader: Callable[..., Any] | None = None
+    """with the signature of `models.load`, which None is, called in the worker; gives ``model`` and ``tokenizer``"""
 
     def __post_init__(self) -> None:
         LossSettings.__post_init__(self)
