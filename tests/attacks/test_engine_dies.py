@@ -36,7 +36,15 @@ from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 from openclaw_rl.versions import LiveVersions
 
 READY = EngineReady(
-    name="toy", base="toy", context=100, tool_format="none", device="cpu", dtype="float32", cache_tokens=100, memory=0
+    name="toy",
+    base="toy",
+    context=100,
+    tool_format="none",
+    device="cpu",
+    dtype="float32",
+    cache_tokens=100,
+    memory=0,
+    runner="toy",
 )
 
 
