@@ -285,7 +285,7 @@ def test_a_version_that_cannot_be_loaded_changes_nothing(
         loop.run(policy.load(version(90, str(tmp_path))))
     assert policy.live == before
     with pytest.raises(BackendError, match="never changed in place"):
-        loop.run(policy.load(version(90, "elsewhere")))
+        loop.run(policy.load(version(90, "/elsewhere")))
     with pytest.raises(BackendError, match="neither adapter_config"):
         loop.run(whole(policy, prompt("x"), GREEDY, version=90))
     assert loop.run(whole(policy, prompt("x"), GREEDY))[1].version == before
