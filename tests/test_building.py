@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 from defaults import loss_settings
@@ -23,9 +24,8 @@ def test_a_turn_is_kept_for_just_what_its_method_looks_at(method: str, w_rl: flo
 
 
 def test_a_loss_of_ones_own_is_given_scores_and_hints() -> None:
-    kept = build_sample_settings(
-        Config.model_validate({"train": {"method": "binary", "loss": {"custom": "mine.py:loss"}}})
-    )
+    mine = Path(__file__).parents[1] / "examples" / "custom_loss.py"
+    kept = build_sample_settings(Config.model_validate({"train": {"method": "binary", "loss": {"custom": str(mine)}}}))
     assert (kept.policy_gradient, kept.distillation) == (True, True)
 
 

@@ -21,8 +21,12 @@ def _location(path: Path) -> Path:
 
 def plugin_file(name: Any) -> str | None:
     """The file in the address of a plugin, ``file.py`` or ``file.py:attribute``; None for anything else."""
-    found = re.fullmatch(r"(.*\.py)(:\w*)?", name) if isinstance(name, str) else None
-    return found[1] if found else None
+    if not isinstance(name, str):
+        return None
+    if name.endswith(".py"):
+        return name
+    file, _, attribute = name.rpartition(":")
+    return file if file.endswith(".py") and (not attribute or attribute.isidentifier()) else None
 
 
 def _plugin(name: str) -> str:
