@@ -25,7 +25,7 @@ _CJK = re.compile(rf"[{_UNSPACED}]")
 _STRETCHED = re.compile(r"(\w)\1{2,}")
 _QUOTED = re.compile(r"[\"“„«「『]([^\"“”„«»「」『』\n]{2,80})[\"”“»」』]")
 _EMOJI = re.compile("[\U0001f300-\U0001faff☀-➿]")
-_CODE = re.compile(r"```|`[^`]+`|[{};]\s*$|\w+\(\)|</?\w+>|^\s*(?:\$|>>>|import |def |SELECT )", re.MULTILINE)
+_CODE = re.compile(r"```|`[^`]+`|[{};]\s*$|\w\(\)|</?\w+>|^[ \t]*(?:\$|>>>|import |def |SELECT )", re.MULTILINE)
 _ASKS = re.compile(r"[?？؟]\W*\Z")
 _ENDS = "^", "$"
 

@@ -19,7 +19,7 @@ _POINTS = re.compile(
     r"|\btold (?:me|us|him|her|them)\b"
 )
 _FOREIGN = re.compile(
-    r"(?i)https?://|www\.|[\w.+-]+@[\w-]+\.\w|^\s*(?:\$|#!|//|/\*)|\A[-*•]\s|\A\d+[.)]\s"
+    r"(?i)https?://|www\.|[\w.+-]@[\w-]+\.\w|^\s*(?:\$|#!|//|/\*)|\A[-*•]\s|\A\d+[.)]\s"
     r"|[:：=\[\](){}<>|`\"“”„«»「」『』\n]|(?<!\w)'|'(?!\w)|\s[-–—]+\s|[–—]|\s--"
 )
 _LEADS = re.compile(
