@@ -14,7 +14,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.judge import AutoJudge, CustomJudge, JudgeLoop, LlmJudge, RulesJudge
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.judge.llm import LlmSettings
-from openclaw_rl.judge.reader.classifier import Classifier
+from openclaw_rl.judge.reader.classifier import KindClassifier
 from openclaw_rl.judge.reader.judge import ReaderJudge
 from openclaw_rl.judge.voters import EndpointVoter
 from openclaw_rl.ports import Judge, Score
@@ -56,7 +56,7 @@ def rules_judge() -> RulesJudge:
     return RulesJudge(limits=LIMITS)
 
 
-def reader_judge(classifier: Classifier | None = None) -> ReaderJudge:
+def reader_judge(classifier: KindClassifier | None = None) -> ReaderJudge:
     return ReaderJudge(limits=LIMITS, classifier=classifier)
 
 

@@ -189,6 +189,19 @@ def test_help_answers_in_under_half_a_second_of_work() -> None:
     assert spent < 0.5, f"{spent:.2f} s of CPU"
 
 
+def test_one_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for file in FILES:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_no_file_has_more_than_450_lines() -> None:
+    assert [str(file) for file in FILES if len(file.read_text().splitlines()) > 450] == []
+
+
 TESTS = sorted(Path(__file__).parent.rglob("*.py"))
 
 

@@ -22,7 +22,7 @@ from openclaw_rl.judge.pair import PairJudge
 from openclaw_rl.judge.parts import at_work, starting
 from openclaw_rl.judge.prompt import PromptBuilder, PromptSettings
 from openclaw_rl.judge.voters import EndpointSettings, EndpointVoter
-from openclaw_rl.ports import Classification
+from openclaw_rl.ports import ClassifierOpinion
 from openclaw_rl.testing import FakeJudge, ScriptedPolicy, make_case, make_message
 from openclaw_rl.types import Message, Sampling
 
@@ -32,7 +32,7 @@ class Model:
 
     name = "toy"
 
-    def __init__(self, *troubles: Exception, found: Classification | Exception | None = None) -> None:
+    def __init__(self, *troubles: Exception, found: ClassifierOpinion | Exception | None = None) -> None:
         self.troubles, self.found, self.log = list(troubles), found, list[str]()
         self.asked: list[dict[str, str]] = []
 
@@ -48,7 +48,7 @@ class Model:
     async def stop(self) -> None:
         self.log.append("stop")
 
-    async def classify(self, *, request: str, reply: str, after: str) -> Classification:
+    async def classify(self, *, request: str, reply: str, after: str) -> ClassifierOpinion:
         self.asked.append({"request": request, "reply": reply, "after": after})
         if isinstance(self.found, Exception):
             raise self.found
@@ -233,7 +233,7 @@ def test_a_models_own_tokens_and_context_cut_the_evidence() -> None:
 async def test_the_probability_p_of_served_well_is_the_score_2p_less_1(
     p: float, neutral: float, score: float | None
 ) -> None:
-    model = Model(found=Classification(positive=p, neutral=neutral))
+    model = Model(found=ClassifierOpinion(positive=p, neutral=neutral))
     verdict = await ClassifierJudge(model, limits=LIMITS).judge(make_case("no bullet lists please", reply="- a"))
     assert verdict.score == (None if score is None else pytest.approx(score))
     assert model.asked == [{"request": "list files", "reply": "- a", "after": "no bullet lists please"}]

@@ -123,7 +123,7 @@ def test_what_a_backend_or_a_judge_is_offered_of_the_settings_has_no_default_the
     assert found == []
 
 
-ELSEWHERE = {"config", "cli", "types", "testing", "experiments", "evals", "clients", "ports.py"}
+ELSEWHERE = {"config", "cli", "types", "testing", "experiments", "evals", "clients", "ports"}
 """rooms that are given no settings, or above where they are handed out"""
 COMMON = {"max_tokens", "top_p", "dry_multiplier", "base_url", "api_key", "model_name"}
 """names that requests and clients have too, with a meaning of their own"""

@@ -9,7 +9,7 @@ from openclaw_rl.judge.evidence import request_of, user_hints
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.text import user_text
-from openclaw_rl.ports import Case, Classification, Classifier
+from openclaw_rl.ports import Case, Classifier, ClassifierOpinion
 from openclaw_rl.types import Verdict
 
 
@@ -63,10 +63,10 @@ class ClassifierJudge:
         )
 
 
-def score_of(found: Classification) -> float | None:
+def score_of(found: ClassifierOpinion) -> float | None:
     """2p - 1, in -1 .. 1; None where "neither" is the most probable."""
     return None if found.neutral > 0.5 else 2 * found.positive - 1
 
 
-def _note(found: Classification) -> str:
+def _note(found: ClassifierOpinion) -> str:
     return f"served well: {found.positive:.3f}, no opinion: {found.neutral:.3f}"

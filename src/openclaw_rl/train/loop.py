@@ -38,7 +38,7 @@ _FRESH = 5.0
 """seconds for which it holds that a server elsewhere said somebody waits"""
 
 
-class HealthReport(Protocol):
+class HealthRow(Protocol):
     """What a loop, here or elsewhere, said last of itself."""
 
     @property
@@ -53,7 +53,7 @@ class LoopLedger(QueueLedger, ControlLedger, DecisionLedger, StepLedger, Rehears
     """What this loop needs of the ledger."""
 
     def paused(self) -> str | None: ...
-    def health(self) -> Sequence[HealthReport]: ...
+    def health(self) -> Sequence[HealthRow]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

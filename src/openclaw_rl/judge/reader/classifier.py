@@ -37,7 +37,7 @@ _REST = 64
 """messages at most that it is left in peace after it failed: one, and twice as many each time"""
 
 
-class Classifier(Protocol):
+class KindClassifier(Protocol):
     """Names the kind of a message beside its request and reply; None where it cannot say now."""
 
     async def read(self, request: str, reply: str, message: str) -> KindLogprobs | None: ...

@@ -10,7 +10,7 @@ from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hearing import Hearing, reasons
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.reaction import Reaction
-from openclaw_rl.judge.reader.classifier import Classifier
+from openclaw_rl.judge.reader.classifier import KindClassifier
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs
 from openclaw_rl.judge.rules import reaction_of
 from openclaw_rl.judge.text import user_text
@@ -34,7 +34,7 @@ class ReaderJudge:
 
     name = "reader"
 
-    def __init__(self, *, limits: HintLimits, classifier: Classifier | None = None) -> None:
+    def __init__(self, *, limits: HintLimits, classifier: KindClassifier | None = None) -> None:
         self._limits, self._classifier = limits, classifier
 
     @property

@@ -17,7 +17,7 @@ from openclaw_rl.backends.local.classifier.messages import ClassifierArgs, Class
 from openclaw_rl.backends.local.classifier.process import serve
 from openclaw_rl.backends.local.engine.messages import EngineFailure, LoadProgress
 from openclaw_rl.errors import BackendDown
-from openclaw_rl.ports import Classification
+from openclaw_rl.ports import ClassifierOpinion
 
 log = logging.getLogger(__name__)
 
@@ -62,14 +62,14 @@ class LocalClassifier:
         if process is not None:
             await anyio.to_thread.run_sync(_end, process)
 
-    async def classify(self, *, request: str, reply: str, after: str) -> Classification:
+    async def classify(self, *, request: str, reply: str, after: str) -> ClassifierOpinion:
         """One exchange; raises BackendDown when the process died of it, BackendError when the model failed at it."""
         async with self._lock:
             pipe = await self._ensure()
             answer = await self._exchange(pipe, ClassifyRequest(request=request, reply=reply, after=after))
             if isinstance(answer, EngineFailure):
                 raise answer.error()
-            assert isinstance(answer, Classification)
+            assert isinstance(answer, ClassifierOpinion)
             return answer
 
     async def _ensure(self) -> Connection:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.errors import ModelRefused
-from openclaw_rl.ports import Classification
+from openclaw_rl.ports import ClassifierOpinion
 
 _POSITIVE = frozenset({"positive", "pos", "good", "satisfied", "helpful", "accepted", "yes", "true", "entailment"})
 _NEGATIVE = frozenset(
@@ -27,12 +27,12 @@ class LabelRoles:
     neutral: tuple[int, ...]
     infers: bool
 
-    def classification(self, probabilities: Sequence[float]) -> Classification:
+    def classification(self, probabilities: Sequence[float]) -> ClassifierOpinion:
         """How probable "served well" is beside "served badly", and how probable neither is."""
         good, bad, neither = (
             sum(probabilities[at] for at in group) for group in (self.positive, self.negative, self.neutral)
         )
-        return Classification(positive=good / (good + bad) if good + bad > 0 else 0.5, neutral=neither)
+        return ClassifierOpinion(positive=good / (good + bad) if good + bad > 0 else 0.5, neutral=neither)
 
 
 def label_roles(

@@ -13,7 +13,7 @@ from openclaw_rl.backends.hf.models import check_fits, find, pick_device, pick_d
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.classifier.labels import label_roles
 from openclaw_rl.backends.local.classifier.messages import ClassifierArgs, ClassifierReady, ClassifyRequest
-from openclaw_rl.ports import Classification
+from openclaw_rl.ports import ClassifierOpinion
 
 LONGEST = 4096
 """tokens of an exchange that are read, where the model takes more"""
@@ -54,7 +54,7 @@ class ClassifierModel:
         )
 
     @torch.inference_mode()
-    def classify(self, request: ClassifyRequest) -> Classification:
+    def classify(self, request: ClassifyRequest) -> ClassifierOpinion:
         """One exchange, cut to what the model takes."""
         hypothesis = self._args.hypothesis if self._roles.infers else None
         room = self._limit - SPARE - (len(self._ids(hypothesis)) if hypothesis else 0)
@@ -63,7 +63,7 @@ class ClassifierModel:
         logits = self._model(**inputs.to(self._model.device)).logits[0].float()
         chances = torch.sigmoid(logits) if len(logits) == 1 else torch.softmax(logits, dim=-1)
         if len(logits) == 1:
-            return Classification(positive=float(chances[0]), neutral=0.0)
+            return ClassifierOpinion(positive=float(chances[0]), neutral=0.0)
         return self._roles.classification(chances.tolist())
 
     def _text(self, request: ClassifyRequest, room: int) -> str:

@@ -1,0 +1,103 @@
+"""The ports: what a loop may call of a policy, a trainer, a judge, an environment.
+
+Seven kinds are loaded by `plugins`: Policy, Trainer, Judge, Env, Rollout, Generate, Loss.
+A ``Loop`` is what `app` runs. Loops are handed these ports and never import what stands behind them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from openclaw_rl.ports.judging import (
+    Case,
+    Classifier,
+    ClassifierOpinion,
+    ConversationReader,
+    HostedModel,
+    Judge,
+    Placement,
+    RewardModel,
+    Score,
+)
+from openclaw_rl.ports.playing import ChatClient, Env, Observation, Rollout, TurnReply
+from openclaw_rl.ports.policy import (
+    Ability,
+    Alternative,
+    Delta,
+    Generate,
+    Piece,
+    Policy,
+    ReportsHealth,
+    ReportsOutage,
+    ReportsRunner,
+    Scores,
+    Stream,
+    SupportsCandidates,
+    SupportsConstraints,
+    SupportsScopes,
+    SupportsVersions,
+    whole_reply,
+)
+from openclaw_rl.ports.training import (
+    ComputeLoss,
+    Decision,
+    Gate,
+    GateDecision,
+    LiveMonitor,
+    Loss,
+    Regression,
+    StepResult,
+    Trainer,
+)
+
+__all__ = [
+    "Ability",
+    "Alternative",
+    "Case",
+    "ChatClient",
+    "Classifier",
+    "ClassifierOpinion",
+    "ComputeLoss",
+    "ConversationReader",
+    "Decision",
+    "Delta",
+    "Env",
+    "Gate",
+    "GateDecision",
+    "Generate",
+    "HostedModel",
+    "Judge",
+    "LiveMonitor",
+    "Loop",
+    "Loss",
+    "Observation",
+    "Piece",
+    "Placement",
+    "Policy",
+    "Regression",
+    "ReportsHealth",
+    "ReportsOutage",
+    "ReportsRunner",
+    "RewardModel",
+    "Rollout",
+    "Score",
+    "Scores",
+    "StepResult",
+    "Stream",
+    "SupportsCandidates",
+    "SupportsConstraints",
+    "SupportsScopes",
+    "SupportsVersions",
+    "Trainer",
+    "TurnReply",
+    "whole_reply",
+]
+
+
+@runtime_checkable
+class Loop(Protocol):
+    """A bounded amount of work per ``tick``: how many items moved, 0 when idle."""
+
+    name: str
+
+    async def tick(self) -> int: ...
