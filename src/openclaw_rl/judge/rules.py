@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from openclaw_rl.judge import tools
 from openclaw_rl.judge.evidence import described, user_reaction
@@ -28,19 +29,8 @@ class RulesJudge:
         """What the next state says for sure; ``score`` None otherwise."""
         begun = time.perf_counter()
         reaction = reaction_of(case)
-        hints = filter_hints(reaction.hints, reply=case.turn.completion.reply.content, limits=self._limits)
-        return Verdict(
-            turn=case.turn.id,
-            score=reaction.score,
-            source="judge",
-            votes=(reaction.score,),
-            hints=hints.kept,
-            judge=self.name,
-            prompt_version=VERSION,
-            seconds=time.perf_counter() - begun,
-            note=reaction.note,
-            doubt=reaction.doubt if reaction.score is None else None,
-        )
+        verdict = verdict_of(case, reaction, limits=self._limits, judge=self.name, version=VERSION)
+        return replace(verdict, seconds=time.perf_counter() - begun)
 
     async def explain(self, case: Case) -> Explanation:
         """The rule that spoke."""
@@ -49,6 +39,22 @@ class RulesJudge:
         return Explanation(
             judge=self.name, prompt_version=VERSION, ballots=(ballot,), verdict=verdict, note=verdict.note
         )
+
+
+def verdict_of(case: Case, reaction: Reaction, *, limits: HintLimits, judge: str, version: str) -> Verdict:
+    """A judge's verdict from one reading of a case; it doubts only where it gives no score."""
+    reply = case.turn.completion.reply.content
+    return Verdict(
+        turn=case.turn.id,
+        score=reaction.score,
+        source="judge",
+        votes=(reaction.score,),
+        hints=filter_hints(reaction.hints, reply=reply, limits=limits).kept,
+        judge=judge,
+        prompt_version=version,
+        note=reaction.note,
+        doubt=reaction.doubt if reaction.score is None else None,
+    )
 
 
 def reaction_of(case: Case) -> Reaction:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 from openclaw_rl.judge.evidence import heard_reaction, reply_of, request_of, user_hearing
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hearing import Hearing, reasons
-from openclaw_rl.judge.hints import HintLimits, filter_hints
+from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.judge.reaction import Reaction
 from openclaw_rl.judge.reader.classifier import KindClassifier
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs
-from openclaw_rl.judge.rules import reaction_of
+from openclaw_rl.judge.rules import reaction_of, verdict_of
 from openclaw_rl.judge.text import user_text
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Verdict
@@ -64,19 +65,8 @@ class ReaderJudge:
 
     def _verdict(self, case: Case, hearing: Hearing | None, *, seconds: float) -> Verdict:
         reaction: Reaction = reaction_of(case) if hearing is None else heard_reaction(case, hearing)
-        hints = filter_hints(reaction.hints, reply=reply_of(case), limits=self._limits)
-        return Verdict(
-            turn=case.turn.id,
-            score=reaction.score,
-            source="judge",
-            votes=(reaction.score,),
-            hints=hints.kept,
-            judge=self.name,
-            prompt_version=VERSION,
-            seconds=seconds,
-            note=reaction.note,
-            doubt=reaction.doubt if reaction.score is None else None,
-        )
+        verdict = verdict_of(case, reaction, limits=self._limits, judge=self.name, version=VERSION)
+        return replace(verdict, seconds=seconds)
 
 
 def _told(hearing: Hearing, case: Case) -> tuple[str, ...]:
