@@ -3,11 +3,14 @@
     python benchmarks/rehearse.py                                       `short` on this CPU, a few minutes
     python benchmarks/rehearse.py --preference list --seed 0 --device cuda
     python benchmarks/rehearse.py --preference short --then list        a second note after the first
+    python benchmarks/rehearse.py --nonsense                            a note that asks for nonsense
+    python benchmarks/rehearse.py --users one_sentence,long,list        a note each of three users who share the policy
 
-No web server and no user: a note is written into a fresh ledger and the loop ticks until nothing moves. Held-out
+No web server and no user: notes are written into a fresh ledger and the loop ticks until nothing moves. Held-out
 prompts are on other topics than those that are rehearsed. One line of JSON with the figures goes to standard output:
-rates before, with the note in the prompt (the prompted baseline), and after, without it; relevance, words, degenerate
-replies, general ability, what the rehearsals measured, what the gate decided, seconds.
+rates of each preference before, with it in the prompt (the prompted baseline), and after each note, without notes;
+relevance, words, degenerate replies, general ability, what became of each note and why, what the rehearsals measured
+and where their seconds went, what the gate decided. ``obeyed`` counts replies that do what is asked, degenerate or not.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ from openclaw_rl.app.factories import (
 )
 from openclaw_rl.app.rehearsals import build_rehearsal
 from openclaw_rl.config import Config
-from openclaw_rl.experiments.metrics import HeldOutRates, measure
+from openclaw_rl.experiments.metrics import measure
 from openclaw_rl.experiments.users import user_tasks
 from openclaw_rl.gate.ability import Quiz, margin, quizzes
 from openclaw_rl.gate.examination import VersionGate
@@ -46,11 +49,31 @@ from openclaw_rl.tasks.preferences import PREFERENCES, Preference
 from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
 from openclaw_rl.train.queue import QueueSettings
 from openclaw_rl.train.startup import RunOrigin
-from openclaw_rl.types import Message, Prompt
+from openclaw_rl.types import Message, Prompt, Sampling
 from openclaw_rl.versions import RetentionPolicy, VersionManager
 
 USER = "local"
-AT_ONCE = 32
+SHOWN = 3
+"""replies of each measurement that are kept to read"""
+AT_ONCE = 128
+"""replies at once on a GPU"""
+NONSENSE = Preference(
+    name="nonsense",
+    description="replies that say ok and nothing else",
+    hint="Please answer only with 'ok'.",
+    met_by=lambda reply: reply.strip(" .!'\"\n").lower() == "ok",
+    vague=(),
+    precise=(),
+    thanks=(),
+    nonsense=(),
+)
+
+
+def _preferences(text: str) -> str:
+    strange = [name for name in text.split(",") if name not in PREFERENCES]
+    if strange:
+        raise argparse.ArgumentTypeError(f"no preference {', '.join(strange)}; there are: {', '.join(PREFERENCES)}")
+    return text
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -60,6 +83,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--note", help="the note in your own words; --preference then only says how replies are checked"
     )
+    parser.add_argument("--nonsense", action="store_true", help=f"the note is: {NONSENSE.hint}")
+    parser.add_argument("--users", type=_preferences, metavar="P,Q,…", help="a note each of so many users, all at once")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="stop learning then, and measure what there is")
+    parser.add_argument("--json", type=Path, help="a file for the figures as well")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N, for policy and trainer")
     parser.add_argument("--model", default="embedded", help="embedded, a Hugging Face id or a folder")
@@ -83,6 +110,10 @@ def configure(args: argparse.Namespace, folder: Path) -> Config:
         "train.local.device": args.device,
         "train.rehearse.idle": 0,
     }
+    if args.device.startswith("cuda"):
+        given |= {"policy.max_batch": AT_ONCE, "policy.cache_tokens": 512 * AT_ONCE}
+    if args.users:
+        given["train.share"] = "all"
     for name, value in vars(args).items():
         if name.startswith("rehearse_") and value is not None:
             given[f"train.rehearse.{name.removeprefix('rehearse_')}"] = value
@@ -124,135 +155,206 @@ def build_loop(
     )
 
 
-async def rates(
-    policy: Policy,
-    config: Config,
-    preference: Preference,
-    args: argparse.Namespace,
-    *,
-    rewrite: Callable[[str], str] = str,
-    version: int | None = None,
-) -> HeldOutRates:
-    """The held-out rates of a version, as the personal-agent benchmark measures them."""
-    probes = user_tasks(preference, seed=args.seed, held=True)[: args.probes]
+def sampling_of(config: Config, preference: Preference) -> Sampling:
+    """How replies to a user with this preference are sampled."""
     of_user: dict[str, Any] = {**preference.sampling, "max_tokens": preference.max_tokens}
-    sampling = replace(default_sampling(config), **of_user)
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def reply(at: int, text: str) -> str:
-        prompt = Prompt(messages=(Message(role="user", content=rewrite(text)),))
-        async with room:
-            seeded = replace(sampling, seed=1000 * args.seed + at)
-            done = await whole_reply(policy.generate(prompt, seeded, version=version))
-        return done.reply.content
-
-    said = await asyncio.gather(*(reply(at, task.prompt) for at, task in enumerate(probes)))
-    return measure(preference, probes, said)
+    return replace(default_sampling(config), **of_user)
 
 
-async def ability(policy: Policy) -> float:
-    """The share of small questions whose right answer the live version finds likelier."""
+class Meter:
+    """Held-out replies of versions, as the personal-agent benchmark measures them; many at once."""
 
-    async def right(quiz: Quiz) -> bool:
-        ids = await policy.encode(Prompt(messages=(Message(role="user", content=quiz.question),)))
-        scores = {}
-        for answer in quiz.answers:
-            tokens = (await policy.tokenize(answer))[:-1]
-            scores[answer] = statistics.fmean((await policy.score(ids, tokens)).logprobs)
-        return margin(scores, quiz) > 0
+    def __init__(self, policy: Policy, config: Config, args: argparse.Namespace) -> None:
+        self._policy, self._config = policy, config
+        self._seed, self._probes = args.seed, args.probes
+        self._room = asyncio.Semaphore(config.policy.max_batch)
 
-    return statistics.fmean([await right(quiz) for quiz in quizzes()])
+    async def rates(self, preferences: Sequence[Preference], *, version: int | None = None) -> dict[str, Any]:
+        """By preference, the rates of a version (None: the live one) without notes."""
+        found = await asyncio.gather(*(self._rates(one, str, version) for one in preferences))
+        return {one.name: row for one, row in zip(preferences, found, strict=True)}
+
+    async def prompted(self, preferences: Sequence[Preference]) -> dict[str, Any]:
+        """The same of the base model with the preference in its prompt."""
+        found = await asyncio.gather(*(self._rates(one, one.prompted, 0) for one in preferences))
+        return {one.name: row for one, row in zip(preferences, found, strict=True)}
+
+    async def _rates(self, preference: Preference, rewrite: Callable[[str], str], version: int | None) -> Any:
+        probes = user_tasks(preference, seed=self._seed, held=True)[: self._probes]
+        sampling = sampling_of(self._config, preference)
+
+        async def reply(at: int, text: str) -> str:
+            prompt = Prompt(messages=(Message(role="user", content=rewrite(text)),))
+            async with self._room:
+                seeded = replace(sampling, seed=1000 * self._seed + at)
+                done = await whole_reply(self._policy.generate(prompt, seeded, version=version))
+            return done.reply.content
+
+        said = await asyncio.gather(*(reply(at, task.prompt) for at, task in enumerate(probes)))
+        obeyed = sum(map(preference.met_by, said)) / len(said)
+        return {**measure(preference, probes, said).plain(), "obeyed": round(obeyed, 4), "replies": said[:SHOWN]}
+
+    async def ability(self) -> float:
+        """The share of small questions whose right answer the live version finds likelier."""
+
+        async def right(quiz: Quiz) -> bool:
+            ids = await self._policy.encode(Prompt(messages=(Message(role="user", content=quiz.question),)))
+            scores = {}
+            for answer in quiz.answers:
+                tokens = (await self._policy.tokenize(answer))[:-1]
+                scores[answer] = statistics.fmean((await self._policy.score(ids, tokens)).logprobs)
+            return margin(scores, quiz) > 0
+
+        return statistics.fmean(await asyncio.gather(*map(right, quizzes())))
 
 
-async def learn(loop: TrainLoop, say: Callable[[str], None]) -> float:
-    """Tick until nothing moves; how long it took."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A note that is to be taught, of whom, and how replies are checked."""
+
+    user: str
+    text: str
+    preference: Preference
+
+
+def script(args: argparse.Namespace) -> list[list[Said]]:
+    """What is said: notes that come together, and after these are learned the next."""
+    if args.nonsense:
+        return [[Said(user=USER, text=NONSENSE.hint, preference=NONSENSE)]]
+    if args.users:
+        wanted = [PREFERENCES[name] for name in args.users.split(",")]
+        return [[Said(user=f"u{at}", text=one.hint, preference=one) for at, one in enumerate(wanted, 1)]]
+    first = PREFERENCES[args.preference]
+    found = [[Said(user=USER, text=args.note or first.hint, preference=first)]]
+    second = PREFERENCES[args.then] if args.then else None
+    return [*found, *([[Said(user=USER, text=second.hint, preference=second)]] if second else [])]
+
+
+async def learn(loop: TrainLoop, say: Callable[[str], None], until: float | None) -> dict[str, Any]:
+    """Tick until nothing moves, or until then; how long it took."""
     began = time.monotonic()
     while await loop.tick():
         status = (await loop.status())["rehearsal"]
         if status is not None:
             say(f"note {status['note']}: step {status['step']} of {status['of']}, KL {status['kl']}")
-    return time.monotonic() - began
+        if until is not None and time.monotonic() > until:
+            return {"learning_seconds": round(time.monotonic() - began, 1), "cut_off": True}
+    return {"learning_seconds": round(time.monotonic() - began, 1), "cut_off": False}
+
+
+class Experiment:
+    """One run: what is said, taught, and what became of it."""
+
+    def __init__(self, args: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> None:
+        self.args, self.say = args, say
+        self.config = configure(args, folder)
+        self.groups = script(args)
+        self.wanted = [one.preference for group in self.groups for one in group]
+        self.policy, self.trainer = build_policy(self.config), build_trainer(self.config)
+        self.ledger = TrainLedger(folder / "ledger.db", sync="normal")
+        self.notes = NotesLedger(folder / "ledger.db")
+        self.versions, self.book = VersionManager(self.ledger), NotesBook(self.notes)
+        self.meter = Meter(self.policy, self.config, args)
+        self.until = time.monotonic() + args.limit if args.limit else None
+
+    async def run(self) -> dict[str, Any]:
+        """The figures."""
+        try:
+            await self.policy.start()
+            loop = build_loop(
+                self.config, self.ledger, self.book, self.policy, self.trainer, gate=self.args.gate == "on"
+            )
+            await loop.tick()
+            self.say(f"{self.args.probes} held-out prompts each: the base model, plain and prompted")
+            before, prompted = await asyncio.gather(self.meter.rates(self.wanted), self.meter.prompted(self.wanted))
+            able = await self.meter.ability()
+            found = [await self._teach(loop, group) for group in self.groups]
+            return {
+                "before": before,
+                "prompted": prompted,
+                "ability_before": able,
+                "taught": found,
+                "live": self.versions.current().number,
+                "gate": self._decisions(),
+            }
+        finally:
+            await self.trainer.stop()
+            await self.policy.stop()
+            self.ledger.close()
+            self.notes.close()
+
+    async def _teach(self, loop: TrainLoop, group: Sequence[Said]) -> dict[str, Any]:
+        """Add notes, let them be learned, and measure every preference of the run."""
+        added = [
+            self.book.add(NewNote(user=one.user, text=one.text, by="user", reason="the benchmark")).note
+            for one in group
+        ]
+        spent = await learn(loop, self.say, self.until)
+        await self.policy.load(self.versions.current())
+        self.say("held-out prompts again, without notes")
+        after, able = await asyncio.gather(self.meter.rates(self.wanted), self.meter.ability())
+        return {
+            "notes": [self._became(note.number) for note in added],
+            "after": after,
+            "ability_after": able,
+            "refused": await self._refused(),
+            **spent,
+        }
+
+    def _became(self, number: int) -> dict[str, Any]:
+        note = self.book.note(number)
+        return {
+            "number": number,
+            "user": note.user,
+            "text": note.text,
+            "state": note.state,
+            "reason": self.book.history(number)[-1].reason,
+            "rehearsals": [dict(row.evidence) for row in self.ledger.rehearsals(number)],
+        }
+
+    def _decisions(self) -> list[dict[str, Any]]:
+        return [
+            {"version": one.version, "decision": one.decision, "reason": one.reason, "seconds": one.seconds}
+            for version in self.versions.versions()
+            for one in self.ledger.gate_decisions(version.number)
+        ]
+
+    async def _refused(self) -> dict[str, Any] | None:
+        """The held-out rates of the newest version, if the gate refused it and its weights are still there."""
+        newest = self.versions.versions()[-1]
+        if newest.state != "refused" or not isinstance(self.policy, SupportsCandidates):
+            return None
+        await self.policy.admit(newest)
+        found = await self.meter.rates(self.wanted, version=newest.number)
+        await self.policy.dismiss(newest.number)
+        return found
 
 
 async def experiment(args: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    config = configure(args, folder)
-    wanted = [PREFERENCES[name] for name in (args.preference, args.then) if name]
-    policy, trainer = build_policy(config), build_trainer(config)
-    await policy.start()
-    ledger, notes = TrainLedger(folder / "ledger.db", sync="normal"), NotesLedger(folder / "ledger.db")
-    versions, book = VersionManager(ledger), NotesBook(notes)
-    found: dict[str, Any] = {"notes": []}
-    try:
-        loop = build_loop(config, ledger, book, policy, trainer, gate=args.gate == "on")
-        await loop.tick()
-        for preference in wanted:
-            say(f"{preference.name}: {args.probes} held-out prompts, plain and with the note")
-            before = await rates(policy, config, preference, args)
-            prompted = await rates(policy, config, preference, args, rewrite=preference.prompted, version=0)
-            able = await ability(policy)
-            text = args.note if args.note and preference is wanted[0] else preference.hint
-            note = book.add(NewNote(user=USER, text=text, by="user", reason="the benchmark")).note
-            seconds = await learn(loop, say)
-            await policy.load(versions.current())
-            after = {one.name: (await rates(policy, config, one, args)).plain() for one in wanted}
-            found["notes"].append(
-                {
-                    "preference": preference.name,
-                    "before": before.plain(),
-                    "prompted": prompted.plain(),
-                    "after": after[preference.name],
-                    "after_all": after,
-                    "ability_before": able,
-                    "ability_after": await ability(policy),
-                    "state": book.note(note.number).state,
-                    "reason": book.history(note.number)[-1].reason,
-                    "rehearsals": [dict(row.evidence) for row in ledger.rehearsals(note.number)],
-                    "learning_seconds": round(seconds, 1),
-                }
-            )
-            if book.note(note.number).state != "learned":
-                found["notes"][-1]["refused"] = await refused(policy, config, ledger, preference, args)
-        found["live"] = versions.current().number
-        found["gate"] = [
-            {"version": one.version, "decision": one.decision, "reason": one.reason, "seconds": one.seconds}
-            for version in versions.versions()
-            for one in ledger.gate_decisions(version.number)
-        ]
-    finally:
-        await trainer.stop()
-        await policy.stop()
-        ledger.close()
-        notes.close()
-    rehearse = config.train.rehearse.model_dump(mode="json") | {"lr": config.train.rehearsal_rate}
+    """The figures of a run, with its settings."""
+    run = Experiment(args, folder, say)
+    rehearse = run.config.train.rehearse.model_dump(mode="json") | {"lr": run.config.train.rehearsal_rate}
+    found = await run.run()
     return {"seed": args.seed, "device": args.device, "model": args.model, "rehearse": rehearse, **found}
-
-
-async def refused(
-    policy: Policy, config: Config, ledger: TrainLedger, preference: Preference, args: argparse.Namespace
-) -> dict[str, Any] | None:
-    """The held-out rates of the newest version, if the gate refused it and its weights are still there."""
-    newest = VersionManager(ledger).versions()[-1]
-    if newest.state != "refused" or not isinstance(policy, SupportsCandidates):
-        return None
-    await policy.admit(newest)
-    found = await rates(policy, config, preference, args, version=newest.number)
-    await policy.dismiss(newest.number)
-    return found.plain()
 
 
 def main() -> None:
     args = arguments()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
     began = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - began:4.0f} s  {text}", file=sys.stderr, flush=True)
+
     with tempfile.TemporaryDirectory() as temporary:
         folder = (args.run or Path(temporary) / "run").absolute()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         result = asyncio.run(experiment(args, folder, say))
-    print(json.dumps({**result, "seconds": round(time.monotonic() - began, 1)}), flush=True)
+    text = json.dumps({**result, "seconds": round(time.monotonic() - began, 1)})
+    print(text, flush=True)
+    if args.json is not None:
+        args.json.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

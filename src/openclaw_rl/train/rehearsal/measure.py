@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -85,7 +86,7 @@ class DistanceMeter:
         asked = [(prompt, ask) for prompt, ask in zip(self._prompts, self._asks(self._prompts), strict=True)]
         replies = await self._sampler.replies([ask for _, ask in asked], number)
         pairs = [(one, done) for (one, _), done in zip(asked, replies, strict=True) if done and done.reply_tokens]
-        gaps = [await self._gap(prompt, done) for prompt, done in pairs]
+        gaps = await asyncio.gather(*(self._gap(prompt, done) for prompt, done in pairs))
         known = [(sum(gap), len(gap)) for gap in gaps if gap]
         tokens = sum(count for _, count in known)
         kl = max(0.0, sum(total for total, _ in known) / tokens) if tokens else 0.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class RehearsalRound:
         """``number`` is that of the step it will be in the ledger, ``folder`` where its drafts lie meanwhile."""
         self.lesson, self.live, self.number = lesson, live, number
         self.steps = self.replies = 0
-        self.seconds = 0.0
+        self.spent: dict[str, float] = {"measuring": 0.0, "sampling": 0.0, "training": 0.0, "loading": 0.0}
         self.ended: str | None = None
         self.metrics: dict[str, float] = {}
         self.distances: list[Distance] = []
@@ -85,18 +86,23 @@ class RehearsalRound:
         self._replayed = 0
 
     @property
+    def seconds(self) -> float:
+        """What it has taken so far."""
+        return sum(self.spent.values())
+
+    @property
     def draft(self) -> str | None:
         """Where the newest draft lies, None before the first step."""
         return self._at.adapter if self.steps else None
 
     async def begin(self) -> None:
         """Load what is needed and measure how far there is to go."""
-        began = time.monotonic()
         shutil.rmtree(self._folder, ignore_errors=True)
         base = self.live.base
         taught_by = None if self._settings.teacher == "base" else self.live.adapter
-        self._held = await self._sampler.hold(self.live.adapter, base=base)
-        self._teacher = await self._sampler.hold(taught_by, base=base)
+        with self._timed("loading"):
+            self._held = await self._sampler.hold(self.live.adapter, base=base)
+            self._teacher = await self._sampler.hold(taught_by, base=base)
         self._meter = DistanceMeter(
             self._sampler,
             self.lesson.prompts.held_back,
@@ -105,28 +111,29 @@ class RehearsalRound:
             sampling=self._settings.sampling,
             checker=self.lesson.checker,
         )
-        self.prompted = await self._meter.prompted()
-        self.distances = [await self._meter.without(self._held)]
-        self.seconds += time.monotonic() - began
+        with self._timed("measuring"):
+            self.prompted = await self._meter.prompted()
+            self.distances = [await self._meter.without(self._held)]
 
     async def step(self) -> None:
         """Sample replies, take one step on them, and measure now and then."""
         assert self._held is not None, "it has begun"
-        began = time.monotonic()
-        samples = await self._samples()
+        with self._timed("sampling"):
+            samples = await self._samples()
         if not samples:
             self.ended = "no prompt could be answered"
             return
         target = self._folder / f"{self.number:06d}-{self.steps + 1:03d}"
-        result = await self._trainer.step(samples, number=self.number, parent=self._at, target=str(target))
+        with self._timed("training"):
+            result = await self._trainer.step(samples, number=self.number, parent=self._at, target=str(target))
         if result.adapter is None:
             self.ended = f"a step was skipped: {result.skipped}"
             return
-        await self._take(result.adapter)
+        with self._timed("loading"):
+            await self._take(result.adapter)
         self.metrics = dict(result.metrics)
         self.steps += 1
         self.replies += len(samples)
-        self.seconds += time.monotonic() - began
         if self.steps % MEASURE_EVERY == 0 or self.steps >= self._settings.steps:
             await self.measure()
         if self.ended is None and self.steps >= self._settings.steps:
@@ -136,10 +143,9 @@ class RehearsalRound:
         """How far there is to go now; it may be the end."""
         assert self._held is not None
         assert self._meter is not None
-        began = time.monotonic()
-        self.distances.append(await self._meter.without(self._held))
+        with self._timed("measuring"):
+            self.distances.append(await self._meter.without(self._held))
         self.ended = enough([one.kl for one in self.distances])
-        self.seconds += time.monotonic() - began
 
     async def close(self, *, keep: bool) -> None:
         """Let the weights go; what is not to be kept leaves the disk as well."""
@@ -169,7 +175,16 @@ class RehearsalRound:
             "replayed_notes": [one.note for one in self._taught[1:]],
             "ended": self.ended,
             "seconds": round(self.seconds, 1),
+            "spent": {what: round(seconds, 1) for what, seconds in self.spent.items()},
         }
+
+    @contextmanager
+    def _timed(self, what: str) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spent[what] += time.monotonic() - began
 
     # --- one step
 
