@@ -131,12 +131,17 @@ def test_the_mean_and_spread_over_seeds_are_in_the_table() -> None:
         for seed, sessions in enumerate([6, 10, None])
     }
     [row] = summary(results, sessions=20)
-    assert row["sessions"] == {"mean": 12.0, "deviation": 7.2111, "least": 6, "most": 20}
+    within = row["sessions"]
+    assert (within.pop("low"), within.pop("high")) == (pytest.approx(-5.9, abs=0.4), pytest.approx(29.9, abs=0.4)), (
+        "Student's t for two degrees of freedom is 4.3: 12 ± 4.3 * 7.2111 / sqrt(3)"
+    )
+    assert within == {"mean": 12.0, "deviation": 7.2111, "least": 6, "most": 20}
+    row["sessions"] = {**within, "low": None, "high": None}
     assert (row["reached"], row["seeds"], row["degenerate"]) == (2, 3, 3)
     assert row["ability"]["mean"] == pytest.approx(-0.1)
     assert row["relevance_kept"]["mean"] == 1.0
-    assert "| short | short | opd | 12.0 ± 7.2 | 2 of 3 | 0.00 -> 0.50 ± 0.00 |" in table([row])
-    assert spread([4.0])["deviation"] == 0.0
+    assert "| short | short | opd | 12.0 | 2 of 3 | 0.00 -> 0.50 (0.50 to 0.50) |" in table([row])
+    assert (spread([4.0])["deviation"], spread([4.0, 5.0])["low"]) == (0.0, None), "two seeds are too few to say"
 
 
 def test_every_arm_is_run_for_every_user_alone_and_together_seed_by_seed() -> None:
@@ -305,6 +310,37 @@ async def test_an_arm_that_trains_learns_a_memory_helps_and_nothing_changes_noth
     assert found["opd"]["versions"]["promoted"] >= 1
     assert found["none"]["versions"] is None
     assert not list((tmp_path / "cells").iterdir()), "a cell's run is removed when it is over"
+
+
+@pytest.mark.anyio
+async def test_a_note_works_at_once_and_leaves_the_prompt_once_it_is_learned(tmp_path: Path) -> None:
+    found = {
+        arm: await run_cell(setup(tmp_path), Cell(arm=arm, users=("closing",), seed=1))
+        for arm in ("note", "rehearse", "note+rehearse")
+    }
+    users = {arm: result["users"]["closing"] for arm, result in found.items()}
+    noted = {
+        arm: [(note["state"], bool(note["rehearsals"])) for note in result["notes"]] for arm, result in found.items()
+    }
+    assert noted["note"] == [("in force", False)]
+    assert noted["note+rehearse"][-1] == noted["rehearse"][-1] == ("learned", True)
+    assert {one["after"]["rate"] for one in users.values()} == {1.0}
+    spent = {arm: max(one["added_tokens"]) for arm, one in users.items()}
+    assert spent["note"] > 0 == spent["rehearse"], "a note is in the prompt, a rehearsal never"
+    assert users["note+rehearse"]["added_tokens"][-1] == 0, "learned, it is there no more"
+    assert found["note"]["training_per_correction"] is None
+    assert found["rehearse"]["training_per_correction"] is not None
+    assert {one["served"] for one in users.values()} == {None}, "without a note there is nothing but the policy"
+
+
+@pytest.mark.anyio
+async def test_users_who_share_a_policy_keep_their_notes(tmp_path: Path) -> None:
+    cell = Cell(arm="note+rehearse", users=("closing:facts", "short:advice"), seed=1)
+    found = await run_cell(setup(tmp_path), cell)
+    assert {note["state"] for note in found["notes"]} == {"in force"}
+    assert found["versions"]["steps"] == 0
+    closing = found["users"]["closing"]
+    assert (closing["after"]["rate"], closing["served"]["rate"]) == (0.0, 1.0)
 
 
 @pytest.mark.anyio

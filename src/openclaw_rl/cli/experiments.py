@@ -25,6 +25,9 @@ _SETS = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set 
 _PRESET = click.option(
     "--preset", default="cpu-demo", show_default=True, metavar="NAME", help="Settings to begin with."
 )
+_MODEL = click.option("--model", metavar="NAME", help="The model: embedded, a folder or a Hugging Face id.")
+_DEVICE = click.option("--device", metavar="NAME", help="Where it answers and trains: cpu, cuda or cuda:N.")
+_JUDGE = click.option("--judge", metavar="NAME", help="Who judges: auto, reader, rules, or a judge of your own.")
 
 
 @click.command()
@@ -121,6 +124,10 @@ def bench() -> None:
 @click.option("--json", "json_file", type=_FILE, help="Keep results here; a second start goes on with what is missing.")
 @click.option("--plot", "plot_file", type=_FILE, help="Draw the result as SVG.")
 @click.option("--dir", "directory", type=_FOLDER, help="Where runs are kept while they last [default: a new folder].")
+@click.option("--voice", metavar="FILE", help="Users talk so: 'unseen', a .toml of phrases, a .jsonl of data/voices.")
+@_MODEL
+@_DEVICE
+@_JUDGE
 @_PRESET
 @_SETS
 def personal(
@@ -134,9 +141,10 @@ def personal(
     json_file: Path | None,
     plot_file: Path | None,
     directory: Path | None,
+    voice: str | None,
     preset: str,
     sets: tuple[str, ...],
-    **size: Any,
+    **more: Any,
 ) -> None:
     """Sessions until a user's preference is met.
 
@@ -145,14 +153,21 @@ def personal(
     from openclaw_rl.experiments.benchmark import run
     from openclaw_rl.experiments.cell_run import BenchmarkSetup, parse_user
     from openclaw_rl.experiments.cells import ARMS, METHODS, NOTES, cells, chart, table
+    from openclaw_rl.tasks.preferences import PREFERENCES
+    from openclaw_rl.tasks.voices import read_voice
 
     alone, shared = _names(users), _names(together)
     for name in (*alone, *shared):
         parse_user(name)
     every = (*_known(arms, (*ARMS, *NOTES), "arm"), *_known(methods, METHODS, "method"))
     folder = directory or _new_folder("bench")
-    own = ("train.batch_size=1",)  # a session's complaint is to count in the next one
-    setup = BenchmarkSetup(config=_config(preset, (*own, *sets), folder, seed=0), directory=folder, **size)
+    spoken = read_voice(voice) if voice is not None else None
+    if spoken is not None:
+        for name in (*alone, *shared):
+            spoken.of(PREFERENCES[parse_user(name)[0]])
+    own = ("train.batch_size=1", *_placed(more))  # a session's complaint is to count in the next one
+    config = _config(preset, (*own, *sets), folder, seed=0)
+    setup = BenchmarkSetup(config=config, directory=folder, voice=spoken, **more)
     wanted = cells(users=alone, together=shared, arms=every, seeds=range(seed, seed + seeds))
     report = asyncio.run(run(setup, wanted, json_file, done=_cell_done, jobs=jobs))
     click.echo(table(report["summary"]))
@@ -204,6 +219,15 @@ def prompted(
 
 bench.add_command(click.Command("told", callback=prompted.callback, params=prompted.params, hidden=True))
 """the former name of `bench prompted`"""
+
+
+def _placed(given: dict[str, Any]) -> tuple[str, ...]:
+    """--model, --device and --judge as settings; they are taken out of ``given``."""
+    model, device, judge = (given.pop(name) for name in ("model", "device", "judge"))
+    own = judge is not None and (":" in judge or judge.endswith(".py"))
+    found = {"policy.model": model, "policy.device": device, "train.local.device": device}
+    found["judge.custom" if own else "judge.kind"] = judge
+    return tuple(f"{name}={value}" for name, value in found.items() if value is not None)
 
 
 def _names(text: str) -> tuple[str, ...]:

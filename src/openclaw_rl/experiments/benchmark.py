@@ -44,7 +44,9 @@ async def run(
 
 def _start(setup: BenchmarkSetup) -> dict[str, Any]:
     """What a file of results begins with: all that its cells have in common."""
-    common = {"sessions": setup.sessions, "probes": setup.probes, "rounds": setup.rounds}
+    common: dict[str, Any] = {"sessions": setup.sessions, "probes": setup.probes, "rounds": setup.rounds}
+    if setup.voice is not None:
+        common["voice"] = setup.voice.name
     settings = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "monitor"})
     settings["train"].pop("method")
     return {

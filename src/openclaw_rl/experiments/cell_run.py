@@ -6,11 +6,9 @@ how fast the machine is.
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import shutil
-import statistics
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,19 +16,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl.app.application import LOOPS, App, full_batches_only, ledger_path
+from openclaw_rl.app.application import LOOPS, App, full_batches_only
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.experiments.cell_figures import (
+    ability,
+    added_tokens,
+    notes_of,
+    per_correction,
+    prompted_notes,
+    training_of,
+)
 from openclaw_rl.experiments.cells import METHODS, NOTES, Cell
 from openclaw_rl.experiments.metrics import HeldOutRates, measure, relevance_kept, sessions_until
 from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
-from openclaw_rl.gate.ability import Quiz, margin, quizzes
-from openclaw_rl.ports import Policy
-from openclaw_rl.store import LedgerReader, Writer
+from openclaw_rl.store import Writer
 from openclaw_rl.tasks.preferences import PREFERENCES, About
-from openclaw_rl.types import Message, Prompt
-from openclaw_rl.versions import LiveVersions
+from openclaw_rl.tasks.voices import Voice
 
 if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiClient
@@ -51,17 +54,24 @@ class BenchmarkSetup:
     probes: int
     rounds: int
     to_the_end: bool
+    voice: Voice | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class CellUser:
-    """One user of a cell: their client, whether first replies met the preference, corrections so far, replies read."""
+    """One user of a cell: their client, whether first replies met the preference, corrections so far, replies read.
+
+    ``corrections`` are the different ones, ``complaints`` counts them all; ``added`` is how many tokens each opening
+    prompt had beyond what the user typed.
+    """
 
     user: SimulatedUser
     about: About | None
     client: ApiClient
     met: list[bool] = field(default_factory=list)
     corrections: list[str] = field(default_factory=list)
+    complaints: int = 0
+    added: list[int] = field(default_factory=list)
     turns: int = 0
 
     def remember(self, prompt: str) -> str:
@@ -73,7 +83,10 @@ class CellUser:
         self.turns += 1
         if turn.round == 0:
             self.met.append(turn.met)
-        if not turn.met and turn.response not in self.corrections:
+        if turn.met:
+            return
+        self.complaints += 1
+        if turn.response not in self.corrections:
             self.corrections.append(turn.response)
 
 
@@ -89,40 +102,57 @@ async def run_cell(setup: BenchmarkSetup, cell: Cell) -> dict[str, Any]:
         if cell.arm != "none":
             kept = cell.arm == "note"  # where notes are learned, what is asked for is the policy without them
             after = [await _held_out(setup, cell, user, rewrite=_rewrite(cell, user), notes=kept) for user in users]
+        served = [await _served(setup, cell, app, user) for user in users]
         trained = cell.trains and app.policy is not None
         able_after = await ability(app.policy) if trained and app.policy is not None else able
-        versions = _versions(app) if trained else None
-        notes = _notes(app) if cell.arm in NOTES else None
-    figures = zip(users, before, after, prompted, strict=True)
+        training = training_of(app.config) if trained else None
+        notes = notes_of(app.config) if cell.arm in NOTES else None
+    figures = list(zip(users, before, after, prompted, served, strict=True))
     return {
         "arm": cell.arm,
         "seed": cell.seed,
-        "users": {user.user.preference.name: _figures(user, *rates) for user, *rates in figures},
+        "users": {one[0].user.preference.name: _figures(*one) for one in figures},
         "ability_before": able,
         "ability_after": able_after,
-        "versions": versions,
+        "versions": training,
+        "training_per_correction": per_correction(training, sum(user.complaints for user in users)),
         "notes": notes,
         "seconds": round(time.monotonic() - began, 1),
     }
 
 
-def _figures(user: CellUser, before: HeldOutRates, after: HeldOutRates, prompted: HeldOutRates) -> dict[str, Any]:
+def _figures(
+    user: CellUser, before: HeldOutRates, after: HeldOutRates, prompted: HeldOutRates, served: HeldOutRates | None
+) -> dict[str, Any]:
     return {
         "sessions": sessions_until(user.met),
         "turns": user.turns,
         "met": [int(one) for one in user.met],
+        "corrections": user.complaints,
+        "added_tokens": user.added,
         "before": before.plain(),
         "after": after.plain(),
         "prompted": prompted.plain(),
+        "served": served.plain() if served is not None else None,
         "relevance_kept": relevance_kept(after, prompted),
     }
+
+
+async def _served(setup: BenchmarkSetup, cell: Cell, app: App, user: CellUser) -> HeldOutRates | None:
+    """The held-out rates as the user has them, notes and all; None where none is in their prompts any more."""
+    if cell.arm != "note+rehearse" or not prompted_notes(app.config, user.user.name):
+        return None
+    return await _held_out(setup, cell, user, rewrite=str, notes=True)
 
 
 async def _sessions(setup: BenchmarkSetup, cell: Cell, app: App, users: Sequence[CellUser]) -> None:
     for number in range(setup.sessions):
         for user in users:
             rewrite = _rewrite(cell, user)
-            await run_session(user.client, user.user, number, notes=cell.noted, on_turn=user.read, rewrite=rewrite)
+            turns = await run_session(
+                user.client, user.user, number, notes=cell.noted, on_turn=user.read, rewrite=rewrite
+            )
+            user.added.append(await added_tokens(app, turns[0]))
             if cell.arm in (*METHODS, *NOTES):
                 await app.finish()
         if not setup.to_the_end and all(sessions_until(user.met) for user in users):
@@ -167,32 +197,6 @@ async def _held_out(
     return measure(preference, probes, [reply.text for reply in replies])
 
 
-def _versions(app: App) -> dict[str, Any]:
-    """What became of the versions of a run, and why its training was paused, if it was."""
-    with LedgerReader(ledger_path(app.config)) as reader:
-        versions = LiveVersions(reader)
-        every = sum(version.number > 0 for version in versions.versions())
-        refused, back = len(versions.ever("refused")), len(versions.ever("rolled back"))
-        counts, paused = reader.counts(), reader.paused()
-    made = {"promoted": every - refused, "refused": refused, "rolled_back": back}
-    return made | {"steps": counts["steps"], "trained": counts["trained"], "paused": paused}
-
-
-def _notes(app: App) -> list[dict[str, Any]]:
-    """Each note that was made, where it stands and why, and what its rehearsals measured and took."""
-    with LedgerReader(ledger_path(app.config)) as reader:
-        return [
-            {
-                "user": note.user,
-                "text": note.text,
-                "state": note.state,
-                "reason": reader.note_changes(note.number)[-1].reason,
-                "rehearsals": [dict(row.evidence) for row in reader.rehearsals(note.number)],
-            }
-            for note in reader.notes()
-        ]
-
-
 @asynccontextmanager
 async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App, list[CellUser]]]:
     """The app of a fresh run and a client for each of its users; the run's folder is removed at the end."""
@@ -223,8 +227,9 @@ def _loops(cell: Cell) -> Sequence[Writer]:
 
 
 def _cell_user(setup: BenchmarkSetup, cell: Cell, number: int, name: str, client: ApiClient) -> CellUser:
-    preference, about = parse_user(name)
-    user = SimulatedUser(PREFERENCES[preference], seed=cell.seed, name=f"u{number}", rounds=setup.rounds, about=about)
+    known, about = parse_user(name)
+    preference = PREFERENCES[known] if setup.voice is None else setup.voice.of(PREFERENCES[known])
+    user = SimulatedUser(preference, seed=cell.seed, name=f"u{number}", rounds=setup.rounds, about=about)
     return CellUser(user=user, about=about, client=client)
 
 
@@ -249,7 +254,7 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
     changes: dict[str, dict[str, Any]] = {
         "run": {"dir": folder.absolute(), "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
-        "train": {**method, **_rehearsal(config, cell), "save_dir": None, "share": "all"},
+        "train": {**method, **_rehearsal(config, cell), "save_dir": None},
         "notes": {"enabled": cell.arm in NOTES},  # others are about what turns teach, or about a client's own memory
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
@@ -259,22 +264,7 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
 def _rehearsal(config: Config, cell: Cell) -> dict[str, Any]:
     """In the arms of notes turns take no steps, and what is rehearsed is rehearsed at once."""
     if cell.arm not in NOTES:
-        return {"rehearse": config.train.rehearse.model_copy(update={"enabled": False})}
+        return {"rehearse": config.train.rehearse.model_copy(update={"enabled": False}), "share": "all"}
     at_once = config.train.rehearse.model_copy(update={"enabled": cell.trains, "idle": 0.0})
-    return {"rehearse": at_once, "batch_size": _NEVER}
-
-
-async def ability(policy: Policy) -> float:
-    """General ability of the live version: the share of small tasks whose right answer it finds the likeliest."""
-    room = asyncio.Semaphore(8)
-
-    async def right(quiz: Quiz) -> bool:
-        async with room:
-            ids = await policy.encode(Prompt(messages=(Message(role="user", content=quiz.question),)))
-            scores = {}
-            for answer in quiz.answers:
-                tokens = (await policy.tokenize(answer))[:-1]
-                scores[answer] = statistics.fmean((await policy.score(ids, tokens)).logprobs)
-            return margin(scores, quiz) > 0
-
-    return statistics.fmean(await asyncio.gather(*map(right, quizzes())))
+    shared = {} if cell.noted else {"share": "all"}  # with notes, users who share a policy keep theirs unless told
+    return {"rehearse": at_once, "batch_size": _NEVER, **shared}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,8 +60,6 @@ def summary(results: Mapping[str, Mapping[str, Any]], *, sessions: int) -> list[
 
 def _row(arm: str, group: str, user: str, found: Sequence[Mapping[str, Any]], *, sessions: int) -> dict[str, Any]:
     until = [sessions if one["sessions"] is None else one["sessions"] for one in found]
-    kept = [one["relevance_kept"] for one in found if one.get("relevance_kept") is not None]
-    abilities = [one["ability_after"] - one["ability_before"] for one in found if one["ability_after"] is not None]
     return {
         "arm": arm,
         "group": group,
@@ -68,21 +67,46 @@ def _row(arm: str, group: str, user: str, found: Sequence[Mapping[str, Any]], *,
         "seeds": len(found),
         "reached": sum(one["sessions"] is not None for one in found),
         "sessions": spread(until),
-        "before": spread([one["before"]["rate"] for one in found]),
-        "after": spread([one["after"]["rate"] for one in found]),
-        "relevance": spread([one["after"]["relevance"] for one in found]),
-        "relevance_kept": spread(kept) if kept else None,
-        "words": spread([one["after"]["words"] for one in found]),
+        **{f"{when}": _rates(found, when, "rate") for when in ("before", "prompted", "after", "served")},
+        "relevance": _rates(found, "after", "relevance"),
+        "relevance_before": _rates(found, "before", "relevance"),
+        "relevance_kept": _spread(one.get("relevance_kept") for one in found),
+        "words": _rates(found, "after", "words"),
+        "words_prompted": _rates(found, "prompted", "words"),
         "degenerate": sum(one["after"]["degenerate"] for one in found),
-        "ability": spread(abilities) if abilities else None,
+        "degenerate_prompted": sum((one.get("prompted") or {}).get("degenerate", 0) for one in found),
+        "ability": _spread(
+            one["ability_after"] - one["ability_before"] for one in found if one["ability_after"] is not None
+        ),
+        "added_tokens": _spread(_mean(one.get("added_tokens")) for one in found),
+        "training_per_correction": _spread(one.get("training_per_correction") for one in found),
         "seconds": spread([one["seconds"] for one in found]),
     }
 
 
+def _rates(found: Sequence[Mapping[str, Any]], when: str, what: str) -> dict[str, Any] | None:
+    return _spread((one.get(when) or {}).get(what) for one in found)
+
+
+def _spread(values: Iterable[float | None]) -> dict[str, Any] | None:
+    """The spread of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return spread(known) if known else None
+
+
+def _mean(values: Sequence[float] | None) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+_HEAD = (
+    *("users", "preference", "arm", "sessions", "reached", "held-out", "prompted", "relevance", "words", "degenerate"),
+    *("ability", "added tokens", "training s", "seconds"),
+)
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as a Markdown table."""
-    head = ("users", "preference", "arm", "sessions", "reached", "held-out", "relevance", "words", "ability", "seconds")
-    return markdown([head, ("---",) * len(head), *map(_columns, sorted(rows, key=_order))])
+    """The rows as a Markdown table, each mean with its 95 % interval over seeds (from three seeds on)."""
+    return markdown([_HEAD, ("---",) * len(_HEAD), *map(_columns, sorted(rows, key=_order))])
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -91,21 +115,35 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _columns(row: Mapping[str, Any]) -> tuple[str, ...]:
-    def give(name: str, digits: int) -> str:
-        return f"{row[name]['mean']:.{digits}f} ± {row[name]['deviation']:.{digits}f}"
-
+    held_out = f"{row['before']['mean']:.2f} -> {_within(row['after'], 2)}"
+    if row["served"]:
+        held_out += f", {row['served']['mean']:.2f} with its notes"
     return (
         row["group"],
         row["user"],
         row["arm"],
-        give("sessions", 1),
+        _within(row["sessions"], 1),
         f"{row['reached']} of {row['seeds']}",
-        f"{row['before']['mean']:.2f} -> {give('after', 2)}",
-        give("relevance", 2),
-        f"{row['words']['mean']:.0f}",
-        f"{row['ability']['mean']:+.2f}" if row["ability"] else "-",
+        held_out,
+        _plain(row["prompted"], ".2f"),
+        f"{_within(row['relevance'], 2)}, base {row['relevance_before']['mean']:.2f}",
+        f"{row['words']['mean']:.0f}, prompted {_plain(row['words_prompted'], '.0f')}",
+        f"{row['degenerate']}, prompted {row['degenerate_prompted']}",
+        _plain(row["ability"], "+.2f"),
+        _plain(row["added_tokens"], ".0f"),
+        _plain(row["training_per_correction"], ".0f"),
         f"{row['seconds']['mean']:.0f}",
     )
+
+
+def _within(spread: Mapping[str, Any], digits: int) -> str:
+    """A mean with its interval, where it has one."""
+    mean = f"{spread['mean']:.{digits}f}"
+    return mean if spread["low"] is None else f"{mean} ({spread['low']:.{digits}f} to {spread['high']:.{digits}f})"
+
+
+def _plain(spread: Mapping[str, Any] | None, shown: str) -> str:
+    return f"{spread['mean']:{shown}}" if spread else "-"
 
 
 def chart(rows: Sequence[Mapping[str, Any]], *, sessions: int) -> str:

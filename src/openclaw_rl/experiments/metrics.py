@@ -7,6 +7,7 @@ teachable(plain, prompted)              whether the prompted baseline can teach 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from openclaw_rl.experiments.sessions import SimulatedTurn
 from openclaw_rl.experiments.users import is_degenerate, meets
+from openclaw_rl.stats import interval
 from openclaw_rl.tasks.everyday import Task, is_relevant
 from openclaw_rl.tasks.preferences import Preference
 from openclaw_rl.text import word_count
@@ -107,8 +109,16 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(_BARS[min(len(_BARS) - 1, int(value * len(_BARS)))] for value in values)
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, standard deviation (0 for one value), least and most."""
+def spread(values: Sequence[float]) -> dict[str, float | None]:
+    """Mean, standard deviation (0 for one value), least and most, and the mean's 95 % interval (None for under three).
+
+    The interval is Student's, over the seeds.
+    """
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
     found = {"mean": statistics.fmean(values), "deviation": deviation, "least": min(values), "most": max(values)}
-    return {name: round(value, 4) for name, value in found.items()}
+    within = interval(values, alpha=0.025)
+    ends = {"low": within.low, "high": within.high}
+    return {
+        **{name: round(value, 4) for name, value in found.items()},
+        **{name: round(value, 4) if math.isfinite(value) else None for name, value in ends.items()},
+    }

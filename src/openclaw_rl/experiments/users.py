@@ -64,9 +64,9 @@ class SimulatedSession:
         return self._complaints[-1]
 
     def _complaint(self, first: Sequence[str]) -> str:
-        """Any phrasing at first; a repeated complaint is precise, and never in the same words."""
+        """Any phrasing at first; a repeated complaint is precise, and in other words while there are any."""
         phrasings = self.preference.precise if self._complaints else first
-        return self._rng.choice([one for one in phrasings if one not in self._complaints])
+        return self._rng.choice([one for one in phrasings if one not in self._complaints] or phrasings)
 
 
 def meets(preference: Preference, task: Task, reply: str) -> bool:
