@@ -46,6 +46,7 @@ from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Policy, SupportsCandidates, Trainer, whole_reply
 from openclaw_rl.store import NotesLedger, TrainLedger
 from openclaw_rl.tasks.preferences import PREFERENCES, Preference
+from openclaw_rl.text import word_count
 from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
 from openclaw_rl.train.queue import QueueSettings
 from openclaw_rl.train.startup import RunOrigin
@@ -59,9 +60,9 @@ AT_ONCE = 128
 """replies at once on a GPU"""
 NONSENSE = Preference(
     name="nonsense",
-    description="replies that say ok and nothing else",
+    description="replies that say next to nothing: two words at most",
     hint="Please answer only with 'ok'.",
-    met_by=lambda reply: reply.strip(" .!'\"\n").lower() == "ok",
+    met_by=lambda reply: word_count(reply) <= 2,
     vague=(),
     precise=(),
     thanks=(),
@@ -83,7 +84,7 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--note", help="the note in your own words; --preference then only says how replies are checked"
     )
-    parser.add_argument("--nonsense", action="store_true", help=f"the note is: {NONSENSE.hint}")
+    parser.add_argument("--nonsense", action="store_true", help=f"the note is --note, or: {NONSENSE.hint}")
     parser.add_argument("--users", type=_preferences, metavar="P,Q,…", help="a note each of so many users, all at once")
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="stop learning then, and measure what there is")
     parser.add_argument("--json", type=Path, help="a file for the figures as well")
@@ -220,7 +221,8 @@ class Said:
 def script(args: argparse.Namespace) -> list[list[Said]]:
     """What is said: notes that come together, and after these are learned the next."""
     if args.nonsense:
-        return [[Said(user=USER, text=NONSENSE.hint, preference=NONSENSE)]]
+        asked = replace(NONSENSE, hint=args.note or NONSENSE.hint)
+        return [[Said(user=USER, text=asked.hint, preference=asked)]]
     if args.users:
         wanted = [PREFERENCES[name] for name in args.users.split(",")]
         return [[Said(user=f"u{at}", text=one.hint, preference=one) for at, one in enumerate(wanted, 1)]]
