@@ -21,7 +21,8 @@
     │   ├── FatalRequest      the backend died of this request: it is not tried again
     │   └── ModelRefused      these weights cannot be served, with the numbers
     ├── JudgeUnavailable      no vote could be had; the outcome waits
-    ├── NoSandbox             a program that nobody has read cannot be run apart from this machine
+    ├── EnvFailed             an environment failed for a reason that is not the policy's
+    │   └── NoSandbox         a program that nobody has read cannot be run apart from this machine
     └── ImportRefused         a record of an import is not readable
 
 An error says what, where and what to do: ``str(error)`` is fit to show to a person.
@@ -167,7 +168,11 @@ class JudgeUnavailable(OpenClawError):
     """No vote could be had; the outcome stays on the work list."""
 
 
-class NoSandbox(OpenClawError):
+class EnvFailed(OpenClawError):
+    """An environment failed for a reason that is not the policy's: the episode is in no statistic and never trains."""
+
+
+class NoSandbox(EnvFailed):
     """A program that nobody has read cannot be run apart from this machine, so it is not run."""
 
 

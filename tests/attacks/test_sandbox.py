@@ -14,8 +14,8 @@ import pytest
 
 from openclaw_rl import config
 from openclaw_rl.app import doctor
-from openclaw_rl.envs import sandbox, seccomp
-from openclaw_rl.envs.sandbox import SandboxLimits
+from openclaw_rl.envs import sandbox
+from openclaw_rl.envs.sandbox import SandboxLimits, programs, seccomp
 from openclaw_rl.errors import NoSandbox
 from openclaw_rl.evals import models
 
@@ -36,9 +36,9 @@ apart = pytest.mark.skipif(reason() is not None, reason=reason() or "")
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine without bubblewrap."""
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    sandbox._bubblewrap.cache_clear()
+    programs._bubblewrap.cache_clear()
     yield
-    sandbox._bubblewrap.cache_clear()
+    programs._bubblewrap.cache_clear()
 
 
 # --- out ---

@@ -19,7 +19,7 @@ from openclaw_rl.ports.judging import (
     RewardModel,
     Score,
 )
-from openclaw_rl.ports.playing import ChatClient, Env, Observation, Rollout, TurnReply
+from openclaw_rl.ports.playing import ChatClient, Env, Observation, Rollout, SupportsOutcome, TurnReply
 from openclaw_rl.ports.policy import (
     Ability,
     Alternative,
@@ -86,6 +86,7 @@ __all__ = [
     "Stream",
     "SupportsCandidates",
     "SupportsConstraints",
+    "SupportsOutcome",
     "SupportsScopes",
     "SupportsVersions",
     "Trainer",

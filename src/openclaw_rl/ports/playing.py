@@ -11,7 +11,11 @@ from openclaw_rl.types import Message, Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What an environment returns after a reply: the next messages, a reward in -1 .. 1 or None, whether it is over."""
+    """What an environment returns after a reply: the next messages, a reward in -1 .. 1 or None, whether it is over.
+
+    The reward of the last step (``done``) is the outcome of the whole episode and reaches every step of it; one before
+    that is the step's own, and counts there as a judge's vote does.
+    """
 
     messages: tuple[Message, ...]
     reward: float | None = None
@@ -21,7 +25,11 @@ class Observation:
 
 @runtime_checkable
 class Env(Protocol):
-    """An environment: a client whose reply is the next state."""
+    """An environment: a client whose reply is the next state. One object plays one episode at a time.
+
+    What goes wrong for a reason that is not the policy's (the sandbox, the network, a task that is broken) is raised,
+    best as EnvFailed: such an episode is in no statistic and never trains. What the policy did wrong is an observation.
+    """
 
     name: str
 
@@ -30,15 +38,24 @@ class Env(Protocol):
         ...
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
-        """Begin ``task``: the first prompt, tools included."""
+        """Begin ``task``: the first prompt, tools included. The same task and seed begin the same way."""
         ...
 
     async def step(self, reply: Message) -> Observation:
-        """Act on the policy's reply."""
+        """Act on the policy's reply. Called once for each reply, never again for the same one."""
         ...
 
     async def close(self) -> None:
         """End it and clean up. Safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class SupportsOutcome(Protocol):
+    """An environment that can say what the state is worth before it is over."""
+
+    async def outcome(self) -> float:
+        """The outcome, in -1 .. 1, if it ended now. Asked once, when an episode has used up its steps."""
         ...
 
 

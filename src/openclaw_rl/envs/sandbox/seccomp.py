@@ -55,19 +55,24 @@ _MACHINES = {
         },
     ),
 }
+_KEPT_APART = (1, 2, 10, 16)
+"""families of sockets that have nothing of the host's: local, IPv4, IPv6, netlink"""
 _CLONE3 = 435
 """keeps its flags where a filter cannot look; told that it does not exist, the C library takes clone()"""
 
 
-def program(machine: str = platform.machine()) -> bytes:
-    """The filter for this processor. Raises NoSandbox where the numbers of its calls are not known."""
+def program(machine: str = platform.machine(), *, sockets: bool = False) -> bytes:
+    """The filter for this processor. Raises NoSandbox where the numbers of its calls are not known.
+
+    ``sockets`` lets those be opened that a network of one's own holds back.
+    """
     known = _MACHINES.get(machine)
     if known is None:
         raise NoSandbox(f"the sandbox knows the system calls of {' and '.join(_MACHINES)}, not those of {machine}")
-    return b"".join(struct.pack("=HBBI", *one) for one in _instructions(known))
+    return b"".join(struct.pack("=HBBI", *one) for one in _instructions(known, sockets=sockets))
 
 
-def _instructions(machine: _Machine) -> Iterator[tuple[int, int, int, int]]:
+def _instructions(machine: _Machine, *, sockets: bool) -> Iterator[tuple[int, int, int, int]]:
     """(operation, jump if true, jump if false, operand)"""
     yield _LOAD, 0, 0, _ARCHITECTURE
     yield _EQUAL, 1, 0, machine.audit
@@ -75,13 +80,26 @@ def _instructions(machine: _Machine) -> Iterator[tuple[int, int, int, int]]:
     yield _LOAD, 0, 0, _NUMBER
     yield _AT_LEAST, 0, 1, _FOREIGN
     yield _RETURN, 0, 0, _KILL
-    for number in machine.refused.values():
-        yield _EQUAL, 0, 1, number
-        yield _RETURN, 0, 0, _FAIL | errno.EPERM
+    for name, number in machine.refused.items():
+        if name != "socket" or not sockets:
+            yield _EQUAL, 0, 1, number
+            yield _RETURN, 0, 0, _FAIL | errno.EPERM
     yield _EQUAL, 0, 1, _CLONE3
     yield _RETURN, 0, 0, _FAIL | errno.ENOSYS
     yield _EQUAL, 0, 3, machine.clone
     yield _LOAD, 0, 0, _FIRST_ARGUMENT
     yield _ANY_BIT, 0, 1, _NEW_NAMESPACE
     yield _RETURN, 0, 0, _FAIL | errno.EPERM
+    if sockets:
+        yield from _some_sockets(machine.refused["socket"])
     yield _RETURN, 0, 0, _ALLOW
+
+
+def _some_sockets(number: int) -> Iterator[tuple[int, int, int, int]]:
+    """Of a socket only the families that a network namespace keeps apart."""
+    yield _LOAD, 0, 0, _NUMBER
+    yield _EQUAL, 0, len(_KEPT_APART) + 2, number
+    yield _LOAD, 0, 0, _FIRST_ARGUMENT
+    for left, family in zip(range(len(_KEPT_APART), 0, -1), _KEPT_APART, strict=True):
+        yield _EQUAL, left, 0, family
+    yield _RETURN, 0, 0, _FAIL | errno.EPERM

@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import functools
 import io
-import json
 import os
 import re
 import select
@@ -30,15 +29,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
-from openclaw_rl.envs import seccomp
+from openclaw_rl.envs.sandbox import seccomp
+from openclaw_rl.envs.sandbox.contract import SandboxLimits
+from openclaw_rl.envs.sandbox.namespace import GRACE, ProcessNamespace, content
 from openclaw_rl.errors import NoSandbox
 
 Isolation = Literal["bubblewrap", "none"]
 
-GRACE = 5.0
-"""seconds that the end of a program may take after its kill"""
 SHOWN = 2000
 """characters of output that are kept"""
 REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
@@ -82,18 +81,6 @@ _REFUSED = (
     "signal.pthread_kill",
 )
 """what the interpreter itself refuses where nothing else does"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SandboxLimits:
-    """What one program may use. A thread counts as a process; memory is that of each process."""
-
-    seconds: float = 5.0
-    cpu: int = 2
-    memory: int = 512 << 20
-    processes: int = 1
-    disk: int = 16 << 20
-    output: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +211,11 @@ class _RunningProgram:
         self._limits = limits
         self._output = _OutputTail(limits.output)
         self._unwanted = False
-        self._namespace = _ProcessNamespace() if wrapper else None
-        with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as calls:
-            _put(source, program.encode(errors="replace"))
-            _put(calls, seccomp.program() if wrapper else b"")
-            own = ("--perms", "0777", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work")
-            inside = (*own, "--seccomp", str(calls.fileno()), *self._namespace.arguments) if self._namespace else ()
+        self._namespace = ProcessNamespace(filtered=seccomp.program()) if wrapper else None
+        own = ("--perms", "0777", "--size", str(limits.disk), "--tmpfs", "/work", "--chdir", "/work")
+        inside = (*own, *self._namespace.arguments) if self._namespace else ()
+        source = content(program.encode(errors="replace"))
+        try:
             self._process = subprocess.Popen(
                 [*wrapper, *inside, *_python(limits, unsafe=not wrapper)],
                 cwd=folder,
@@ -238,9 +224,11 @@ class _RunningProgram:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 bufsize=0,
-                pass_fds=(calls.fileno(), *self._namespace.given) if self._namespace else (),
+                pass_fds=self._namespace.given if self._namespace else (),
                 start_new_session=True,
             )
+        finally:
+            os.close(source)
 
     def stop(self) -> None:
         """Nobody waits for it any more."""
@@ -252,8 +240,7 @@ class _RunningProgram:
         os.set_blocking(pipe.fileno(), False)
         with pipe, self._namespace or contextlib.nullcontext():
             try:
-                if self._namespace is not None:
-                    self._namespace.enter()
+                self._enter()
                 why = self._until_end(pipe)
             finally:
                 self._kill()
@@ -262,6 +249,12 @@ class _RunningProgram:
             if self._namespace is not None and not why and not self._namespace.finished():
                 raise NoSandbox(f"bubblewrap failed: {self._output.text().strip()[-300:]}")
         return ProgramResult(code=None, output=why) if why else ProgramResult(code=code, output=self._output.text())
+
+    def _enter(self) -> None:
+        if self._namespace is not None:
+            self._namespace.begun()
+            if select.select([self._namespace.status], [], [], GRACE)[0]:
+                self._namespace.enter()
 
     def _until_end(self, pipe: io.FileIO) -> str:
         """Reads on until the program has ended; why it must be stopped, or ""."""
@@ -279,62 +272,16 @@ class _RunningProgram:
 
     def _kill(self) -> None:
         """The program and whatever it started; they are gone when this returns."""
-        if self._namespace is not None:
-            self._namespace.end()
+        if self._namespace is not None and self._namespace.first is not None:
+            self._namespace.kill()
+            if not select.select([self._namespace.first], [], [], GRACE)[0]:
+                raise NoSandbox(f"the program could not be ended within {GRACE:g} s of its kill")
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         try:
             self._process.wait(GRACE)
         except subprocess.TimeoutExpired as error:
             raise NoSandbox(f"the program could not be ended within {GRACE:g} s of its kill") from error
-
-
-class _ProcessNamespace:
-    """A process namespace of bubblewrap's: it ends, with all that is in it, when its first process does."""
-
-    def __init__(self) -> None:
-        status, report = os.pipe()
-        wait, self._go = os.pipe()
-        self._status = os.fdopen(status, "rb")
-        self._first: int | None = None
-        self.given = (report, wait)
-        self.arguments = ("--json-status-fd", str(report), "--block-fd", str(wait))
-
-    def __enter__(self) -> None:
-        for fd in self.given:
-            os.close(fd)
-
-    def __exit__(self, *_: object) -> None:
-        self._status.close()
-        for fd in (self._go, *([] if self._first is None else [self._first])):
-            os.close(fd)
-
-    def enter(self) -> None:
-        """Take hold of the first process while it waits, then let it go on. Where bubblewrap failed, there is none."""
-        if not select.select([self._status], [], [], GRACE)[0] or not (line := self._status.readline()):
-            return
-        self._first = os.pidfd_open(int(json.loads(line)["child-pid"]))
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self._go, b"!")
-
-    def end(self) -> None:
-        """Kill the first process, and wait until the others are gone too."""
-        if self._first is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._first, signal.SIGKILL)
-        if not select.select([self._first], [], [], GRACE)[0]:
-            raise NoSandbox(f"the program could not be ended within {GRACE:g} s of its kill")
-
-    def finished(self) -> bool:
-        """Whether the program ended, and not bubblewrap before it began."""
-        return b"exit-code" in self._status.read()
-
-
-def _put(file: IO[bytes], content: bytes) -> None:
-    """Write this, to be read from its beginning."""
-    file.write(content)
-    file.seek(0)
 
 
 class _OutputTail:

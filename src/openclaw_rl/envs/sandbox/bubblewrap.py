@@ -1,0 +1,239 @@
+"""The sandbox that needs nothing but bubblewrap: no daemon, no image, no root."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shlex
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+from openclaw_rl.envs.sandbox import cgroups, seccomp
+from openclaw_rl.envs.sandbox.cgroups import ControlGroup
+from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits, SandboxSettings, Shell
+from openclaw_rl.envs.sandbox.execution import execute
+from openclaw_rl.envs.sandbox.holder import PATH, ROOT, SHOWN, Holder, hold
+from openclaw_rl.envs.sandbox.namespace import ProcessNamespace
+from openclaw_rl.envs.sandbox.terminal import TerminalShell
+from openclaw_rl.errors import NoSandbox
+
+KEPT = 64 << 10
+"""bytes of a command's output that are kept"""
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE")
+_FOR_MANY = ("SETUID", "SETGID", "SETFCAP")
+
+
+class BubblewrapSandbox:
+    """See `Sandbox`. Commands run as root of a user namespace, which is nobody outside."""
+
+    def __init__(self, holder: Holder, group: ControlGroup, settings: SandboxSettings) -> None:
+        self._holder = holder
+        self._group = group
+        self._settings = settings
+        self._filter = seccomp.program(sockets=True)
+        self._shells: list[TerminalShell] = []
+        self._running: set[asyncio.Task[CommandResult]] = set()
+        self._closed = False
+
+    @classmethod
+    async def open(cls, settings: SandboxSettings) -> BubblewrapSandbox:
+        """A new, empty one. Raises NoSandbox, with the remedy, where this machine cannot keep it apart."""
+        limits = settings.limits
+        group = cgroups.make_group(memory=limits.memory, processes=limits.processes)
+        try:
+            _check(settings, group)
+            return cls(await hold(settings), group, settings)
+        except BaseException:
+            group.close()
+            raise
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = HOME,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        limits = self._settings.limits
+        if seconds is not None:
+            limits = replace(limits, seconds=seconds)
+        return await self._tracked(command, limits=limits, shown=KEPT, stdin=stdin, cwd=cwd, env=env or {})
+
+    async def _tracked(
+        self,
+        command: Sequence[str],
+        *,
+        limits: SandboxLimits,
+        shown: int,
+        stdin: bytes = b"",
+        cwd: str = HOME,
+        env: Mapping[str, str] = MappingProxyType({}),
+    ) -> CommandResult:
+        """Run it as a task of its own, so that `close` can end it."""
+        self._check_open()
+        task = asyncio.ensure_future(self._execute(command, limits=limits, shown=shown, stdin=stdin, cwd=cwd, env=env))
+        self._running.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._closed and not _cancelled():
+                raise NoSandbox("this sandbox was closed while a command ran") from None
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            raise
+        finally:
+            self._running.discard(task)
+
+    async def _execute(
+        self,
+        command: Sequence[str],
+        *,
+        limits: SandboxLimits,
+        shown: int,
+        stdin: bytes,
+        cwd: str,
+        env: Mapping[str, str],
+    ) -> CommandResult:
+        with ProcessNamespace(filtered=self._filter) as inside:
+            line = self.command(command, inside, cwd=cwd, env=env)
+            return await execute(line, within=inside, limits=limits, shown=shown, stdin=stdin)
+
+    def command(
+        self,
+        command: Sequence[str],
+        inside: ProcessNamespace,
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+    ) -> list[str]:
+        """The whole command line: into the group and its limits, into the namespaces, into bubblewrap."""
+        limits = self._settings.limits
+        words = {"PATH": PATH, "HOME": HOME, "USER": "root", "LANG": "C.UTF-8", "TERM": "dumb", **env}
+        return [
+            *("/bin/sh", "-c", _limiting(limits, self._group), "sh"),
+            *self._holder.entering,
+            *(
+                "bwrap",
+                "--unshare-pid",
+                "--unshare-uts",
+                "--hostname",
+                "sandbox",
+                "--die-with-parent",
+                *inside.arguments,
+                *self._files(),
+            ),
+            *("--proc", "/proc", "--dev", "/dev", "--size", str(limits.disk), "--tmpfs", "/dev/shm"),
+            *("--remount-ro", "/dev", "--cap-drop", "ALL", *self._capabilities(), "--clearenv"),
+            *(part for name, value in words.items() for part in ("--setenv", name, value)),
+            *("--chdir", cwd, "--", *command),
+        ]
+
+    def _files(self) -> list[str]:
+        """The sandbox's own files, and read-only what is shown of this machine."""
+        shown = [] if self._settings.root else ["/usr", *SHOWN, *_unmerged()]
+        found = [part for path in shown if Path(path).is_dir() for part in ("--ro-bind", path, path)]
+        as_root = os.geteuid() == 0
+        for number, path in enumerate(self._settings.binds):
+            found += ["--ro-bind", f"/mnt/binds/{number}" if as_root else path, path]
+        return ["--bind", ROOT, "/", *found]
+
+    def _capabilities(self) -> list[str]:
+        names = (*_CAPABILITIES, *(_FOR_MANY if self._settings.users == "many" else ()))
+        return [part for name in names for part in ("--cap-add", f"CAP_{name}")]
+
+    async def shell(self) -> Shell:
+        self._check_open()
+        shell = TerminalShell(
+            self.command,
+            limits=self._settings.limits,
+            filtered=self._filter,
+            shown=KEPT,
+        )
+        await shell.begin()
+        self._shells.append(shell)
+        return shell
+
+    async def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
+        script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1" && chmod "$2" -- "$1"'
+        done = await self.run(["sh", "-c", script, "sh", path, "755" if executable else "644"], stdin=content)
+        if not done.ok:
+            raise OSError(f"{path} could not be written in the sandbox: {done.output.strip() or done.stopped}")
+
+    async def read(self, path: str, *, most: int) -> bytes:
+        script = 'test -f "$1" || exit 66; head -c "$2" -- "$1" | base64 -w0'
+        room = 4096 + 2 * most
+        done = await self._tracked(
+            ["sh", "-c", script, "sh", path, str(most)],
+            limits=replace(self._settings.limits, output=room),
+            shown=2 * room,
+        )
+        if done.code == 66:
+            raise FileNotFoundError(f"no file {path} in the sandbox")
+        if not done.ok:
+            raise OSError(f"{path} could not be read in the sandbox: {done.output.strip() or done.stopped}")
+        return base64.b64decode(done.output)
+
+    async def listen(self, port: int) -> socket.socket:
+        self._check_open()
+        return await self._holder.listen(port)
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in tuple(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+        try:
+            for shell in self._shells:
+                await shell.close()
+        finally:
+            await self._holder.close()
+            self._group.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NoSandbox("this sandbox is closed")
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _limiting(limits: SandboxLimits, group: ControlGroup) -> str:
+    """A shell script that takes on the limits, then becomes what follows it."""
+    joining = [f"echo $$ > {shlex.quote(file)} || exit 125" for file in group.members]
+    own = {"c": 0, "t": limits.cpu, "f": limits.disk // 512 + 1, "n": 1024}
+    if not cgroups.enforced():
+        own["v"] = limits.memory // 1024
+    limiting = [f"ulimit -{name} {value} || exit 125" for name, value in own.items()]
+    limiting += [f"ulimit -u {limits.processes} 2>/dev/null || ulimit -p {limits.processes} || exit 125"]
+    return "; ".join([*joining, *limiting, 'exec "$@"'])
+
+
+def _unmerged() -> list[str]:
+    """Folders of programs on systems where they are not links into /usr."""
+    return [path for path in ("/bin", "/sbin", "/lib", "/lib64") if not Path(path).is_symlink()]
+
+
+def _check(settings: SandboxSettings, group: ControlGroup) -> None:
+    """Raises NoSandbox for what would not be kept apart."""
+    if settings.users == "many" and os.geteuid() != 0:
+        raise NoSandbox("a sandbox with several users needs root here", remedy="run as root, or set users = one")
+    if settings.root is None:
+        return
+    if not Path(settings.root, "bin/sh").exists():
+        raise NoSandbox(
+            f"{settings.root} holds no system: it has no bin/sh",
+            remedy=f"make one: mmdebstrap --variant=minbase stable {settings.root}",
+        )
+    if os.geteuid() == 0 and not group.folders:
+        raise NoSandbox(
+            "a system of its own, run by root, needs control groups, and none can be made here",
+            remedy="run as another user, or leave env.sandbox.root out",
+        )

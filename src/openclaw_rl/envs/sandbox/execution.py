@@ -1,0 +1,146 @@
+"""One command inside bubblewrap: begun, read, limited, and gone with all its processes when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+from openclaw_rl.envs.sandbox.contract import CommandResult, SandboxLimits
+from openclaw_rl.envs.sandbox.namespace import GRACE, ProcessNamespace, content
+from openclaw_rl.envs.sandbox.output import BoundedOutput
+from openclaw_rl.errors import NoSandbox
+
+T = TypeVar("T")
+
+
+async def readable(fd: int) -> None:
+    """Returns when there is something to read; of a process, when it has ended."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_reader(fd, lambda: None if ready.done() else ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(fd)
+
+
+async def within_grace(work: Awaitable[T], what: str) -> T:
+    """What the work gives, if it comes soon enough. Raises NoSandbox with ``what`` went wrong."""
+    try:
+        return await asyncio.wait_for(work, GRACE)
+    except TimeoutError as error:
+        raise NoSandbox(f"{what} within {GRACE:g} s") from error
+
+
+async def execute(
+    command: Sequence[str],
+    *,
+    within: ProcessNamespace | None,
+    limits: SandboxLimits,
+    shown: int,
+    stdin: bytes = b"",
+    cwd: str = "/",
+) -> CommandResult:
+    """Run ``command`` to its end or its limit. When this returns, or is cancelled, no process of it is left."""
+    began = time.monotonic()
+    output = BoundedOutput(most=limits.output, shown=shown)
+    running = _RunningProcess(command, within=within, output=output, stdin=stdin, cwd=cwd)
+    try:
+        await running.enter()
+        why = await running.until_end(limits.seconds)
+    finally:
+        await asyncio.shield(running.kill())
+    code = running.code
+    if within is not None and not why and not within.finished():
+        raise NoSandbox(f"bubblewrap failed: {output.text().strip()[-300:]}")
+    return CommandResult(
+        code=None if why else code, output=output.text(), seconds=time.monotonic() - began, stopped=why
+    )
+
+
+class _RunningProcess:
+    """A process whose output is read as it comes; nothing waits for what it may have left behind."""
+
+    def __init__(
+        self, command: Sequence[str], *, within: ProcessNamespace | None, output: BoundedOutput, stdin: bytes, cwd: str
+    ) -> None:
+        self._within = within
+        self._output = output
+        source = content(stdin) if stdin else os.open(os.devnull, os.O_RDONLY)
+        self._pipe, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(write, True)
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=source,
+                stdout=write,
+                stderr=subprocess.STDOUT,
+                env={},
+                cwd=cwd,
+                pass_fds=within.given if within else (),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(self._pipe)
+            raise
+        finally:
+            os.close(source)
+            os.close(write)
+        self._end = os.pidfd_open(self._process.pid)
+        loop = asyncio.get_running_loop()
+        self._enough = loop.create_future()
+        loop.add_reader(self._pipe, self._take)
+
+    @property
+    def code(self) -> int | None:
+        return self._process.returncode
+
+    def _take(self) -> None:
+        """What there is now, until it ends or is too much."""
+        with contextlib.suppress(BlockingIOError):
+            while not self._output.over and (part := os.read(self._pipe, 65536)):
+                self._output.add(part)
+            asyncio.get_running_loop().remove_reader(self._pipe)
+        if self._output.over and not self._enough.done():
+            self._enough.set_result(None)
+
+    async def enter(self) -> None:
+        if self._within is not None:
+            self._within.begun()
+            await within_grace(readable(self._within.status), "bubblewrap did not begin")
+            self._within.enter()
+
+    async def until_end(self, seconds: float) -> str:
+        """Waits until it has ended; why it must be stopped, or ""."""
+        ending = asyncio.ensure_future(readable(self._end))
+        done, _ = await asyncio.wait([ending, self._enough], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        self._take()
+        if self._output.over:
+            return f"stopped after printing more than {self._output.most} bytes"
+        return "" if done else f"stopped after {seconds:g} s"
+
+    async def kill(self) -> None:
+        """It and whatever it started; they are gone when this returns."""
+        try:
+            if self._within is not None and self._within.first is not None:
+                self._within.kill()
+                await within_grace(readable(self._within.first), "a program could not be ended")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            try:
+                await within_grace(readable(self._end), "a program could not be ended")
+            finally:
+                self._take()
+                asyncio.get_running_loop().remove_reader(self._pipe)
+                os.close(self._end)
+                os.close(self._pipe)
+        self._process.wait()

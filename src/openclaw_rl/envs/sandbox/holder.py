@@ -1,0 +1,256 @@
+"""The namespaces and the files of one sandbox, held by a process that does nothing and ends when we do.
+
+It has a user namespace of its own, whose root is nobody outside; a network with nothing but its loopback; and, in its
+own mount table, a file system in memory. Commands enter these one by one, each with processes of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import io
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from openclaw_rl.envs.sandbox.contract import SandboxSettings
+from openclaw_rl.envs.sandbox.execution import readable, within_grace
+from openclaw_rl.errors import NoSandbox
+
+REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
+TOOLS = ("bwrap", "unshare", "nsenter", "mount", "tar", "sh")
+ROOT = "/mnt/room/root"
+"""where the holder's mount table has the root of the sandbox"""
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_RANGE = 65536
+_READY = "echo; exec cat"
+_FOLDERS = "set -e; mount -t tmpfs -o size=64k,mode=755 tmpfs /mnt; mkdir /mnt/room /mnt/binds"
+_BINDS = (
+    '; number=0; for each in "$@"; do mkdir /mnt/binds/$number;'
+    ' mount --rbind "$each" /mnt/binds/$number; number=$((number + 1)); done'
+)
+_SCRATCH = "mount -t tmpfs -o size=$1,mode=755 tmpfs /mnt/room; mkdir /mnt/room/root"
+_UNPACK = "tar -xf - -C /mnt/room/root --no-same-owner"
+_OVERLAY = (
+    "mkdir /mnt/room/upper /mnt/room/work;"
+    'mount -t overlay overlay -o "userxattr,lowerdir=$2,upperdir=/mnt/room/upper,workdir=/mnt/room/work" /mnt/room/root'
+)
+_NETWORK = """
+import ctypes, fcntl, os, socket, struct, sys
+pid, port = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+for name in (["user"] if os.geteuid() else []) + ["net"]:
+    if libc.setns(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), 0):
+        raise OSError(ctypes.get_errno(), f"setns {name}")
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
+    fcntl.ioctl(device, 0x8914, struct.pack("16sh", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
+if port != "0":
+    listening = socket.create_server(("127.0.0.1", int(port)), backlog=128)
+    socket.send_fds(socket.socket(fileno=0), [b"!"], [listening.fileno()])
+"""
+
+
+class Holder:
+    """See the module. ``pid`` is the process whose namespaces are to be entered."""
+
+    def __init__(self, process: subprocess.Popen[bytes], *, as_root: bool) -> None:
+        self._process = process
+        self._as_root = as_root
+        self.pid = process.pid
+
+    @property
+    def entering(self) -> Sequence[str]:
+        """The beginning of a command that runs inside."""
+        return (*_entering(self.pid, as_root=self._as_root), "-n", "-i")
+
+    async def listen(self, port: int) -> socket.socket:
+        """A socket that listens at this port of the sandbox's loopback, with the loopback up."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            await _finish([sys.executable, "-I", "-S", "-c", _NETWORK, str(self.pid), str(port)], stdin=theirs.fileno())
+            _, [fd], _, _ = socket.recv_fds(ours, 1, 1)
+        listening = socket.socket(fileno=fd)
+        listening.setblocking(False)
+        return listening
+
+    async def close(self) -> None:
+        """End it, and with it all files. Safe to call twice."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+            end = os.pidfd_open(self._process.pid)
+            try:
+                await within_grace(readable(end), "the holder of a sandbox could not be ended")
+            finally:
+                os.close(end)
+            self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+async def hold(settings: SandboxSettings) -> Holder:
+    """Namespaces and a file system for one sandbox. Raises NoSandbox where they cannot be had."""
+    check_tools()
+    as_root = os.geteuid() == 0
+    holder = Holder(_begin(settings, as_root=as_root), as_root=as_root)
+    try:
+        await _fill(holder, settings, as_root=as_root)
+    except BaseException:
+        await holder.close()
+        raise
+    return holder
+
+
+def check_tools() -> None:
+    """Raises NoSandbox, with the install line, where a program is missing."""
+    if sys.platform != "linux":
+        raise NoSandbox("a sandbox for commands needs Linux", remedy="use env.sandbox.driver = podman or docker")
+    for tool in TOOLS:
+        if shutil.which(tool, path=PATH) is None:
+            what = "bubblewrap" if tool == "bwrap" else f"the program {tool!r} (Debian: util-linux, tar)"
+            raise NoSandbox(f"programs cannot be run apart from this machine: {what} is not installed", remedy=REMEDY)
+
+
+def _begin(settings: SandboxSettings, *, as_root: bool) -> subprocess.Popen[bytes]:
+    """The process, with its namespaces. Root shows folders that only root may reach before it becomes nobody."""
+    own = ("unshare", "-U", "-m", "-n", "-i")
+    if as_root:
+        script = f"{_FOLDERS}{_BINDS}; exec {' '.join(own)} sh -c '{_READY}'"
+        command = ["unshare", "-m", "sh", "-c", script, "sh", *settings.binds]
+    else:
+        command = [*own, "-r", "sh", "-c", f"{_FOLDERS}; {_READY}"]
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={"PATH": PATH},
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+async def _fill(holder: Holder, settings: SandboxSettings, *, as_root: bool) -> None:
+    process = holder._process
+    assert process.stdout is not None
+    await within_grace(readable(process.stdout.fileno()), "the namespaces of a sandbox could not be made")
+    said = os.read(process.stdout.fileno(), 4096)
+    if said != b"\n":
+        raise NoSandbox(
+            f"the namespaces of a sandbox could not be made: {said.decode(errors='replace').strip()[-300:]}",
+            remedy="allow user namespaces (sysctl user.max_user_namespaces), or run where they are allowed",
+        )
+    if as_root:
+        _map_users(holder.pid, outside=0 if settings.root else _some_range())
+    script = f"set -e; {_SCRATCH}; {_OVERLAY if settings.root else _UNPACK}"
+    entering = _entering(holder.pid, as_root=as_root)
+    network = [sys.executable, "-I", "-S", "-c", _NETWORK, str(holder.pid), "0"]
+    await asyncio.gather(
+        _finish(network),
+        _finish(
+            [*entering, "sh", "-c", script, "sh", str(settings.limits.disk), settings.root or ""],
+            data=b"" if settings.root else skeleton(),
+        ),
+    )
+
+
+def _entering(pid: int, *, as_root: bool) -> list[str]:
+    kept = [] if as_root else ["--preserve-credentials"]
+    return ["nsenter", "-t", str(pid), "-U", "-m", *kept]
+
+
+def _map_users(pid: int, *, outside: int) -> None:
+    """Users 0 to 65535 inside are these outside. A system of its own keeps the owners that its files have."""
+    for kind in ("uid_map", "gid_map"):
+        Path("/proc", str(pid), kind).write_text(f"0 {outside} {_RANGE}")
+
+
+def _some_range() -> int:
+    """User ids that nobody has, and that no other sandbox is likely to have."""
+    return 0x10000000 + _RANGE * random.SystemRandom().randrange(8192)
+
+
+async def _finish(command: Sequence[str], *, data: bytes = b"", stdin: int | None = None) -> None:
+    """Run a step of the set-up. Raises NoSandbox with what it said."""
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE if stdin is None else stdin,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        env={"PATH": PATH},
+        cwd="/",
+    )
+    try:
+        said, _ = await within_grace(
+            process.communicate(data if stdin is None else None), "the files of a sandbox could not be made"
+        )
+    except NoSandbox:
+        process.kill()
+        raise
+    if process.returncode:
+        raise NoSandbox(f"a sandbox could not be set up: {said.decode(errors='replace').strip()[-300:]}")
+
+
+# --- what a sandbox on the programs of this machine begins with -----------------------------------------------------
+
+SHOWN = ("/etc/alternatives", "/etc/ssl", "/etc/pam.d", "/etc/security", "/etc/ld.so.conf.d", "/etc/ca-certificates")
+"""folders beside /usr that programs need to run, shown read-only"""
+_COPIED = (
+    *("ld.so.cache", "ld.so.conf", "nsswitch.conf", "login.defs", "os-release", "debian_version", "bash.bashrc"),
+    *("profile", "services", "protocols", "shells", "mime.types", "magic", "host.conf", "adduser.conf", "inputrc"),
+)
+_WRITTEN = {
+    "passwd": "root:x:0:0:root:/root:/bin/bash\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n"
+    "www-data:x:33:33:www-data:/var/www:/usr/sbin/nologin\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "group": "root:x:0:\ndaemon:x:1:\nadm:x:4:\nsudo:x:27:\nwww-data:x:33:\nshadow:x:42:\nusers:x:100:\n"
+    "nogroup:x:65534:\n",
+    "shadow": "root:*:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\nnobody:*:19000:0:99999:7:::\n",
+    "gshadow": "root:*::\nusers:*::\nnogroup:*::\n",
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "hostname": "sandbox\n",
+}
+_DIRECTORIES = {
+    **dict.fromkeys(("etc", "home", "opt", "srv", "mnt", "media", "run", "usr", "proc", "dev", "var"), 0o755),
+    **dict.fromkeys(("var/log", "var/lib", "var/cache", "var/spool", "var/www", "var/mail"), 0o755),
+    **{"tmp": 0o1777, "var/tmp": 0o1777, "root": 0o700},
+}
+
+
+@functools.cache
+def skeleton() -> bytes:
+    """The writable part as a tar archive: folders, users, and the few files of /etc that programs look for."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for name, mode in _DIRECTORIES.items():
+            _add(tar, name, mode=mode, kind=tarfile.DIRTYPE)
+        for name in ("bin", "sbin", "lib", "lib64", "lib32"):
+            if (place := Path("/", name)).is_symlink():
+                _add(tar, name, mode=0o777, kind=tarfile.SYMTYPE, link=str(place.readlink()))
+        for name, text in (_copied() | _WRITTEN).items():
+            data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
+            _add(tar, f"etc/{name}", mode=0o640 if "shadow" in name else 0o644, kind=tarfile.REGTYPE, data=data)
+    return out.getvalue()
+
+
+def _copied() -> dict[str, str | bytes]:
+    found: dict[str, str | bytes] = {}
+    for name in _COPIED:
+        with contextlib.suppress(OSError):
+            found[name] = Path("/etc", name).read_bytes()
+    return found
+
+
+def _add(tar: tarfile.TarFile, name: str, *, mode: int, kind: bytes, data: bytes = b"", link: str = "") -> None:
+    entry = tarfile.TarInfo(name)
+    entry.mode, entry.type, entry.size, entry.linkname = mode, kind, len(data), link
+    tar.addfile(entry, io.BytesIO(data))

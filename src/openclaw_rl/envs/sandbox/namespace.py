@@ -1,0 +1,72 @@
+"""A process namespace of bubblewrap's: it ends, with all that is in it, when its first process does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import tempfile
+
+GRACE = 5.0
+"""seconds that the end of a program may take after its kill"""
+
+
+class ProcessNamespace:
+    """``arguments`` go to bubblewrap, which must inherit ``given``. The caller waits, in its own way, until a file
+    descriptor can be read: ``status`` before `enter`, ``first`` after `kill`.
+    """
+
+    def __init__(self, *, filtered: bytes) -> None:
+        """``filtered`` is the seccomp filter of what runs inside."""
+        self.status, report = os.pipe()
+        wait, self._go = os.pipe()
+        calls = content(filtered)
+        self.first: int | None = None
+        self.given: tuple[int, ...] = (report, wait, calls)
+        self.arguments = ("--json-status-fd", str(report), "--block-fd", str(wait), "--seccomp", str(calls))
+
+    def __enter__(self) -> ProcessNamespace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in (self.status, self._go, *self.given, *([] if self.first is None else [self.first])):
+            os.close(fd)
+
+    def begun(self) -> None:
+        """Bubblewrap has inherited what it needs: it alone holds it now."""
+        for fd in self.given:
+            os.close(fd)
+        self.given = ()
+
+    def enter(self) -> None:
+        """Take hold of the first process while it waits, then let it go on. Where bubblewrap failed, there is none."""
+        line = b""
+        while not line.endswith(b"\n") and (part := os.read(self.status, 1)):
+            line += part
+        if b"child-pid" not in line:
+            return
+        self.first = os.pidfd_open(int(json.loads(line)["child-pid"]))
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._go, b"!")
+
+    def kill(self) -> None:
+        """Kill the first process; the others go with it."""
+        if self.first is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.first, signal.SIGKILL)
+
+    def finished(self) -> bool:
+        """Whether the program ended, and not bubblewrap before it began. To be asked when bubblewrap has ended."""
+        os.set_blocking(self.status, False)
+        with contextlib.suppress(BlockingIOError):
+            return b"exit-code" in os.read(self.status, 4096)
+        return False
+
+
+def content(data: bytes) -> int:
+    """A file descriptor that reads as this."""
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.seek(0)
+        return os.dup(file.fileno())
