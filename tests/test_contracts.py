@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from judges import LIMITS
+from promises import broken
 
 from openclaw_rl.app.application import App
 from openclaw_rl.app.factories import build_sample_settings, loss_config
@@ -264,7 +265,9 @@ def test_a_reward_model_keeps_the_promises_of_a_judge(tmp_path: Path) -> None:
     from openclaw_rl import plugins
 
     factory = plugins.load("judge", write(tmp_path, "custom_rm.py", MODEL) + ":get_reward_model")
-    check_judge(factory({"prm_model_path": None}))
+    model = factory({"prm_model_path": None})
+    assert broken(check_judge, model) == []
+    assert len(model.seen) >= 1, "it was asked"
 
 
 @pytest.mark.parametrize(

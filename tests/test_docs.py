@@ -74,7 +74,9 @@ def test_every_command_line_has_flags_and_arguments_that_its_command_takes(file:
     command: click.Command = cli.commands[name]
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command = command.commands[words.pop(0)]
-    command.make_context(name, words).close()
+    with command.make_context(name, words) as context:  # a flag that it does not take, a missing argument: it raises
+        assert context.args == [], "nothing is left over"
+        assert set(context.params) == {parameter.name for parameter in command.params if parameter.expose_value}
 
 
 def test_the_page_on_training_explains_every_setting_of_training() -> None:
