@@ -110,7 +110,7 @@ _FILLER = frozenset(
 )
 _NEGATION = frozenset("not don't never no stop without avoid cannot can't isn't aren't".split())
 _STATES = re.compile(
-    r"(?P<subject>.{1,60}?)\s(?P<verb>(?:is|are|was|were) (?:called|named|located|spelled|in|at|on)|is|are|live in|lives in"
+    r"\A(?P<subject>.{1,60}?)\s(?P<verb>(?:is|are|was|were) (?:called|named|located|spelled|in|at|on)|is|are|live in|lives in"
     r"|work at|work for|works at|speak|means)\s(?P<value>.+)",
     re.IGNORECASE,
 )
