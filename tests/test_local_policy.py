@@ -249,14 +249,21 @@ def test_twenty_swaps_under_two_hundred_requests_mix_nothing_and_leave_no_memory
 
     async def story() -> None:
         tasks = []
-        await policy.load(version(3, adapters[3]))
-        await whole(policy, asked[0], ask)
-        most = before = resident(policy.health["pid"])
-        for number in range(1, 21):
-            tasks += [asyncio.create_task(whole(policy, asked[index % 3], ask)) for index in range(10)]
+
+        async def ten_requests_and_a_swap(number: int) -> None:
+            tasks.extend(asyncio.create_task(whole(policy, asked[index % 3], ask)) for index in range(10))
             await asyncio.sleep(0)
             of_version[number] = adapters[number % 4]
             await policy.load(version(number, adapters[number % 4]))
+
+        for number in (1, 2, 3):  # what an engine takes once, for the first requests and swaps, is no version's memory
+            await ten_requests_and_a_swap(number)
+        await asyncio.gather(*tasks)
+        tasks.clear()
+        await whole(policy, asked[0], ask)
+        most = before = resident(policy.health["pid"])
+        for number in range(1, 21):
+            await ten_requests_and_a_swap(number)
             assert policy.live == number
             most = max(most, resident(policy.health["pid"]))
         served = set()
