@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -12,9 +13,50 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 WISHES = ("Too long. Please keep it under 30 words.", "Please don't use bullet points.", "Thanks, that's perfect!")
+
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["openclaw_rl.app.application", "openclaw_rl.app.runner", "openclaw_rl.backends.fake"])
+"""a process that has read the program once, and is copied for each start: reading it takes most of a start's time"""
+
+
+def _command(words: list[str], said: Connection) -> None:
+    """The command in a copy of that process, with a process group of its own."""
+    from openclaw_rl.cli import main
+
+    os.setsid()
+    os.dup2(said.fileno(), 2)
+    sys.argv = ["openclaw-rl", *words]
+    main()
+
+
+class Forked:
+    """The command as `System` starts it, without the time that Python takes to read it anew."""
+
+    def __init__(self, words: list[str]) -> None:
+        reads, writes = FORKS.Pipe(duplex=False)
+        self._process = FORKS.Process(target=_command, args=(words, writes))
+        self._process.start()
+        writes.close()
+        self.pid = self._process.pid
+        self.stderr = os.fdopen(os.dup(reads.fileno()), "r")
+        reads.close()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, "it does not end"
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self._process.pid, number)
 
 
 class System:
@@ -31,12 +73,16 @@ class System:
         ]
         sets += ["judge.kind=rules", "train.idle_wait=0.2", "train.options.seconds=0.01", "run.log_level=error"]
         sets += ["monitor.mode=off"]  # who complains by chance gives it a false alarm now and then, and it goes back
-        self.command = [sys.executable, "-m", "openclaw_rl", "up", "--port", "0", "--rl-buffer-dir", str(root)]
+        self.words = ["up", "--port", "0", "--rl-buffer-dir", str(root)]
         for one in sets:
-            self.command += ["--set", one]
+            self.words += ["--set", one]
 
-    def start(self) -> str:
-        self.process = subprocess.Popen(self.command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    def start(self, *, forked: bool = False) -> str:
+        if forked:
+            self.process: Any = Forked(self.words)
+        else:
+            command = [sys.executable, "-m", "openclaw_rl", *self.words]
+            self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         assert self.process.stderr is not None
         said = []
         for line in self.process.stderr:

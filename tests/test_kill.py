@@ -26,7 +26,7 @@ def test_fifty_kills_under_load_lose_no_answered_turn_and_train_none_twice(tmp_p
     for talker in talkers:
         talker.start()
     for _ in range(KILLS):
-        url = system.start()
+        url = system.start(forked=True)
         for talker in talkers:
             talker.url = url
         commander.type(rng.choice(COMMANDS))
