@@ -1,7 +1,8 @@
 # make up    set up everything and run the embedded default
 # make demo  set up everything and watch it learn for a few minutes
 # make fast  set up everything and run ruff and the small stories, three at a time
-# make test  set up everything and run the checks and all tests
+# make test  set up everything and run the checks and all tests, one process for each core (ARGS="-j 1": one)
+# make durations  all tests, and note what each file takes, so that the processes of `make test` end together
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
 # make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
@@ -9,12 +10,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+TESTS  := $(BIN)/python scripts/run_tests.py
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast fast-1 fast-2 fast-3 test check lock acceptance-openclaw judge-reader clean help
+.PHONY: up demo fast test durations check lock acceptance-openclaw judge-reader clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -27,21 +29,21 @@ up: $(VENV)/.ready-local
 demo: $(VENV)/.ready-local
 	@$(BIN)/openclaw-rl demo $(ARGS)
 
-# Three processes on two cores, each with a third of the files: while one waits for something, the others compute.
+# Three processes on two cores: while one waits for something, the others compute.
 fast: $(VENV)/.ready-dev
 	@echo "==> ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check -q .
 	@echo "==> small stories"
-	@$(MAKE) --no-print-directory -j3 fast-1 fast-2 fast-3
-
-fast-1 fast-2 fast-3: fast-%: $(VENV)/.ready-dev
-	@$(BIN)/python -m pytest -p no:schemathesis -m "not slow" --shard $*/3 $(ARGS)
+	@$(TESTS) -j 3 -p no:schemathesis -m "not slow" $(ARGS)
 
 test: $(VENV)/.ready-dev
 	@$(MAKE) --no-print-directory check
 	@echo "==> tests"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(TESTS) $(ARGS)
+
+durations: $(VENV)/.ready-dev
+	@$(TESTS) --record
 
 judge-reader: $(VENV)/.ready-local
 	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)

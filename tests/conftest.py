@@ -3,53 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Generator, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from shards import pytest_addoption, pytest_configure, pytest_ignore_collect  # noqa: F401 (hooks)
 from system import System
 
 from openclaw_rl.store.file import LedgerFile
 
 HERE = Path(__file__).parent
-SLOW_FILE = re.compile(r"^pytestmark = .*mark\.slow", re.M)
-LOADS_TORCH = re.compile(r"^(?:import|from) (?:torch|transformers|test_local_models|defaults)\b", re.M)
 SMALL = 5.0
 """seconds of CPU, children included, that a test may take without the marker ``slow``"""
 LARGE = pytest.StashKey[list[str]]()
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--shard", default="1/1", metavar="I/N", help="only the I-th of N parts of the suite, by file")
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out the files of other shards, and in `make fast` those that are slow as a whole: nothing is imported."""
-    part, parts = (int(number) for number in config.getoption("--shard").split("/"))
-    if parts == 1 or collection_path.suffix != ".py":
-        return None
-    return collection_path not in _shards(parts, config.getoption("-m") == "not slow")[part - 1] or None
-
-
-@cache
-def _shards(parts: int, fast: bool) -> list[set[Path]]:
-    """All test files in ``parts`` of about one size. Those that load torch come first, so that few processes do."""
-    texts = {path: path.read_text() for path in HERE.rglob("test_*.py")}
-    left = [path for path, text in texts.items() if not (fast and SLOW_FILE.search(text))]
-    heavy = {path for path in left if LOADS_TORCH.search(texts[path])}
-    left.sort(key=lambda path: (path not in heavy, path))
-    cost = {path: len(texts[path]) * (2.4 if path in heavy else 1.0) for path in left}
-    share = sum(cost.values()) / parts + 1
-    shards: list[set[Path]] = [set() for _ in range(parts)]
-    before = 0.0
-    for path in left:
-        shards[int(before / share)].add(path)
-        before += cost[path]
-    return shards
 
 
 @pytest.hookimpl(wrapper=True)
