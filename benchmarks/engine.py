@@ -31,7 +31,8 @@ import torch
 from safetensors.torch import save_file
 
 from openclaw_rl.backends.hf.adapters import version_model
-from openclaw_rl.backends.hf.models import find, load, pick_device, pick_dtype
+from openclaw_rl.backends.hf.finding import find
+from openclaw_rl.backends.hf.models import load, pick_device, pick_dtype
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.model_runner import ModelRunner

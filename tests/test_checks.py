@@ -76,7 +76,9 @@ CASES = [
     ("backends", "train.loss.custom=nowhere.py:loss", "there is no file", "path/to/file.py:attribute"),
     ("backends", "train.loss.custom={mine}", "has the wrong shape", "see openclaw_rl.ports.Loss"),
     ("judge", "judge.custom={mine}", "takes neither (prompt, reply, next_state)", "see openclaw_rl.ports.Judge"),
-    ("backends", "policy.backend=vllm", "this release has no vllm engine", "give one of local, fake, or file.py:Class"),
+    ("backends", "policy.backend=vllm", "this Python has no package vllm", "with --engine-python (scripts/vllm-env.sh"),
+    ("backends", "policy.backend=vllm policy.engine_python=./no", "policy.engine_python: there is no", "bin/python"),
+    ("backends", "policy.backend=sglang train.lora.enabled=off", "serves adapters", "set train.lora.enabled = true"),
     ("backends", "cloud.tinker_api_key=tml-1", "this release cannot train in the cloud", "unset TINKER_API_KEY"),
     ("backends", "gpus.total=60000", "gpus.total = 60000 is more than there is", "take out gpus.* and NUM_GPUS"),
     ("backends", "policy.backend=locl", "no policy called 'locl' (did you mean 'local'?)", "file.py:attribute"),
@@ -88,10 +90,10 @@ def test_what_cannot_work_is_refused_at_the_start_and_by_doctor(
     tmp_path: Path, mine: Path, check: str, setting: str, what: str, remedy: str
 ) -> None:
     setting = setting.format(mine=mine)
-    said = refused(tmp_path, setting)
+    said = refused(tmp_path, *setting.split())
     assert what in said
     assert remedy in said
-    found = diagnosed(tmp_path, check, setting)
+    found = diagnosed(tmp_path, check, *setting.split())
     assert found.state == "trouble"
     assert what in found.detail
     assert remedy in f"{found.detail}; {found.remedy}"

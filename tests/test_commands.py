@@ -229,8 +229,8 @@ def test_the_server_takes_the_flags_of_the_field_and_refuses_what_cannot_be() ->
     words = shlex.split(SERVE.replace("$BASE_MODEL_PATH", "m").replace("$OPENCLAW_PORT", "8000"))
     done = CliRunner().invoke(cli, words, env={**FAKES, **environ})
     assert str(done.exception) == (
-        "policy.backend = sglang: this release has no sglang engine; leave --backend out, or give one of local, fake,"
-        " or file.py:Class"
+        "policy.backend = sglang: this Python has no package sglang; name one that has it with --engine-python"
+        " (scripts/vllm-env.sh sets up vLLM for a CPU), or an engine that runs already with --engine-url"
     )
     words[words.index("sglang")] = "fake"
     done = CliRunner().invoke(cli, words, env={**FAKES, **environ})
@@ -357,7 +357,7 @@ def test_the_remedies_for_memory_are_taken() -> None:
     environ = exported('LORA_ARGS="--use-lora --lora-rank 32" PARALLEL_ENVS=8')
     config = load(environ=environ, flags={"--offload-optimizer-state": True}).config
     assert (config.train.local.offload_optimizer, config.train.lora.rank, config.env.parallel) == (True, 32, 8)
-    assert "this release has no vllm engine" in typed("up", "--backend", "vllm")
+    assert "this Python has no package vllm" in typed("up", "--backend", "vllm")
 
 
 # --- a conversation to import

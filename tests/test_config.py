@@ -250,6 +250,7 @@ def test_the_settings_that_hold_paths_are_these() -> None:
         "train.resume",
         "env.tools_config",
         "env.swe_bench_path",
+        "policy.engine_python",
     }
 
 

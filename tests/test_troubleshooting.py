@@ -89,7 +89,8 @@ def test_the_page_quotes_the_refusals_about_folders(tmp_path: Path) -> None:
 def test_the_page_quotes_what_does_not_fit(tmp_path: Path) -> None:
     import torch
 
-    from openclaw_rl.backends.hf.models import check_fits, find
+    from openclaw_rl.backends.hf.finding import find
+    from openclaw_rl.backends.hf.models import check_fits
     from openclaw_rl.backends.local.training.memory import GIB, ModelShape, plan
 
     place = torch.device("cuda")

@@ -42,7 +42,7 @@ def collect(folder: Path, pattern: str, out: Path) -> None:
 
 def ship(adapter: Path, model: str) -> None:
     """Copy the adapter, with the name and identity of the weights it belongs to."""
-    from openclaw_rl.backends.hf.models import EMBEDDED_NAME
+    from openclaw_rl.backends.hf.finding import EMBEDDED_NAME
     from openclaw_rl.backends.hf.weights import inspect
 
     SHIPPED.mkdir(parents=True, exist_ok=True)

@@ -18,22 +18,41 @@ SettingsCheck = Callable[[Config], None]
 
 
 ENGINES: Final = ("sglang", "vllm")
+"""backends that are an engine of others behind a URL"""
 ENVIRONMENTS: Final = ("terminal", "gui", "swe", "toolcall")
 """names that users of the field know, of which this release may lack some"""
 
 
 def policy(config: Config) -> None:
     """The backend that answers, the GPUs it is to have, and the function that asks it."""
-    backend = config.policy.backend
-    if backend in ENGINES and backend not in _named("policy"):
-        raise ConfigError(
-            f"policy.backend = {backend}: this release has no {backend} engine",
-            remedy=f"leave --backend out, or give one of {', '.join(_named('policy'))}, or file.py:Class",
-        )
-    plugins.check("policy", backend)
+    plugins.check("policy", config.policy.backend)
+    if config.policy.backend in ENGINES:
+        _engine(config)
     gpu_layout(config, visible=visible_gpus())
     if config.policy.generate:
         plugins.check("generate", config.policy.generate)
+
+
+def _engine(config: Config) -> None:
+    """An engine that can be started, or that runs; and versions that it can serve."""
+    policy, name = config.policy, config.policy.backend
+    if not config.train.lora.enabled:
+        raise ConfigError(
+            f"policy.backend = {name} serves adapters, but train.lora.enabled is off",
+            remedy="set train.lora.enabled = true (--use-lora), or policy.backend = 'local'",
+        )
+    if policy.launch or (policy.launch is None and policy.url is None):
+        python = policy.engine_python
+        if python is None and importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"policy.backend = {name}: this Python has no package {name}",
+                remedy="name one that has it with --engine-python (scripts/vllm-env.sh sets up vLLM for a CPU), "
+                "or an engine that runs already with --engine-url",
+            )
+        if python is not None and not python.is_file():
+            raise ConfigError(
+                f"policy.engine_python: there is no {python}", remedy="give the bin/python of an environment"
+            )
 
 
 def trainer(config: Config) -> None:

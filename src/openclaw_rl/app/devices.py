@@ -22,6 +22,9 @@ from openclaw_rl.machine import count_gpus
 
 PARTS: Final = ("train", "rollout", "judge", "teacher")
 _UNSPECIFIC: Final = ("auto", "cuda")
+_ALONE: Final = 0.9
+_BESIDE_TRAINER: Final = 0.4
+"""of one GPU's memory: the trainer needs weights, gradients of the adapter and a batch's activations beside it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,23 @@ def _too_few(what: str, visible: int) -> ConfigError:
 def engine_device(config: Config, *, visible: int) -> str:
     """Where the serving engine runs: ``policy.device``, or the first GPU of its share."""
     return _device(config.policy.device, gpu_layout(config, visible=visible).rollout)
+
+
+def engine_gpus(config: Config, *, visible: int) -> tuple[int, ...]:
+    """The GPUs of an engine that can use several: its share, or the one that ``policy.device`` names."""
+    share = gpu_layout(config, visible=visible).rollout
+    said = config.policy.device
+    if said.startswith("cuda:"):
+        return (int(said.removeprefix("cuda:")),)
+    return share or ((0,) if visible and said in _UNSPECIFIC else ())
+
+
+def engine_memory(config: Config, *, visible: int) -> float | None:
+    """The share of a GPU's memory that an engine takes for itself: nearly all, or what a trainer beside it leaves."""
+    policy = config.policy
+    trains = gpu_layout(config, visible=visible).train or ((0,) if visible else ())
+    shared = set(trains) & set(engine_gpus(config, visible=visible))
+    return policy.memory_share or (_BESIDE_TRAINER if shared else _ALONE)
 
 
 def trainer_device(config: Config, *, visible: int) -> str:

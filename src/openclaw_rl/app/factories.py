@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
-from openclaw_rl.app.devices import engine_device, trainer_device, visible_gpus
+from openclaw_rl.app.devices import engine_device, engine_gpus, engine_memory, trainer_device, visible_gpus
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Generate, Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
@@ -41,6 +41,15 @@ def policy_arguments(config: Config) -> dict[str, Any]:
         "cache_tokens": policy.cache_tokens,
         "chat_template": _template(config),
         "tool_format": None if policy.tool_format == "auto" else policy.tool_format,
+        "url": policy.url,
+        "launch": policy.launch,
+        "key": policy.engine_key.get_secret_value() if policy.engine_key else None,
+        "engine_python": str(policy.engine_python) if policy.engine_python else None,
+        "engine_flags": policy.engine_flags,
+        "memory_share": engine_memory(config, visible=visible_gpus()),
+        "gpus": engine_gpus(config, visible=visible_gpus()),
+        "lora_rank": config.train.lora.rank,
+        "run_dir": config.run.dir,
     }
 
 

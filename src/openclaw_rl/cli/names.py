@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from openclaw_rl import plugins
-from openclaw_rl.app.checks import ENGINES, ENVIRONMENTS
+from openclaw_rl.app.checks import ENVIRONMENTS
 from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS
 from openclaw_rl.config.stated import STATED
 
@@ -36,7 +36,6 @@ _ANSWER = {"REF_LOAD": "refused", "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE": "noted"
 
 def _comes(path: str) -> str:
     lacking = {
-        "policy.backend": [name for name in ENGINES if name not in _shipped("policy")],
         "env.type": [name for name in ENVIRONMENTS if name not in _shipped("env")],
     }.get(path)
     if path.startswith("cloud.") and "tinker" not in _shipped("trainer"):

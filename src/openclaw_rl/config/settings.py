@@ -109,7 +109,9 @@ class SamplingSection(Section):
 class PolicySection(Section):
     """The policy: the weights that answer and what runs them."""
 
-    backend: Plugin = Field(default="local", min_length=1, description="what serves the model: local, fake or a plugin")
+    backend: Plugin = Field(
+        default="local", min_length=1, description="what serves the model: local, vllm, sglang, fake or a plugin"
+    )
     model: Weights = Field(
         default="embedded",
         min_length=1,
@@ -127,6 +129,23 @@ class PolicySection(Section):
     max_batch: int = Field(default=64, ge=1, le=4096, description="most replies generated together")
     cache_tokens: int | None = Field(
         default=None, ge=256, description="tokens the KV cache holds; not set: by free memory"
+    )
+    url: Address | None = Field(
+        default=None, description="address of a vLLM or SGLang that runs already; not set: one is started here"
+    )
+    launch: bool | None = Field(
+        default=None, description="start the engine and keep it running; not set: where policy.url is not set"
+    )
+    engine_key: SecretStr | None = Field(default=None, description="API key of an engine that runs already, if it has")
+    engine_python: Location | None = Field(
+        default=None, description="Python of the environment that the engine is installed in; not set: this one"
+    )
+    engine_flags: tuple[str, ...] = Field(default=(), description="further flags for the engine that is started")
+    memory_share: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of a GPU's memory for the engine; not set: 0.9, or 0.4 beside a trainer",
     )
     generate: Plugin | None = Field(default=None, description="custom generate function, a plugin")
     sampling: SamplingSection = Field(default_factory=SamplingSection)

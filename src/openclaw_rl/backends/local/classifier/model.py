@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from openclaw_rl.backends.hf.finding import find
 from openclaw_rl.backends.hf.memory import available
-from openclaw_rl.backends.hf.models import check_fits, find, pick_device, pick_dtype
+from openclaw_rl.backends.hf.models import check_fits, pick_device, pick_dtype
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.backends.local.classifier.labels import label_roles
 from openclaw_rl.backends.local.classifier.messages import ClassifierArgs, ClassifierReady, ClassifyRequest

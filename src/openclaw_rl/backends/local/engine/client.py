@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.backends.local.engine.admission import AdmissionQueue
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.in_flight import InFlight, settle
@@ -33,7 +34,6 @@ from openclaw_rl.backends.local.engine.messages import (
     RegisterVersions,
 )
 from openclaw_rl.backends.local.engine.process import EngineProcess
-from openclaw_rl.backends.local.engine.version_table import VersionTable
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, FatalRequest, OpenClawError, RequestError
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeAlias, cast
 
+from openclaw_rl.backends.hf.scoped import ScopedPolicy
+from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.backends.local.engine.client import EngineClient
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
 from openclaw_rl.backends.local.engine.messages import (
@@ -25,8 +27,6 @@ from openclaw_rl.backends.local.engine.messages import (
     ScoreRequest,
     TokenizeRequest,
 )
-from openclaw_rl.backends.local.engine.scoped import ScopedPolicy
-from openclaw_rl.backends.local.engine.version_table import VersionTable
 from openclaw_rl.errors import RequestError
 from openclaw_rl.ports import Ability, Delta, Policy, Scores, Stream
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tokens, Version

@@ -81,7 +81,7 @@ def _own(model: Any, plain: torch.Tensor, *, why: str) -> ModelRunner:
     kind = model.config.model_type
     raise ModelRefused(
         f"the local engine cannot run models of type {kind!r} ({why}; by itself: {'; '.join(dict.fromkeys(failures))})",
-        remedy="serve it with vLLM or SGLang and name that URL, or choose another model",
+        remedy="serve it with vLLM or SGLang (--backend vllm, docs/engines.md), or choose another model",
     )
 
 

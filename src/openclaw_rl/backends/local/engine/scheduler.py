@@ -187,4 +187,4 @@ def _remaining(job: EngineJob) -> int:
 def _room(job: EngineJob) -> int:
     if isinstance(job, Scoring):
         return job.num_tokens
-    return min(job.num_tokens + LOOKAHEAD, job.prompt + job.limit)
+    return min(job.num_tokens + LOOKAHEAD, job.prompt + job.words.limit)

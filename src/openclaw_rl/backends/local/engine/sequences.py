@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from openclaw_rl.backends.local.engine.detokenizer import IncrementalDetokenizer, StopStrings
+from openclaw_rl.backends.hf.detokenizer import ReplyText
 from openclaw_rl.backends.local.engine.events import Finished, ScoreFinished
 from openclaw_rl.backends.local.engine.kv_cache import SequenceSlot
 from openclaw_rl.backends.local.engine.sampler import RequestSampler, SampledToken
@@ -23,16 +23,12 @@ class Generation:
     version: int
     tokens: list[int]
     prompt: int
-    limit: int
     sampler: RequestSampler
-    words: IncrementalDetokenizer
-    stops: StopStrings
-    ends: frozenset[int]
+    words: ReplyText
     text_of: Callable[[int], str]
     scope: str = ""
     slot: SequenceSlot | None = None
     logprobs: list[float] = field(default_factory=list)
-    text: list[str] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -57,11 +53,8 @@ class Generation:
             version=version,
             tokens=list(prompt),
             prompt=len(prompt),
-            limit=min(sampling.max_tokens or room, room),
             sampler=RequestSampler.of(sampling, prompt, text_of),
-            words=IncrementalDetokenizer(decode),
-            stops=StopStrings(sampling.stop),
-            ends=ends,
+            words=ReplyText(decode, stops=sampling.stop, ends=ends, limit=min(sampling.max_tokens or room, room)),
             scope=scope,
             text_of=text_of,
         )
@@ -75,25 +68,13 @@ class Generation:
         """Add a sampled token: what to show for it, and how the reply ends if it does."""
         self.tokens.append(sampled.token)
         self.logprobs.append(sampled.tempered)
-        ended = sampled.token in self.ends
-        shown, stopped = ("", False) if ended else self.stops.push(self.words.push(sampled.token))
-        finish: Finish | None = "stop" if ended or stopped else None
-        if finish is None and len(self.logprobs) >= self.limit:
-            finish = "length"
-        if finish is not None and not stopped:
-            shown, stopped = self._rest(shown)
-            finish = "stop" if stopped else finish
-        self.text.append(shown)
+        shown, finish = self.words.take(sampled.token)
         return Delta(text=shown, pieces=(self._piece(sampled),)), finish
 
     def result(self, finish: Finish) -> Finished:
         """The finished reply."""
         prompt, reply = tuple(self.tokens[: self.prompt]), tuple(self.tokens[self.prompt :])
-        return Finished(self.id, "".join(self.text), prompt, reply, tuple(self.logprobs), finish, self.version)
-
-    def _rest(self, shown: str) -> tuple[str, bool]:
-        more, stopped = self.stops.push(self.words.flush())
-        return shown + more + ("" if stopped else self.stops.flush()), stopped
+        return Finished(self.id, self.words.text, prompt, reply, tuple(self.logprobs), finish, self.version)
 
     def _piece(self, sampled: SampledToken) -> Piece:
         top = tuple(Alternative(token=t, text=self.text_of(t), logprob=value) for t, value in sampled.top)

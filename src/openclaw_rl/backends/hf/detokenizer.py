@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from openclaw_rl.types import Finish
+
 HALF = "\ufffd"
 LONGEST_CHARACTER = 4
 """a character is at most four bytes, so at most four tokens; more undecodable tokens than that are shown as they are"""
@@ -74,3 +76,47 @@ class StopStrings:
             if any(stop.startswith(end) for stop in self._stops):
                 return size
         return 0
+
+
+class ReplyText:
+    """The text of a reply as its tokens come: what may be shown, and how it ends.
+
+    A reply ends with one of the tokens ``ends``, a stop string, or its ``limit`` of tokens.
+    """
+
+    def __init__(self, decode: Decode, *, stops: Sequence[str], ends: frozenset[int], limit: int) -> None:
+        self._words = IncrementalDetokenizer(decode)
+        self._stops = StopStrings(stops)
+        self._ends = ends
+        self.limit = limit
+        self._taken = 0
+        self._shown: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """All that was shown."""
+        return "".join(self._shown)
+
+    def take(self, token: int) -> tuple[str, Finish | None]:
+        """Add a sampled token: what to show for it, and how the reply ends if it does."""
+        self._taken += 1
+        ended = token in self._ends
+        shown, stopped = ("", False) if ended else self._stops.push(self._words.push(token))
+        finish: Finish | None = "stop" if ended or stopped else None
+        if finish is None and self._taken >= self.limit:
+            finish = "length"
+        if finish is not None and not stopped:
+            rest, stopped = self._rest()
+            shown, finish = shown + rest, "stop" if stopped else finish
+        self._shown.append(shown)
+        return shown, finish
+
+    def close(self) -> str:
+        """What was held back, where whoever samples says that no more tokens will come."""
+        rest, _ = self._rest()
+        self._shown.append(rest)
+        return rest
+
+    def _rest(self) -> tuple[str, bool]:
+        more, stopped = self._stops.push(self._words.flush())
+        return more + ("" if stopped else self._stops.flush()), stopped

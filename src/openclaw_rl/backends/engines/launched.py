@@ -1,0 +1,140 @@
+"""An engine that we start: its process, its log, and why it does not start, in words."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from openclaw_rl.errors import BackendError, ModelRefused
+
+GRACE: Final = 15.0
+"""seconds an engine has to end before it is killed"""
+_TAIL: Final = 20_000
+_TIED: Final = (
+    "import ctypes, os, sys\n"
+    "if sys.platform == 'linux': ctypes.CDLL(None).prctl(1, 15)\n"
+    "os.execvp(sys.argv[1], sys.argv[1:])\n"
+)
+"""starts a program that ends when we do, however we end"""
+_CAUSES: Final[Sequence[tuple[str, str, str]]] = (
+    (
+        r"No module named '?(\w+)'?",
+        "its Python has no package {0!r}",
+        "install the engine there, or name another Python with --engine-python (scripts/vllm-env.sh sets one up)",
+    ),
+    (
+        r"[Aa]ddress already in use|Errno 98|error while attempting to bind",
+        "its port is taken",
+        "end what listens there, or set policy.url to another port",
+    ),
+    (
+        r"out of memory|OutOfMemoryError|No available memory for the cache|Free memory on device|Cannot allocate mem",
+        "there is too little memory",
+        "lower policy.memory_share or policy.context, choose a smaller model, or close other programs",
+    ),
+    (
+        r"max_model_len \((\d+)\)|maximum sequence length|larger than the maximum number of tokens",
+        "its KV cache does not hold one conversation of the model's length",
+        "set policy.context to a smaller number",
+    ),
+    (
+        r"unrecognized arguments: (.+)",
+        "this release of it does not know {0}",
+        "take it out of policy.engine_flags, or use the release that docs/engines.md names",
+    ),
+    (
+        r"(?:Model architectures?|architecture) \[?'?(\w+)'?\]?.*not supported",
+        "it cannot serve a {0}",
+        "use a newer release of the engine, or another model",
+    ),
+)
+"""how a log betrays why an engine did not start: a pattern, what it means, the remedy"""
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class LaunchedEngine:
+    """One engine process, its output in ``log``. ``progress`` is told what a person who waits may want to know."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, progress: Callable[[str], None]) -> None:
+        self.name, self._command, self._log = name, command, log
+        self._progress = progress
+        self._process: asyncio.subprocess.Process | None = None
+        self._read_to = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process's id; None where none runs."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def start(self) -> None:
+        """Start the process; it answers some time later."""
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as output:
+            self._read_to = output.tell()
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    "-c",
+                    _TIED,
+                    *self._command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise ModelRefused(
+                    f"{self.name} cannot be started: {error}", remedy="see policy.engine_python"
+                ) from error
+
+    async def wait(self) -> int:
+        """The exit code, once it ended."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """End the process and those that it started. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), GRACE)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    def failure(self) -> BackendError:
+        """Why it ended before it answered, by its log."""
+        text = self._text()
+        for pattern, what, remedy in _CAUSES:
+            found = re.search(pattern, text)
+            if found:
+                words = what.format(*(group or "" for group in found.groups()))
+                return ModelRefused(f"{self.name} did not start: {words} (log: {self._log})", remedy=remedy)
+        errors = [line.strip() for line in text.splitlines() if re.search(r"error|exception", line, re.IGNORECASE)]
+        last = (errors or text.strip().splitlines() or ["it said nothing"])[-1][:300]
+        return ModelRefused(f"{self.name} did not start: {last}", remedy=f"see its log, {self._log}")
+
+    def _text(self) -> str:
+        """What this process wrote, the end of it."""
+        with self._log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._read_to, size - _TAIL))
+            return file.read().decode(errors="replace")

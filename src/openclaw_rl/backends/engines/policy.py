@@ -1,0 +1,396 @@
+"""The policy on an engine that people run already: the `Policy` port over HTTP, token ids both ways.
+
+We render the prompt with the model's own tokenizer, send its ids, and get ids and log-probs back: nothing is ever
+tokenised twice. A reply whose engine dies goes on from the tokens it has when the engine is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
+
+from openclaw_rl.backends.engines.adapters import AdapterShelf
+from openclaw_rl.backends.engines.dialect import (
+    WIDE,
+    ChatCall,
+    Dialect,
+    GenerateCall,
+    TokenChunk,
+    TopLogprobs,
+    tempered,
+)
+from openclaw_rl.backends.engines.guidance import guidance_of
+from openclaw_rl.backends.engines.http import ConnectionLost, EngineAnswer, EngineHttp
+from openclaw_rl.backends.engines.launched import LaunchedEngine
+from openclaw_rl.backends.engines.prompts import ModelFiles, PromptEncoder, read_model
+from openclaw_rl.backends.engines.reply import Reply
+from openclaw_rl.backends.engines.server import EngineServer
+from openclaw_rl.backends.engines.settings import EngineSettings
+from openclaw_rl.backends.hf.scoped import ScopedPolicy
+from openclaw_rl.backends.hf.version_table import VersionTable
+from openclaw_rl.errors import (
+    BackendDown,
+    BackendError,
+    ContextOverflow,
+    FatalRequest,
+    ModelRefused,
+    RequestError,
+)
+from openclaw_rl.ports import Ability, Delta, Policy, Scores, Stream
+from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
+
+log = logging.getLogger(__name__)
+
+DEATHS = 3
+"""how many engines may die under a request before it counts as what they die of"""
+
+_Deltas: TypeAlias = AsyncGenerator[Delta | Completion, None]
+_Chunks: TypeAlias = AsyncGenerator[TokenChunk, None]
+
+
+class EnginePolicy:
+    """A `Policy` on vLLM or SGLang. ``name``, ``base``, ``context`` and ``tool_format`` are set by `start`."""
+
+    abilities: frozenset[Ability] = frozenset({"opening", "json_schema"})
+
+    def __init__(
+        self, dialect: Dialect, settings: EngineSettings, *, progress: Callable[[str], None] | None = None
+    ) -> None:
+        self.name = self.base = settings.model
+        self.context = settings.context or 0
+        self.tool_format = settings.tool_format or "none"
+        self._dialect, self._settings = dialect, settings
+        self._progress = progress or (lambda text: log.info("engine.progress %s", text))
+        self._versions = VersionTable()
+        self._model: ModelFiles | None = None
+        self._text: PromptEncoder | None = None
+        self._server: EngineServer | None = None
+        self._shelf: AdapterShelf | None = None
+
+    @property
+    def live(self) -> int:
+        """The number of the version that new requests take."""
+        return self._versions.live
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """How the engine is, and which adapters it holds."""
+        found = self._server.health if self._server else {"state": "stopped", "engine": self._dialect.name}
+        names = self._shelf.names if self._shelf else {}
+        return {**found, "live": self.live, "adapters": names, "unloadable": dict(self._versions.unloadable)}
+
+    @property
+    def runner(self) -> str | None:
+        """How the model is run; None before `start`."""
+        return f"{self.health['engine']} at {self.health['url']}" if self._server else None
+
+    @property
+    def outage(self) -> str | None:
+        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        return self._server.outage if self._server else None
+
+    # --- life
+
+    async def start(self) -> None:
+        """Read the model's files and reach the engine, or start it; raises ModelRefused with the remedy."""
+        if self._server is not None:
+            return
+        given = self._settings
+        self._model = await asyncio.to_thread(
+            read_model,
+            given.model,
+            cache_dir=given.cache_dir,
+            chat_template=given.chat_template,
+            tool_format=given.tool_format,
+            progress=self._progress,
+        )
+        http = EngineHttp(given.address, key=given.key)
+        launched = self._launched(self._model) if given.launched else None
+        server = EngineServer(http, self._dialect, launched=launched, returned=self._returned, progress=self._progress)
+        self._shelf = AdapterShelf(http, self._dialect, given.folder, paths=self._versions.adapters, smoke=self._smoke)
+        self._text, self._server = PromptEncoder(self._model.chat), server
+        try:
+            facts = await server.start()
+        except BaseException:
+            await self.stop()
+            raise
+        self.name, self.base, self.tool_format = self._model.name, self._model.base, self._model.tool_format
+        self.context = min(facts.context or self._model.context, given.context or self._model.context)
+
+    def _launched(self, model: ModelFiles) -> LaunchedEngine:
+        plan = self._settings.plan(model)
+        return LaunchedEngine(self._dialect.name, self._dialect.command(plan), self._settings.log, self._progress)
+
+    async def stop(self) -> None:
+        """End what we started, give back what we loaded. Safe to call twice."""
+        server, self._server = self._server, None
+        if server is None or self._shelf is None or self._text is None:
+            return
+        ours = self._settings.launched
+        await self._shelf.close(unload=not ours and server.state == "ready")
+        await server.stop()
+        self._text.close()
+
+    async def _returned(self) -> None:
+        """The engine is back: what it held is gone, and the live version is loaded before anybody is answered."""
+        shelf = self._on_shelf()
+        known = set(self._up().facts.adapters)
+        for number, name in shelf.names.items():
+            if name not in known:
+                shelf.forgotten(number)
+        try:
+            await shelf.keep(self.live)
+        except (ModelRefused, RequestError) as error:
+            log.error("engine.unloadable version=%d error=%s", self.live, error.what)
+            self._versions.unloadable[self.live] = error.what
+            self._versions.live = self._versions.before(self.live)
+
+    # --- versions
+
+    def know(self, version: Version) -> None:
+        """Make ``version`` known by its number; it is loaded by the first request for it."""
+        self._versions.know(version)
+
+    async def load(self, version: Version) -> None:
+        """Load ``version`` beside the running one and make it live. Requests in flight keep theirs."""
+        before = self.live
+        await self.admit(version)
+        self._versions.live = version.number
+        self._versions.loaded(version.number)
+        if before != version.number:
+            self._on_shelf().let_go(before)
+
+    async def admit(self, version: Version) -> None:
+        """Load ``version`` beside the live one and keep it until `dismiss`; raises ModelRefused for damaged weights."""
+        self.know(version)
+        await self._up().ready()
+        try:
+            await self._on_shelf().keep(version.number)
+        except RequestError as error:
+            raise ModelRefused(error.what, remedy="a version's directory must not be moved or deleted") from error
+        except ConnectionLost as lost:
+            self._up().lost(lost)
+            raise
+
+    async def dismiss(self, number: int) -> None:
+        """Let an admitted version go, unless it is the live one."""
+        if number != self.live and self._shelf is not None:
+            self._shelf.let_go(number)
+
+    async def _smoke(self, name: str) -> None:
+        """One token from an adapter that was just loaded: weights that are not finite show here, to nobody else."""
+        prompt = (next(iter(self._encoder().ends)),)
+        call = GenerateCall(
+            adapter=name, prompt=prompt, sampling=Sampling(temperature=0.0), limit=1, ends=(), scope="", guidance=None
+        )
+        try:
+            async with aclosing(self._chunks(self._dialect.generate_path, self._body(call), 0, 0.0)) as chunks:
+                found = [value async for chunk in chunks for value in chunk.logprobs]
+        except (RequestError, ValueError) as error:
+            raise ModelRefused(f"it does not answer: {error}", remedy="train from its parent") from error
+        if not found or not all(map(math.isfinite, found)):
+            raise ModelRefused("its log-probs are not finite", remedy="train from its parent")
+
+    # --- replies
+
+    def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None, scope: str = "") -> Stream:
+        """Stream a reply of ``version`` (None: the live one). Closing the stream early stops generation."""
+        if sampling.dry_multiplier:
+            sampling = replace(sampling, dry_multiplier=0.0)  # engines have no such penalty, so none is recorded
+        return self._generate(prompt, sampling, version, scope)
+
+    def scoped(self, scope: str) -> Policy:
+        """The same policy for one scope: the prefix cache of another is not used."""
+        return cast(Policy, ScopedPolicy(self, scope)) if scope else self
+
+    async def encode(self, prompt: Prompt) -> Tokens:
+        """The prompt's ids through the chat template, ready for a reply."""
+        return await self._encoder().encode(prompt)
+
+    async def tokenize(self, text: str) -> Tokens:
+        """The ids of a reply's bare text followed by the end-of-turn token."""
+        return await self._encoder().tokenize(text)
+
+    async def decode(self, tokens: Tokens) -> str:
+        """The text of ids, special tokens kept."""
+        return self._encoder().decode(tokens)
+
+    async def score(
+        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
+    ) -> Scores:
+        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
+        if not reply:
+            return Scores(logprobs=())
+        wide = top_k if temperature in (0.0, 1.0) else max(top_k, WIDE)
+        values, tops = await self._scored(prompt, reply, self._number(version), wide)
+        tempered_tops = [_tempered(top, temperature)[:top_k] for top in tops] if top_k else []
+        return Scores(
+            logprobs=tuple(tempered(v, top, temperature) for v, top in zip(values, tops, strict=True)),
+            top_tokens=tuple(tuple(token for token, _ in top) for top in tempered_tops),
+            top_logprobs=tuple(tuple(value for _, value in top) for top in tempered_tops),
+        )
+
+    async def _scored(
+        self, prompt: Tokens, reply: Tokens, number: int, top: int
+    ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
+        for attempt in range(DEATHS):
+            await self._up().ready()
+            try:
+                async with self._on_shelf().using(number) as name:
+                    body = self._dialect.score_body(prompt, reply, name, top, self._up().facts)
+                    answer = await self._up().http.post(self._dialect.score_path, body)
+            except ConnectionLost as lost:
+                self._up().lost(lost)
+                continue
+            if name is not None and self._dialect.forgot(answer) and not attempt:
+                self._on_shelf().forgotten(number)
+                continue
+            if answer.status != 200:
+                raise self._refusal(answer)
+            return self._dialect.scores(answer.json(), reply=reply)
+        raise BackendDown(f"the {self._dialect.name} engine ended {DEATHS} times while it scored a reply")
+
+    async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None, scope: str) -> _Deltas:
+        number = self._number(version)
+        images = any(message.images for message in prompt.messages)
+        ids = () if images else await self.encode(prompt)
+        reply = Reply(self._encoder(), ids, sampling, limit=self._limit(len(ids), sampling))
+        guidance = guidance_of(prompt, sampling)
+
+        def call(name: str | None) -> tuple[str, dict[str, Any]]:
+            if images:
+                chat = ChatCall(adapter=name, prompt=prompt, sampling=sampling, limit=sampling.max_tokens)
+                return self._dialect.chat_path, self._dialect.chat_body(chat, self._up().facts)
+            going_on = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + len(reply.tokens))
+            made = GenerateCall(
+                adapter=name,
+                prompt=(*ids, *reply.tokens),
+                sampling=going_on,
+                limit=reply.left,
+                ends=tuple(sorted(self._encoder().ends)),
+                scope=scope,
+                guidance=guidance,
+            )
+            return self._dialect.generate_path, self._body(made)
+
+        deltas = self._surviving(number, reply, call, resumable=guidance is None and not images)
+        async with aclosing(deltas):
+            async for delta in deltas:
+                yield delta
+        if guidance is not None and reply.tokens:
+            # guided log-probs are those of what the guide allowed: the reply's own are had by scoring it
+            scores = await self.score(
+                reply.prompt, tuple(reply.tokens), version=number, temperature=sampling.temperature
+            )
+            reply.logprobs = list(scores.logprobs)
+        yield reply.completion(number)
+
+    async def _surviving(
+        self, number: int, reply: Reply, call: Callable[[str | None], tuple[str, dict[str, Any]]], *, resumable: bool
+    ) -> AsyncGenerator[Delta, None]:
+        """The deltas of a reply, whatever happens to the engine on the way."""
+        deaths = forgotten = 0
+        while reply.finish is None:
+            await self._up().ready()
+            try:
+                async with self._on_shelf().using(number) as name:
+                    path, body = call(name)
+                    chunks = self._chunks(path, body, len(reply.tokens), reply.sampling.temperature)
+                    async with aclosing(chunks):
+                        async for chunk in chunks:
+                            delta = reply.take(chunk)
+                            if delta is not None:
+                                yield delta
+                            if reply.finish is not None and chunk.ending is None:
+                                break
+                if reply.finish is None:
+                    raise ConnectionLost("the engine ended a reply without a reason")
+            except ConnectionLost as lost:
+                deaths += 1
+                self._up().lost(lost)
+                if deaths >= DEATHS:
+                    raise FatalRequest(
+                        f"{self._dialect.name} ended {deaths} times while it worked on this request ({lost.what})",
+                        remedy="change the request, or see the engine's log",
+                    ) from lost
+                if reply.tokens and not resumable:
+                    raise
+            except _Forgotten as error:
+                forgotten += 1
+                self._on_shelf().forgotten(number)
+                if name is None or forgotten > 1:
+                    remedy = f"is it a {self._dialect.name} engine?" if name is None else "see its log"
+                    raise BackendError(f"the engine refused the request: {error}", remedy=remedy) from error
+
+    async def _chunks(self, path: str, body: dict[str, Any], before: int, temperature: float) -> _Chunks:
+        """What the engine says, piece by piece; raises what it refuses with."""
+        events = self._up().http.stream(path, body)
+        taken = 0
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, EngineAnswer):
+                    raise self._refusal(event)
+                data = json.loads(event)
+                if "error" in data:
+                    raise self._refusal(EngineAnswer(_code(data["error"]), event))
+                chunk = self._dialect.chunk(data, taken=taken, temperature=temperature)
+                taken += len(chunk.tokens)
+                yield chunk
+
+    def _refusal(self, answer: EngineAnswer) -> Exception:
+        if self._dialect.forgot(answer):
+            return _Forgotten(answer.words)
+        words = f"the engine refused the request: {answer.words}"
+        if answer.status in (429, 503):
+            return BackendDown(words)
+        return RequestError(words, status=400) if 400 <= answer.status < 500 else BackendError(words)
+
+    def _body(self, call: GenerateCall) -> dict[str, Any]:
+        return self._dialect.generate_body(call, self._up().facts)
+
+    def _limit(self, prompt: int, sampling: Sampling) -> int:
+        room = self.context - prompt
+        if room < 1 or (sampling.max_tokens or 1) > room:
+            raise ContextOverflow(limit=self.context, asked=prompt + (sampling.max_tokens or 1))
+        return min(room, sampling.max_tokens or room)
+
+    def _number(self, version: int | None) -> int:
+        number = self.live if version is None else version
+        if number not in self._versions.adapters:
+            known = self._versions.names()
+            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
+        return number
+
+    def _up(self) -> EngineServer:
+        if self._server is None:
+            raise BackendDown(f"the {self._dialect.name} policy is not started")
+        return self._server
+
+    def _on_shelf(self) -> AdapterShelf:
+        self._up()
+        assert self._shelf is not None
+        return self._shelf
+
+    def _encoder(self) -> PromptEncoder:
+        self._up()
+        assert self._text is not None
+        return self._text
+
+
+class _Forgotten(Exception):
+    """The engine does not know the adapter of a request."""
+
+
+def _code(error: Any) -> int:
+    code = error.get("code") if isinstance(error, dict) else None
+    return code if isinstance(code, int) and 400 <= code < 600 else 500
+
+
+def _tempered(top: TopLogprobs, temperature: float) -> TopLogprobs:
+    return tuple((token, tempered(value, top, temperature)) for token, value in top)

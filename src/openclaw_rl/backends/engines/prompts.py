@@ -1,0 +1,83 @@
+"""The model's tokenizer and chat template on our side of an engine, off the event loop where it takes long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from openclaw_rl.backends.hf.finding import ends_in, find, format_of, settings_of
+from openclaw_rl.backends.hf.plain_tokenizer import PlainTokenizer, load_plain_tokenizer
+from openclaw_rl.backends.hf.template import ChatTemplate
+from openclaw_rl.backends.hf.weights import inspect
+from openclaw_rl.types import Prompt, Tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFiles:
+    """What the folder of a model says of it."""
+
+    folder: Path
+    name: str
+    base: str
+    parameters: int
+    context: int
+    tool_format: str
+    chat: ChatTemplate
+
+
+def read_model(
+    model: str, *, cache_dir: Path, chat_template: str | None, tool_format: str | None, progress: Callable[[str], None]
+) -> ModelFiles:
+    """Find a model and read all of it but its weights; raises ModelRefused for one that cannot chat."""
+    folder, name = find(model, cache_dir=cache_dir, progress=progress)
+    tokenizer = load_plain_tokenizer(folder, chat_template=chat_template)
+    config = settings_of(folder, "config.json")
+    sizes = config.get("text_config") or config
+    weights = inspect(folder)
+    return ModelFiles(
+        folder=folder,
+        name=name,
+        base=f"{name}-{weights.identity}",
+        parameters=weights.parameters,
+        context=int(sizes.get("max_position_embeddings") or 2048),
+        tool_format=tool_format or format_of(tokenizer.chat_template),
+        chat=ChatTemplate(tokenizer, ends_in(folder)),
+    )
+
+
+class PromptEncoder:
+    """Prompts to tokens in a thread of their own, tokens to text at once."""
+
+    def __init__(self, chat: ChatTemplate) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="openclaw-prompts")
+        self._encoder = chat
+        # a tokenizer of `transformers` must not be used by two threads at once
+        self._decoder = chat if isinstance(chat.tokenizer, PlainTokenizer) else chat.again()
+        self.ends = chat.ends
+        self.text_of = lru_cache(maxsize=65536)(self._text_of)
+
+    async def encode(self, prompt: Prompt) -> Tokens:
+        """The prompt's ids, ready for a reply."""
+        return await self._run(self._encoder.encode, prompt)
+
+    async def tokenize(self, text: str) -> Tokens:
+        """The ids of a reply's bare text and the end of its turn."""
+        return await self._run(self._encoder.tokenize, text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of ids, special tokens kept."""
+        return self._decoder.decode(tokens)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(wait=False)
+
+    def _text_of(self, token: int) -> str:
+        return self._decoder.decode((token,))
+
+    async def _run(self, work: Callable[..., Tokens], given: Prompt | str) -> Tokens:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, given)

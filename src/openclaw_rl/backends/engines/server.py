@@ -1,0 +1,227 @@
+"""The engine behind a URL, whoever started it: whether it answers, and its return when it did not.
+
+An engine that we started is started again when it ends, one that others run is waited for. Requests wait meanwhile;
+whoever lost an answer calls `lost` and asks again once `ready` lets it through.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts
+from openclaw_rl.backends.engines.http import ConnectionLost, EngineHttp
+from openclaw_rl.backends.engines.launched import LaunchedEngine
+from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ModelRefused
+
+log = logging.getLogger(__name__)
+
+RESTARTS: Final = 5
+"""starts in vain after which the engine is down"""
+RETRY_DOWN: Final = 60.0
+"""seconds from one try to the next of an engine that is down"""
+HOLD: Final = 300.0
+"""seconds a request waits for an engine that is being started again: large models take minutes"""
+POLL: Final = 0.25
+SHOWN: Final = 10.0
+"""seconds between two lines of progress"""
+PATIENCE: Final = 1800.0
+"""seconds an engine has to load its model"""
+
+
+class EngineServer:
+    """``launched`` None: somebody else runs the engine. ``returned`` is called when it answers again after a loss."""
+
+    def __init__(
+        self,
+        http: EngineHttp,
+        dialect: Dialect,
+        *,
+        launched: LaunchedEngine | None,
+        returned: Callable[[], Awaitable[None]],
+        progress: Callable[[str], None],
+    ) -> None:
+        self.http, self.dialect = http, dialect
+        self.state = "stopped"
+        self.restarts = 0
+        self.error: str | None = None
+        self._launched = launched
+        self._returned = returned
+        self._progress = progress
+        self._facts: EngineFacts | None = None
+        self._up = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._again: asyncio.Task[None] | None = None
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What it says of itself."""
+        assert self._facts is not None, "the engine was started"
+        return self._facts
+
+    @property
+    def outage(self) -> str | None:
+        """Why it cannot answer, and will not soon."""
+        return f"the {self.dialect.name} engine is down: {self.error}" if self.state == "down" else None
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """Its state, in words and numbers."""
+        return {
+            "state": self.state,
+            "url": self.http.url,
+            "engine": f"{self.dialect.name} {self._facts.version}" if self._facts else self.dialect.name,
+            "pid": self._launched.pid if self._launched else None,
+            "restarts": self.restarts,
+            "error": self.error,
+        }
+
+    async def start(self) -> EngineFacts:
+        """Start the engine, or reach the one that runs; raises ModelRefused with the reason and the remedy."""
+        self.state = "starting"
+        try:
+            await self._open()
+        except BaseException:
+            await self.stop()
+            raise
+        return self.facts
+
+    async def stop(self) -> None:
+        """End what we started. Safe to call twice."""
+        self.state = "stopped"
+        self._up.clear()
+        for task in (self._again, self._watching):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+        self._again = self._watching = None
+        if self._launched is not None:
+            await self._launched.stop()
+        self.http.close()
+
+    async def ready(self) -> None:
+        """Wait while the engine is being started again; raises BackendDown where that takes too long."""
+        if self._up.is_set():
+            return
+        if self.state in ("starting", "restarting"):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._up.wait(), HOLD)
+        if self.state == "down":
+            raise BackendGone(str(self.outage), retry_after=RETRY_DOWN, remedy="see the server's log")
+        if self.state != "ready":
+            raise BackendDown(f"the {self.dialect.name} engine is {self.state}: {self.error}", retry_after=30.0)
+
+    def lost(self, error: ConnectionLost) -> None:
+        """An answer did not come: find out whether the engine is still there."""
+        if self.state == "ready":
+            self._restart(error.what)
+
+    # --- starting
+
+    async def _open(self) -> None:
+        if self._launched is not None:
+            await self._launched.start()
+            await self._until_healthy(self._launched)
+            self._watching = asyncio.get_running_loop().create_task(self._watch(self._launched))
+        elif not await self._healthy():
+            raise BackendDown(
+                f"no {self.dialect.name} engine answers at {self.http.url}",
+                remedy="start it, correct policy.url, or leave policy.url out to have it started",
+            )
+        self._facts = await self._read_facts()
+        self.state, self.error = "ready", None
+        self._up.set()
+
+    async def _until_healthy(self, launched: LaunchedEngine) -> None:
+        began = shown = time.monotonic()
+        self._progress(f"starting {self.dialect.name}; this takes a minute or more, see its log")
+        ended = asyncio.ensure_future(launched.wait())
+        try:
+            while not await self._healthy():
+                now = time.monotonic()
+                if ended.done():
+                    raise launched.failure()
+                if now - began > PATIENCE:
+                    raise ModelRefused(
+                        f"{self.dialect.name} did not answer within {PATIENCE:.0f} s", remedy="see its log"
+                    )
+                if now - shown >= SHOWN:
+                    shown = now
+                    self._progress(f"{self.dialect.name} loads the model ({now - began:.0f} s)")
+                await asyncio.wait([ended], timeout=POLL)
+        finally:
+            ended.cancel()
+        self._progress(f"{self.dialect.name} is ready after {time.monotonic() - began:.0f} s")
+
+    async def _healthy(self) -> bool:
+        try:
+            return (await self.http.get(self.dialect.health_path)).status == 200
+        except ConnectionLost:
+            return False
+
+    async def _read_facts(self) -> EngineFacts:
+        answers = {}
+        for path in self.dialect.fact_paths:
+            answer = await self.http.get(path)
+            answers[path] = answer.json() if answer.status == 200 else None
+        try:
+            return self.dialect.facts(answers)
+        except (KeyError, TypeError, StopIteration, IndexError) as error:
+            raise ModelRefused(
+                f"what answers at {self.http.url} is no {self.dialect.name} engine that this release knows",
+                remedy="check policy.url and policy.backend, and the releases in docs/engines.md",
+            ) from error
+
+    # --- coming back
+
+    async def _watch(self, launched: LaunchedEngine) -> None:
+        code = await launched.wait()
+        if self.state == "ready":
+            self._restart(f"the {self.dialect.name} process ended with exit code {code}")
+
+    def _restart(self, why: str) -> None:
+        self.state, self.error = "restarting", why
+        self._up.clear()
+        log.error("engine.lost %s", why)
+        self._again = asyncio.get_running_loop().create_task(self._come_back())
+
+    async def _come_back(self) -> None:
+        """Until the engine answers again: start it anew where it is ours and ended, wait for it where it is not."""
+        attempt = 0
+        while True:
+            if attempt:
+                await asyncio.sleep(min(2.0 ** (attempt - 1), RETRY_DOWN) if attempt < RESTARTS else RETRY_DOWN)
+            attempt += 1
+            try:
+                await self._try_again()
+                return
+            except BackendError as error:
+                self.error = error.what
+                log.error("engine.restart attempt=%d error=%s", attempt, error.what)
+            if attempt == RESTARTS:
+                self.state = "down"
+                self._up.set()  # those who wait go on, and see that it is down
+                self._up.clear()
+
+    async def _try_again(self) -> None:
+        survived = await self._healthy() and (self._launched is None or self._launched.pid is not None)
+        if survived:  # one connection broke, or the engine of others is back
+            self._facts = await self._read_facts()
+        else:
+            self.restarts += 1
+            if self._launched is not None:
+                await self._launched.stop()
+                await self._launched.start()
+                await self._until_healthy(self._launched)
+                self._watching = asyncio.get_running_loop().create_task(self._watch(self._launched))
+            elif not await self._healthy():
+                raise ConnectionLost(f"no engine answers at {self.http.url}")
+            self._facts = await self._read_facts()
+        await self._returned()
+        self.state, self.error = "ready", None
+        self._up.set()

@@ -1,0 +1,87 @@
+"""What a policy on an engine is built from, and what follows from it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from openclaw_rl.backends.engines.dialect import LaunchPlan
+from openclaw_rl.backends.engines.launched import free_port
+from openclaw_rl.backends.engines.prompts import ModelFiles
+from openclaw_rl.errors import ConfigError
+
+SMALL: Final = 1_000_000_000
+"""parameters below which `auto` is float32, as in the trainer: rounding would part their log-probs"""
+_CACHE_GIB: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSettings:
+    """Settings of `policy` under their own names. ``url`` None: a free port of this machine.
+
+    ``launch`` None: started by us where there is no ``url``. ``gpus`` are the engine's share of the machine's, empty on
+    a CPU. ``run_dir`` is where its log and the folders of loaded adapters go.
+    """
+
+    model: str
+    cache_dir: Path
+    device: str
+    dtype: str
+    context: int | None
+    max_batch: int
+    chat_template: str | None
+    tool_format: str | None
+    url: str | None
+    launch: bool | None
+    key: str | None
+    engine_python: str | None
+    engine_flags: tuple[str, ...]
+    memory_share: float | None
+    gpus: tuple[int, ...]
+    lora_rank: int
+    run_dir: Path
+
+    def __post_init__(self) -> None:
+        if self.launch is False and self.url is None:
+            raise ConfigError("policy.launch is off and there is no policy.url", remedy="set one of them")
+
+    @property
+    def launched(self) -> bool:
+        """Whether the engine is started by us."""
+        return self.url is None if self.launch is None else self.launch
+
+    @cached_property
+    def address(self) -> str:
+        """Where the engine answers."""
+        return self.url or f"http://127.0.0.1:{free_port()}"
+
+    @property
+    def log(self) -> Path:
+        """Where the output of an engine of ours goes."""
+        return self.run_dir / "engine.log"
+
+    @property
+    def folder(self) -> Path:
+        """Where the folders of loaded adapters are made."""
+        return self.run_dir / "engine-adapters"
+
+    def plan(self, model: ModelFiles) -> LaunchPlan:
+        """How the engine is to be started."""
+        cpu = not self.gpus and self.device in ("auto", "cpu")
+        small = model.parameters < SMALL
+        return LaunchPlan(
+            python=self.engine_python or sys.executable,
+            folder=model.folder,
+            port=int(self.address.rpartition(":")[2].partition("/")[0]),
+            dtype=("float32" if small else "bfloat16") if self.dtype == "auto" else self.dtype,
+            context=self.context,
+            max_batch=self.max_batch,
+            lora_rank=self.lora_rank,
+            gpus=self.gpus,
+            memory=None if cpu else self.memory_share,
+            cache_gib=_CACHE_GIB if cpu else None,
+            flags=self.engine_flags,
+        )

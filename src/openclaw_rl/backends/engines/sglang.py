@@ -1,0 +1,173 @@
+"""SGLang's words: `/generate` with token ids both ways, adapters by `/load_lora_adapter`.
+
+Its log-probs are those of the sampling temperature (unless SGLANG_RETURN_ORIGINAL_LOGPROB is set), so API clients see
+these too where a request has another temperature than 1. Written from the routes of release 0.5.23.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openclaw_rl.backends.engines.dialect import (
+    ChatCall,
+    Ending,
+    EngineFacts,
+    GenerateCall,
+    LaunchPlan,
+    TokenChunk,
+    TopLogprobs,
+    in_order,
+)
+from openclaw_rl.backends.engines.http import EngineAnswer
+from openclaw_rl.errors import RequestError
+from openclaw_rl.types import Sampling, Tokens
+
+_ENDINGS: Mapping[str, Ending] = {"stop": "stop", "length": "length"}
+_LORAS = 4
+_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class SglangDialect:
+    """A `Dialect`."""
+
+    name = "sglang"
+    package = "sglang"
+    generate_path = "/generate"
+    chat_path = ""
+    score_path = "/generate"
+    health_path = "/health"
+    fact_paths: Sequence[str] = ("/v1/models", "/get_server_info", "/get_model_info")
+
+    def command(self, plan: LaunchPlan) -> list[str]:
+        flags = ["--model-path", str(plan.folder), "--served-model-name", "base", "--host", "127.0.0.1"]
+        flags += ["--port", str(plan.port), "--dtype", plan.dtype, "--max-running-requests", str(plan.max_batch)]
+        flags += ["--enable-lora", "--max-loras-per-batch", str(_LORAS), "--max-lora-rank", str(plan.lora_rank)]
+        flags += ["--lora-target-modules", *_TARGETS]
+        if plan.context is not None:
+            flags += ["--context-length", str(plan.context)]
+        if len(plan.gpus) > 1:
+            flags += ["--tp-size", str(len(plan.gpus))]
+        if plan.memory is not None:
+            flags += ["--mem-fraction-static", f"{plan.memory:g}"]
+        if plan.cache_gib is not None:
+            flags += ["--device", "cpu"]
+        devices = [f"CUDA_VISIBLE_DEVICES={','.join(map(str, plan.gpus))}"] if plan.gpus else []
+        return ["env", *devices, plan.python, "-m", "sglang.launch_server", *flags, *plan.flags]
+
+    def generate_body(self, call: GenerateCall, facts: EngineFacts) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "input_ids": call.prompt,
+            "sampling_params": _sampling(call.sampling, call),
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            "top_logprobs_num": call.sampling.top_logprobs,
+            "stream": True,
+        }
+        if call.adapter is not None:
+            body["lora_path"] = call.adapter
+        if call.scope:
+            body["cache_salt"] = call.scope
+        return body
+
+    def chat_body(self, call: ChatCall, facts: EngineFacts) -> dict[str, Any]:
+        raise RequestError(
+            "images are not passed on to SGLang in this release",
+            field="messages",
+            remedy="leave images out, or use vLLM",
+        )
+
+    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float) -> TokenChunk:
+        """An event holds the whole reply so far, or what is new where the engine is set so; both end with the new."""
+        if "meta_info" not in event:
+            return TokenChunk()
+        about = event["meta_info"]
+        new = about["completion_tokens"] - taken
+        tokens = tuple(event["output_ids"][-new:]) if new > 0 else ()
+        rows = (about.get("output_token_logprobs") or [])[-new:] if new > 0 else []
+        if [row[1] for row in rows] != list(tokens):
+            raise ValueError("the engine's log-probs are not those of its tokens")
+        logprobs = tuple(min(row[0], 0.0) for row in rows)
+        tops = (about.get("output_top_logprobs") or [])[-new:] if new > 0 else []
+        finish = about.get("finish_reason")
+        return TokenChunk(
+            tokens=tokens,
+            logprobs=logprobs,
+            tempered=logprobs,
+            tops=tuple(_top(row) for row in tops) or ((),) * len(tokens),
+            ending=_ENDINGS.get(finish["type"]) if finish else None,
+        )
+
+    def score_body(self, prompt: Tokens, reply: Tokens, adapter: str | None, top: int, facts: EngineFacts) -> Any:
+        body: dict[str, Any] = {
+            "input_ids": (*prompt, *reply),
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0.0},
+            "return_logprob": True,
+            "logprob_start_len": len(prompt) - 1,
+            "top_logprobs_num": top,
+        }
+        return body if adapter is None else body | {"lora_path": adapter}
+
+    def scores(self, answer: Any, *, reply: Tokens) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
+        about = answer["meta_info"]
+        rows = about["input_token_logprobs"][-len(reply) :]
+        if [row[1] for row in rows] != list(reply):
+            raise ValueError("the engine scored other tokens than those of the reply")
+        tops = (about.get("input_top_logprobs") or [])[-len(reply) :]
+        found = tuple(
+            in_order({row[1]: min(row[0], 0.0)} | dict(_top(top))) for row, top in zip(rows, tops, strict=False)
+        )
+        return tuple(min(row[0], 0.0) for row in rows), found or ((),) * len(reply)
+
+    def load_request(self, name: str, path: str) -> tuple[str, dict[str, Any]]:
+        return "/load_lora_adapter", {"lora_name": name, "lora_path": path}
+
+    def unload_request(self, name: str) -> tuple[str, dict[str, Any]]:
+        return "/unload_lora_adapter", {"lora_name": name}
+
+    def loaded(self, answer: EngineAnswer) -> str | None:
+        found = answer.json()
+        fine = answer.status == 200 and isinstance(found, dict) and found.get("success", True)
+        return None if fine else answer.words
+
+    def forgot(self, answer: EngineAnswer) -> bool:
+        words = answer.words.lower()
+        return answer.status == 400 and "lora" in words and ("not loaded" in words or "not found" in words)
+
+    def facts(self, answers: Mapping[str, Any]) -> EngineFacts:
+        models, server = answers["/v1/models"]["data"], answers["/get_server_info"] or {}
+        base = next((model for model in models if not model.get("parent")), models[0])
+        return EngineFacts(
+            model=base["id"],
+            context=base.get("max_model_len"),
+            version=server.get("version", "unknown"),
+            adapters=tuple(model["id"] for model in models if model.get("parent")),
+        )
+
+
+def _sampling(sampling: Sampling, call: GenerateCall) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+        "max_new_tokens": call.limit,
+        "stop_token_ids": call.ends,
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+    }
+    if sampling.seed is not None:
+        body["sampling_seed"] = sampling.seed
+    if call.guidance is not None:
+        kind, wanted = call.guidance
+        body["json_schema" if kind == "json" else kind] = json.dumps(wanted)
+    return body
+
+
+def _top(row: Any) -> TopLogprobs:
+    """Rows of log-prob, token and its text; None where a position has none."""
+    return in_order({entry[1]: min(entry[0], 0.0) for entry in row or ()})

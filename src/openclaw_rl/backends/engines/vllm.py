@@ -1,0 +1,202 @@
+"""vLLM's words: `/v1/completions` with token ids both ways, adapters under names of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openclaw_rl.backends.engines.dialect import (
+    ChatCall,
+    Ending,
+    EngineFacts,
+    GenerateCall,
+    LaunchPlan,
+    TokenChunk,
+    TopLogprobs,
+    chat_fields,
+    in_order,
+    tempered,
+    top_count,
+)
+from openclaw_rl.backends.engines.http import EngineAnswer
+from openclaw_rl.types import Sampling, Tokens
+
+_ENDINGS: Mapping[str, Ending] = {"stop": "stop", "length": "length"}
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+LORAS = 4
+"""adapters in one batch: the live version, a candidate, a draft, one that a client names"""
+
+
+class VllmDialect:
+    """A `Dialect`."""
+
+    name = "vllm"
+    package = "vllm"
+    generate_path = "/v1/completions"
+    chat_path = "/v1/chat/completions"
+    score_path = "/v1/completions"
+    health_path = "/health"
+    fact_paths: Sequence[str] = ("/v1/models", "/version")
+
+    def command(self, plan: LaunchPlan) -> list[str]:
+        variables = ["VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_NO_USAGE_STATS=1"]
+        if plan.gpus:
+            variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, plan.gpus))}")
+        if plan.cache_gib is not None:
+            variables.append(f"VLLM_CPU_KVCACHE_SPACE={plan.cache_gib}")
+        return ["env", *variables, plan.python, "-m", "vllm.entrypoints.openai.api_server", *_flags(plan), *plan.flags]
+
+    def generate_body(self, call: GenerateCall, facts: EngineFacts) -> dict[str, Any]:
+        body = {
+            **_sampling(call.sampling),
+            "model": call.adapter or facts.model,
+            "prompt": call.prompt,
+            "max_tokens": call.limit,
+            "stop_token_ids": call.ends,
+            "logprobs": top_count(call.sampling),
+            "return_tokens_as_token_ids": True,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "stream": True,
+        }
+        if call.scope:
+            body["cache_salt"] = call.scope
+        return body | _guided(call)
+
+    def chat_body(self, call: ChatCall, facts: EngineFacts) -> dict[str, Any]:
+        top = top_count(call.sampling)
+        body = {
+            **_sampling(call.sampling),
+            "model": call.adapter or facts.model,
+            **chat_fields(call.prompt),
+            "logprobs": True,
+            "top_logprobs": top,
+            "return_tokens_as_token_ids": True,
+            "return_token_ids": True,
+            "skip_special_tokens": False,
+            "stream": True,
+        }
+        if call.limit is not None:
+            body["max_completion_tokens"] = call.limit
+        return body
+
+    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float) -> TokenChunk:
+        if not event.get("choices"):
+            return TokenChunk()
+        choice = event["choices"][0]
+        tokens = tuple(choice.get("token_ids") or ())
+        logprobs, tops = _logprobs(choice.get("logprobs"), len(tokens))
+        finish = choice.get("finish_reason")
+        return TokenChunk(
+            tokens=tokens,
+            logprobs=logprobs,
+            tempered=tuple(tempered(v, top, temperature) for v, top in zip(logprobs, tops, strict=True)),
+            tops=tops,
+            prompt=_prompt(event, choice),
+            ending=_ENDINGS.get(finish),
+        )
+
+    def score_body(self, prompt: Tokens, reply: Tokens, adapter: str | None, top: int, facts: EngineFacts) -> Any:
+        return {
+            "model": adapter or facts.model,
+            "prompt": (*prompt, *reply),
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprobs": top,
+        }
+
+    def scores(self, answer: Any, *, reply: Tokens) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
+        rows = answer["choices"][0]["prompt_logprobs"][-len(reply) :]
+        found = [{int(token): min(entry["logprob"], 0.0) for token, entry in row.items()} for row in rows]
+        values = tuple(row[token] for row, token in zip(found, reply, strict=True))
+        return values, tuple(map(in_order, found))
+
+    def load_request(self, name: str, path: str) -> tuple[str, dict[str, Any]]:
+        return "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}
+
+    def unload_request(self, name: str) -> tuple[str, dict[str, Any]]:
+        return "/v1/unload_lora_adapter", {"lora_name": name}
+
+    def loaded(self, answer: EngineAnswer) -> str | None:
+        if answer.status == 200:
+            return None
+        if answer.status == 404 and "not found" in answer.words.lower() and "lora" not in answer.words.lower():
+            return "it does not take adapters while it runs: VLLM_ALLOW_RUNTIME_LORA_UPDATING is not set"
+        return answer.words
+
+    def forgot(self, answer: EngineAnswer) -> bool:
+        return answer.status == 404
+
+    def facts(self, answers: Mapping[str, Any]) -> EngineFacts:
+        models = answers["/v1/models"]["data"]
+        base = next(model for model in models if not model.get("parent"))
+        return EngineFacts(
+            model=base["id"],
+            context=base.get("max_model_len"),
+            version=(answers["/version"] or {}).get("version", "unknown"),
+            adapters=tuple(model["id"] for model in models if model.get("parent")),
+        )
+
+
+def _flags(plan: LaunchPlan) -> list[str]:
+    rank = next((rank for rank in _RANKS if rank >= plan.lora_rank), _RANKS[-1])
+    flags = ["--model", str(plan.folder), "--served-model-name", "base", "--host", "127.0.0.1"]
+    flags += ["--port", str(plan.port), "--enable-lora", "--max-loras", str(LORAS), "--max-lora-rank", str(rank)]
+    flags += ["--dtype", plan.dtype, "--max-num-seqs", str(plan.max_batch), "--generation-config", "vllm"]
+    flags += ["--max-logprobs", "64"]
+    if plan.context is not None:
+        flags += ["--max-model-len", str(plan.context)]
+    if len(plan.gpus) > 1:
+        flags += ["--tensor-parallel-size", str(len(plan.gpus))]
+    if plan.cache_gib is not None:
+        flags += ["--enforce-eager"]
+    if plan.memory is not None:
+        flags += ["--gpu-memory-utilization", f"{plan.memory:g}"]
+    return flags
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "repetition_penalty": sampling.repetition_penalty,
+    }
+    return body if sampling.seed is None else body | {"seed": sampling.seed}
+
+
+def _guided(call: GenerateCall) -> dict[str, Any]:
+    if call.guidance is None:
+        return {}
+    kind, wanted = call.guidance
+    return {"structured_outputs": {kind: json.dumps(wanted) if kind == "structural_tag" else dict(wanted)}}
+
+
+def _prompt(event: Mapping[str, Any], choice: Mapping[str, Any]) -> Tokens | None:
+    found = choice.get("prompt_token_ids") or event.get("prompt_token_ids")
+    return tuple(found) if found else None
+
+
+def _logprobs(found: Any, count: int) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
+    """Log-probs `[count]` and the likeliest tokens, of a completion's or a chat's form."""
+    if not count:
+        return (), ()
+    if not found:
+        raise ValueError("the engine gave tokens without their log-probs")
+    if "content" in found:
+        rows = found["content"]
+        values = tuple(min(row["logprob"], 0.0) for row in rows)
+        tables = [{each["token"]: each["logprob"] for each in (row, *row["top_logprobs"])} for row in rows]
+    else:
+        values, tables = tuple(min(value, 0.0) for value in found["token_logprobs"]), found["top_logprobs"]
+    if len(values) != count:
+        raise ValueError(f"the engine gave {len(values)} log-probs for {count} tokens")
+    return values, tuple(in_order({_id(name): min(v, 0.0) for name, v in (table or {}).items()}) for table in tables)
+
+
+def _id(name: str) -> int:
+    return int(name.removeprefix("token_id:"))

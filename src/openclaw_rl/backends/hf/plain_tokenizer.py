@@ -1,0 +1,176 @@
+"""A model's tokenizer and chat template from its files alone, by `tokenizers` and `jinja2`: no torch, no transformers.
+
+What a process needs that renders prompts for an engine elsewhere. It has those parts of a tokenizer of `transformers`
+that `ChatTemplate` uses, and gives the same ids; a model without a ``tokenizer.json`` is read by `transformers` itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.errors import MissingExtra, ModelRefused
+
+_NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MORE = ("additional_special_tokens", "extra_special_tokens")
+
+
+def load_plain_tokenizer(folder: Path, *, chat_template: str | None = None) -> Any:
+    """The tokenizer of the model in ``folder``; ``chat_template`` is the text or the file of another template.
+
+    Raises ModelRefused where there is no template, MissingExtra where a package is missing.
+    """
+    try:
+        found: Any = PlainTokenizer(folder) if (folder / "tokenizer.json").is_file() else _by_transformers(folder)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(str(error.name), "engine") from error
+    return with_template(found, folder, chat_template)
+
+
+def with_template(tokenizer: Any, folder: Path, chat_template: str | None) -> Any:
+    """The tokenizer with the one template to use: that of a text or file, else its own, of several the default one."""
+    if chat_template is not None:
+        file = Path(chat_template) if len(chat_template) < 1024 and "{" not in chat_template else None
+        tokenizer.chat_template = file.read_text() if file else chat_template
+    if isinstance(tokenizer.chat_template, dict):
+        tokenizer.chat_template = tokenizer.chat_template.get("default")
+    if not tokenizer.chat_template:
+        raise ModelRefused(
+            f"the model in {folder} has no chat template: it is a base model, or its tokenizer is incomplete",
+            remedy="choose an instruct model, or set chat_template to a template's text or file",
+        )
+    return tokenizer
+
+
+def _by_transformers(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+class PlainTokenizer:
+    """The tokenizer of one folder. Not for several threads at once."""
+
+    def __init__(self, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        settings = _settings(folder)
+        self.backend_tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.added_tokens_decoder = self.backend_tokenizer.get_added_tokens_decoder()
+        self.special = {name: text for name in _NAMED if (text := _text(settings.get(name)))}
+        self.all_special_tokens = [*self.special.values(), *_more(settings)]
+        known = (self.backend_tokenizer.token_to_id(text) for text in self.all_special_tokens)
+        self.all_special_ids = [token for token in known if token is not None]
+        self.eos_token_id = self.backend_tokenizer.token_to_id(self.special.get("eos_token", ""))
+        self.chat_template: Any = _own_template(folder, settings)
+        self._compiled: tuple[str, Any] | None = None
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """The ids of a text."""
+        ids: list[int] = self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int], **_: object) -> str:
+        """The text of ids, special tokens kept."""
+        text: str = self.backend_tokenizer.decode(list(tokens), skip_special_tokens=False)
+        return text
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        tokenize: bool = False,
+        **variables: Any,
+    ) -> str:
+        """The prompt as text."""
+        given = {"messages": [_thinking(message) for message in messages], "tools": tools, "documents": None}
+        names = {**self.special, **variables}
+        text: str = self._template().render(**{**names, **given}, add_generation_prompt=add_generation_prompt)
+        return text
+
+    def _template(self) -> Any:
+        if self._compiled is None or self._compiled[0] != self.chat_template:
+            self._compiled = (self.chat_template, _compile(self.chat_template))
+        return self._compiled[1]
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        file = folder / name
+        if file.is_file():
+            found.update(json.loads(file.read_text("utf-8")))
+    return found
+
+
+def _text(value: Any) -> str | None:
+    """A special token is text, or a table with its text."""
+    return value.get("content") if isinstance(value, dict) else value
+
+
+def _more(settings: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for name in _MORE:
+        given = settings.get(name) or ()
+        found += [text for text in map(_text, given.values() if isinstance(given, dict) else given) if text]
+    return list(dict.fromkeys(found))
+
+
+def _own_template(folder: Path, settings: Mapping[str, Any]) -> Any:
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text("utf-8")
+    file = folder / "chat_template.json"
+    own = json.loads(file.read_text("utf-8"))["chat_template"] if file.is_file() else settings.get("chat_template")
+    return {row["name"]: row["template"] for row in own} if isinstance(own, list) else own
+
+
+def _thinking(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Some templates read an assistant's thoughts under another name."""
+    thoughts = message.get("reasoning_content")
+    return dict(message) if thoughts is None else {"thinking": thoughts, **message}
+
+
+def _compile(template: str) -> Any:
+    """A template with the filters and functions that templates of the field count on, in a sandbox."""
+    import jinja2
+    import jinja2.ext
+    import jinja2.nodes
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(jinja2.ext.Extension):
+        """``{% generation %}`` marks what an assistant said; it writes nothing."""
+
+        tags = {"generation"}  # noqa: RUF012 (jinja's own way)
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body).set_lineno(line)
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    made.filters["tojson"] = _tojson
+    made.globals["raise_exception"] = refuse
+    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return made.from_string(template)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as templates want it: nothing escaped for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

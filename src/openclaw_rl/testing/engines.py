@@ -1,0 +1,332 @@
+"""vLLM and SGLang as contract fakes: their documented routes on a free port, over a model that echoes.
+
+`fake_engine("vllm")` runs one for the length of a block; `write_engine_model` makes the folder of the model that it
+serves, one token per byte. The model says what it was told and the rules that its adapter learned (`FakeTrainer`), so a
+reader sees which adapter answered. An engine can die in the middle of a stream and come back without its adapters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import struct
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from openclaw_rl.backends.fake import logprob, read_rules
+
+SPECIAL = ("<|im_start|>", "<|im_end|>")
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# <tool_call> #}"
+)
+_ASKED = re.compile(r".*<\|im_start\|>user\n(.*?)<\|im_end\|>\n<\|im_start\|>assistant\n(.*)\Z", re.DOTALL)
+CONTEXT = 4096
+EngineKind = Literal["vllm", "sglang"]
+_Token = tuple[int, int, str | None]
+
+
+def write_engine_model(folder: Path) -> Path:
+    """The files of a model that `fake_engine` serves: a tokenizer of bytes, a chat template, weights of one number."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    folder.mkdir(parents=True, exist_ok=True)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {name: at for at, name in enumerate((*SPECIAL, *letters))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": SPECIAL[1], "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": CONTEXT, "eos_token_id": 1}))
+    header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
+    return folder
+
+
+class FakeEngine:
+    """The state of a fake engine: what it serves and holds, and how it fails."""
+
+    def __init__(self, kind: EngineKind, folder: Path) -> None:
+        from tokenizers import Tokenizer
+
+        self.kind, self.url = kind, ""
+        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self.adapters: dict[str, str] = {}
+        self.requests: list[dict[str, Any]] = []
+        self.loads: list[str] = []
+        self.unloads: list[str] = []
+        self.running = 0
+        self.cancelled = 0
+        self.alive = True
+        self.die_after: int | None = None
+        """tokens of the next reply after which the engine dies"""
+        self.pause = 0.0
+        """seconds between tokens"""
+
+    def die(self) -> None:
+        """End every stream and answer nothing more."""
+        self.alive = False
+        self.adapters.clear()
+
+    def revive(self) -> None:
+        """Answer again, without the adapters from before."""
+        self.alive = True
+
+    def reply(self, ids: Sequence[int], adapter: str | None) -> tuple[list[int], int]:
+        """The tokens that follow, the end of the turn among them, and how many of the reply came before them."""
+        text = self.tokenizer.decode(list(ids), skip_special_tokens=False)
+        found = _ASKED.match(text)
+        asked, written = found.groups() if found else ("", "")
+        rules = read_rules(self.adapters[adapter]) if adapter else ()
+        said = f"You said: {asked}" + "".join(f" [learned: {rule}]" for rule in rules)
+        whole = [*self.tokenizer.encode(said, add_special_tokens=False).ids, 1]
+        done = len(self.tokenizer.encode(written, add_special_tokens=False).ids)
+        return (whole[done:] if said.startswith(written) else whole), done
+
+    def top(self, token: int, position: int, count: int) -> list[tuple[int, float]]:
+        """A token's log-prob at a position, then those of others."""
+        others = [((token + step) % 256 + 2, logprob(token + step, position) - 3.0) for step in range(1, count)]
+        return [(token, logprob(token, position)), *others]
+
+
+@contextmanager
+def fake_engine(kind: EngineKind, folder: Path) -> Iterator[FakeEngine]:
+    """A fake engine on a free port for the length of a block.
+
+    >>> import tempfile, urllib.request
+    >>> with tempfile.TemporaryDirectory() as place, fake_engine("vllm", write_engine_model(Path(place))) as engine:
+    ...     urllib.request.urlopen(engine.url + "/health").status
+    200
+    """
+    engine = FakeEngine(kind, folder)
+    routes = (_Vllm if kind == "vllm" else _Sglang)(engine).routes()
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        engine.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+        thread.start()
+        try:
+            yield engine
+        finally:
+            server.should_exit = server.force_exit = True
+            thread.join(10)
+
+
+class _Routes:
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+
+    async def health(self, _: Request) -> Response:
+        return Response(status_code=200 if self.engine.alive else 503)
+
+    async def models(self, _: Request) -> Response:
+        cards = [{"id": "base", "object": "model", "parent": None, "max_model_len": CONTEXT}]
+        cards += [{"id": name, "object": "model", "parent": "base"} for name in self.engine.adapters]
+        return JSONResponse({"object": "list", "data": cards})
+
+    async def tokens(self, ids: Sequence[int], adapter: str | None, limit: int) -> AsyncIterator[_Token]:
+        """Token, position in the reply and how it ends if it does; breaks off where the engine dies."""
+        engine = self.engine
+        reply, done = engine.reply(ids, adapter)
+        engine.running += 1
+        try:
+            for at, token in enumerate(reply[:limit]):
+                if engine.pause:
+                    await asyncio.sleep(engine.pause)
+                if engine.die_after is not None and done + at >= engine.die_after:
+                    engine.die_after = None
+                    engine.die()
+                if not engine.alive:
+                    raise ConnectionAbortedError("the fake engine died")
+                yield token, done + at, "stop" if token == 1 else "length" if at + 1 == limit else None
+        except (asyncio.CancelledError, GeneratorExit):
+            engine.cancelled += 1
+            raise
+        finally:
+            engine.running -= 1
+
+
+class _Vllm(_Routes):
+    """The routes of vLLM's OpenAI-compatible server."""
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/health", self.health),
+            Route("/v1/models", self.models),
+            Route("/version", lambda _: JSONResponse({"version": "0.32.0"})),
+            Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", self.unload, methods=["POST"]),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+        ]
+
+    async def load(self, request: Request) -> Response:
+        body, engine = await request.json(), self.engine
+        name, path = body["lora_name"], body["lora_path"]
+        there = await asyncio.to_thread(Path(path).is_dir)
+        if name in engine.adapters:
+            return _error(400, f"The lora adapter '{name}' has already been loaded.", "InvalidUserInput")
+        if not there:
+            return _error(404, f"Loading lora {name} failed: No adapter found for {path}", "NotFoundError")
+        engine.adapters[name] = path
+        engine.loads.append(name)
+        return Response(f"Success: LoRA adapter '{name}' added successfully.")
+
+    async def unload(self, request: Request) -> Response:
+        name = (await request.json())["lora_name"]
+        if self.engine.adapters.pop(name, None) is None:
+            return _error(404, f"The lora adapter '{name}' cannot be found.", "NotFoundError")
+        self.engine.unloads.append(name)
+        return Response(f"Success: LoRA adapter '{name}' removed successfully.")
+
+    async def tokenize(self, request: Request) -> Response:
+        ids = self.engine.tokenizer.encode((await request.json())["prompt"], add_special_tokens=False).ids
+        return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids})
+
+    async def completions(self, request: Request) -> Response:
+        body, engine = await request.json(), self.engine
+        if not engine.alive:
+            return Response(status_code=503)
+        engine.requests.append(body)
+        if body["model"] != "base" and body["model"] not in engine.adapters:
+            return _error(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
+        if len(body["prompt"]) + body["max_tokens"] > CONTEXT:
+            return _error(400, f"This model's maximum context length is {CONTEXT} tokens.", "BadRequestError")
+        if body.get("prompt_logprobs") is not None:
+            return JSONResponse({"choices": [{"index": 0, "text": "", "prompt_logprobs": self.scores(body)}]})
+        return StreamingResponse(self.events(body), media_type="text/event-stream")
+
+    def scores(self, body: dict[str, Any]) -> list[dict[str, Any] | None]:
+        ids, engine = body["prompt"], self.engine
+        begin = _begin(engine, ids)
+        rows: list[dict[str, Any] | None] = [None]
+        for at, token in enumerate(ids[1:], 1):
+            top = engine.top(token, max(0, at - begin), body["prompt_logprobs"] + 1)
+            rows.append({str(t): {"logprob": value, "rank": 1, "decoded_token": ""} for t, value in top})
+        return rows
+
+    async def events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        adapter = None if body["model"] == "base" else body["model"]
+        async for token, position, finish in self.tokens(body["prompt"], adapter, body["max_tokens"]):
+            top = {f"token_id:{t}": value for t, value in self.engine.top(token, position, body["logprobs"] + 1)}
+            logprobs = {
+                "tokens": [f"token_id:{token}"],
+                "token_logprobs": [logprob(token, position)],
+                "top_logprobs": [top],
+                "text_offset": [0],
+            }
+            choice = {"index": 0, "text": "", "logprobs": logprobs, "finish_reason": finish, "token_ids": [token]}
+            yield _event({"id": "cmpl-1", "object": "text_completion", "model": body["model"], "choices": [choice]})
+        yield b"data: [DONE]\n\n"
+
+
+class _Sglang(_Routes):
+    """The routes of SGLang's server."""
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/health", self.health),
+            Route("/v1/models", self.models),
+            Route("/get_server_info", lambda _: JSONResponse({"version": "0.5.23"})),
+            Route("/get_model_info", lambda _: JSONResponse({"is_generation": True})),
+            Route("/generate", self.generate, methods=["POST"]),
+            Route("/load_lora_adapter", self.load, methods=["POST"]),
+            Route("/unload_lora_adapter", self.unload, methods=["POST"]),
+        ]
+
+    async def load(self, request: Request) -> Response:
+        body, engine = await request.json(), self.engine
+        name, path = body["lora_name"], body["lora_path"]
+        there = await asyncio.to_thread(Path(path).is_dir)
+        if name in engine.adapters or not there:
+            said = f"Failed to load LoRA adapter '{name}' from {path}"
+            return JSONResponse({"success": False, "error_message": said}, status_code=400)
+        engine.adapters[name] = path
+        engine.loads.append(name)
+        return JSONResponse({"success": True, "loaded_adapters": engine.adapters})
+
+    async def unload(self, request: Request) -> Response:
+        name = (await request.json())["lora_name"]
+        if self.engine.adapters.pop(name, None) is None:
+            return JSONResponse({"success": False, "error_message": f"{name} is not loaded"}, status_code=400)
+        self.engine.unloads.append(name)
+        return JSONResponse({"success": True, "loaded_adapters": self.engine.adapters})
+
+    async def generate(self, request: Request) -> Response:
+        body, engine = await request.json(), self.engine
+        if not engine.alive:
+            return Response(status_code=503)
+        engine.requests.append(body)
+        adapter = body.get("lora_path")
+        if adapter is not None and adapter not in engine.adapters:
+            said = f"The following requested LoRA adapters are not loaded: {adapter}"
+            error = {"error": {"message": said, "type": "invalid_request_error", "code": 400}}
+            if body.get("stream"):  # refused inside of a stream, with status 200
+                return Response(_event(error) + b"data: [DONE]\n\n", media_type="text/event-stream")
+            return JSONResponse(error, status_code=400)
+        if not body.get("stream"):
+            return JSONResponse({"text": "", "output_ids": [], "meta_info": self.scores(body)})
+        return StreamingResponse(self.events(body), media_type="text/event-stream")
+
+    def scores(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids, engine = body["input_ids"], self.engine
+        begin, first = _begin(engine, ids), body["logprob_start_len"]
+        rows, tops = [], []
+        for at, token in enumerate(ids[first:], first):
+            top = engine.top(token, max(0, at - begin), body["top_logprobs_num"])
+            rows.append([None if at == 0 else top[0][1], token, None])
+            tops.append([[value, t, None] for t, value in top[: body["top_logprobs_num"]]])
+        return {"input_token_logprobs": rows, "input_top_logprobs": tops}
+
+    async def events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
+        """Each event holds the whole reply so far."""
+        sampling = body["sampling_params"]
+        heat = sampling["temperature"] or 1.0
+        ids: list[int] = []
+        rows: list[list[Any]] = []
+        tops: list[list[list[Any]]] = []
+        found = self.tokens(body["input_ids"], body.get("lora_path"), sampling["max_new_tokens"])
+        async for token, position, finish in found:
+            ids.append(token)
+            rows.append([logprob(token, position) / heat, token, None])
+            top = self.engine.top(token, position, body["top_logprobs_num"])
+            tops.append([[value / heat, t, None] for t, value in top[: body["top_logprobs_num"]]])
+            about = {
+                "finish_reason": {"type": finish} if finish else None,
+                "completion_tokens": len(ids),
+                "output_token_logprobs": rows,
+                "output_top_logprobs": tops,
+            }
+            yield _event({"text": "", "output_ids": ids, "meta_info": about})
+        yield b"data: [DONE]\n\n"
+
+
+def _begin(engine: FakeEngine, ids: Sequence[int]) -> int:
+    """Where the last reply in a prompt begins."""
+    head = engine.tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False).ids
+    found = [at for at in range(len(ids)) if list(ids[at : at + len(head)]) == head]
+    return found[-1] + len(head) if found else 1
+
+
+def _event(data: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+def _error(status: int, words: str, kind: str) -> Response:
+    return JSONResponse({"error": {"message": words, "type": kind, "code": status}}, status_code=status)
