@@ -116,6 +116,7 @@ def fake_engine(kind: EngineKind, folder: Path) -> Iterator[FakeEngine]:
     routes = (_Vllm if kind == "vllm" else _Sglang)(engine).routes()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        listening.listen(128)
         engine.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
         server = uvicorn.Server(config)
