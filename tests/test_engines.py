@@ -198,6 +198,23 @@ async def test_each_load_has_a_name_and_a_folder_of_its_own_and_the_old_is_let_g
     assert not (tmp_path / "engine-adapters").exists()
 
 
+async def test_streams_across_versions_fail_never_and_mix_never(
+    engine: FakeEngine, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelf, "SPARE", 0)
+    asked = []
+    async with started(engine, model, tmp_path) as policy:
+        for number in range(1, 11):
+            asked += [asyncio.create_task(reply(policy, f"question {number}.{at}")) for at in range(10)]
+            await asyncio.sleep(0)
+            await policy.load(version(number, tmp_path, f"rule {number}"))
+        found = await asyncio.gather(*asked)
+    for at, done in enumerate(found):
+        rule = f" [learned: rule {done.version}]" if done.version else ""
+        assert done.reply.content == f"You said: question {at // 10 + 1}.{at % 10}{rule}"
+    assert len({done.version for done in found}) > 5
+
+
 async def test_a_stream_whose_engine_dies_goes_on_where_it_was(engine: FakeEngine, model: Path, tmp_path: Path) -> None:
     async with started(engine, model, tmp_path) as policy:
         await policy.load(version(1, tmp_path, "be brief"))
