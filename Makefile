@@ -3,6 +3,7 @@
 # make fast  set up everything and run ruff and the small stories, three at a time
 # make test  set up everything and run the checks and all tests, one process for each core (ARGS="-j 1": one)
 # make durations  all tests, and note what each file takes, so that the processes of `make test` end together
+# make test-vllm  set up the real vLLM (CPU build, 3.5 GB, once) and run the tests on it: about ten minutes
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
 # make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
@@ -16,7 +17,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast test durations check lock acceptance-openclaw judge-reader clean help
+.PHONY: up demo fast test test-vllm durations check lock acceptance-openclaw judge-reader clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -44,6 +45,9 @@ test: $(VENV)/.ready-dev
 
 durations: $(VENV)/.ready-dev
 	@$(TESTS) --record
+
+test-vllm: $(VENV)/.ready-dev
+	@OPENCLAW_RL_VLLM_PYTHON="$$(scripts/vllm-env.sh)" $(BIN)/python -m pytest tests/test_vllm.py -s $(ARGS)
 
 judge-reader: $(VENV)/.ready-local
 	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from openclaw_rl.app.doctor import Diagnosis, examine
+from openclaw_rl.config import load
 from openclaw_rl.testing import RunningApp, running_app, ticking_app
 from openclaw_rl.testing.engines import FakeEngine, fake_engine, write_engine_model
 
@@ -123,3 +125,33 @@ async def test_a_client_reads_one_stream_though_the_engine_died_in_it(engine: Fa
         said, _ = await asyncio.wait_for(reading, 20)
         assert said == "You said: tell me about tea"
         assert walk.ledger.counts()["turns"] == 1, "nothing is lost"
+
+
+def engines_line(engine: FakeEngine, root: Path, *more: str) -> Diagnosis:
+    config = load(environ={}, sets=[f"run.dir={root / 'run'}", *over(engine, root, *more)]).config
+    return next(each for each in examine(config) if each.check == "engines")
+
+
+def test_doctor_says_what_the_engine_is_and_that_it_fits(engine: FakeEngine, tmp_path: Path) -> None:
+    found = engines_line(engine, tmp_path)
+    assert found.state == "ok", found
+    assert (
+        f"{engine.kind} {'0.32.0' if engine.kind == 'vllm' else '0.5.23'} serves base at {engine.url}" in found.detail
+    )
+    assert "it loads adapters while it runs" in found.detail
+    assert not engine.loads
+
+
+def test_doctor_tells_an_engine_with_another_tokenizer_and_one_that_is_away(engine: FakeEngine, tmp_path: Path) -> None:
+    file = tmp_path / "toy" / "tokenizer.json"
+    words = json.loads(file.read_text())
+    known = words["model"]["vocab"]
+    known["a"], known["b"] = known["b"], known["a"]
+    file.write_text(json.dumps(words))
+    found = engines_line(engine, tmp_path)
+    assert "its tokenizer is not that of policy.model" in found.detail
+    assert found.remedy == "set policy.model to the model that the engine serves"
+    away = engines_line(engine, tmp_path, "policy.url=http://127.0.0.1:9")
+    assert (away.state, away.remedy) == ("trouble", "start it, or correct policy.url")
+    ours = engines_line(engine, tmp_path, "policy.launch=on")
+    assert f"has no package {engine.kind}" in ours.detail

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 import importlib.util
 import os
@@ -18,11 +19,13 @@ from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app import checks
 from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.factories import build_policy
 from openclaw_rl.app.judge_models import is_address
 from openclaw_rl.config import Config
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, OpenClawError
 from openclaw_rl.machine import GIB, total_memory
+from openclaw_rl.ports import SupportsExamination
 from openclaw_rl.serve.listener import is_loopback
 from openclaw_rl.store import LedgerReader
 
@@ -233,6 +236,19 @@ def _ledger(config: Config) -> Diagnosis:
     return Diagnosis("ledger", "ok", f"{path}: {turns} turns, whole")
 
 
+def _engine(config: Config) -> Diagnosis:
+    """The engine that the policy would use, looked at from outside."""
+    try:
+        policy = build_policy(config)
+        assert isinstance(policy, SupportsExamination)
+        found = asyncio.run(policy.examine())
+    except OpenClawError as error:
+        return Diagnosis("engines", "trouble", error.what, error.remedy or "")
+    wrong = [each for each in found if not each.fine]
+    detail = "; ".join(each.what for each in (wrong or found))
+    return Diagnosis("engines", "trouble" if wrong else "ok", detail, "; ".join(each.remedy for each in wrong))
+
+
 def _sandbox(_: Config) -> Diagnosis:
     try:
         return Diagnosis("sandbox", "ok", f"programs are kept apart by {sandbox.isolation()}")
@@ -240,7 +256,9 @@ def _sandbox(_: Config) -> Diagnosis:
         return Diagnosis("sandbox", "warning", f"{error.what}; 'eval' refuses coding tasks", error.remedy or "")
 
 
-def _engines(_: Config) -> Diagnosis:
+def _engines(config: Config) -> Diagnosis:
+    if config.policy.backend in checks.ENGINES:
+        return _engine(config)
     found = []
     for name in ("vllm", "sglang", "ray", "tinker"):
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -179,6 +179,24 @@ class ReportsRunner(Protocol):
     @property
     def runner(self) -> str | None:
         """How it runs this one, in words; None where that is not known yet."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFinding:
+    """One thing that was found out about an engine, and what to do where it is not fine."""
+
+    fine: bool
+    what: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class SupportsExamination(Protocol):
+    """A policy whose engine can be examined without starting anything."""
+
+    async def examine(self) -> Sequence[EngineFinding]:
+        """What is to be said of the engine that it would use."""
         ...
 
 

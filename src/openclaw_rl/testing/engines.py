@@ -141,6 +141,10 @@ class _Routes:
         cards += [{"id": name, "object": "model", "parent": "base"} for name in self.engine.adapters]
         return JSONResponse({"object": "list", "data": cards})
 
+    async def tokenize(self, request: Request) -> Response:
+        ids = self.engine.tokenizer.encode((await request.json())["prompt"], add_special_tokens=False).ids
+        return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids})
+
     async def tokens(self, ids: Sequence[int], adapter: str | None, limit: int) -> AsyncIterator[_Token]:
         """Token, position in the reply and how it ends if it does; breaks off where the engine dies."""
         engine = self.engine
@@ -196,10 +200,6 @@ class _Vllm(_Routes):
         self.engine.unloads.append(name)
         return Response(f"Success: LoRA adapter '{name}' removed successfully.")
 
-    async def tokenize(self, request: Request) -> Response:
-        ids = self.engine.tokenizer.encode((await request.json())["prompt"], add_special_tokens=False).ids
-        return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids})
-
     async def completions(self, request: Request) -> Response:
         body, engine = await request.json(), self.engine
         if not engine.alive:
@@ -249,6 +249,7 @@ class _Sglang(_Routes):
             Route("/generate", self.generate, methods=["POST"]),
             Route("/load_lora_adapter", self.load, methods=["POST"]),
             Route("/unload_lora_adapter", self.unload, methods=["POST"]),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
         ]
 
     async def load(self, request: Request) -> Response:

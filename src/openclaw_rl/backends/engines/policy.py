@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
@@ -25,6 +25,7 @@ from openclaw_rl.backends.engines.dialect import (
     TopLogprobs,
     tempered,
 )
+from openclaw_rl.backends.engines.examination import examine_environment, examine_running, unreachable
 from openclaw_rl.backends.engines.guidance import guidance_of
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineAnswer, EngineHttp
 from openclaw_rl.backends.engines.launched import LaunchedEngine
@@ -42,7 +43,7 @@ from openclaw_rl.errors import (
     ModelRefused,
     RequestError,
 )
-from openclaw_rl.ports import Ability, Delta, Policy, Scores, Stream
+from openclaw_rl.ports import Ability, Delta, EngineFinding, Policy, Scores, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -102,14 +103,7 @@ class EnginePolicy:
         if self._server is not None:
             return
         given = self._settings
-        self._model = await asyncio.to_thread(
-            read_model,
-            given.model,
-            cache_dir=given.cache_dir,
-            chat_template=given.chat_template,
-            tool_format=given.tool_format,
-            progress=self._progress,
-        )
+        self._model = await asyncio.to_thread(self._read_model)
         http = EngineHttp(given.address, key=given.key)
         launched = self._launched(self._model) if given.launched else None
         server = EngineServer(http, self._dialect, launched=launched, returned=self._returned, progress=self._progress)
@@ -122,6 +116,32 @@ class EnginePolicy:
             raise
         self.name, self.base, self.tool_format = self._model.name, self._model.base, self._model.tool_format
         self.context = min(facts.context or self._model.context, given.context or self._model.context)
+
+    async def examine(self) -> Sequence[EngineFinding]:
+        """What is to be said of the engine; nothing is started."""
+        given = self._settings
+        if given.launched:
+            return [await examine_environment(given.plan_python, self._dialect)]
+        http = EngineHttp(given.address, key=given.key)
+        try:
+            gone = await unreachable(http, self._dialect)
+            if gone is not None:
+                return [gone]
+            model = await asyncio.to_thread(self._read_model)
+            server = EngineServer(http, self._dialect, launched=None, returned=_nothing, progress=self._progress)
+            return await examine_running(http, self._dialect, await server.start(), model.chat.tokenizer.encode)
+        finally:
+            http.close()
+
+    def _read_model(self) -> ModelFiles:
+        given = self._settings
+        return read_model(
+            given.model,
+            cache_dir=given.cache_dir,
+            chat_template=given.chat_template,
+            tool_format=given.tool_format,
+            progress=self._progress,
+        )
 
     def _launched(self, model: ModelFiles) -> LaunchedEngine:
         plan = self._settings.plan(model)
@@ -381,6 +401,10 @@ class EnginePolicy:
         self._up()
         assert self._text is not None
         return self._text
+
+
+async def _nothing() -> None:
+    """Nothing to put back: nothing was loaded."""
 
 
 class _Forgotten(Exception):

@@ -53,6 +53,11 @@ class EngineSettings:
         """Whether the engine is started by us."""
         return self.url is None if self.launch is None else self.launch
 
+    @property
+    def plan_python(self) -> str:
+        """The Python that starts the engine."""
+        return self.engine_python or sys.executable
+
     @cached_property
     def address(self) -> str:
         """Where the engine answers."""
@@ -73,7 +78,7 @@ class EngineSettings:
         cpu = not self.gpus and self.device in ("auto", "cpu")
         small = model.parameters < SMALL
         return LaunchPlan(
-            python=self.engine_python or sys.executable,
+            python=self.plan_python,
             folder=model.folder,
             port=int(self.address.rpartition(":")[2].partition("/")[0]),
             dtype=("float32" if small else "bfloat16") if self.dtype == "auto" else self.dtype,

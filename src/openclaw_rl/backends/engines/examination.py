@@ -1,0 +1,94 @@
+"""What can be said of an engine from outside, before anybody relies on it: for `openclaw-rl doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts
+from openclaw_rl.backends.engines.http import ConnectionLost, EngineHttp
+from openclaw_rl.ports import EngineFinding
+
+_PROBES: Final = ("The cat's 3 naïve cafés.\n\n\tfor i in range(10):  # 数 🙂", "  two  spaces\r\nand <|a tag|> <b>")
+_NOWHERE: Final = "/openclaw-rl/no/such/adapter"
+_VERSION: Final = (
+    "import importlib.metadata as m, sys\n"
+    "print(next((d.version for d in m.distributions() if d.metadata['Name'] in sys.argv[1:]), ''))"
+)
+
+
+async def examine_running(
+    http: EngineHttp, dialect: Dialect, facts: EngineFacts, encode: Callable[[str], list[int]]
+) -> list[EngineFinding]:
+    """An engine that answers: its release, its adapters, its tokenizer, who can reach it."""
+    found = [EngineFinding(fine=True, what=f"{dialect.name} {facts.version} serves {facts.model} at {http.url}")]
+    found.append(await _adapters(http, dialect))
+    found.append(await _tokenizer(http, facts, encode))
+    if not _is_loopback(http.url):
+        what = f"{http.url} is not on loopback, and its key does not guard every route that changes it"
+        found.append(
+            EngineFinding(fine=False, what=what, remedy="start it with --host 127.0.0.1, or behind a firewall")
+        )
+    return found
+
+
+async def _adapters(http: EngineHttp, dialect: Dialect) -> EngineFinding:
+    """Ask for an adapter that is not there: one that could load it complains of the path."""
+    answer = await http.post(*dialect.load_request("openclaw-doctor", _NOWHERE), seconds=60)
+    words = dialect.loaded(answer) or ""
+    if _NOWHERE in words or "no adapter found" in words.lower():
+        return EngineFinding(fine=True, what="it loads adapters while it runs")
+    remedy = "start it with LoRA on and loading allowed, as docs/engines.md says"
+    return EngineFinding(fine=False, what=f"it does not load adapters: {words or answer.status}", remedy=remedy)
+
+
+async def _tokenizer(http: EngineHttp, facts: EngineFacts, encode: Callable[[str], list[int]]) -> EngineFinding:
+    for text in _PROBES:
+        body = {"model": facts.model, "prompt": text, "add_special_tokens": False}
+        answer = await http.post("/tokenize", body, seconds=60)
+        theirs = answer.json()
+        if answer.status != 200 or not isinstance(theirs, dict) or "tokens" not in theirs:
+            return EngineFinding(fine=True, what="its tokenizer cannot be asked")
+        if list(theirs["tokens"]) != encode(text):
+            what = f"its tokenizer is not that of policy.model: {text!r} is {theirs['tokens']}, not {encode(text)}"
+            return EngineFinding(fine=False, what=what, remedy="set policy.model to the model that the engine serves")
+    return EngineFinding(fine=True, what="its tokenizer is that of policy.model")
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def examine_environment(python: str, dialect: Dialect) -> EngineFinding:
+    """An engine that is to be started: whether its package is where it is looked for."""
+    names = (dialect.package, f"{dialect.package}-cpu")
+    try:
+        process = await asyncio.create_subprocess_exec(
+            python, "-c", _VERSION, *names, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+        )
+        version = (await process.communicate())[0].decode().strip()
+    except OSError as error:
+        return EngineFinding(fine=False, what=f"{python} does not run: {error}", remedy="correct policy.engine_python")
+    if version:
+        return EngineFinding(fine=True, what=f"{dialect.name} {version} will be started by {python}")
+    remedy = "install it there, or name another Python with --engine-python"
+    return EngineFinding(fine=False, what=f"{python} has no package {dialect.package}", remedy=remedy)
+
+
+async def unreachable(http: EngineHttp, dialect: Dialect) -> EngineFinding | None:
+    """Why nothing can be asked of it; None where it answers."""
+    remedy = "start it, or correct policy.url"
+    try:
+        answer = await http.get(dialect.health_path)
+    except ConnectionLost as error:
+        return EngineFinding(fine=False, what=error.what, remedy=remedy)
+    if answer.status != 200:
+        return EngineFinding(fine=False, what=f"{http.url} answers {answer.status}", remedy=remedy)
+    return None

@@ -1,0 +1,180 @@
+"""The real vLLM, its CPU build, on the embedded model's weights: `make test-vllm` sets it up and runs these.
+
+They take minutes and some 5 GB of memory, so they are skipped unless OPENCLAW_RL_VLLM_PYTHON names the Python that
+has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from openclaw_rl.app.factories import build_policy
+from openclaw_rl.config import load
+from openclaw_rl.errors import ModelRefused
+from openclaw_rl.ports import Delta, whole_reply
+from openclaw_rl.testing import make_prompt, ticking_app
+from openclaw_rl.types import Completion, Sampling, Version
+
+PYTHON = os.environ.get("OPENCLAW_RL_VLLM_PYTHON")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not PYTHON, reason="the real vLLM is run by `make test-vllm`"),
+]
+ENGINE = ("policy.backend=vllm", "policy.model=embedded", "policy.context=2048", f"policy.engine_python={PYTHON}")
+VERSIONS, REQUESTS, AT_ONCE = 20, 1000, 16
+GREEDY = Sampling(temperature=0.0, max_tokens=6)
+
+
+@asynccontextmanager
+async def engine(run: Path, *more: str) -> AsyncIterator[Any]:
+    policy: Any = build_policy(load(environ={}, sets=[f"run.dir={run}", *ENGINE, *more]).config)
+    await policy.start()
+    try:
+        yield policy
+    finally:
+        await policy.stop()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Adapters that each make the model say something else."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from openclaw_rl import config
+    from openclaw_rl.backends.hf.finding import find
+
+    folder, _ = find("embedded", cache_dir=config.cache_dir(), progress=print)
+    root = tmp_path_factory.mktemp("adapters")
+    targets = ["q_proj", "v_proj", "down_proj"]
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    wrapped = get_peft_model(base, LoraConfig(r=8, lora_alpha=16, target_modules=targets, init_lora_weights=False))
+    for number in range(1, VERSIONS + 1):
+        torch.manual_seed(number)
+        with torch.no_grad():
+            for name, value in wrapped.named_parameters():
+                if "lora_" in name:
+                    value.normal_(std=0.02 if "lora_A" in name else 0.06)
+        wrapped.save_pretrained(root / str(number))
+    return [str(root / str(number)) for number in range(1, VERSIONS + 1)]
+
+
+def version(number: int, adapters: list[str]) -> Version:
+    return Version(number=number, parent=number - 1, base="embedded", adapter=adapters[number - 1])
+
+
+async def reply(policy: Any, text: str, sampling: Sampling = GREEDY, **given: Any) -> Completion:
+    return await whole_reply(policy.generate(make_prompt(text), sampling, **given))
+
+
+def test_a_correction_becomes_an_adapter_that_vllm_answers_with(tmp_path: Path, loop: asyncio.Runner) -> None:
+    """Chat, correction, step, adapter loaded, new version answers; trainer and engine agree on log-probs."""
+    settings = (
+        *ENGINE,
+        "train.backend=local",
+        "train.batch_size=1",
+        "train.lora.rank=8",
+        "train.rehearse.enabled=off",
+        "gate.probes=2",
+        "gate.replays=1",
+        "gate.tokens=12",
+        "gate.limits.min_words=0",
+        "policy.sampling.max_tokens=40",
+    )
+
+    async def walk() -> None:
+        async with ticking_app(tmp_path / "run", *settings) as run:
+            first = await run.ask("Tell me about tea.")
+            said = first["choices"][0]["message"]["content"]
+            await run.ask("Tell me about tea.", said, "Too long. Please keep it under 20 words.")
+            await run.app.finish()
+            step = run.ledger.steps()[-1]
+            assert step.metrics["gap_mean"] < 0.01, step.metrics
+            assert run.show(first["id"])["step"] == 1
+            learned = await run.ask("Tell me about rain.")
+            print(said, step.metrics, learned, run.ledger.versions(), sep="\n")
+            decided = run.ledger.versions()[-1].state
+            assert decided in ("live", "refused")
+            if decided == "live":
+                assert learned["system_fingerprint"] == "openclaw-rl-v1"
+
+    loop.run(walk())
+
+
+def test_a_thousand_streams_across_twenty_versions_fail_never_and_mix_never(
+    tmp_path: Path, loop: asyncio.Runner, adapters: list[str]
+) -> None:
+    async def run() -> None:
+        async with engine(tmp_path, "train.lora.rank=8") as policy:
+            expected: dict[int, str] = {0: (await reply(policy, "Tea?")).reply.content}
+            seen: list[tuple[int, str]] = []
+            places = asyncio.Semaphore(AT_ONCE)
+
+            async def one() -> None:
+                async with places:
+                    done = await reply(policy, "Tea?")
+                    seen.append((done.version, done.reply.content))
+
+            for number in range(1, VERSIONS + 1):
+                await policy.load(version(number, adapters))
+                expected[number] = (await reply(policy, "Tea?")).reply.content
+                nearly = [asyncio.create_task(one()) for _ in range(REQUESTS // VERSIONS)]
+                await asyncio.wait(nearly[: len(nearly) // 2])  # the next version comes while the others run
+                seen_tasks.extend(nearly)
+            await asyncio.gather(*seen_tasks)
+            assert len(seen) == REQUESTS
+            mixed = [(number, said) for number, said in seen if said != expected[number]]
+            print(f"{len(seen)} replies of {len({n for n, _ in seen})} versions, {len(mixed)} mixed", expected)
+            assert len(set(expected.values())) > VERSIONS // 2
+            assert mixed == []
+
+    seen_tasks: list[asyncio.Task[None]] = []
+    loop.run(run())
+
+
+def test_a_reply_outlives_the_engine(tmp_path: Path, loop: asyncio.Runner, adapters: list[str]) -> None:
+    """`kill -9` in the middle of a stream: it is held, and goes on with the tokens that an unbroken one has."""
+    sampling = Sampling(temperature=0.0, max_tokens=40)
+
+    async def run() -> None:
+        async with engine(tmp_path, "train.lora.rank=8") as policy:
+            await policy.load(version(3, adapters))
+            stream = policy.generate(make_prompt("Tell me a story about rain."), sampling)
+            count, broken = 0, None
+            async for item in stream:
+                count += isinstance(item, Delta)
+                if count == 10:
+                    os.kill(policy.health["pid"], signal.SIGKILL)
+                    count += 1
+                broken = item
+            whole = await reply(policy, "Tell me a story about rain.", sampling)
+            assert isinstance(broken, Completion)
+            assert broken.reply_tokens == whole.reply_tokens
+            assert broken.logprobs == pytest.approx(whole.logprobs, abs=1e-4)
+            assert policy.health["restarts"] == 1
+
+    loop.run(run())
+
+
+def test_an_engine_that_cannot_start_says_why(tmp_path: Path, loop: asyncio.Runner) -> None:
+    async def start(*more: str) -> None:
+        async with engine(tmp_path, *more):
+            pass
+
+    with pytest.raises(ModelRefused, match=r"vllm did not start: this release of it does not know --no-such-flag"):
+        loop.run(start("policy.engine_flags=--no-such-flag"))
