@@ -147,7 +147,12 @@ def build_loop(
         origin=RunOrigin(base=config.policy.model, directory=config.run.dir / "versions", resume=None),
         samples=build_sample_settings(config),
         queue=QueueSettings(
-            batch_size=train.batch_size, max_wait=train.max_wait, idle=train.idle_wait, group_size=1, people=()
+            batch_size=train.batch_size,
+            max_wait=train.max_wait,
+            idle=train.idle_wait,
+            group_size=1,
+            patience=0.0,
+            people=(),
         ),
         review=Review(gate=examined if gate else None, monitor=None, retry=0.0),
         housekeeping=Housekeeping(retain=RetentionPolicy(keep=train.keep, interval=train.save_interval), recorder=None),

@@ -24,20 +24,27 @@ def make_episodes(make_env: Callable[[], Env], chat: SessionClient, **given: Any
     return Episodes(make_env, chat, settings, **{"behind": lambda: False, **given})
 
 
-async def test_an_episode_asks_acts_and_pays_each_turn() -> None:
-    table, env = FakeChatClient(), FakeEnv(rewards=(1.0, 1.0))
-    assert await run_episode(env, table, task="a", seed=5, group="g", max_steps=20) == 2.0
-    assert table.scores == [("t1", 1.0), ("t2", 1.0)]
+async def test_an_episode_asks_acts_and_pays_its_session_the_outcome() -> None:
+    table, env = FakeChatClient(), FakeEnv(rewards=(0.25, 1.0))
+    assert await run_episode(env, table, task="a", seed=5, group="g", max_steps=20) == 1.0
+    assert table.scores == [("t1", 0.25)], "what comes on the way is the step's own"
+    assert table.rewards == [(table.requests[0][1], 1.0)]
     second = table.requests[1][0]
     assert [m.content for m in second.messages] == ["a from 2 with 5", "r1", "1 left after r1"]
     assert second.tools == (Tool(name="t"),)
     assert {(session == table.requests[0][1], group) for _, session, group in table.requests} == {(True, "g")}
 
 
-async def test_an_episode_stops_at_max_steps() -> None:
+async def test_an_episode_stops_at_max_steps_and_is_worth_what_its_state_is() -> None:
+    class Checked(FakeEnv):
+        async def outcome(self) -> float:
+            return 0.5
+
     table = FakeChatClient()
-    assert await run_episode(FakeEnv(rewards=(1.0,) * 99), table, task="a", seed=0, group=None, max_steps=3) == 3.0
+    assert await run_episode(FakeEnv(rewards=(1.0,) * 99), table, task="a", seed=0, group=None, max_steps=3) == 0.0
     assert len(table.requests) == 3
+    assert await run_episode(Checked(rewards=(1.0,) * 99), table, task="a", seed=0, group=None, max_steps=3) == 0.5
+    assert [score for _, score in table.rewards] == [0.0, 0.5]
 
 
 async def run_out(episodes: Episodes) -> int:
@@ -97,6 +104,8 @@ async def test_one_failure_is_reported_and_the_others_go_on(caplog: pytest.LogCa
     failures = [each.error for each in ended if each.error is not None]
     assert failures == ["RuntimeError: the floor gave way under a"] * 2
     assert len(table.ended) == 4
+    failed = "RuntimeError: the floor gave way under a"
+    assert sorted(str(paid) for _, paid in table.rewards) == ["1.0", "1.0", failed, failed], "outside every statistic"
     assert "the floor gave way under a" in caplog.text
 
 

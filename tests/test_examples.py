@@ -36,7 +36,7 @@ async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:
     chat = FakeChatClient()
     assert await rollout(FakeEnv(rewards=(None, 1.0, 1.0)), chat, task="a", seed=1, group=None, max_steps=9) == 1.0
     assert [len(prompt.messages) for prompt, _, _ in chat.requests] == [1, 3]
-    assert chat.scores == [("t2", 1.0)]
+    assert chat.rewards == [(chat.requests[0][1], 1.0)]
 
 
 PAYS_IN_TURN = """
@@ -74,9 +74,9 @@ async def test_the_turns_of_the_rollout_train_in_groups(tmp_path: Path) -> None:
         step = run.ledger.step(1)
         turns = [run.ledger.turn(turn) for turn in step.turns]
     assert (len(turns), len({turn.group for turn in turns}), len({turn.session for turn in turns})) == (4, 1, 4)
-    # one of four paid 1, the others a half: the mean is 5/8
+    # one of four paid 1, the others a half: the mean is 5/8, the spread sqrt(3) / 8
     advantages = sorted(float(part["advantage"]) for part in step.parts.values())
-    assert advantages == pytest.approx([-0.125, -0.125, -0.125, 0.375])
+    assert advantages == pytest.approx([-1 / 3**0.5] * 3 + [3**0.5], abs=1e-4)
 
 
 async def test_the_environment_answers_higher_and_lower_until_the_number_is_guessed() -> None:

@@ -55,6 +55,9 @@ class Memory:
         ]
         return late[:limit]
 
+    def late_rewards(self, limit: int) -> list[Case]:
+        return []
+
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
         for verdict in verdicts:
             self.verdicts.setdefault(verdict.turn, []).append(verdict)
@@ -340,15 +343,15 @@ async def test_an_explicit_hint_joins_the_judges_verdict() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_steps_votes_are_added_to_what_the_environment_paid() -> None:
+async def test_a_steps_votes_stand_beside_what_the_environment_paid() -> None:
     memory, clock = Memory(), FakeClock()
-    paid = memory.add(case(next_state=(make_message("tool", "fine"),)))
+    paid = memory.add(case(next_state=(make_message("tool", "fine"),), user="env:door"))
     memory.feedback(paid.turn.id, score=0.5, source="environment")
     votes = iter([answer(1), answer(1), answer(-1)])
     llm = endpoint(lambda _: next(votes), clock, votes=3)
     await loop(memory, llm, clock, step_votes=True).tick()
     verdict = memory.last(paid)
-    assert verdict.score == pytest.approx(0.5 + 1 / 3)
+    assert (verdict.score, verdict.step) == (0.5, pytest.approx(1 / 3))
     assert verdict.source == "environment"
 
 

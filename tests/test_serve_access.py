@@ -308,3 +308,24 @@ def test_many_at_once_are_all_answered(server: RunningServer) -> None:
         assert list(pool.map(one, range(8))) == [200] * 8
     assert len(server.ledger.turns) == 8
     assert json.loads(server.get("/readyz").text)["ready"] is True
+
+
+def test_only_an_environment_pays_and_only_its_own_sessions() -> None:
+    keys = {"k1": "env:door", "k2": "env:other", "k3": "ann"}
+    door, other, ann = ({"authorization": f"Bearer {key}"} for key in keys)
+    with serving(keys=keys) as server:
+        assert server.chat(headers={**door, "x-session-id": "s1"}).status_code == 200
+        paid = server.post("/v1/sessions/s1/reward", {"score": 0.5}, **door)
+        assert paid.json() == {"object": "session.reward", "session": "s1", "score": 0.5, "failed": None}
+        assert server.post("/v1/sessions/s1/reward", {"failed": "no disk"}, **door).status_code == 200
+        assert server.post("/v1/sessions/s1/reward", {"score": 1}, **other).status_code == 404
+        assert server.post("/v1/sessions/s1/reward", {"score": 1}, **ann).status_code == 403
+        for wrong in ({}, {"score": 2}, {"score": 1, "failed": "both"}, {"score": "much"}):
+            assert server.post("/v1/sessions/s1/reward", wrong, **door).status_code == 400, wrong
+        assert [(one.user, one.score, one.failed) for one in server.ledger.rewards] == [
+            ("env:door", 0.5, None),
+            ("env:door", None, "no disk"),
+        ]
+        server.ledger.add_reward = lambda reward: False  # type: ignore[method-assign]
+        late = server.post("/v1/sessions/s1/reward", {"score": 1}, **door)
+        assert (late.status_code, "has trained" in late.json()["error"]["message"]) == (409, True)

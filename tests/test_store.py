@@ -287,10 +287,10 @@ def test_the_second_of_the_same_writer_is_refused_with_who_holds_it(ledger_path:
 
 
 WRITES = {
-    ServeLedger: {"add_turn", "add_feedback", "add_ending", "add_optout"},
+    ServeLedger: {"add_turn", "add_feedback", "add_ending", "add_reward", "add_optout"},
     ImportLedger: {"add_recorded"},
     CollectLedger: {"new_turns", "open_turns", "settled_turns", "new_endings", "settle"},
-    JudgeLedger: {"unjudged", "late_feedback", "add_verdicts", "scores"},
+    JudgeLedger: {"unjudged", "late_feedback", "late_rewards", "add_verdicts", "scores"},
     TrainLedger: {
         "untrained",
         "add_drops",

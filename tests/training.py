@@ -10,6 +10,7 @@ from typing import Any
 from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.ports import Gate, LiveMonitor, Trainer
 from openclaw_rl.testing import TemporaryLedger
+from openclaw_rl.train.credit import CreditSettings
 from openclaw_rl.train.loop import Housekeeping, LoopLedger, RehearsalParts, Review, TrainLoop
 from openclaw_rl.train.queue import QueueSettings
 from openclaw_rl.train.records import Recorder
@@ -31,13 +32,22 @@ def sample_settings(**more: Any) -> SampleSettings:
         "normalize": False,
         "decay": 0.95,
         "remember": 0,
+        "credit": CreditSettings(mode="step", weight=1.0),
+        "grouped": False,
         "share": "all",
     }
     return SampleSettings(**{**base, **more})
 
 
 def queue_settings(**more: Any) -> QueueSettings:
-    base: dict[str, Any] = {"batch_size": 2, "max_wait": 600.0, "idle": 60.0, "group_size": 1, "people": ()}
+    base: dict[str, Any] = {
+        "batch_size": 2,
+        "max_wait": 600.0,
+        "idle": 60.0,
+        "group_size": 1,
+        "patience": 0.0,
+        "people": (),
+    }
     return QueueSettings(**{**base, **more})
 
 

@@ -196,6 +196,7 @@ class App:
                 max_wait=train.max_wait,
                 idle=train.idle_wait,
                 group_size=train.num_rollouts_per_prompt,
+                patience=self.config.collect.session_idle,
                 people=build_people(self.config) if train.share != "all" else (),
             ),
             review=Review(gate=self._gate(ledger), monitor=self._monitor(ledger), retry=self.config.gate.retry),

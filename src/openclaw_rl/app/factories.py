@@ -203,6 +203,7 @@ def gate_limits(config: Config) -> Any:
 
 def build_sample_settings(config: Config) -> SampleSettings:
     """What a turn may teach, from the settings."""
+    from openclaw_rl.train.credit import CreditSettings
     from openclaw_rl.train.samples import SampleSettings
 
     train = config.train
@@ -217,6 +218,8 @@ def build_sample_settings(config: Config) -> SampleSettings:
         normalize=train.normalize,
         decay=train.baseline_decay,
         remember=train.remember,
+        credit=CreditSettings(mode=train.credit, weight=train.step_weight),
+        grouped=train.num_rollouts_per_prompt > 1,
         share=train.share,
     )
 

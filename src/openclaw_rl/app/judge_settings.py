@@ -71,7 +71,7 @@ def endpoint_at(config: Config, address: str, model: str) -> EndpointSettings:
 
 
 def judge_loop_settings(config: Config) -> JudgeLoopSettings:
-    """How the judge's loop works; a step's reward stands alone, and the judge is always compared with users."""
+    """How the judge's loop works; it is always compared with users."""
     from openclaw_rl.judge.loop import JudgeLoopSettings
 
     judge = config.judge
@@ -80,8 +80,14 @@ def judge_loop_settings(config: Config) -> JudgeLoopSettings:
         trusted=frozenset(judge.trusted_envs),
         hints=hint_limits(config),
         behaviour=judge.behaviour,
-        step_votes=False,
+        step_votes=_votes_on_steps(config) if judge.step_votes is None else judge.step_votes,
         calibrate=True,
         window=_HEALTH_WINDOW,
         longest_pause=min(30.0, judge.llm.breaker_seconds),
     )
+
+
+def _votes_on_steps(config: Config) -> bool:
+    """Whether the judge is one whose votes on steps are worth having: a model or a plugin, not a reader of people."""
+    judge = config.judge
+    return judge.custom is not None or judge.kind == "llm" or bool(judge.llm.base_url)

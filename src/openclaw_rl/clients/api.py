@@ -216,6 +216,11 @@ class ApiClient:
         """Take a note away for good."""
         await self._call("DELETE", f"/notes/{number}")
 
+    async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None:
+        """What an environment pays a whole session, or why it failed through no fault of the policy's."""
+        body = {"score": score} if failed is None else {"failed": failed}
+        await self._call("POST", f"/sessions/{quote(session, safe='')}/reward", body)
+
     async def end(self, session: str) -> None:
         """Nothing more comes of a session, so that its last turn need not wait."""
         await self._call("POST", f"/sessions/{quote(session, safe='')}/end", {})

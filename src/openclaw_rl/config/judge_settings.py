@@ -100,6 +100,10 @@ class JudgeSection(Section):
         description="fewest characters of a hint; a Chinese one counts for five, a kana or Hangul one for three",
     )
     hint_max: int = Field(default=600, ge=1, le=10_000, description="most characters of a hint")
+    step_votes: bool | None = Field(
+        default=None,
+        description="let the judge vote on each step of an environment too; not set: where its model is one that votes",
+    )
     trusted_envs: tuple[str, ...] = Field(
         default=(), description="environments, by the NAME of their key, whose text may become a hint"
     )

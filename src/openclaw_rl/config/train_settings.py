@@ -10,6 +10,7 @@ from openclaw_rl.config.values import Device, Location, Options, Plugin, Section
 
 Method = Literal["topk", "binary", "opd", "distill", "combine"]
 Advantage = Literal["baseline", "raw", "group"]
+Credit = Literal["step", "trajectory", "outcome"]
 HintSelection = Literal["sequence_optimal", "token_optimal", "shortest"]
 Subset = Literal["student", "teacher", "overlap"]
 Teacher = Literal["base", "live", "ema"]
@@ -187,6 +188,14 @@ class TrainSection(Section):
         default="baseline", description="score less its moving mean, bare score, score less group mean"
     )
     normalize: bool = Field(default=False, description="divide group advantages by the group's standard deviation")
+    credit: Credit = Field(
+        default="step",
+        description="what a step of an environment is measured by, against the other episodes of its task: outcome "
+        "and its own votes, at the same step; the episode's outcome and mean vote (trajectory); the outcome alone",
+    )
+    step_weight: float = Field(
+        default=1.0, ge=0, le=100, description="weight of a step's votes beside the outcome of its episode"
+    )
     baseline_decay: float = Field(default=0.95, ge=0, lt=1, description="decay of a user's moving mean of scores")
     remember: int = Field(
         default=0,

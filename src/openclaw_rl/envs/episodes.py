@@ -1,8 +1,8 @@
 """Rollouts of environments through the public API, as one more client.
 
 A live user and an environment are the same thing: a client whose reply is the next state. An episode requests a reply,
-steps the environment with it, sends the reward as feedback, and goes on with what the environment shows; its session
-is then ended.
+steps the environment with it, and goes on with what the environment shows; at the end its session is paid its outcome
+and ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import count
 from typing import Protocol, TypeVar
 
 from openclaw_rl.errors import OpenClawError
-from openclaw_rl.ports import ChatClient, Env, Rollout, TurnReply
+from openclaw_rl.ports import ChatClient, Env, Observation, Rollout, SupportsOutcome, TurnReply
 from openclaw_rl.types import Prompt, new_id
 
 log = logging.getLogger(__name__)
@@ -24,23 +24,30 @@ T = TypeVar("T")
 
 
 async def run_episode(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
-    """One task once, at most ``max_steps`` replies; the sum of the rewards. The default rollout.
+    """One task once, at most ``max_steps`` replies; its outcome. The default rollout.
 
-    A step's reward goes to the turn that earned it, before the next request: its outcome is judged with it.
+    The outcome is paid to the whole session, and so reaches every step. A reward on the way is that step's own.
     """
     session = f"episode-{new_id()}"
     prompt = await env.reset(task, seed=seed)
-    total = 0.0
     for _ in range(max_steps):
         reply = await chat.ask(prompt, session=session, group=group)
         seen = await env.step(reply.message)
-        if seen.reward is not None:
-            total += seen.reward
-            await chat.feedback(reply.turn, score=seen.reward)
         if seen.done:
             break
+        if seen.reward is not None:
+            await chat.feedback(reply.turn, score=seen.reward)
         prompt = replace(prompt, messages=(*prompt.messages, reply.message, *seen.messages))
-    return total
+    outcome = await outcome_of(env, seen)
+    await chat.reward(session, score=outcome)
+    return outcome
+
+
+async def outcome_of(env: Env, last: Observation) -> float:
+    """What an episode is worth: the reward of its last step, else what the environment says, else nothing."""
+    if last.done and last.reward is not None:
+        return last.reward
+    return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
 
 
 class SessionClient(ChatClient, Protocol):
@@ -155,7 +162,7 @@ class Episodes:
     async def _run(self, episode: Episode) -> Episode:
         client = _EpisodeClient(self._chat)
         reward, error = await _tried(self._in_env(episode, client))
-        _, late = await _tried(client.end_sessions())
+        _, late = await _tried(client.end_sessions(error))
         for trouble in (error, late):
             if trouble is not None:
                 log.error("episode failed task=%s group=%s", episode.task, episode.group, exc_info=trouble)
@@ -202,8 +209,14 @@ class _EpisodeClient:
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         await self._chat.feedback(turn, score=score, hint=hint)
 
-    async def end_sessions(self) -> None:
+    async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None:
+        await self._chat.reward(session, score=score, failed=failed)
+
+    async def end_sessions(self, error: Exception | None) -> None:
+        """End them; those of an episode that failed never train."""
         for session in self._sessions:
+            if error is not None:
+                await self._chat.reward(session, failed=f"{type(error).__name__}: {error}"[:500])
             await self._chat.end(session)
 
 

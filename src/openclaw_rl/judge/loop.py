@@ -20,10 +20,11 @@ from openclaw_rl.judge.behaviour import with_behaviour
 from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
+from openclaw_rl.judge.outcomes import failure, joined, outcome_alone
 from openclaw_rl.judge.parts import Measures, Reports, at_work, every
 from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
-from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict
+from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict, environment_of
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ class VerdictLedger(Protocol):
 
     def late_feedback(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
 
+    def late_rewards(self, limit: int) -> Sequence[Case | UnreadableTurn]: ...
+
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None: ...
 
     def scores(self, window: int) -> Sequence[tuple[str, float | None, str]]: ...
@@ -49,7 +52,7 @@ class VerdictLedger(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeLoopSettings:
-    """``trusted`` environments may give hints; ``step_votes``: the judge's mean vote is added to a step's reward.
+    """``trusted`` environments may give hints; ``step_votes``: the judge votes on the steps of all environments.
 
     ``behaviour``: where the judge is silent, what the user does counts a little. ``calibrate``: the judge is also asked
     about turns that users scored, to see whether they agree. ``window`` verdicts are looked at for alarms.
@@ -126,8 +129,11 @@ class JudgeLoop:
         return written + self._given_up - before
 
     async def _read(self) -> list[Case]:
-        """New cases and those with late feedback, each once; what cannot be decoded is settled here."""
-        late = await anyio.to_thread.run_sync(self._ledger.late_feedback, self._batch)
+        """New cases and those with late feedback or rewards, each once; what cannot be decoded is settled here."""
+        late = [
+            *await anyio.to_thread.run_sync(self._ledger.late_rewards, SCAN),
+            *await anyio.to_thread.run_sync(self._ledger.late_feedback, self._batch),
+        ]
         fresh = [] if self._clock() < self._rest_until else await self._fresh()
         damaged = {found.turn: found for found in (*fresh, *late) if isinstance(found, UnreadableTurn)}
         for found in damaged.values():
@@ -153,22 +159,32 @@ class JudgeLoop:
         return cases
 
     def _decided(self, case: Case) -> Verdict | None:
+        """What evidence says, with the outcome of a step's episode; None where the judge is to be asked."""
+        if case.verdict is not None:  # judged while the episode ran, paid since
+            return joined(case, case.verdict)
         verdict = decide(case, trusted=self._settings.trusted, limits=self._settings.hints)
-        if verdict is not None and verdict.source == "environment" and self._settings.step_votes:
+        environment = environment_of(case.turn.user)
+        if environment is None or case.outcome.kind == "side":
+            return verdict
+        asked = self._settings.step_votes or environment in self._settings.trusted
+        if asked and (verdict is None or verdict.source == "environment"):
             return None
-        return verdict
+        return outcome_alone(case, "its outcome is not known yet") if verdict is None else joined(case, verdict)
 
     def _sorted(self, cases: Iterable[Case]) -> _Sorted:
         """Which cases evidence decides, which are left to the judge, and which cannot even be read."""
         found: list[tuple[Case, Verdict]] = []
         rest: list[Case] = []
-        unfit: list[tuple[Case, str]] = []
+        unfit: list[tuple[Case, DropReason, str]] = []
         for case in cases:
+            if (why := failure(case)) is not None:
+                unfit.append((case, "environment failed", why))
+                continue
             try:
                 verdict = self._decided(case)
             except Exception as error:  # any text may come after a reply; one that trips a reader costs itself alone
                 log.warning("judge.failed turn=%s", case.turn.id, exc_info=True)
-                unfit.append((case, f"its evidence could not be read: {type(error).__name__}"))
+                unfit.append((case, "judge failed", f"its evidence could not be read: {type(error).__name__}"))
                 continue
             if verdict is None:
                 rest.append(case)
@@ -181,8 +197,8 @@ class JudgeLoop:
     ) -> tuple[list[tuple[Case, Verdict]], list[Case]]:
         """Write what evidence decides; it, and the cases that are left to the judge."""
         done = await anyio.to_thread.run_sync(self._sorted, cases)
-        for case, why in done.unfit:
-            await self._give_up(case.turn.id, reason="judge failed", why=why)
+        for case, reason, why in done.unfit:
+            await self._give_up(case.turn.id, reason=reason, why=why)
         if done.found:
             await self._write([_dated(case, verdict, read_at) for case, verdict in done.found])
             for case, _ in done.found:
@@ -226,8 +242,10 @@ class JudgeLoop:
         try:
             verdict = await self._ask(case)
         except JudgeUnavailable as error:
-            await self._wait(turn, error.what)
-            return
+            if case.reward is None:
+                await self._wait(turn, error.what)
+                return
+            verdict = outcome_alone(case, f"no vote on this step: {error.what}")
         self._waiting.answered(turn)
         if turn not in self._overtaken:
             case = self._newest.get(turn, case)  # a hint may have come while the judge was thinking
@@ -262,7 +280,7 @@ class JudgeLoop:
             return Verdict(turn=case.turn.id, score=None, source="judge", judge=self._judge.name, note=note)
 
     def _final_verdict(self, case: Case, verdict: Verdict) -> Verdict:
-        """The judge's verdict under the house's rules: no hint from what may not instruct, a step's reward added."""
+        """The judge's verdict under the house's rules: no hint from what may not instruct, an outcome joined."""
         trusted, limits = self._settings.trusted, self._settings.hints
         offered = verdict.hints if may_instruct(case, trusted) else ()
         filtered = filter_hints(
@@ -271,13 +289,7 @@ class JudgeLoop:
         verdict = replace(verdict, turn=case.turn.id, hints=filtered.kept)
         if self._settings.behaviour:
             verdict = with_behaviour(case, verdict)
-        paid = decide(case, trusted=trusted, limits=limits)
-        if paid is None or paid.score is None or paid.source != "environment":
-            return verdict
-        votes = [vote for vote in verdict.votes if vote is not None]
-        mean = sum(votes) / len(votes) if votes else 0.0
-        note = f"{paid.note}, the step's votes average {mean:g}"
-        return replace(verdict, score=paid.score + mean, source="environment", note=note)
+        return verdict if environment_of(case.turn.user) is None else joined(case, verdict)
 
     async def _compare(self, case: Case, explicit: float) -> None:
         """Ask the judge about a turn the user has scored, to see whether they agree."""
@@ -333,7 +345,7 @@ class JudgeLoop:
 class _Sorted(NamedTuple):
     found: list[tuple[Case, Verdict]]
     rest: list[Case]
-    unfit: list[tuple[Case, str]]
+    unfit: list[tuple[Case, DropReason, str]]
 
 
 @asynccontextmanager

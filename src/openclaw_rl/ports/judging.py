@@ -6,16 +6,18 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from openclaw_rl.types import Feedback, Kind, Message, Outcome, Prompt, Turn, Verdict
+from openclaw_rl.types import Feedback, Kind, Message, Outcome, Prompt, SessionReward, Turn, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """All that a judge may see of one turn."""
+    """All that a judge may see of one turn. ``reward`` is its session's, ``verdict`` the one that is in force."""
 
     turn: Turn
     outcome: Outcome
     feedback: tuple[Feedback, ...] = ()
+    reward: SessionReward | None = None
+    verdict: Verdict | None = None
 
 
 @runtime_checkable

@@ -75,6 +75,8 @@ class ChatClient(Protocol):
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None: ...
 
+    async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None: ...
+
 
 class Rollout(Protocol):
     """Runs one episode of a task: ``async (env, chat, *, task, seed, group, max_steps) -> total reward``."""

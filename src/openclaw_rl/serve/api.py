@@ -1,7 +1,7 @@
 """The API server: three wire formats over one policy, every answered turn kept.
 
 POST /v1/chat/completions   /v1/responses   /v1/messages   /v1/messages/count_tokens
-POST /v1/feedback           /v1/sessions/{id}/end
+POST /v1/feedback           /v1/sessions/{id}/reward   /v1/sessions/{id}/end
 GET, POST, PATCH /v1/notes  GET, PATCH, DELETE /v1/notes/{number}
 GET  /v1/models   /healthz   /readyz   /metrics   /openapi.json
 """
@@ -28,7 +28,7 @@ from openclaw_rl.ports import Policy, ReportsHealth
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
-from openclaw_rl.serve.feedback import FeedbackHandler, SessionEndHandler
+from openclaw_rl.serve.feedback import FeedbackHandler, RewardHandler, SessionEndHandler
 from openclaw_rl.serve.headers import NOTES_HEADER
 from openclaw_rl.serve.limits import RequestLimits
 from openclaw_rl.serve.metrics import Metrics
@@ -136,6 +136,7 @@ def _routes(server: ServerState, outright: OutrightFeedback, health: Health) -> 
             "/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages, outright), messages.error
         ),
         post("/v1/feedback", "feedback", FeedbackHandler(server)),
+        post("/v1/sessions/{id}/reward", "reward", RewardHandler(server)),
         post("/v1/sessions/{id}/end", "session_end", SessionEndHandler(server)),
         get("/v1/models", info.models),
         get("/v1/models/{id:path}", info.model),

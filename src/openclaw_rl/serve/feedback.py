@@ -1,4 +1,4 @@
-"""POST /v1/feedback and /v1/sessions/{id}/end: what a person or an environment reports about a turn."""
+"""POST /v1/feedback, /v1/sessions/{id}/reward and /end: what a person or an environment reports about turns."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from openclaw_rl.serve.fields import Name, Number, RequestModel, Unless, parse
 from openclaw_rl.serve.headers import session_name
 from openclaw_rl.serve.redact import redact_feedback
 from openclaw_rl.serve.state import ServerState
-from openclaw_rl.types import Feedback, Turn, environment_of
+from openclaw_rl.types import Feedback, SessionReward, Turn, environment_of
 
 _LARGEST = 2**20
 """bytes of a body; a comment and an edited reply are no longer than that"""
 
 
+OWN_KEY = "give the environment a key of its own: env:NAME:KEY in serve.keys_file"
 _NAMES = ("turn", "turn_id", "response_id")
 """where a turn is named, the first that is given; the others may be ids of the client's own"""
 
@@ -91,7 +92,7 @@ def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:
             "source: only the key of an environment may pay a reward",
             field="source",
             status=403,
-            remedy="leave source out, or give the environment a key of its own: env:NAME:KEY in serve.keys_file",
+            remedy=f"leave source out, or {OWN_KEY}",
         )
     try:
         return Feedback(
@@ -104,6 +105,51 @@ def feedback_of(given: FeedbackRequest, turn: Turn, *, at: float) -> Feedback:
         )
     except InvalidValue as error:
         raise RequestError(str(error), field=error.field) from error
+
+
+class RewardRequest(RequestModel):
+    """What a whole session was worth, or why that cannot be said."""
+
+    score: Annotated[float, Number(-1, 1)] | None = Field(
+        default=None, description="the outcome, -1 .. 1; it reaches every main turn of the session"
+    )
+    failed: str | None = Field(
+        default=None,
+        description="why the session is worth nothing through no fault of the policy's: it never trains",
+    )
+
+
+class RewardHandler:
+    """Takes the outcome of a session from the environment that it belongs to."""
+
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+
+    async def __call__(self, admitted: AdmittedRequest) -> None:
+        limits, answerer = self._server.limits, self._server.answerer
+        if environment_of(admitted.user) is None:
+            raise RequestError("only the key of an environment may pay a reward", status=403, remedy=OWN_KEY)
+        given = await read_body(
+            self._server, admitted.exchange, lambda body: parse(RewardRequest, body, limits), limit=_LARGEST
+        )
+        named = session_name(admitted.exchange.scope["path_params"]["id"], "id")
+        session = await self._server.known_session(named, admitted.user)
+        reward = _reward_of(given, session, admitted.user, at=answerer.clock())
+        if not await answerer.write(lambda: answerer.recorder.then(lambda: answerer.ledger.add_reward(reward))):
+            raise RequestError(
+                "a turn of this session has trained: its reward stays as it is",
+                status=409,
+                remedy="pay a session before it trains, that is before it ends",
+            )
+        taken = {"object": "session.reward", "session": session, "score": reward.score, "failed": reward.failed}
+        await admitted.exchange.reply_json(200, taken)
+
+
+def _reward_of(given: RewardRequest, session: str, user: str, *, at: float) -> SessionReward:
+    try:
+        return SessionReward(session=session, user=user, score=given.score, failed=given.failed or None, at=at)
+    except InvalidValue as error:
+        raise RequestError(str(error), field=error.field, remedy="give a score, or failed with the reason") from error
 
 
 class SessionEndHandler:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
-from openclaw_rl.serve.feedback import FeedbackRequest
+from openclaw_rl.serve.feedback import FeedbackRequest, RewardRequest
 from openclaw_rl.serve.notes import NoteChangeRequest, NoteRequest, NotesSwitchRequest
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.wire.chat_request import ChatRequest
@@ -79,6 +79,13 @@ class FeedbackTaken(ResponseModel):
     score: float | None = None
 
 
+class SessionPaid(ResponseModel):
+    object: Literal["session.reward"]
+    session: str
+    score: float | None = None
+    failed: str | None = None
+
+
 class SessionEnded(ResponseModel):
     object: Literal["session.ended"]
     session: str
@@ -140,9 +147,9 @@ class MessagesError(ResponseModel):
 
 
 MODELS: tuple[type[BaseModel], ...] = (
-    *(ChatRequest, ResponsesRequest, MessagesRequest, FeedbackRequest),
+    *(ChatRequest, ResponsesRequest, MessagesRequest, FeedbackRequest, RewardRequest),
     *(NoteRequest, NoteChangeRequest, NotesSwitchRequest, NoteObject, NoteList),
-    *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionEnded),
+    *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionPaid, SessionEnded),
     *(ModelList, ModelEntry, HealthReport, ErrorAnswer, MessagesError),
 )
 
@@ -285,6 +292,10 @@ def _paths() -> Schema:
         "parameters": [_in_path("id")],
         "responses": _answers("SessionEnded", "Error"),
     }
+    paid: Schema = {
+        **_change("Say what a session was worth; for environments", "RewardRequest", "SessionPaid"),
+        "parameters": [_in_path("id")],
+    }
     page = {"200": {"description": "counters", "content": {"text/plain": {"schema": TEXT}}}}
     guarded = {key: value for key, value in _answers("Health", "Error").items() if key != "200"}
     ready = _get("Ready to answer", "Health")
@@ -295,6 +306,7 @@ def _paths() -> Schema:
         "/v1/messages": _post("Message", "MessagesRequest", "Message", error="MessagesError", stream=True),
         "/v1/messages/count_tokens": _post("Token count", "MessagesRequest", "TokenCount", error="MessagesError"),
         "/v1/feedback": _post("Say what a reply was worth", "FeedbackRequest", "FeedbackTaken"),
+        "/v1/sessions/{id}/reward": {"post": paid},
         "/v1/sessions/{id}/end": {"post": ended},
         "/v1/notes": {
             **_get("The caller's standing notes; all where there are no keys", "Notes"),

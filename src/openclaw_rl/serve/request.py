@@ -10,7 +10,7 @@ from openclaw_rl.formats.parts import Part, Text
 from openclaw_rl.ports import Piece
 from openclaw_rl.serve.api_errors import ApiError
 from openclaw_rl.serve.limits import RequestLimits
-from openclaw_rl.types import Feedback, Json, Kind, Prompt, PromptNote, Sampling, Turn
+from openclaw_rl.types import Feedback, Json, Kind, Prompt, PromptNote, Sampling, SessionReward, Turn
 
 
 class TurnLedger(Protocol):
@@ -21,6 +21,8 @@ class TurnLedger(Protocol):
     def add_feedback(self, feedback: Feedback) -> None: ...
 
     def add_ending(self, session: str, user: str) -> None: ...
+
+    def add_reward(self, reward: SessionReward) -> bool: ...
 
     def turn(self, turn_id: str) -> Turn: ...
 

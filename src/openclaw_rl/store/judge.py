@@ -1,8 +1,8 @@
-"""The work list and the rows of judging: outcomes and late feedback in, verdicts out."""
+"""The work list and the rows of judging: outcomes, late feedback and late rewards in, verdicts out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,19 +11,23 @@ from openclaw_rl.store.file import LedgerWriter, Writer
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.results import VerdictScore
 from openclaw_rl.store.rows import (
+    NEWEST_REWARD,
     OUTCOME,
     TURN,
+    VERDICT,
     Row,
     decoded,
     insert,
     insert_drops,
     to_feedback,
     to_outcome,
+    to_reward,
     to_turn,
+    to_verdict,
     verdict_row,
 )
 from openclaw_rl.store.schema import MIGRATIONS
-from openclaw_rl.types import Drop, Feedback, UnreadableTurn, Verdict
+from openclaw_rl.types import Drop, UnreadableTurn, Verdict
 
 
 class JudgeLedger(LedgerWriter, LedgerReader):
@@ -33,7 +37,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
 
     def __init__(self, path: str | Path, *, migrations: Sequence[str] = MIGRATIONS) -> None:
         super().__init__(path, migrations=migrations)
-        self._seen: dict[str, int] = {}  # the newest feedback that the reader of a case has seen, by turn
+        self._seen: dict[str, tuple[int, int]] = {}  # the newest feedback and reward that a case was read with, by turn
 
     def unjudged(self, limit: int) -> list[Case | UnreadableTurn]:
         """Outcomes without a verdict, oldest first."""
@@ -65,17 +69,60 @@ class JudgeLedger(LedgerWriter, LedgerReader):
             )
             return [self._case(row) for row in rows]
 
-    def _case(self, row: Row) -> Case | UnreadableTurn:
+    def late_rewards(self, limit: int) -> list[Case | UnreadableTurn]:
+        """Turns whose session was paid after their verdict and that have not trained, with that verdict."""
+        untrained = "NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = t.id)"
+        unjudged = (
+            "NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
+            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)"
+        )
+        unseen = "r.seq > (SELECT max(v.reward_seen) FROM verdicts v WHERE v.turn = t.id)"
+        of_session = "FROM turns t WHERE t.session = r.session AND t.user = r.user"
+        with self.lock:
+            low = self.advance(  # a turn that is being judged may get a verdict that does not know the reward yet
+                "session_rewards",
+                "SELECT min(r.seq) FROM session_rewards r WHERE r.seq > ? AND EXISTS"
+                f" (SELECT 1 {of_session} AND {untrained} AND ({unjudged} OR {unseen}))",
+            )
+            rows = self.rows(
+                f"SELECT {VERDICT}, {OUTCOME}, {TURN} FROM session_rewards r"
+                " JOIN turns t ON t.session = r.session AND t.user = r.user"
+                " JOIN verdicts v ON v.seq = (SELECT max(w.seq) FROM verdicts w WHERE w.turn = t.id)"
+                f" JOIN outcomes o ON o.turn = t.id WHERE r.seq > ? AND r.seq = {NEWEST_REWARD}"
+                f" AND {unseen} AND {untrained} ORDER BY r.seq LIMIT ?",
+                low,
+                limit,
+            )
+            return [self._case(row, to_verdict) for row in rows]
+
+    def _case(self, row: Row, verdict: Callable[[Row], Verdict] | None = None) -> Case | UnreadableTurn:
         feedback = self.feedback_rows(row["turn_id"])
-        self._seen[row["turn_id"]] = feedback[-1]["seq"] if feedback else 0
+        paid = self.row(
+            "SELECT * FROM session_rewards WHERE session = ? AND user = ? ORDER BY seq DESC LIMIT 1",
+            row["turn_session"],
+            row["turn_user"],
+        )
+        self._seen[row["turn_id"]] = (feedback[-1]["seq"] if feedback else 0, paid["seq"] if paid else 0)
         given = tuple(map(to_feedback, feedback))
-        return decoded(lambda row: _to_case(row, given), row, turn=row["turn_id"])
+        reward = to_reward(paid) if paid else None
+
+        def read(row: Row) -> Case:
+            return Case(
+                turn=to_turn(row),
+                outcome=to_outcome(row),
+                feedback=given,
+                reward=reward,
+                verdict=verdict(row) if verdict else None,
+            )
+
+        return decoded(read, row, turn=row["turn_id"])
 
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
         """Write verdicts; a later one of the same turn replaces the earlier while the turn has not trained."""
         with self.writing() as db:
             for verdict in verdicts:
-                insert(db, "verdicts", verdict_row(verdict) | {"feedback_seen": self._seen.pop(verdict.turn, 0)})
+                heard, paid = self._seen.pop(verdict.turn, (0, 0))
+                insert(db, "verdicts", verdict_row(verdict) | {"feedback_seen": heard, "reward_seen": paid})
             insert_drops(db, drops)
             self.save_cursors(db)
 
@@ -87,7 +134,3 @@ class JudgeLedger(LedgerWriter, LedgerReader):
             window,
         )
         return [VerdictScore(**dict(row)) for row in rows]
-
-
-def _to_case(row: Row, feedback: tuple[Feedback, ...]) -> Case:
-    return Case(turn=to_turn(row), outcome=to_outcome(row), feedback=feedback)

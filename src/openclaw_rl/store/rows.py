@@ -20,6 +20,7 @@ from openclaw_rl.types import (
     ImportRecord,
     Outcome,
     PromptNote,
+    SessionReward,
     Turn,
     UnreadableTurn,
     Verdict,
@@ -42,7 +43,7 @@ TURN = _columns(
     " prompt reply prompt_tokens reply_tokens logprobs note",
 )
 OUTCOME = _columns("o", "outcome", "turn session kind kind_reason confidence idx parent next_state ended evidence at")
-VERDICT = _columns("v", "verdict", "turn score source votes hints judge prompt_version seconds note at")
+VERDICT = _columns("v", "verdict", "turn score source votes hints judge prompt_version seconds note step at")
 VERSION = (
     "v.number, v.parent, v.base, v.adapter, v.step, v.note, v.origin, v.source, v.request, v.at,"
     " (SELECT state FROM states s WHERE s.version = v.number ORDER BY s.seq DESC LIMIT 1) AS state"
@@ -55,6 +56,14 @@ UNTRAINED = (
     " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = v.turn AND d.verdict >= v.seq)"
 )
 """verdicts after a low-water mark that are in force and were neither trained nor dropped"""
+
+NEWEST_REWARD = "(SELECT max(r.seq) FROM session_rewards r WHERE r.session = t.session AND r.user = t.user)"
+OUTCOME_AWAITED = (
+    f"t.user LIKE 'env:%' AND t.session IS NOT NULL AND CASE WHEN {NEWEST_REWARD} IS NULL"
+    " THEN t.at > ? AND NOT EXISTS (SELECT 1 FROM endings e WHERE e.session = t.session AND e.user = t.user)"
+    f" ELSE {NEWEST_REWARD} > v.reward_seen END"
+)
+"""steps of an environment whose episode may still be paid, or whose verdict does not know yet what it was paid"""
 
 
 def insert(db: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
@@ -167,6 +176,10 @@ def to_feedback(row: Row) -> Feedback:
     )
 
 
+def to_reward(row: Row) -> SessionReward:
+    return SessionReward(**{name: row[name] for name in ("session", "user", "score", "failed", "at")})
+
+
 def outcome_row(outcome: Outcome) -> dict[str, Any]:
     return {
         "turn": outcome.turn,
@@ -234,6 +247,7 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
         "prompt_version": verdict.prompt_version,
         "seconds": verdict.seconds,
         "note": verdict.note,
+        "step": verdict.step,
         "at": verdict.at,
     }
 
@@ -249,6 +263,7 @@ def to_verdict(row: Row) -> Verdict:
         prompt_version=row["verdict_prompt_version"],
         seconds=row["verdict_seconds"],
         note=row["verdict_note"],
+        step=row["verdict_step"],
         at=row["verdict_at"],
     )
 

@@ -143,4 +143,13 @@ MIGRATIONS: tuple[str, ...] = (
         evidence TEXT NOT NULL, at REAL NOT NULL);
     CREATE INDEX rehearsals_note ON rehearsals (note, seq);
     """,
+    """
+    CREATE TABLE session_rewards (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, session TEXT NOT NULL, user TEXT NOT NULL, score REAL, failed TEXT,
+        at REAL NOT NULL);
+    CREATE INDEX session_rewards_session ON session_rewards (session, user, seq);
+    CREATE INDEX endings_session ON endings (session, user);
+    ALTER TABLE verdicts ADD COLUMN step REAL;
+    ALTER TABLE verdicts ADD COLUMN reward_seen INTEGER NOT NULL DEFAULT 0;
+    """,
 )

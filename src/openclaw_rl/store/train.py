@@ -14,6 +14,7 @@ from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import insert_request
 from openclaw_rl.store.rows import (
     OUTCOME,
+    OUTCOME_AWAITED,
     TURN,
     UNTRAINED,
     VERDICT,
@@ -34,14 +35,19 @@ class TrainLedger(DurableWriter, LedgerReader):
 
     writer: ClassVar[Writer | None] = "train"
 
-    def untrained(self, limit: int) -> list[JudgedTurn | UnreadableTurn]:
-        """Judged turns that were neither trained nor dropped since their newest verdict, oldest first."""
+    def untrained(self, limit: int, *, patience: float = 0.0) -> list[JudgedTurn | UnreadableTurn]:
+        """Judged turns that were neither trained nor dropped since their newest verdict, oldest first.
+
+        A step of an environment is not among them while its episode may still be paid: until its session ends, or for
+        ``patience`` seconds.
+        """
         with self.lock:
             low = self.advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")
             rows = self.rows(
                 f"SELECT {VERDICT}, {OUTCOME}, {TURN} FROM verdicts v JOIN outcomes o ON o.turn = v.turn"
-                f" JOIN turns t ON t.id = v.turn WHERE {UNTRAINED} ORDER BY v.seq LIMIT ?",
+                f" JOIN turns t ON t.id = v.turn WHERE {UNTRAINED} AND NOT ({OUTCOME_AWAITED}) ORDER BY v.seq LIMIT ?",
                 low,
+                time.time() - patience,
                 limit,
             )
         return [decoded(_judged, row, turn=row["turn_id"]) for row in rows]

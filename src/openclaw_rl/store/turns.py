@@ -10,6 +10,7 @@ from openclaw_rl.store.file import LedgerFile, missing
 from openclaw_rl.store.results import BadRate, FailedVersion, GroupProgress, ReadTurn, ScoredTurn, SessionKey, UserRules
 from openclaw_rl.store.rows import (
     FEEDBACK,
+    NEWEST_REWARD,
     OUTCOME,
     TURN,
     VERDICT,
@@ -178,9 +179,11 @@ class TurnQueries(LedgerFile):
     def group(self, user: str, group: str) -> GroupProgress:
         """How far the sessions of one user's group are."""
         row = self.one(
-            "SELECT count(DISTINCT coalesce(t.session, t.id)) AS sessions, coalesce(sum("
+            "SELECT count(DISTINCT coalesce(t.session, t.id)) AS sessions, coalesce(sum(CASE WHEN"
             " NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
-            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)), 0) AS unjudged"
+            " THEN NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)"
+            f" ELSE coalesce({NEWEST_REWARD}, 0) >"
+            " (SELECT max(v.reward_seen) FROM verdicts v WHERE v.turn = t.id) END), 0) AS unjudged"
             " FROM turns t WHERE t.grp = ? AND t.user = ?",
             group,
             user,

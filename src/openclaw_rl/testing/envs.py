@@ -69,6 +69,8 @@ class FakeChatClient:
         """prompt, session, group"""
         self.scores: list[tuple[str, float | None]] = []
         """turn, score"""
+        self.rewards: list[tuple[str, float | str | None]] = []
+        """session, score or why it failed"""
         self.ended: list[str] = []
         """sessions"""
         self.full = asyncio.Event()
@@ -86,6 +88,9 @@ class FakeChatClient:
 
     async def feedback(self, turn: str, *, score: float | None = None, hint: str | None = None) -> None:
         self.scores.append((turn, score))
+
+    async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None:
+        self.rewards.append((session, failed if score is None else score))
 
     async def end(self, session: str) -> None:
         self.ended.append(session)

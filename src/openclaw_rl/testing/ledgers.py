@@ -11,7 +11,7 @@ from typing import Any, Self
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing.rows import make_outcome, make_turn, make_verdict
-from openclaw_rl.types import Feedback, Hint, Turn, Version, VersionState
+from openclaw_rl.types import Feedback, Hint, SessionReward, Turn, Version, VersionState
 
 
 class MemoryLedger:
@@ -28,6 +28,7 @@ class MemoryLedger:
         self.turns: dict[str, Turn] = {}
         self.feedback: list[Feedback] = []
         self.endings: list[tuple[str, str]] = []
+        self.rewards: list[SessionReward] = []
         self.optouts: set[tuple[str, str]] = set()
         self.fails: Exception | None = None
         self._changed = threading.Condition()
@@ -44,6 +45,10 @@ class MemoryLedger:
 
     def add_ending(self, session: str, user: str) -> None:
         self.endings.append((session, user))
+
+    def add_reward(self, reward: SessionReward) -> bool:
+        self.rewards.append(reward)
+        return True
 
     def turn(self, turn_id: str) -> Turn:
         if turn_id not in self.turns:

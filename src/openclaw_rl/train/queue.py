@@ -22,6 +22,7 @@ _RULES_REACH = 10_000
 class QueueSettings:
     """When a step is due. ``group_size`` episodes make a group where advantages are a group's.
 
+    ``patience`` is how many seconds a step of an environment waits for the outcome of its episode.
     ``people`` are the users who have a key, whether they have sent a request or not.
     """
 
@@ -29,13 +30,14 @@ class QueueSettings:
     max_wait: float
     idle: float
     group_size: int
+    patience: float
     people: Collection[str]
 
 
 class QueueLedger(VersionReader, Protocol):
     """What the queue reads of the ledger; the only thing it writes there are drops."""
 
-    def untrained(self, limit: int) -> Sequence[JudgedTurn | UnreadableTurn]: ...
+    def untrained(self, limit: int, *, patience: float) -> Sequence[JudgedTurn | UnreadableTurn]: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
     def recall(self, turn: str, *, within: int) -> Verdict | None: ...
     def group(self, user: str, group: str) -> tuple[int, int]: ...
@@ -84,7 +86,7 @@ class TrainingQueue:
         consent = self.consent()
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
-        for judged in self._ledger.untrained(self._reach()):
+        for judged in self._ledger.untrained(self._reach(), patience=self._queue.patience):
             if isinstance(judged, UnreadableTurn):
                 drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
                 continue
@@ -155,7 +157,7 @@ class TrainingQueue:
 
     @property
     def _grouped(self) -> bool:
-        return self._settings.advantage == "group"
+        return self._settings.advantage == "group" or self._settings.grouped
 
     def _partial(self) -> set[tuple[str, str]]:
         """Groups of which not every episode has ended and been judged."""

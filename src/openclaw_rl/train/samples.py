@@ -5,11 +5,12 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from openclaw_rl.train.consent import SHARE_ALL, Consent
-from openclaw_rl.types import Baseline, Drop, DropReason, Outcome, Prompt, Sample, Turn, Verdict
+from openclaw_rl.train.credit import Credited, CreditSettings, credited, reward
+from openclaw_rl.types import Baseline, Drop, DropReason, Outcome, PlayedStep, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
@@ -33,16 +34,20 @@ class SampleSettings:
     decay: float
     remember: int
     """for how many of a user's next turns a rule goes on teaching"""
+    credit: CreditSettings
+    grouped: bool
+    """whether environments play each task several times, so that episodes are measured against each other"""
     share: str
     """whose rules teach where several people share the policy: all, none, or how many must have given the same"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBatch:
-    """Samples with their advantages, and the users' baselines after them."""
+    """Samples with their advantages, the users' baselines after them, and figures of how they came about."""
 
     samples: tuple[Sample, ...]
     baselines: Mapping[str, Baseline]
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def without_signal(self) -> bool:
@@ -71,7 +76,8 @@ def to_sample(
     given = (recalled or verdict).rules
     shared = [rule for rule in given if consent.allows(rule, turn.user)]
     teachers = _teachers(turn.prompt, shared, settings)
-    score = _score(verdict) if settings.policy_gradient else None
+    played = _played(turn, outcome, verdict)
+    score = _score(verdict, played, settings) if settings.policy_gradient else None
     greedy = score is not None and turn.completion.sampling.greedy
     if not teachers and (score is None or greedy):
         if greedy:
@@ -80,7 +86,7 @@ def to_sample(
             return _drop(turn, "not shared", consent.detail)
         return _drop(turn, "no signal", _why_no_signal(verdict, settings))
     source = recalled.turn if recalled and teachers else None
-    return _sample(turn, outcome, score=None if greedy else score, teachers=teachers, recalled=source)
+    return _sample(turn, outcome, score=None if greedy else score, teachers=teachers, recalled=source, played=played)
 
 
 def _drop(turn: Turn, reason: DropReason, detail: str) -> Drop:
@@ -88,7 +94,13 @@ def _drop(turn: Turn, reason: DropReason, detail: str) -> Drop:
 
 
 def _sample(
-    turn: Turn, outcome: Outcome, *, score: float | None, teachers: tuple[Prompt, ...], recalled: str | None
+    turn: Turn,
+    outcome: Outcome,
+    *,
+    score: float | None,
+    teachers: tuple[Prompt, ...],
+    recalled: str | None,
+    played: PlayedStep | None,
 ) -> Sample:
     done = turn.completion
     as_sampled = turn.noted is None  # a note is no part of what is taught: the student answers without it
@@ -105,6 +117,7 @@ def _sample(
         advantage=score,
         teachers=teachers,
         recalled=recalled,
+        played=played,
         temperature=done.sampling.temperature,
         version=done.version,
     )
@@ -133,8 +146,23 @@ def _teachers(prompt: Prompt, rules: Sequence[str], settings: SampleSettings) ->
     return tuple(prompt.hinted(rule) for rule in rules[: settings.max_hints]) if settings.distillation else ()
 
 
-def _score(verdict: Verdict) -> float | None:
+def _played(turn: Turn, outcome: Outcome, verdict: Verdict) -> PlayedStep | None:
+    """The turn as a step of an episode that has an outcome; None for any other."""
+    if verdict.source != "environment" or verdict.score is None:
+        return None
+    return PlayedStep(
+        episode=turn.session or outcome.session,
+        task=turn.group,
+        index=outcome.index,
+        outcome=verdict.score,
+        vote=verdict.step,
+    )
+
+
+def _score(verdict: Verdict, played: PlayedStep | None, settings: SampleSettings) -> float | None:
     """A judge's 0 is "ambiguous" and teaches nothing; an environment's 0 is a reward like any other."""
+    if played is not None:
+        return reward(played, settings.credit)
     if verdict.score == 0 and verdict.source != "environment":
         return None
     return verdict.score
@@ -152,22 +180,55 @@ def _why_no_signal(verdict: Verdict, settings: SampleSettings) -> str:
 def with_advantages(
     samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], settings: SampleSettings
 ) -> TrainingBatch:
-    """Turn the plain scores into advantages, reading each user's baseline before it is updated."""
+    """Turn the plain scores into advantages, reading each user's baseline before it is updated.
+
+    Where environments play each task several times, their steps are credited against each other.
+    """
     after = dict(baselines)
+    found = _credited(samples, settings) if settings.grouped else None
+    credits = {} if found is None else found.advantages
     if settings.advantage == "group":
-        grouped = _group_advantages(samples, normalize=settings.normalize)
-        return TrainingBatch(samples=tuple(map(_fit_for_note, grouped)), baselines=after)
+        others = iter(
+            _group_advantages([each for each in samples if each.turn not in credits], normalize=settings.normalize)
+        )
+        whole = [_with_credit(each, credits) if each.turn in credits else next(others) for each in samples]
+        return TrainingBatch(samples=tuple(map(_fit_for_note, whole)), baselines=after, figures=_figures(found))
     done = []
     for sample in samples:
         if sample.advantage is None:
             done.append(sample)
+            continue
+        if sample.turn in credits:
+            done.append(_fit_for_note(_with_credit(sample, credits)))
             continue
         score, before = sample.advantage, after.get(sample.user, Baseline())
         after[sample.user] = before.after(score, decay=settings.decay)
         advantage = score - before.mean if settings.advantage == "baseline" else score
         urgency = _urgency(before.satisfaction) if settings.remember else 1.0
         done.append(_fit_for_note(replace(sample, advantage=advantage, urgency=urgency)))
-    return TrainingBatch(samples=tuple(done), baselines=after)
+    return TrainingBatch(samples=tuple(done), baselines=after, figures=_figures(found))
+
+
+def _credited(samples: Sequence[Sample], settings: SampleSettings) -> Credited:
+    """The credit of the steps of a batch. A task is of one user: no other who took its name is measured with it."""
+    steps = {
+        sample.turn: replace(sample.played, task=f"{sample.user}/{sample.played.task}")
+        for sample in samples
+        if sample.played is not None and sample.played.task is not None and sample.advantage is not None
+    }
+    return credited(steps, settings.credit)
+
+
+def _with_credit(sample: Sample, credits: Mapping[str, float | None]) -> Sample:
+    """With its advantage; a step with nothing to be measured against has none."""
+    advantage = credits[sample.turn]
+    return replace(sample, advantage=0.0 if advantage is None and not sample.teachers else advantage)
+
+
+def _figures(found: Credited | None) -> Mapping[str, float]:
+    if found is None or not found.buckets:
+        return {}
+    return {"credit_buckets": float(found.buckets), "credit_buckets_flat": float(found.flat)}
 
 
 def _fit_for_note(sample: Sample) -> Sample:

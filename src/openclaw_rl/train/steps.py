@@ -91,7 +91,7 @@ class StepRunner:
         if size == len(chosen):
             return whole
         part = with_advantages(chosen[:size], baselines=progress.baselines, settings=self._samples)
-        return TrainingBatch(samples=whole.samples[:size], baselines=part.baselines)
+        return TrainingBatch(samples=whole.samples[:size], baselines=part.baselines, figures=whole.figures)
 
     async def _train(self, batch: TrainingBatch, *, number: int, parent: Version, target: Path) -> StepResult:
         if batch.without_signal:
@@ -146,7 +146,7 @@ def _step(batch: TrainingBatch, number: int, parent: Version, result: StepResult
     return Step(
         number=number,
         turns=tuple(sample.turn for sample in samples),
-        metrics=result.metrics,
+        metrics={**result.metrics, **batch.figures},
         seconds=result.seconds,
         skipped=result.skipped,
         baselines=batch.baselines,

@@ -19,6 +19,18 @@ Command = Literal["rollback", "pause", "resume", "pin version", "unpin version",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedStep:
+    """Where a turn stands in an environment: the episode, the task that it shares with others (None: played alone),
+    its place in the episode, the episode's outcome, and the step's own votes, None without any."""
+
+    episode: str
+    task: str | None
+    index: int
+    outcome: float
+    vote: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One turn made ready for a training step. Built, never stored.
 
@@ -31,6 +43,7 @@ class Sample:
     ``prompt_tokens`` and ``logprobs`` are None where the reply was sampled under another prompt than ``prompt`` (a
     standing note was in it): the trainer renders the prompt as it renders a teacher's, and takes its own weights for
     the behaviour policy.
+    ``played`` is its place in an environment, None for a turn of a person's.
     ``rehearses`` is the note that this reply was sampled for; its one teacher has the note. None for a turn.
     """
 
@@ -47,6 +60,7 @@ class Sample:
     version: int
     score: float | None = None
     group: str | None = None
+    played: PlayedStep | None = None
     recalled: str | None = None
     urgency: float = 1.0
     rehearses: str | None = None

@@ -32,6 +32,7 @@ DropReason = Literal[
     "unreadable",
     "collect failed",
     "judge failed",
+    "environment failed",
 ]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's base 32: sorts as it counts
@@ -171,6 +172,8 @@ class Verdict:
     """The judgement of one turn. ``score`` None is "no opinion"; 0 is "ambiguous, judged so".
 
     ``doubt``, where there is no score, is what it may be all the same; it is not written down.
+    Of a step in an environment ``score`` is the outcome of the whole episode, which all its steps share, and ``step``
+    what this one earned of its own: the mean of its votes, None without any.
     """
 
     turn: str
@@ -183,10 +186,12 @@ class Verdict:
     seconds: float = 0.0
     note: str = ""
     doubt: Doubt | None = None
+    step: float | None = None
     at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
         need_finite(self.score, "score")
+        need_finite(self.step, "step")
         need_one_of(self.source, Source, "source")
         need(all(vote in (-1, 0, 1, None) for vote in self.votes), "votes", "a vote is +1, -1, 0 or None")
 
@@ -236,6 +241,23 @@ class SessionEnd:
     session: str
     user: str
     at: float = field(default_factory=time.time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReward:
+    """What an environment says of a whole session: its outcome in -1 .. 1, or why it ``failed`` through no fault of
+    the policy's. A later one replaces it while nothing of the session has trained."""
+
+    session: str
+    user: str
+    score: float | None = None
+    failed: str | None = None
+    at: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        need_finite(self.score, "score")
+        need((self.score is None) != (self.failed is None), "score", "a reward is a score, or why there is none")
+        need(self.score is None or -1.0 <= self.score <= 1.0, "score", f"{self.score!r} is not in -1 .. 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,106 @@
+"""Who earned what in an environment, with numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from openclaw_rl.testing import make_outcome, make_turn
+from openclaw_rl.train.credit import CreditSettings, credited
+from openclaw_rl.train.samples import to_sample, with_advantages
+from openclaw_rl.types import PlayedStep, Sample, Verdict
+from tests.training import sample_settings
+
+STEP = CreditSettings(mode="step", weight=1.0)
+
+
+def step(episode: str, index: int, outcome: float, vote: float | None = None, *, task: str = "t") -> PlayedStep:
+    return PlayedStep(episode=episode, task=task, index=index, outcome=outcome, vote=vote)
+
+
+def test_a_step_is_measured_against_the_others_at_the_same_place() -> None:
+    # rewards at step 0: 1 + 1, 1 - 1, -1: mean 1/3, deviations 5/3, -1/3, -4/3, spread sqrt((25 + 1 + 16) / 27)
+    found = credited({"a": step("A", 0, 1, 1.0), "b": step("B", 0, 1, -1.0), "c": step("C", 0, -1)}, STEP)
+    spread = math.sqrt(42 / 27)
+    expected = {"a": 5 / 3 / spread, "b": -1 / 3 / spread, "c": -4 / 3 / spread}
+    assert found.advantages == pytest.approx(expected, abs=1e-5)
+    assert (found.buckets, found.flat) == (1, 0)
+
+
+def test_a_step_that_no_other_episode_reached_is_measured_against_the_outcomes() -> None:
+    # outcomes 1 and -1: mean 0, spread 1; the second step of A is worth 1 + 0.5
+    steps = {"a0": step("A", 0, 1), "a1": step("A", 1, 1, 0.5), "b0": step("B", 0, -1)}
+    assert credited(steps, STEP).advantages == pytest.approx({"a0": 1.0, "a1": 1.5, "b0": -1.0}, abs=1e-5)
+
+
+def test_an_episode_that_is_alone_has_no_advantage() -> None:
+    assert credited({"a": step("A", 0, 1), "b": step("A", 1, 1)}, STEP).advantages == {"a": None, "b": None}
+
+
+def test_a_bucket_without_variance_teaches_nothing_and_is_counted() -> None:
+    steps = {"a0": step("A", 0, 1), "b0": step("B", 0, 1), "a1": step("A", 1, 1, 1.0), "b1": step("B", 1, 1, -1.0)}
+    found = credited(steps, STEP)
+    assert found.advantages == pytest.approx({"a0": 0.0, "b0": 0.0, "a1": 1.0, "b1": -1.0}, abs=1e-5)
+    assert (found.buckets, found.flat) == (2, 1)
+    lone = credited({"a0": step("A", 0, 1), "b0": step("B", 0, 1), "a1": step("A", 1, 1, 1.0)}, STEP)
+    assert lone.advantages["a1"] == 0.0, "a vote is not divided by a spread of nothing"
+
+
+def test_the_trajectory_shares_its_mean_vote_and_the_outcome_shares_itself() -> None:
+    # A: 1 + (1 + 0) / 2 = 1.5 · B: 0 - 1 = -1: mean 0.25, spread 1.25
+    steps = {"a0": step("A", 0, 1, 1.0), "a1": step("A", 1, 1, 0.0), "b0": step("B", 0, 0, -1.0), "b1": step("B", 1, 0)}
+    whole = credited(steps, CreditSettings(mode="trajectory", weight=1.0)).advantages
+    assert whole == pytest.approx({"a0": 1, "a1": 1, "b0": -1, "b1": -1}, abs=1e-5)
+    heavy = credited({**steps, "c0": step("C", 0, 0.5)}, CreditSettings(mode="trajectory", weight=0.0)).advantages
+    alone = credited({**steps, "c0": step("C", 0, 0.5)}, CreditSettings(mode="outcome", weight=9.0)).advantages
+    assert heavy == alone
+    assert alone["c0"] == pytest.approx(0.0)
+
+
+def test_votes_weigh_what_the_setting_says() -> None:
+    steps = {"a": step("A", 0, 0, 1.0), "b": step("B", 0, 0.5)}
+    assert credited(steps, CreditSettings(mode="step", weight=0.25)).advantages["a"] == pytest.approx(-1, abs=1e-4)
+    assert credited(steps, CreditSettings(mode="step", weight=0.75)).advantages["a"] == pytest.approx(1, abs=1e-4)
+
+
+def test_tasks_are_not_measured_against_each_other() -> None:
+    steps = {
+        "a": step("A", 0, 1),
+        "b": step("B", 0, -1),
+        "c": step("C", 0, 1, task="u"),
+        "d": step("D", 0, 1, task="u"),
+    }
+    found = credited(steps, STEP)
+    assert found.advantages == pytest.approx({"a": 1, "b": -1, "c": 0, "d": 0}, abs=1e-5)
+    assert (found.buckets, found.flat) == (2, 1)
+
+
+def played(session: str, index: int, score: float, vote: float | None = None, **turn: Any) -> Sample:
+    made = make_turn(session=session, group="g", user=turn.pop("user", "env:door"), **turn)
+    outcome = make_outcome(made, session=session, index=index)
+    verdict = Verdict(turn=made.id, score=score, step=vote, source="environment")
+    found = to_sample(made, outcome, verdict, live=made.completion.version, settings=sample_settings(grouped=True))
+    assert isinstance(found, Sample)
+    return found
+
+
+def test_every_step_of_a_group_trains_with_the_outcome_of_its_episode() -> None:
+    batch = [played("A", 0, 1.0), played("A", 1, 1.0), played("B", 0, 0.0), played("B", 1, 0.0)]
+    done = with_advantages(batch, baselines={}, settings=sample_settings(grouped=True))
+    assert [sample.advantage for sample in done.samples] == pytest.approx([1, 1, -1, -1], abs=1e-5)
+    assert done.figures == {"credit_buckets": 2.0, "credit_buckets_flat": 0.0}
+    assert done.baselines == {}
+
+
+def test_a_task_of_another_environment_with_the_same_name_is_another_task() -> None:
+    batch = [played("A", 0, 1.0), played("B", 0, 0.0, user="env:other")]
+    done = with_advantages(batch, baselines={}, settings=sample_settings(grouped=True))
+    assert [sample.advantage for sample in done.samples] == [0.0, 0.0]
+    assert done.without_signal
+
+
+def test_without_groups_a_step_is_measured_as_any_turn() -> None:
+    done = with_advantages([played("A", 0, 1.0, 0.5)], baselines={}, settings=sample_settings(advantage="raw"))
+    assert [(sample.score, sample.advantage) for sample in done.samples] == [(1.5, 1.5)]
