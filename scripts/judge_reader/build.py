@@ -3,9 +3,10 @@
     make judge-reader                      everything, some minutes on one core
     make judge-reader ARGS=--quick         the shipped files without the figures of other models and fewer voices
 
-Reads data/voices and, where it is there, data/reader/classifier.npz (what the classifier said of every voice that it
-was not trained on: `train_classifier.py`, then `collect.py`). Writes ngrams.bin and combination.json beside the
-reader's code, and data/reader/figures.json. The same lines give the same files, to the byte.
+Reads data/voices, data/phrases (learned from, never measured on) and, where it is there, data/reader/classifier.npz:
+what the classifier said of every voice that it was not trained on (`train_classifier.py`, then `collect.py`). Writes
+ngrams.bin and combination.json beside the reader's code, and data/reader/figures.json. The same lines give the same
+files, to the byte.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from calibrate import Heard, calibrated, estimates
 from fit import Array, Seen, see, train
-from voices import KINDS, Line, dealt, read_voices, some_voices
+from voices import KINDS, Line, dealt, read_phrases, read_voices, some_voices
 
 from openclaw_rl.judge.evaluation import holds
 from openclaw_rl.judge.hearing import own_hints
@@ -40,22 +41,28 @@ NEUTRAL = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folds:
-    """The lines, the fold of each, and their features, extracted when a model must be trained."""
+    """The voices' lines, the fold of each; all lines, the phrases last, and their features, extracted when needed."""
 
     lines: Sequence[Line]
     fold: Array
+    learned: Sequence[Line]
     seen: Callable[[], Seen]
+
+    @property
+    def phrases(self) -> range:
+        """The lines of the phrasebooks: every fold learns from them, none is measured on them."""
+        return range(len(self.lines), len(self.learned))
 
     def others(self, number: int) -> list[int]:
         """The lines outside a fold."""
-        return np.flatnonzero(self.fold != number).tolist()  # type: ignore[no-any-return]
+        return [*np.flatnonzero(self.fold != number).tolist(), *self.phrases]
 
 
 def fold_models(folds: Folds, fit_on: Callable[[int], Sequence[int]], *, context: bool = True) -> list[NgramModel]:
     """A model for each fold, trained on others, as it would ship."""
     found = []
     for number in range(FOLDS):
-        found.append(train(folds.seen, folds.lines, fit_on(number), context=context))
+        found.append(train(folds.seen, folds.learned, fit_on(number), context=context))
         print(f"  fold {number + 1} of {FOLDS}", flush=True)
     return found
 
@@ -192,6 +199,7 @@ def _with(heard: Heard, *, ngrams: Array, classifier: Array | None) -> Heard:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--voices", type=Path, default=ROOT / "data" / "voices")
+    parser.add_argument("--phrases", type=Path, default=ROOT / "data" / "phrases")
     parser.add_argument("--classifier", type=Path, default=ROOT / "data" / "reader" / "classifier.npz")
     parser.add_argument(
         "--quick", action="store_true", help="no growth with the number of voices, no model without context"
@@ -200,9 +208,16 @@ def main() -> None:
     begun = time.monotonic()
     voices = read_voices(args.voices)
     lines = [line for each in voices.values() for line in each]
+    phrases = read_phrases(args.phrases, voices)
     fold_of = dealt(voices, FOLDS, seed=0)
-    folds = Folds(lines=lines, fold=np.array([fold_of[line.voice] for line in lines]), seen=cache(lambda: see(lines)))
-    print(f"{len(lines)} lines of {len(voices)} voices\nn-grams, held out", flush=True)
+    learned = [*lines, *phrases]
+    folds = Folds(
+        lines=lines,
+        fold=np.array([fold_of[line.voice] for line in lines]),
+        learned=learned,
+        seen=cache(lambda: see(learned)),
+    )
+    print(f"{len(lines)} lines of {len(voices)} voices, {len(phrases)} phrases\nn-grams, held out", flush=True)
     models = fold_models(folds, folds.others)
     reactions = [read(line.next, request=line.request, reply=line.reply) for line in lines]
     heard = Heard(
@@ -247,7 +262,7 @@ def main() -> None:
 def ship(folds: Folds, fitted: Combination) -> None:
     """Write what the package ships: the model of all voices, the weights and thresholds of the held-out ones."""
     print("n-grams of all voices", flush=True)
-    ngrams.SHIPPED.write_bytes(ngrams.pack(train(folds.seen, folds.lines, range(len(folds.lines)))))
+    ngrams.SHIPPED.write_bytes(ngrams.pack(train(folds.seen, folds.learned, range(len(folds.learned)))))
     combination.SHIPPED.write_text(json.dumps(combination.as_json(fitted), indent=1) + "\n")
     print(f"{ngrams.SHIPPED.name}: {ngrams.SHIPPED.stat().st_size:,} bytes")
 

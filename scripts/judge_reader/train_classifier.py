@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from voices import KINDS, Line, dealt, read_voices, some_voices
+from voices import KINDS, Line, dealt, read_phrases, read_voices, some_voices
 
 BUDGETS = {"request": 96, "reply": 224, "next": 224}
 """tokens of each part, its head and tail kept; what a reader sees must be cut the same way"""
@@ -101,8 +101,9 @@ class Classifier:
         self.peft = get_peft_model(base.to(device), config)
         self.device = device
 
-    def logits(self, batch: Sequence[list[int]]) -> torch.Tensor:
-        """Over the whole vocabulary, at the last token of each text `[B, V]`."""
+    def logits(self, batch: Sequence[list[int]], *, reading: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Over the whole vocabulary, at the last token of each text `[B, V]`; and the mean loss of at most
+        ``reading`` of the texts' own tokens, which teaches the languages that the base hardly knows."""
         longest = max(len(tokens) for tokens in batch)
         ids = torch.tensor([tokens + [0] * (longest - len(tokens)) for tokens in batch], device=self.device)
         last = torch.tensor([len(tokens) - 1 for tokens in batch], device=self.device)
@@ -110,7 +111,14 @@ class Classifier:
         model = self.peft.get_base_model()
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=self.device.startswith("cuda")):
             hidden = model.model(input_ids=ids, attention_mask=mask.long(), use_cache=False).last_hidden_state
-            return model.lm_head(hidden[torch.arange(len(batch), device=self.device), last]).float()
+            answers = model.lm_head(hidden[torch.arange(len(batch), device=self.device), last]).float()
+            if not reading:
+                return answers, answers.new_zeros(())
+            row, column = mask[:, 1:].nonzero(as_tuple=True)
+            chosen = torch.randperm(len(row), device=self.device)[:reading]
+            row, column = row[chosen], column[chosen]
+            read = model.lm_head(hidden[row, column]).float()
+        return answers, functional.cross_entropy(read, ids[row, column + 1])
 
     def save(self, folder: Path) -> None:
         """As float16 safetensors with adapter_config.json; where the base lay on this machine is left out."""
@@ -143,11 +151,12 @@ def fit(classifier: Classifier, lines: Sequence[Line], args: argparse.Namespace)
             (beside[at] if rng.random() >= args.drop else alone[at], line.kind) for at, line in enumerate(lines)
         ]
         for batch in batches(examples, args.batch, lambda example: len(example[0]), rng):
-            logits = classifier.logits([tokens for tokens, _ in batch])
+            logits, reading = classifier.logits([tokens for tokens, _ in batch], reading=args.positions)
             target = torch.tensor([KINDS.index(kind) for _, kind in batch], device=classifier.device)
             loss = functional.cross_entropy(
                 logits[:, classifier.labels], target, weight=weights, label_smoothing=args.smoothing
             ) + VOCABULARY_WEIGHT * functional.cross_entropy(logits, classifier.labels[target])
+            loss = loss + args.reading * reading
             loss.backward()
             torch.nn.utils.clip_grad_norm_(trained, 1.0)
             optimiser.step()
@@ -177,7 +186,7 @@ def read(classifier: Classifier, lines: Sequence[Line], *, batch: int, context: 
     examples = [(at, encode(classifier.tokenizer, line, context=context)) for at, line in enumerate(lines)]
     found: list[list[float]] = [[] for _ in lines]
     for group in batches(examples, batch, lambda example: len(example[1]), None):
-        logits = classifier.logits([tokens for _, tokens in group])
+        logits, _ = classifier.logits([tokens for _, tokens in group])
         for (at, _), row in zip(group, logits[:, classifier.labels].log_softmax(-1).tolist(), strict=True):
             found[at] = row
     return found
@@ -214,7 +223,8 @@ def one_fold(number: int, folds: int, args: argparse.Namespace) -> None:
     inside = [voice for voice in voices if fold[voice] != number]
     if args.only_voices:
         inside = some_voices({voice: voices[voice] for voice in inside}, args.only_voices, seed=0)
-    training = [line for voice in inside for line in voices[voice]]
+    known = {voice: voices[voice] for voice in inside}
+    training = [line for lines in known.values() for line in lines] + read_phrases(args.phrases, known)
     held_out = [line for voice in voices if fold[voice] == number for line in voices[voice]]
     print(f"fold {number} of {folds}: {len(training)} lines of {len(inside)} voices, {len(held_out)} held out")
     classifier = Classifier(args.model, rank=args.rank, dropout=args.dropout, device=args.device, seed=args.seed)
@@ -230,8 +240,10 @@ def one_fold(number: int, folds: int, args: argparse.Namespace) -> None:
 
 
 def whole(args: argparse.Namespace) -> None:
-    lines = [line for each in read_voices(args.voices).values() for line in each]
-    print(f"all voices: {len(lines)} lines")
+    voices = read_voices(args.voices)
+    lines = [line for each in voices.values() for line in each]
+    lines += read_phrases(args.phrases, voices)
+    print(f"all voices and phrases: {len(lines)} lines")
     classifier = Classifier(args.model, rank=args.rank, dropout=args.dropout, device=args.device, seed=args.seed)
     fit(classifier, lines, args)
     classifier.save(args.out / "adapter")
@@ -244,6 +256,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder of the base model (safetensors and tokenizer)")
     parser.add_argument("--voices", type=Path, required=True, help="folder of the voices, one .jsonl each")
+    parser.add_argument("--phrases", type=Path, default=Path("none"), help="folder of the phrasebooks [default: none]")
     parser.add_argument("--fold", required=True, help="K/N (held-out fold K from 0), every/N, or all")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--rank", type=int, default=16)
@@ -257,6 +270,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--drop", type=float, default=0.1, help="share of lines trained without request and reply")
     parser.add_argument("--no-context", dest="context", action="store_false", help="the message alone, throughout")
+    parser.add_argument("--reading", type=float, default=0.0, help="weight of the loss of the texts' own tokens")
+    parser.add_argument("--positions", type=int, default=0, help="tokens of a batch that this loss looks at")
     parser.add_argument("--only-voices", type=int, default=0, help="train on this many voices (0: on all)")
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps: a trial run")
     parser.add_argument("--seed", type=int, default=0)

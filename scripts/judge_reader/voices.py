@@ -1,11 +1,11 @@
-"""The labelled lines of `data/voices`, and how they are held out: whole voices, never lines."""
+"""The labelled lines of `data/voices` and `data/phrases`, and how voices are held out: whole, never by lines."""
 
 from __future__ import annotations
 
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 KINDS = ("complaint", "rule", "fact", "neutral", "praise", "mixed")
@@ -57,6 +57,29 @@ def _line(row: dict[str, object], *, file: Path, index: int, language: str) -> L
         hint=hint,
         tags=tuple(str(tag) for tag in row["tags"]),  # type: ignore[attr-defined]
     )
+
+
+PHRASEBOOK = "phrases-"
+"""how the voice of a phrasebook's lines begins: many speakers, so each line counts as a voice of its own"""
+
+
+def read_phrases(folder: Path, voices: Mapping[str, Sequence[Line]], *, seed: int = 0) -> list[Line]:
+    """The lines of every phrasebook. One without a request and a reply of its own is put after those of a line of
+    ``voices`` in that language."""
+    found = []
+    for file in sorted(folder.glob("*.tsv")):
+        rng = random.Random(f"{seed} {file.stem}")
+        known = [line for lines in voices.values() for line in lines if line.language == file.stem]
+        for index, text in enumerate(file.read_text(encoding="utf-8").splitlines()):
+            kind, said, hint, *before = text.split("\t")
+            if not before:
+                line = rng.choice(known) if known else None
+                before = [line.request, line.reply] if line else ["", ""]
+            row = {"kind": kind, "next": said, "hint": hint or None, "tags": ["phrase"]}
+            row |= {"request": before[0], "reply": before[1]}
+            spoken = _line(row, file=file, index=index, language=file.stem)
+            found.append(replace(spoken, voice=f"{PHRASEBOOK}{file.stem}-{index}"))
+    return found
 
 
 def dealt(voices: Mapping[str, Sequence[Line]], folds: int, *, seed: int) -> dict[str, int]:
