@@ -140,11 +140,39 @@ def test_a_loop_that_runs_alone_is_not_refused_for_what_others_need(tmp_path: Pa
     app.close()
 
 
+@pytest.mark.parametrize("backend", ["policy.backend=local", "train.backend=local"])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("nowhere", "no model at '{there}'; give 'embedded', a Hugging Face id such as Qwen/Qwen3-0.6B, a folder"),
+        ("empty", "{there} has no config.json; is it the folder of a model?"),
+        ("half", "{there} has no model.safetensors; convert the weights"),
+        ("notes.txt", "no model at '{there}'; give"),
+    ],
+)
+def test_a_path_that_leads_to_no_model_is_refused(tmp_path: Path, backend: str, place: str, said: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "config.json").write_text("{}")
+    (tmp_path / "notes.txt").touch()
+    there = tmp_path / place
+    assert refused(tmp_path, backend, f"policy.model={there}").startswith(f"policy.model: {said.format(there=there)}")
+    if backend.startswith("policy"):
+        found = diagnosed(tmp_path, "model", backend, f"policy.model={there}")
+        assert (found.state, found.detail) == ("trouble", said.format(there=there).split(";")[0])
+
+
+def test_a_name_without_a_path_that_is_neither_built_in_nor_an_id_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, "policy.backend=local", "policy.model=qwen3").startswith(
+        "policy.model: no model at 'qwen3'"
+    )
+
+
 @pytest.mark.parametrize(
     ("place", "state", "said"),
     [
         ("http://127.0.0.1:9/v1", "ok", "http://127.0.0.1:9/v1"),
-        ("/no/such/folder", "trouble", "there is nothing at /no/such/folder"),
+        ("/no/such/folder", "trouble", "no model at '/no/such/folder'"),
         ("some/model", "warning", "some/model is not a folder here"),
     ],
 )

@@ -11,7 +11,7 @@ from openclaw_rl import plugins
 from openclaw_rl.app.devices import gpu_layout, visible_gpus
 from openclaw_rl.app.factories import loss_config
 from openclaw_rl.config import SETTINGS, Config
-from openclaw_rl.errors import ConfigError, OpenClawError
+from openclaw_rl.errors import ConfigError, ModelRefused, OpenClawError
 
 SettingsCheck = Callable[[Config], None]
 """raises OpenClawError for what cannot work"""
@@ -53,6 +53,32 @@ def _engine(config: Config) -> None:
             raise ConfigError(
                 f"policy.engine_python: there is no {python}", remedy="give the bin/python of an environment"
             )
+
+
+def served_model(config: Config) -> None:
+    """Weights to serve, as far as it shows without loading them; what other backends serve is their affair."""
+    if config.policy.backend == "local":
+        _refuse_nowhere(config.policy.model)
+
+
+def trained_model(config: Config) -> None:
+    """The same weights, for a process that only trains."""
+    if config.train.backend == "local":
+        _refuse_nowhere(config.policy.model)
+
+
+def _refuse_nowhere(model: str) -> None:
+    if fault := fault_of_model(model):
+        raise ConfigError(f"policy.model: {fault.what}", remedy=fault.remedy) from fault
+
+
+def fault_of_model(model: str) -> ModelRefused | None:
+    """What is wrong with a path that leads to no model, or to part of one; an id of the hub is not looked up."""
+    try:
+        plugins.load("policy", "openclaw_rl.backends.hf.finding:refuse_nowhere")(model)
+    except ModelRefused as error:
+        return error
+    return None
 
 
 def trainer(config: Config) -> None:
@@ -128,9 +154,9 @@ def judge(config: Config) -> None:
 
 
 OF_LOOP: Final[Mapping[str, Sequence[SettingsCheck]]] = {
-    "serve": (policy, environment),
+    "serve": (policy, served_model, environment),
     "judge": (judge,),
-    "train": (trainer,),
+    "train": (trainer, trained_model),
 }
 
 

@@ -144,13 +144,10 @@ def _model(config: Config) -> Diagnosis:
 
 
 def _model_at(check: str, model: str) -> Diagnosis:
-    place = Path(model).expanduser()
-    if place.exists():
-        whole = place.suffix == ".gguf" or (place / "config.json").exists()
-        remedy = "" if whole else "give a folder with config.json and safetensors, or a .gguf file"
-        return Diagnosis(check, "ok" if whole else "trouble", str(place), remedy)
-    if place.is_absolute():
-        return Diagnosis(check, "trouble", f"there is nothing at {model}", "give a folder, a .gguf file or an id")
+    if fault := checks.fault_of_model(model):
+        return Diagnosis(check, "trouble", fault.what, fault.remedy or "")
+    if Path(model).expanduser().exists():
+        return Diagnosis(check, "ok", model)
     return Diagnosis(check, "warning", f"{model} is not a folder here", "it will be looked for on the model hub")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
 
 EMBEDDED = "embedded"
@@ -31,12 +32,32 @@ def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Pa
         return _converted(path, cache_dir, progress), path.stem
     if path.is_dir():
         return path, path.resolve().name
-    if path.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
-        raise ModelRefused(
-            f"no model at {model!r}",
-            remedy="give 'embedded', a Hugging Face id such as Qwen/Qwen3-0.6B, a folder, or a .gguf file",
-        )
+    if not on_hub(model):
+        raise _nothing_at(model)
     return _download(model, progress), model
+
+
+def on_hub(model: str) -> bool:
+    """Whether a name can only be an id of the model hub: nothing of this disk is called so."""
+    path = Path(model).expanduser()
+    here = path.exists() or path.is_absolute() or model.startswith((".", "~"))
+    return not here and model.count("/") == 1
+
+
+def refuse_nowhere(model: str) -> None:
+    """Raise ModelRefused for a place on this disk that no model can be loaded from; an id is not looked up."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        inspect(path)
+    elif model != EMBEDDED and not on_hub(model) and not (path.is_file() and path.suffix.lower() == ".gguf"):
+        raise _nothing_at(model)
+
+
+def _nothing_at(model: str) -> ModelRefused:
+    return ModelRefused(
+        f"no model at {model!r}",
+        remedy="give 'embedded', a Hugging Face id such as Qwen/Qwen3-0.6B, a folder, or a .gguf file",
+    )
 
 
 def _converted(file: Path, cache_dir: Path, progress: ProgressCallback) -> Path:

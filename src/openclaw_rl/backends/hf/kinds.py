@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from openclaw_rl.backends.hf.finding import on_hub
 from openclaw_rl.errors import ModelRefused
 
 _CLASSIFIES = "ForSequenceClassification"
@@ -30,9 +31,7 @@ def _config_file(model: str) -> Path | None:
     if folder.is_dir():
         found = folder / "config.json"
         return found if found.is_file() else None
-    if folder.exists() or folder.is_absolute() or model.startswith((".", "~")) or model.count("/") != 1:
-        return None
-    return _downloaded(model)
+    return _downloaded(model) if on_hub(model) else None
 
 
 def _downloaded(model: str) -> Path:
