@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import weakref
 from array import array
 from collections.abc import Iterable, Sequence
@@ -682,7 +683,18 @@ def test_bytes_that_are_no_text_are_shown_in_the_end() -> None:
     assert words.push(0xE2) == ""
     assert words.flush() == "\ufffd"
     endless = IncrementalDetokenizer(raw_bytes)
-    assert "".join(endless.push(0xFF) for _ in range(8)) == "\ufffd" * 8
+    assert "".join(endless.push(0xFF) for _ in range(8)) == "\ufffd" * 5, "three may still begin a character"
+    assert endless.flush() == "\ufffd" * 3
+
+
+def test_a_character_after_bytes_that_are_no_text_is_shown_whole() -> None:
+    words = IncrementalDetokenizer(raw_bytes)
+    assert [words.push(byte) for byte in b"\xff" + "😀".encode()] == ["", "", "", "\ufffd", "😀"]
+    rng = random.Random(3)
+    for _ in range(2_000):
+        data = bytes(rng.choice(b"a\xff\xf0\x9f\x98\x80\xe2\x82\xac") for _ in range(12))
+        words = IncrementalDetokenizer(raw_bytes)
+        assert "".join(words.push(byte) for byte in data) + words.flush() == raw_bytes(data), data
 
 
 def test_stop_strings_are_found_across_pieces_and_false_beginnings_released() -> None:

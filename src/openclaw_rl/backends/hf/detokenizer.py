@@ -8,7 +8,7 @@ from openclaw_rl.types import Finish
 
 HALF = "\ufffd"
 LONGEST_CHARACTER = 4
-"""a character is at most four bytes, so at most four tokens; more undecodable tokens than that are shown as they are"""
+"""a character is at most four bytes, so at most four tokens; what is older than that and does not decode is shown"""
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -26,23 +26,31 @@ class IncrementalDetokenizer:
         """The text that ``token`` completes, which may be none."""
         self._tokens.append(token)
         whole = self._decode(self._tokens[self._before :])
-        waiting = len(self._tokens) - self._shown
-        if whole.endswith(HALF) and waiting < LONGEST_CHARACTER:
+        if not whole.endswith(HALF):
+            return self._advance(len(self._tokens))
+        if len(self._tokens) - self._shown < LONGEST_CHARACTER:
             return ""
-        return self._advance(whole)
+        return self._advance(self._end_of_what_never_decodes(whole))
 
     def flush(self) -> str:
         """What still waits, as it is."""
-        if self._shown == len(self._tokens):
-            return ""
-        return self._advance(self._decode(self._tokens[self._before :]))
+        return self._advance(len(self._tokens)) if self._shown < len(self._tokens) else ""
 
-    def _advance(self, whole: str) -> str:
+    def _end_of_what_never_decodes(self, whole: str) -> int:
+        """The last tokens may be the beginning of a character, whatever stands before them: they go on waiting."""
+        for held in range(LONGEST_CHARACTER - 1, 0, -1):
+            end = len(self._tokens) - held
+            if self._decode(self._tokens[self._before : end]) + self._decode(self._tokens[end:]) == whole:
+                return end
+        return len(self._tokens)
+
+    def _advance(self, end: int) -> str:
         # the text before is decoded again with what follows, because some tokenizers write a token's leading space
         # only when another token stands before it
         old = self._decode(self._tokens[self._before : self._shown])
-        self._before, self._shown = self._shown, len(self._tokens)
-        return whole[len(old) :]
+        new = self._decode(self._tokens[self._before : end])
+        self._before, self._shown = self._shown, end
+        return new[len(old) :]
 
 
 class StopStrings:
