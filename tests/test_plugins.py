@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +183,56 @@ def test_a_file_that_fails_or_is_not_there_is_named(tmp_path: Path) -> None:
         plugins.resolve("loss", str(tmp_path / "gone.py:loss"))
     with pytest.raises(PluginError, match="no module named 'nowhere'"):
         plugins.resolve("loss", "nowhere.at.all:loss")
+
+
+JUDGE = """
+import json
+from dataclasses import dataclass
+import helpers
+from words import praise
+
+@dataclass(frozen=True)
+class Found:
+    by: str
+
+def score(prompt, reply, next_state, session):
+    from late import mark
+    return (Found(helpers.NAME), praise.WORD, mark(), json.dumps(1))
+"""
+
+
+def beside(folder: Path, name: str) -> str:
+    """A plugin with a module, a package, and a module that is imported when it is called, beside it."""
+    (folder / "words").mkdir(parents=True)
+    (folder / "mine.py").write_text(JUDGE)
+    (folder / "helpers.py").write_text(f"import late\nNAME = {name!r} + late.mark()\n")
+    (folder / "late.py").write_text(f"def mark(): return {name[0]!r}\n")
+    (folder / "words" / "__init__.py").write_text("from . import praise\n")
+    (folder / "words" / "praise.py").write_text(f"WORD = 'well done, {name}'\n")
+    return str(folder / "mine.py")
+
+
+def test_files_beside_a_plugin_are_its_own_and_nobody_elses(tmp_path: Path) -> None:
+    before, paths = set(sys.modules), list(sys.path)
+    found = [plugins.resolve("judge", beside(tmp_path / name, name))("hi", "hello", [], {}) for name in ("ann", "ben")]
+    assert [(each[0].by, *each[1:]) for each in found] == [
+        ("anna", "well done, ann", "a", "1"),
+        ("benb", "well done, ben", "b", "1"),
+    ]
+    assert sys.path == paths
+    assert all(name.startswith("openclaw_rl_plugin_") for name in set(sys.modules) - before)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("helpers")
+
+
+def test_what_fails_beside_a_plugin_is_named_and_python_itself_is_not_overridden(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "json.py").write_text("1 / 0")
+    with pytest.raises(PluginError, match="could not be loaded: ZeroDivisionError"):
+        plugins.resolve("judge", write(tmp_path, "import broken\ndef score(prompt, reply): ..."))
+    (tmp_path / "mine.py").write_text("import json\nimport nowhere\n")
+    with pytest.raises(PluginError, match="No module named 'nowhere'"):
+        plugins.resolve("judge", str(tmp_path / "mine.py"))
 
 
 def test_an_installed_entry_point_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import difflib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from openclaw_rl.errors import MissingExtra, OpenClawError, PluginError
@@ -88,19 +91,55 @@ def _from_file(kind: str, place: str) -> Any:
         raise PluginError(
             f"{kind}: there is no file {path}", remedy="give it as 'path/to/file.py' or 'path/to/file.py:attribute'"
         )
-    name = f"openclaw_rl_plugin_{abs(hash(str(path)))}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        return _module_at(path)
     except Exception as error:  # the user's own file may fail in any way: say where, and keep the trace
-        del sys.modules[name]
         if isinstance(error, OpenClawError):
             raise
         raise PluginError(f"{kind}: {path} could not be loaded: {type(error).__name__}: {error}") from error
+
+
+def _module_at(path: Path) -> ModuleType:
+    """A file as a module of its own name, loaded once; what it imports from its own folder likewise."""
+    name = f"openclaw_rl_plugin_{abs(hash(str(path)))}"
+    if name in sys.modules:
+        return sys.modules[name]
+    inside = [str(path.parent)] if path.name == "__init__.py" else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=inside)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    vars(module)["__builtins__"] = vars(builtins) | {"__import__": _importer(path.parent)}
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
+
+
+def _importer(folder: Path) -> Callable[..., ModuleType]:
+    """The ``import`` of a file in ``folder``, which finds what lies beside it as a script would.
+
+    It is the file's own: nothing is added to ``sys.path``, so that plugins of two folders may each have a `helpers.py`.
+    """
+
+    def import_(
+        name: str, globals_: Any = None, locals_: Any = None, fromlist: Sequence[str] = (), level: int = 0
+    ) -> ModuleType:
+        first, _, rest = name.partition(".")
+        beside = _beside(folder, first) if level == 0 else None
+        if beside is not None:
+            first = _module_at(beside).__name__
+        return builtins.__import__(f"{first}.{rest}" if rest else first, globals_, locals_, fromlist, level)
+
+    return import_
+
+
+def _beside(folder: Path, name: str) -> Path | None:
+    """The file of a module or package in this folder; what Python or this package calls so is not overridden."""
+    if not name or name in sys.stdlib_module_names or name == "openclaw_rl":
+        return None
+    places = (folder / name / "__init__.py", folder / f"{name}.py")
+    return next((place for place in places if place.is_file()), None)
