@@ -104,6 +104,20 @@ def test_weights_of_one_shape_have_different_identities(tmp_path: Path) -> None:
     assert inspect(one).identity == inspect(make_folder(tmp_path / "again")).identity
 
 
+def test_parameters_of_mxfp4_are_counted_as_they_are_when_unpacked(tmp_path: Path) -> None:
+    """2 experts of 4 rows of 64 numbers: 2 blocks of 32 a row, 16 bytes and a scale each; and a bias of 2 x 4."""
+    from safetensors.torch import save_file
+
+    packed = {
+        "experts.gate_up_proj_blocks": torch.zeros(2, 4, 2, 16, dtype=torch.uint8),
+        "experts.gate_up_proj_scales": torch.zeros(2, 4, 2, dtype=torch.uint8),
+        "experts.gate_up_proj_bias": torch.zeros(2, 4, dtype=torch.bfloat16),
+    }
+    save_file(packed, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    assert inspect(tmp_path).parameters == 2 * 4 * 64 + 2 * 4
+
+
 def test_a_model_without_a_chat_template_is_refused_unless_one_is_given(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "bare", template=None)
     with pytest.raises(ModelRefused, match=r"no chat template.*instruct"):

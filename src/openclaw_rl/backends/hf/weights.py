@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def inspect(folder: Path) -> WeightFiles:
     parameters = 0
     for file in _files(folder):
         header = _header(file)
-        parameters += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        parameters += _parameters(header)
         digest.update(f"{file.name} {file.stat().st_size}".encode())
         digest.update(_edges(file))
     return WeightFiles(parameters=parameters, identity=digest.hexdigest()[:10])
@@ -70,6 +71,17 @@ def _header(file: Path) -> dict[str, Any]:
     if size != expected:
         raise ModelRefused(f"{file} is cut short: {size:,} of {expected:,} bytes", remedy="download the model again")
     return header
+
+
+def _parameters(header: Mapping[str, Any]) -> int:
+    """Numbers in these tensors. MXFP4 keeps two of them in a byte of ``*_blocks``; ``*_scales`` beside it are none."""
+    found = 0
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        kind = name.rpartition("_")[2] if entry["dtype"] == "U8" else None
+        found += math.prod(entry["shape"]) * {"blocks": 2, "scales": 0}.get(kind or "", 1)
+    return found
 
 
 def _edges(file: Path) -> bytes:
