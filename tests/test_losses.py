@@ -52,6 +52,28 @@ def value(x: LossInputs, settings: LossSettings) -> float:
     return float(losses.loss(x, settings)[0].detach())
 
 
+# --- an engine that rounds otherwise
+
+
+@pytest.mark.parametrize(("cap", "expected", "cut"), [(2.0, -1.5, 0.0), (1.25, -1.25, 1.0)])
+def test_at_equal_weights_a_token_weighs_by_trainer_over_engine_up_to_a_cap(
+    cap: float, expected: float, cut: float
+) -> None:
+    # the policy has not moved: rho is 1 and nothing is clipped; 0.75 / 0.5 = 1.5 is the engine's error alone
+    x = one(0.75, 0.5, 1.0, same=True)
+    total, metrics = losses.loss(x, plain(method="binary", importance_cap=cap))
+    assert float(total.detach()) == pytest.approx(expected)
+    assert (metrics["clipped"], metrics["truncated"]) == (0.0, cut)
+    assert metrics["gap_mean"] == pytest.approx(math.log(1.5))
+
+
+def test_other_weights_are_a_matter_of_the_ratio_alone() -> None:
+    # sampled by an older version: 1.5 is how far the policy has moved, and the clip at 1.28 holds it
+    total, metrics = losses.loss(one(0.75, 0.5, 1.0), plain(method="binary", importance_cap=1.25))
+    assert float(total.detach()) == pytest.approx(-1.28)
+    assert (metrics["clipped"], metrics["truncated"]) == (1.0, 0.0)
+
+
 # --- the surrogate
 
 

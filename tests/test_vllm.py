@@ -95,6 +95,7 @@ def test_a_correction_becomes_an_adapter_that_vllm_answers_with(tmp_path: Path, 
         "gate.tokens=12",
         "gate.limits.min_words=0",
         "policy.sampling.max_tokens=40",
+        "train.train_truncated=on",
     )
 
     async def walk() -> None:
@@ -103,7 +104,8 @@ def test_a_correction_becomes_an_adapter_that_vllm_answers_with(tmp_path: Path, 
             said = first["choices"][0]["message"]["content"]
             await run.ask("Tell me about tea.", said, "Too long. Please keep it under 20 words.")
             await run.app.finish()
-            step = run.ledger.steps()[-1]
+            step = run.ledger.last_step()
+            assert step is not None
             assert step.metrics["gap_mean"] < 0.01, step.metrics
             assert run.show(first["id"])["step"] == 1
             learned = await run.ask("Tell me about rain.")

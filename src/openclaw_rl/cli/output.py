@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,6 +22,8 @@ def print_status(view: Mapping[str, Any]) -> None:
         click.echo("notes     " + ", ".join(f"{count} {state}" for state, count in view["notes"].items()))
     for reason, count in turns["dropped"].items():
         click.echo(f"dropped   {count:>6}  {reason}")
+    if view["last_step"]:
+        click.echo(f"step      {_step(view['last_step'])}")
     for loop in view["loops"]:
         colour = {"running": "green", "failing": "red"}.get(loop["state"], "yellow")
         click.echo(f"loop      {loop['loop']:<8}", nl=False)
@@ -34,6 +37,16 @@ def print_status(view: Mapping[str, Any]) -> None:
         click.echo(line)
     for alarm in view["alarms"]:
         click.secho(f"alarm     {alarm}", fg="red")
+
+
+def _step(step: Mapping[str, Any]) -> str:
+    """The newest step's vitals: how well engine and trainer agree, and how much of the batch counted."""
+    shown = (("loss", "loss", ".4f"), ("gap_mean", "gap to the engine", ".4f"), ("ess", "effective sample size", ".2f"))
+    metrics = step["metrics"]
+    figures = [
+        f"{words} {metrics[name]:{form}}" for name, words, form in shown if math.isfinite(metrics.get(name, math.nan))
+    ]
+    return ", ".join([f"{step['number']}: {len(step['turns'])} samples", *figures])
 
 
 def _judges(loops: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -49,6 +49,9 @@ class LossSection(Section):
     max_mismatch: float = Field(
         default=2.0, ge=1, le=1000, description="mask tokens whose trainer to engine ratio is beyond"
     )
+    importance_cap: float = Field(
+        default=2.0, ge=1, le=1000, description="most weight of a token that the trainer finds likelier than the engine"
+    )
     teacher: Teacher = Field(default="base", description="weights that see the hint; ema: a moving mean")
     teacher_model: Weights | None = Field(
         default=None, description="other weights as teacher: Hugging Face id or folder"

@@ -31,7 +31,8 @@ OPD's advantage is log(1/2) - log(1/4) = 0.693, the ratio is 0.3 / 0.25 = 1.2, s
     ...     current=log([0.3, 0.7]), old=log([0.25, 0.75]), teacher=log([0.5, 0.5])[None], k=1)
     >>> settings = losses.LossSettings(
     ...     method="opd", w_rl=1.0, w_opd=1.0, clip=1.0, eps_low=0.2, eps_high=0.28, hint_selection="shortest",
-    ...     subset="student", kl="full", kl_coef=0.0, max_mismatch=2.0, aggregate="token")
+    ...     subset="student", kl="full", kl_coef=0.0, max_mismatch=2.0, importance_cap=2.0,
+    ...     aggregate="token")
     >>> total, metrics = losses.loss(x, settings)
     >>> round(float(total), 4), metrics["tokens_opd"]
     (-0.8318, 1.0)

@@ -13,6 +13,11 @@ def ratio(current: Tensor, old: Tensor) -> Tensor:
     return (current - old).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
+def importance(proximal: Tensor, old: Tensor, cap: float) -> Tensor:
+    """min(exp(l_prox - l_old), cap), without a gradient: the weight of a token that an engine sampled. Any shape."""
+    return ratio(proximal, old).detach().clamp_max(cap)
+
+
 def pg(log_ratio: Tensor, advantage: Tensor, *, eps_low: float, eps_high: float) -> Tensor:
     """PG(rho, A) = max(-A rho, -A clip(rho, 1-eps_low, 1+eps_high)), elementwise over any shape."""
     rho = log_ratio.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()

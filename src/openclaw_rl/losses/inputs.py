@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue
@@ -68,6 +69,11 @@ class LossInputs:
     def comparable(self) -> Tensor:
         """[N] what the engine should have found too where ``same_weights``."""
         return self.current.detach() if self.served is None else self.served
+
+    @property
+    def proximal(self) -> Tensor:
+        """[N] l of the sampled token under the weights that sampled it, by the trainer's own arithmetic where known."""
+        return torch.where(self.same_weights, self.comparable, self.old)
 
     @property
     def of_turns(self) -> Tensor:

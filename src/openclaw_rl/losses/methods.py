@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.losses.arithmetic import bounded, is_clipped, k3, pg, reverse_kl, topk_opd
+from openclaw_rl.losses.arithmetic import bounded, importance, is_clipped, k3, pg, reverse_kl, topk_opd
 from openclaw_rl.losses.inputs import LossInputs
 from openclaw_rl.losses.selection import SUBSETS, at_hint, choose
 
@@ -29,6 +29,8 @@ class MethodSettings(Protocol):
     def eps_low(self) -> float: ...
     @property
     def eps_high(self) -> float: ...
+    @property
+    def importance_cap(self) -> float: ...
     @property
     def hint_selection(self) -> str: ...
     @property
@@ -51,11 +53,13 @@ def _eps(s: MethodSettings) -> dict[str, float]:
 
 
 def _log_ratio(x: LossInputs, mask: Tensor) -> Tensor:
-    return torch.where(mask, x.current - x.old, 0.0)
+    """How far the policy has moved since it sampled a token; the engine's rounding is no part of that."""
+    return torch.where(mask, x.current - x.proximal, 0.0)
 
 
 def _surrogate(name: str, x: LossInputs, advantage: Tensor, mask: Tensor, s: MethodSettings, weight: float) -> Part:
-    log_ratio, advantage = _log_ratio(x, mask), torch.where(mask, advantage, 0.0)
+    weight_of_token = importance(x.proximal, x.old, s.importance_cap)
+    log_ratio, advantage = _log_ratio(x, mask), torch.where(mask, advantage * weight_of_token, 0.0)
     values, clipped = pg(log_ratio, advantage, **_eps(s)), is_clipped(log_ratio, advantage, **_eps(s))
     return Part(name=name, values=values, mask=mask, weight=weight, clipped=clipped)
 
@@ -67,7 +71,7 @@ def _scalar(x: LossInputs, mask: Tensor, s: MethodSettings, weight: float) -> Pa
 def _token_gap(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Tensor, Tensor]:
     """clamp(l_T - l_old, +-C) of the sampled token under the first hint [N], and where there is one [N]."""
     hint, present = choose(x, mask, "shortest")
-    gap = at_hint(x.teacher, hint).detach() - x.old
+    gap = at_hint(x.teacher, hint).detach() - x.proximal
     return bounded(torch.where(present, gap, 0.0), s.clip), present
 
 

@@ -48,6 +48,8 @@ class LossSettings:
     """weight of the KL penalty to the base model; 0 switches it off"""
     max_mismatch: float
     """mask a token whose ratio of trainer to engine at equal weights is outside [1/this, this]; at least 1"""
+    importance_cap: float
+    """the most that a token's ratio of trainer to engine at equal weights may weigh it up; at least 1"""
     aggregate: str
     """token (one count per part) or sample (mean within a sample, then over samples)"""
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.losses.aggregation import AGGREGATES
+from openclaw_rl.losses.arithmetic import ratio
 from openclaw_rl.losses.diagnostics import fit, health
 from openclaw_rl.losses.inputs import LossInputs
 from openclaw_rl.losses.methods import KLS, METHODS, Part
@@ -15,7 +16,8 @@ from openclaw_rl.losses.settings import LossSettings
 def loss(x: LossInputs, settings: LossSettings) -> tuple[Tensor, dict[str, float]]:
     """The built-in loss: the method's parts and the KL penalty to the base model, each averaged over its own tokens.
 
-    Metrics: ``loss``, and for each part ``loss_NAME`` (before its weight) and ``tokens_NAME``; ``clipped``; `health`.
+    Metrics: ``loss``, and for each part ``loss_NAME`` (before its weight) and ``tokens_NAME``; ``clipped``,
+    ``truncated``; `health`.
     """
     s = settings
     kept, metrics = fit(x, s.max_mismatch)["kept"], health(x, s.max_mismatch)
@@ -27,7 +29,13 @@ def loss(x: LossInputs, settings: LossSettings) -> tuple[Tensor, dict[str, float
         value = AGGREGATES[s.aggregate](part.values, part.mask, x.sample, len(x.advantage))
         total = total + part.weight * value
         metrics |= {f"loss_{part.name}": float(value.detach()), f"tokens_{part.name}": float(part.mask.sum())}
-    return total, metrics | {"loss": float(total.detach()), "clipped": _clipped_share(parts)}
+    return total, metrics | {"loss": float(total.detach()), "clipped": _clipped_share(parts), **_truncated(x, kept, s)}
+
+
+def _truncated(x: LossInputs, kept: Tensor, s: LossSettings) -> dict[str, float]:
+    """The share of the kept tokens whose importance weight is cut at its cap."""
+    over = (ratio(x.proximal, x.old) > s.importance_cap) & kept
+    return {"truncated": float(over.sum()) / max(1.0, float(kept.sum()))}
 
 
 def _clipped_share(parts: tuple[Part, ...]) -> float:
