@@ -8,7 +8,9 @@ import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,13 @@ from openclaw_rl.errors import NoSandbox
 LIMITS = SandboxLimits(seconds=20, cpu=20, memory=128 << 20, processes=32, disk=32 << 20, output=1 << 20)
 
 
+def made(**more: Any) -> SandboxSettings:
+    return SandboxSettings(**{"limits": LIMITS, "driver": "bubblewrap", "root": None, **more})
+
+
 def reason() -> str | None:
     async def attempt() -> None:
-        await (await open_sandbox(SandboxSettings(limits=LIMITS))).close()
+        await (await open_sandbox(made())).close()
 
     try:
         asyncio.run(attempt())
@@ -39,7 +45,7 @@ pytestmark = [
 
 @pytest.fixture
 async def room() -> AsyncIterator[Sandbox]:
-    sandbox = await open_sandbox(SandboxSettings(limits=LIMITS))
+    sandbox = await open_sandbox(made())
     try:
         yield sandbox
     finally:
@@ -259,7 +265,7 @@ async def test_files_and_processor_are_limited(room: Sandbox) -> None:
     assert "No space left" in full.output or "File size limit" in full.output
     assert "No space left" in (await sh(room, "head -c 60M /dev/zero > /dev/shm/x")).output
     await sh(room, "rm -f big f*")
-    busy = await open_sandbox(SandboxSettings(limits=SandboxLimits(seconds=60, cpu=1, processes=8, disk=1 << 20)))
+    busy = await open_sandbox(made(limits=replace(LIMITS, seconds=60, cpu=1)))
     try:
         assert (await sh(busy, "while :; do :; done")).code == 128 + 9
     finally:
@@ -300,7 +306,8 @@ async def test_it_ends_when_we_are_killed(tmp_path: Path) -> None:
 import asyncio
 from openclaw_rl.envs.sandbox import *
 async def main():
-    room = await open_sandbox(SandboxSettings(limits=SandboxLimits(seconds=60, processes=16)))
+    limits = SandboxLimits(seconds=60, cpu=9, memory=1 << 28, processes=16, disk=1 << 20, output=9999)
+    room = await open_sandbox(SandboxSettings(limits=limits, driver="bubblewrap", root=None))
     shell = await room.shell()
     await shell.run("sleep {mark} &")
     await room.run(["sleep", "{mark}"])
@@ -316,9 +323,9 @@ asyncio.run(main())
 async def test_several_users_live_in_a_room_for_many() -> None:
     if os.getuid() != 0:
         with pytest.raises(NoSandbox, match="run as root"):
-            await open_sandbox(SandboxSettings(limits=LIMITS, users="many"))
+            await open_sandbox(made(users="many"))
         return
-    room = await open_sandbox(SandboxSettings(limits=LIMITS, users="many"))
+    room = await open_sandbox(made(users="many"))
     try:
         seen = await sh(
             room, "useradd -m bob && su bob -c 'id -un; cat /etc/shadow; touch /home/bob/x' ; stat -c %U /home/bob/x"
@@ -331,9 +338,69 @@ async def test_several_users_live_in_a_room_for_many() -> None:
 async def test_a_missing_program_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path=None: None if name == "bwrap" else name)
     with pytest.raises(NoSandbox, match="bubblewrap is not installed; apt-get install bubblewrap"):
-        await open_sandbox(SandboxSettings(limits=LIMITS))
+        await open_sandbox(made())
 
 
 async def test_a_folder_that_is_no_system_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NoSandbox, match="has no bin/sh; make one: mmdebstrap"):
-        await open_sandbox(SandboxSettings(limits=LIMITS, root=str(tmp_path)))
+        await open_sandbox(made(root=str(tmp_path)))
+
+
+TOOL = """#!%s
+# Stands for podman: a "container" is a folder of ours, whose commands run here
+import os, sys
+verb, *rest = sys.argv[1:]
+if verb == "run":
+    open(%r, "a").write(" ".join(sys.argv[1:]) + "\\n")
+    os.execvp(rest[-1], rest[-1:])
+if verb == "exec":
+    env = {"PATH": os.environ["PATH"]}
+    while rest[0].startswith("--"):
+        option = rest.pop(0)
+        if option == "--env":
+            name, _, value = rest.pop(0).partition("=")
+            env[name] = value
+        elif option == "--workdir":
+            rest.pop(0)
+    os.execvpe(rest[1], rest[1:], env)
+"""
+
+
+async def test_a_container_driver_keeps_the_same_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool, said = tmp_path / "podman", tmp_path / "said"
+    tool.write_text(TOOL % (sys.executable, str(said)))
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    room = await open_sandbox(made(driver="podman", root="debian:stable"))
+    try:
+        for wanted in (
+            "--network none",
+            f"--memory {128 << 20}",
+            "--pids-limit 32",
+            "--cap-drop ALL",
+            "debian:stable cat",
+        ):
+            assert wanted in said.read_text()
+        mark = f"3{os.getpid()}.0625"
+        ran = await sh(room, f"echo out; sleep {mark} & exit 3")
+        assert (ran.code, ran.output) == (3, "out\n")
+        assert left(mark) == []
+        assert (await sh(room, f"sleep {mark}", seconds=0.3)).stopped == "stopped after 0.3 s"
+        assert left(mark) == []
+        await room.write(f"{tmp_path}/a/b", b"\0\1data")
+        assert await room.read(f"{tmp_path}/a/b", most=99) == b"\0\1data"
+        with pytest.raises(FileNotFoundError):
+            await room.read(f"{tmp_path}/none", most=9)
+        with pytest.raises(NoSandbox, match="driver = bubblewrap"):
+            await room.listen(1)
+    finally:
+        await room.close()
+
+
+async def test_a_container_driver_that_is_missing_or_has_no_image_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
+    with pytest.raises(NoSandbox, match="podman is not installed"):
+        await open_sandbox(made(driver="podman", root="x"))
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: name)
+    with pytest.raises(NoSandbox, match="docker needs an image"):
+        await open_sandbox(made(driver="docker"))

@@ -8,6 +8,7 @@ import resource
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from openclaw_rl import config
 from openclaw_rl.app import doctor
 from openclaw_rl.envs import sandbox
-from openclaw_rl.envs.sandbox import SandboxLimits, programs, seccomp
+from openclaw_rl.envs.sandbox import programs, seccomp
 from openclaw_rl.errors import NoSandbox
 from openclaw_rl.evals import models
 
@@ -143,7 +144,7 @@ def test_the_filter_is_made_for_processors_whose_calls_are_known() -> None:
 @apart
 async def test_endless_output_is_cut_and_costs_us_no_memory() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    ran = await sandbox.run("while True: print('x' * 100_000)", limits=SandboxLimits(seconds=30, cpu=30))
+    ran = await sandbox.run("while True: print('x' * 100_000)", limits=replace(programs.LIMITS, seconds=30, cpu=30))
     assert (ran.code, ran.output) == (None, "stopped after printing more than 1048576 bytes")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "KiB"
     whole = await sandbox.run("print('x' * 100_000 + 'end')")
@@ -154,7 +155,7 @@ async def test_endless_output_is_cut_and_costs_us_no_memory() -> None:
 async def test_a_fork_bomb_goes_off_in_its_own_room() -> None:
     bomb = "import os\nwhile True: os.fork()"
     assert "BlockingIOError" in (await sandbox.run(bomb)).output, "not even one"
-    await sandbox.run(bomb, limits=SandboxLimits(seconds=5.125, processes=16))
+    await sandbox.run(bomb, limits=replace(programs.LIMITS, seconds=5.125, processes=16))
     assert left("'seconds': 5.125") == []
 
 
@@ -173,7 +174,7 @@ for number in range(3):
 os.close(1), os.close(2)
 {ends}
 """
-    ran = await sandbox.run(program, limits=SandboxLimits(seconds=0.8125, processes=8))
+    ran = await sandbox.run(program, limits=replace(programs.LIMITS, seconds=0.8125, processes=8))
     assert ran.code == (None if ends else 0)
     assert left("'seconds': 0.8125") == []
 
@@ -192,7 +193,9 @@ def left(mark: str) -> list[str]:
 
 @apart
 async def test_a_program_whose_caller_has_gone_is_ended() -> None:
-    task = asyncio.create_task(sandbox.run("import time; time.sleep(60)", limits=SandboxLimits(seconds=59.5)))
+    task = asyncio.create_task(
+        sandbox.run("import time; time.sleep(60)", limits=replace(programs.LIMITS, seconds=59.5))
+    )
     while not left("'seconds': 59.5"):
         await asyncio.sleep(0.01)
     task.cancel()
@@ -205,7 +208,7 @@ async def test_a_program_whose_caller_has_gone_is_ended() -> None:
 async def test_memory_processor_and_open_files_are_limited() -> None:
     assert "MemoryError" in (await sandbox.run("x = bytearray(1 << 30)")).output
     assert "Too many open files" in (await sandbox.run("import os\nwhile True: os.dup(0)")).output
-    busy = await sandbox.run("while True: pass", limits=SandboxLimits(cpu=1, seconds=60))
+    busy = await sandbox.run("while True: pass", limits=replace(programs.LIMITS, cpu=1, seconds=60))
     assert busy.code == 128 + 9, "killed when its processor time was up"
 
 
@@ -255,7 +258,7 @@ def test_doctor_names_what_is_missing_and_how_to_get_it() -> None:
     ],
 )
 async def test_told_to_run_all_the_same_the_interpreter_stops_accidents(program: str, word: str) -> None:
-    ran = await sandbox.run(program, limits=SandboxLimits(seconds=0.6), unsafe=True)
+    ran = await sandbox.run(program, limits=replace(programs.LIMITS, seconds=0.6), unsafe=True)
     assert not ran.ok
     assert word in ran.output
     assert not Path("/tmp/written-by-a-model").exists()

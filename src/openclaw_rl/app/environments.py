@@ -13,6 +13,7 @@ from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
     from openclaw_rl.envs.episodes import Episodes
+    from openclaw_rl.envs.sandbox import SandboxSettings
 
 
 @asynccontextmanager
@@ -53,6 +54,26 @@ def build_env(config: Config) -> Env:
         "screenshot_backend": env.screenshot_backend,
         "tools_config": env.tools_config,
         "swe_bench_path": env.swe_bench_path,
+        "sandbox": build_sandbox_settings(config),
     }
     built: Env = plugins.build("env", env.type or "", offered=offered, options=env.options)
     return built
+
+
+def build_sandbox_settings(config: Config) -> SandboxSettings:
+    """How the sandboxes of environments are made; an environment may ask for several users or more folders."""
+    from openclaw_rl.envs.sandbox import SandboxLimits, SandboxSettings
+
+    sandbox = config.env.sandbox
+    return SandboxSettings(
+        driver=sandbox.driver,
+        root=sandbox.root,
+        limits=SandboxLimits(
+            seconds=sandbox.command_seconds,
+            cpu=sandbox.cpu_seconds,
+            memory=sandbox.memory_mb << 20,
+            processes=sandbox.processes,
+            disk=sandbox.disk_mb << 20,
+            output=sandbox.output_kb << 10,
+        ),
+    )

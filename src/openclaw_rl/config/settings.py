@@ -53,6 +53,9 @@ class RunSection(Section):
     )
 
 
+SandboxDriver = Literal["bubblewrap", "podman", "docker"]
+
+
 class ServeLimitsSection(Section):
     """What one request and one key may take."""
 
@@ -181,6 +184,25 @@ class EvalSection(Section):
     tasks: tuple[EvalTask, ...] = Field(default=("conversation", "coding", "tool-use"), description="suites to run")
 
 
+class SandboxSection(Section):
+    """Where an environment runs what a model wrote."""
+
+    driver: SandboxDriver = Field(
+        default="bubblewrap", description="what keeps it apart: bubblewrap, or podman or docker where you prefer them"
+    )
+    root: str | None = Field(
+        default=None,
+        min_length=1,
+        description="a system of its own: a folder, for podman and docker an image; not set: this machine's programs",
+    )
+    command_seconds: float = Field(default=30.0, gt=0, le=86_400, description="longest that one command may take")
+    cpu_seconds: int = Field(default=60, ge=1, le=86_400, description="processor time of each process")
+    memory_mb: int = Field(default=512, ge=16, le=1_048_576, description="memory, in MiB")
+    disk_mb: int = Field(default=128, ge=1, le=1_048_576, description="files, kept in memory, in MiB")
+    processes: int = Field(default=128, ge=4, le=65_536, description="processes and threads at once")
+    output_kb: int = Field(default=1024, ge=1, le=1_048_576, description="output of one command, in KiB; more stops it")
+
+
 class EnvSection(Section):
     """Environments: clients whose reply is the next state."""
 
@@ -190,6 +212,7 @@ class EnvSection(Section):
     max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
     screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
     tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")
+    sandbox: SandboxSection = Field(default_factory=SandboxSection)
     swe_bench_path: Location | None = Field(default=None, description="folder with the repositories of swe")
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the environment")
 

@@ -2,6 +2,7 @@
 
 programs     one Python program, with nothing but the interpreter around it
 bubblewrap   a room with files of its own, for commands and shells: what environments lease
+container    the same contract through Podman or Docker, for who prefers them
 """
 
 from __future__ import annotations
@@ -37,6 +38,10 @@ __all__ = [
 
 async def open_sandbox(settings: SandboxSettings) -> Sandbox:
     """A new sandbox of the driver that is wanted. Raises NoSandbox, with the remedy, where it cannot be had."""
+    if settings.driver != "bubblewrap":
+        from openclaw_rl.envs.sandbox.container import ContainerSandbox
+
+        return await ContainerSandbox.open(settings)
     from openclaw_rl.envs.sandbox.bubblewrap import BubblewrapSandbox
 
     return await BubblewrapSandbox.open(settings)

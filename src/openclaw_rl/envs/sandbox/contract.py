@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 HOME = "/root"
 """where commands begin"""
 
-Driver = Literal["bubblewrap"]
+Driver = Literal["bubblewrap", "podman", "docker"]
 Users = Literal["one", "many"]
 
 
@@ -22,12 +22,12 @@ class SandboxLimits:
     ``memory`` is of the whole sandbox where this machine has control groups for us, of each process elsewhere.
     """
 
-    seconds: float = 5.0
-    cpu: int = 2
-    memory: int = 512 << 20
-    processes: int = 1
-    disk: int = 16 << 20
-    output: int = 1 << 20
+    seconds: float
+    cpu: int
+    memory: int
+    processes: int
+    disk: int
+    output: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +40,8 @@ class SandboxSettings:
     """
 
     limits: SandboxLimits
-    driver: Driver = "bubblewrap"
-    root: str | None = None
+    driver: Driver
+    root: str | None
     users: Users = "one"
     binds: tuple[str, ...] = ()
 

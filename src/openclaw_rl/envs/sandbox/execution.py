@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 from openclaw_rl.envs.sandbox.contract import CommandResult, SandboxLimits
@@ -45,12 +46,15 @@ async def execute(
     limits: SandboxLimits,
     shown: int,
     stdin: bytes = b"",
-    cwd: str = "/",
+    env: Mapping[str, str] | None = MappingProxyType({}),
 ) -> CommandResult:
-    """Run ``command`` to its end or its limit. When this returns, or is cancelled, no process of it is left."""
+    """Run ``command`` to its end or its limit. When this returns, or is cancelled, no process of it is left.
+
+    ``env`` is all that it has of an environment; None is ours.
+    """
     began = time.monotonic()
     output = BoundedOutput(most=limits.output, shown=shown)
-    running = _RunningProcess(command, within=within, output=output, stdin=stdin, cwd=cwd)
+    running = _RunningProcess(command, within=within, output=output, stdin=stdin, env=env)
     try:
         await running.enter()
         why = await running.until_end(limits.seconds)
@@ -68,7 +72,13 @@ class _RunningProcess:
     """A process whose output is read as it comes; nothing waits for what it may have left behind."""
 
     def __init__(
-        self, command: Sequence[str], *, within: ProcessNamespace | None, output: BoundedOutput, stdin: bytes, cwd: str
+        self,
+        command: Sequence[str],
+        *,
+        within: ProcessNamespace | None,
+        output: BoundedOutput,
+        stdin: bytes,
+        env: Mapping[str, str] | None,
     ) -> None:
         self._within = within
         self._output = output
@@ -81,8 +91,8 @@ class _RunningProcess:
                 stdin=source,
                 stdout=write,
                 stderr=subprocess.STDOUT,
-                env={},
-                cwd=cwd,
+                env=env,
+                cwd="/",
                 pass_fds=within.given if within else (),
                 start_new_session=True,
             )

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -40,6 +40,8 @@ Isolation = Literal["bubblewrap", "none"]
 
 SHOWN = 2000
 """characters of output that are kept"""
+LIMITS = SandboxLimits(seconds=5.0, cpu=2, memory=512 << 20, processes=1, disk=16 << 20, output=1 << 20)
+"""what a short program may use; here memory is of each process"""
 REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
 
 _START = """
@@ -111,7 +113,7 @@ async def run(program: str, *, limits: SandboxLimits | None = None, unsafe: bool
     way = await asyncio.to_thread(isolation, unsafe=unsafe)
     with tempfile.TemporaryDirectory() as folder:
         wrapper = _bubblewrap() if way == "bubblewrap" else ()
-        running = _RunningProgram(program, limits=limits or SandboxLimits(), wrapper=wrapper, folder=folder)
+        running = _RunningProgram(program, limits=limits or LIMITS, wrapper=wrapper, folder=folder)
         work = asyncio.ensure_future(asyncio.to_thread(running.wait_for_end))
         try:
             return await asyncio.shield(work)
@@ -131,7 +133,7 @@ def _bubblewrap() -> tuple[str, ...]:
         raise NoSandbox("programs cannot be run apart from this machine: bubblewrap is not installed", remedy=REMEDY)
     try:
         command = (bwrap, *_namespaces(), *_interpreter(), *_devices())
-        tried = _RunningProgram("", limits=SandboxLimits(seconds=30), wrapper=command, folder="/").wait_for_end()
+        tried = _RunningProgram("", limits=replace(LIMITS, seconds=30.0), wrapper=command, folder="/").wait_for_end()
         why = "" if tried.ok else tried.output.strip()[-300:]
     except (OSError, subprocess.SubprocessError, NoSandbox) as error:
         why = f"{type(error).__name__}: {error}"

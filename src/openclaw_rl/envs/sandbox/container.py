@@ -1,0 +1,210 @@
+"""The same contract through Podman or Docker, for who prefers an image to the programs of this machine.
+
+The container's first process reads from us and ends when we do, and the container with it. Files lie in the container's
+own layer: only the size of each is limited, not that of all. There is no `listen`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import shutil
+import socket
+from asyncio.subprocess import PIPE, STDOUT, Process
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits, SandboxSettings, Shell
+from openclaw_rl.envs.sandbox.execution import execute
+from openclaw_rl.errors import NoSandbox
+from openclaw_rl.types import new_id
+
+KEPT = 64 << 10
+"""bytes of a command's output that are kept"""
+BEGIN_SECONDS = 60.0
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE")
+_FOR_MANY = ("SETUID", "SETGID")
+_HOUSEKEEPING = SandboxLimits(seconds=30.0, cpu=30, memory=0, processes=0, disk=0, output=1 << 20)
+_MARK = "OPENCLAW_RL_COMMAND"
+_KILL = f'for p in /proc/[0-9]*; do grep -qz "^{_MARK}=$1" "$p/environ" 2>/dev/null && kill -9 "${{p#/proc/}}"; done; :'
+
+
+class ContainerSandbox:
+    """See `Sandbox`. A container that nothing but our commands runs in."""
+
+    def __init__(self, tool: str, name: str, process: Process, settings: SandboxSettings) -> None:
+        self._tool = tool
+        self._name = name
+        self._process = process
+        self._settings = settings
+        self._shells: list[_PipeShell] = []
+        self._closed = False
+
+    @classmethod
+    async def open(cls, settings: SandboxSettings) -> ContainerSandbox:
+        """A new container. Raises NoSandbox, with the remedy, where it cannot be had."""
+        tool = shutil.which(settings.driver)
+        if tool is None:
+            raise NoSandbox(
+                f"{settings.driver} is not installed", remedy="install it, or set env.sandbox.driver = bubblewrap"
+            )
+        if settings.root is None:
+            raise NoSandbox(
+                f"{settings.driver} needs an image",
+                remedy="name one: env.sandbox.root = docker.io/library/debian:stable",
+            )
+        name = f"openclaw-rl-{new_id()}"
+        process = await asyncio.create_subprocess_exec(
+            tool, *_run_arguments(name, settings), stdin=PIPE, stdout=PIPE, stderr=STDOUT
+        )
+        sandbox = cls(tool, name, process, settings)
+        try:
+            await sandbox._wait_for_begin()
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def _wait_for_begin(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"begun\n")
+        try:
+            said = await asyncio.wait_for(self._process.stdout.readline(), BEGIN_SECONDS)
+        except TimeoutError as error:
+            raise NoSandbox(f"{self._tool} began no container within {BEGIN_SECONDS:g} s") from error
+        if said != b"begun\n":
+            rest = said + await self._process.stdout.read(4096)
+            raise NoSandbox(f"{self._tool} began no container: {rest.decode(errors='replace').strip()[-300:]}")
+
+    async def run(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float | None = None,
+        stdin: bytes = b"",
+        cwd: str = HOME,
+        env: Mapping[str, str] | None = None,
+    ) -> CommandResult:
+        limits = self._settings.limits
+        if seconds is not None:
+            limits = replace(limits, seconds=seconds)
+        return await self._execute(command, limits=limits, shown=KEPT, stdin=stdin, cwd=cwd, env=env or {})
+
+    async def _execute(
+        self,
+        command: Sequence[str],
+        *,
+        limits: SandboxLimits,
+        shown: int,
+        stdin: bytes = b"",
+        cwd: str = HOME,
+        env: Mapping[str, str],
+    ) -> CommandResult:
+        if self._closed:
+            raise NoSandbox("this sandbox is closed")
+        mark = new_id()
+        line = [self._tool, *_exec_arguments(self._name, {**env, _MARK: mark}, cwd=cwd), *command]
+        try:
+            return await execute(line, within=None, env=None, limits=limits, shown=shown, stdin=stdin)
+        finally:
+            await asyncio.shield(self._kill(mark))
+
+    async def _kill(self, mark: str) -> None:
+        """What the command left behind: killing the tool that began it ends only the tool."""
+        line = [self._tool, "exec", self._name, "sh", "-c", _KILL, "sh", mark]
+        await execute(line, within=None, env=None, limits=_HOUSEKEEPING, shown=0)
+
+    async def shell(self) -> Shell:
+        shell = _PipeShell([self._tool, *_exec_arguments(self._name, {}, cwd=HOME)], limits=self._settings.limits)
+        self._shells.append(shell)
+        return shell
+
+    async def write(self, path: str, content: bytes, *, executable: bool = False) -> None:
+        script = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1" && chmod "$2" -- "$1"'
+        done = await self.run(["sh", "-c", script, "sh", path, "755" if executable else "644"], stdin=content)
+        if not done.ok:
+            raise OSError(f"{path} could not be written in the sandbox: {done.output.strip() or done.stopped}")
+
+    async def read(self, path: str, *, most: int) -> bytes:
+        script = 'test -f "$1" || exit 66; head -c "$2" -- "$1" | base64 | tr -d "\\n"'
+        room = 4096 + 2 * most
+        done = await self._execute(
+            ["sh", "-c", script, "sh", path, str(most)],
+            limits=replace(self._settings.limits, output=room),
+            shown=2 * room,
+            env={},
+        )
+        if done.code == 66:
+            raise FileNotFoundError(f"no file {path} in the sandbox")
+        if not done.ok:
+            raise OSError(f"{path} could not be read in the sandbox: {done.output.strip() or done.stopped}")
+        return base64.b64decode(done.output)
+
+    async def listen(self, port: int) -> socket.socket:
+        raise NoSandbox(
+            f"{self._settings.driver} gives no way into a container's own network",
+            remedy="set env.sandbox.driver = bubblewrap",
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        for shell in self._shells:
+            await shell.close()
+        line = [self._tool, "rm", "--force", self._name]
+        with contextlib.suppress(OSError):
+            await execute(line, within=None, env=None, limits=_HOUSEKEEPING, shown=0)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
+
+class _PipeShell:
+    """See `Shell`. Through pipes, not at a terminal: what a program shows only to people is not seen."""
+
+    def __init__(self, entering: Sequence[str], *, limits: SandboxLimits) -> None:
+        self._entering = entering
+        self._limits = limits
+        self._turn = asyncio.Lock()
+
+    async def run(self, command: str, *, seconds: float | None = None) -> CommandResult:
+        """Each command begins a bash that takes up the folder and the variables of the one before."""
+        async with self._turn:
+            kept = "/tmp/.openclaw-rl-shell"
+            before, after = f'. {kept} 2>/dev/null; cd "$PWD" 2>/dev/null', f"declare -p > {kept} 2>/dev/null"
+            script = f'{before}; eval "$1"; code=$?; {after}; exit $code'
+            limits = self._limits if seconds is None else replace(self._limits, seconds=seconds)
+            line = [*self._entering, "bash", "-c", script, "bash", command]
+            return await execute(line, within=None, env=None, limits=limits, shown=KEPT)
+
+    async def type(self, keys: str) -> None:
+        raise NoSandbox("a shell in a container has no terminal", remedy="set env.sandbox.driver = bubblewrap")
+
+    async def seen(self) -> str:
+        return ""
+
+    async def close(self) -> None:
+        """Nothing of it runs between commands."""
+
+
+def _run_arguments(name: str, settings: SandboxSettings) -> list[str]:
+    limits = settings.limits
+    caps = (*_CAPABILITIES, *(_FOR_MANY if settings.users == "many" else ()))
+    return [
+        *("run", "--interactive", "--rm", "--name", name, "--network", "none", "--hostname", "sandbox"),
+        *("--memory", str(limits.memory), "--memory-swap", str(limits.memory), "--pids-limit", str(limits.processes)),
+        *("--ulimit", f"cpu={limits.cpu}", "--ulimit", f"fsize={limits.disk}", "--ulimit", "core=0"),
+        *("--shm-size", str(limits.disk), "--security-opt", "no-new-privileges", "--cap-drop", "ALL"),
+        *(part for cap in caps for part in ("--cap-add", cap)),
+        *(part for path in settings.binds for part in ("--volume", f"{path}:{path}:ro")),
+        settings.root or "",
+        "cat",
+    ]
+
+
+def _exec_arguments(name: str, env: Mapping[str, str], *, cwd: str) -> list[str]:
+    words = {"HOME": HOME, "LANG": "C.UTF-8", "TERM": "dumb", **env}
+    given = [part for key, value in words.items() for part in ("--env", f"{key}={value}")]
+    return ["exec", "--interactive", "--workdir", cwd, *given, name]
