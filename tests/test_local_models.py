@@ -215,6 +215,7 @@ def test_a_file_that_is_no_gguf_is_refused_and_leaves_nothing_behind(tmp_path: P
         ("... <tool_call>\n{...} ...", "hermes"),
         ("{{ '<|python_tag|>' }}", "llama"),
         ("[func_name1(params_name1=value)]", "pythonic"),
+        ("{{ '<|start|>assistant<|channel|>final<|message|>' }}", "harmony"),
         ("{{ message.content }}", "none"),
     ],
 )

@@ -100,6 +100,36 @@ WRITTEN: dict[str, tuple[str, str, Told]] = {
         ("[f(a=open('x'))]", None, (), ("malformed_tool_call",)),
     ),
     "pythonic, cut inside": ("pythonic", "[f(a=1, b='", ("[f(a=1, b='", None, (), ("malformed_tool_call",))),
+    "harmony, a thought and an answer": (
+        "harmony",
+        "<|channel|>analysis<|message|>Two and two.<|end|><|start|>assistant<|channel|>final<|message|>It is 4.<|return|>",
+        ("It is 4.", "Two and two.", (), ()),
+    ),
+    "harmony, a preamble and two calls": (
+        "harmony",
+        "<|channel|>analysis<|message|>Look it up.<|end|>"
+        "<|start|>assistant<|channel|>commentary<|message|>I look in two places.<|end|>"
+        '<|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
+        "<|start|>assistant to=functions.g<|channel|>commentary json<|message|><|call|>",
+        ("I look in two places.", "Look it up.", (("f", '{"a": 1}'), ("g", "{}")), ()),
+    ),
+    "harmony, the recipient first, and no end": (
+        "harmony",
+        ' to=functions.f<|channel|>commentary <|constrain|>json<|message|>{"q": "<|en"}',
+        ("", None, (("f", '{"q": "<|en"}'),), ()),
+    ),
+    "harmony, an end that is missing, and thoughts twice": (
+        "harmony",
+        "<|channel|>analysis<|message|>One.<|channel|>analysis<|message|>Two.<|start|>assistant<|channel|>final"
+        "<|message|>Yes <|maybe|>.",
+        ("Yes <|maybe|>.", "One.\n\nTwo.", (), ()),
+    ),
+    "harmony, arguments that are no object come back as text": (
+        "harmony",
+        "<|channel|>commentary to=functions.f<|message|>[1, 2<|call|>",
+        ("<|channel|>commentary to=functions.f<|message|>[1, 2", None, (), ("malformed_tool_call",)),
+    ),
+    "harmony, a reply without channels is text": ("harmony", "Hello <b>", ("Hello <b>", None, (), ())),
     "no format, all is text": ("none", "<tool_call>{}</tool_call>", ("<tool_call>{}</tool_call>", None, (), ())),
     "a thought without an end": ("hermes", "<think>hm, ", ("", "hm, ", (), ())),
     "a tag that is none": ("hermes", "<thin air>", ("<thin air>", None, (), ())),
@@ -143,6 +173,10 @@ def test_where_the_text_is_cut_changes_nothing(name: str) -> None:
                 "</tool_call>",
                 '{"name": "f", "arguments": {"a": 1}}',
                 "[f(a=1)]",
+                "<|channel|>analysis<|message|>",
+                "<|channel|>commentary to=functions.f<|message|>",
+                "<|end|>",
+                "<|start|>assistant",
                 "hi",
                 " ",
                 "\n",
@@ -154,7 +188,7 @@ def test_where_the_text_is_cut_changes_nothing(name: str) -> None:
         ),
         max_size=12,
     ),
-    st.sampled_from(["hermes", "llama", "pythonic"]),
+    st.sampled_from(["hermes", "llama", "pythonic", "harmony"]),
 )
 def test_whatever_is_written_one_character_at_a_time_reads_the_same(bits: list[str], tool_format: str) -> None:
     text = "".join(bits)
@@ -185,6 +219,26 @@ def test_a_reply_cut_by_its_limit_is_not_blamed_for_its_half_call() -> None:
     reading.feed('<tool_call>{"name": "f"')
     reading.end(cut=True)
     assert reading.flaws == ()
+
+
+def test_harmony_passes_thoughts_and_arguments_on_as_they_come_and_forgives_a_limit() -> None:
+    reading = ReplyParser(PROMPT, tool_format="harmony", reasoning="tags")
+    assert reading.feed("<|channel|>analysis<|message|>so") == [Thought("so")]
+    assert reading.feed(" it<|en") == [Thought(" it")]
+    reading.feed("d|><|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|mess")
+    start, first = reading.feed('age|>{"a": "lo')
+    assert isinstance(start, CallStart)
+    assert (start.name, first) == ("f", CallArgs(0, '{"a": "lo'))
+    assert [type(part) for part in reading.end(cut=True)] == [CallBroken, Text]
+    assert reading.flaws == ()
+
+
+def test_harmony_without_tools_has_channels_but_no_calls_and_may_be_left_as_it_is() -> None:
+    bare = Prompt(messages=PROMPT.messages)
+    text = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.f<|message|>{}"
+    message, flaws = split(text, bare, tool_format="harmony")
+    assert told(message, flaws) == ("{}", "Hm.", (), ())
+    assert split(text, bare, tool_format="harmony", reasoning="off")[0].content == text
 
 
 def test_without_tools_nothing_is_a_call() -> None:

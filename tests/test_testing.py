@@ -132,7 +132,7 @@ def test_a_sloppy_policy_is_told_all_that_it_breaks() -> None:
     with pytest.raises(AssertionError) as caught:
         check_policy(Sloppy(tool_format="xml"))
     for fault in (
-        "tool_format is 'xml'; known: hermes, llama, pythonic, none",
+        "tool_format is 'xml'; known: hermes, llama, pythonic, harmony, none",
         "the deltas say 'other', the reply 'ok'",
         "a completion's sampling is not the one asked for",
         "a reply is longer than max_tokens",

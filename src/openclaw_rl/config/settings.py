@@ -21,7 +21,7 @@ from openclaw_rl.config.train_settings import GateSection, MonitorSection, Train
 from openclaw_rl.config.values import Address, Device, Dtype, Location, Options, Plugin, Section, Share, Weights
 
 EvalTask = Literal["conversation", "coding", "tool-use"]
-ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "none"]
+ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "harmony", "none"]
 Sync = Literal["normal", "full"]
 Browser = Literal["playwright", "selenium"]
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Literal
 
 from openclaw_rl.formats.calls import held_back
+from openclaw_rl.formats.harmony import Harmony
 from openclaw_rl.formats.parts import Assembly, Part, Thought
-from openclaw_rl.formats.tools import Plain, tool_call_reader
+from openclaw_rl.formats.tools import Plain, ToolCallReader, tool_call_reader
 from openclaw_rl.types import Message, Prompt
 
 Reasoning = Literal["tags", "open", "off"]
-"""tags: a reply may begin with <think>; open: the template has opened it already; off: leave it in the text"""
+"""tags: a reply may begin with <think>; open: the template has opened it already; off: leave it in the text
+
+A model that writes harmony has channels instead of tags, and says itself what is reasoning."""
 
 _OPEN, _CLOSE = "<think>", "</think>"
 _SPACE = " \t\n\r"
@@ -22,10 +25,12 @@ class ReplyParser:
 
     def __init__(self, prompt: Prompt, *, tool_format: str, reasoning: Reasoning) -> None:
         calls = bool(prompt.tools) and prompt.tool_choice != "none"
-        self._reader = tool_call_reader(tool_format) if calls else Plain()
+        channels = tool_format == "harmony" and reasoning != "off"
+        self._reader = _reader(tool_format, calls=calls, channels=channels)
         self._assembly = Assembly()
-        self._step: Literal["start", "reasoning", "gap", "text"] = "text" if reasoning == "off" else "start"
-        if reasoning == "open":
+        by_tags = reasoning != "off" and not channels
+        self._step: Literal["start", "reasoning", "gap", "text"] = "start" if by_tags else "text"
+        if reasoning == "open" and by_tags:
             self._step = "reasoning"
         if prompt.opening:  # what it is made to begin with is no reasoning
             self._step = "text"
@@ -107,6 +112,12 @@ class ReplyParser:
 
     def message(self) -> Message:
         return self._assembly.message()
+
+
+def _reader(tool_format: str, *, calls: bool, channels: bool) -> ToolCallReader:
+    if channels:
+        return Harmony(calls=calls)
+    return tool_call_reader(tool_format) if calls else Plain()
 
 
 def split(

@@ -73,7 +73,7 @@ class Policy(Protocol):
     context: int
     """the most tokens that a prompt and its reply may have together"""
     tool_format: str
-    """how this model writes tool calls: hermes, llama, pythonic or none"""
+    """how this model writes tool calls: hermes, llama, pythonic, harmony or none"""
 
     @property
     def live(self) -> int:

@@ -64,7 +64,7 @@ def _call_prefix(request: GenerationRequest, tool_format: str, *, can_prefix: bo
     if not prompt.tools:
         raise RequestError("tool_choice: there are no tools to choose from", field="tool_choice")
     if tool_format not in _CALL_PREFIX or not can_prefix:
-        who = "this backend" if tool_format in _CALL_PREFIX else "this model, which has no form for tool calls,"
+        who = "this model, which has no form for tool calls," if tool_format == "none" else "this backend"
         raise RequestError(
             f"tool_choice: {who} cannot be held to a tool call", field="tool_choice", remedy="use auto or none"
         )

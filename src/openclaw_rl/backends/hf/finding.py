@@ -14,6 +14,7 @@ from openclaw_rl.errors import ModelRefused
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 MARKS = (
+    ("harmony", ("<|channel|>",)),
     ("hermes", ("<tool_call>",)),
     ("pythonic", ("<|python_start|>", "[func_name1(")),
     ("llama", ("<|python_tag|>", "Environment: ipython")),

@@ -13,7 +13,7 @@ from openclaw_rl.testing.policies import ScriptedPolicy
 from openclaw_rl.testing.rows import make_prompt
 from openclaw_rl.types import Completion, Sampling
 
-TOOL_FORMATS = ("hermes", "llama", "pythonic", "none")
+TOOL_FORMATS = ("hermes", "llama", "pythonic", "harmony", "none")
 
 
 def check_policy(policy: Any) -> None:
