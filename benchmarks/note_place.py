@@ -32,7 +32,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.experiments.metrics import markdown
 from openclaw_rl.experiments.users import is_degenerate
 from openclaw_rl.judge.reaction import read
-from openclaw_rl.notes.aspects import aspects
+from openclaw_rl.notes.wording import wording
 from openclaw_rl.ports import Policy, whole_reply
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, is_relevant
@@ -154,15 +154,8 @@ def heard(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A sentence with a measure where what is wanted is known, else the rule."""
-    found = aspects(text)
-    if "sentence" in text.lower():
-        return PREFERENCES["one_sentence"].hint
-    if found.get("lists") == "no":
-        return "Please answer in plain sentences, without a list."
-    if found.get("lists") == "yes" or " list" in text.lower():
-        return PREFERENCES["list"].hint
-    return PREFERENCES["short"].hint if found.get("length") == "short" else heard(text)
+    """As it is served: a sentence with a measure where that is all that is asked, else the rule."""
+    return wording(heard(text))
 
 
 def _sentence(text: str) -> str:
@@ -215,7 +208,7 @@ VARIANTS = (
     "none:said before:said before:heard after:said after:heard after:plain inline:heard inline:plain both:heard"
     " both:plain brackets:heard keep:heard how:heard labels:heard exchange:heard"
 )
-"""what is measured where nothing else is asked for; before:heard is what is served, after:heard what teaches"""
+"""what is measured where nothing else is asked for; after:plain is what is served and what teaches"""
 
 
 def prompt_of(variant: str, message: str, notes: Sequence[str]) -> Prompt:

@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "versions": GROUND,
     "gate": GROUND | {"formats", "tasks", "store", "versions"},
     "notes": GROUND | {"store"},
-    "views": GROUND | {"store", "versions"},
+    "views": GROUND | {"store", "versions", "notes"},
     "backends": GROUND | {"formats", "losses", "plugins", "machine"},
     "envs": GROUND,
     "clients": GROUND,

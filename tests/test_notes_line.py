@@ -44,7 +44,7 @@ async def test_a_correction_is_in_the_next_prompt_and_the_turn_keeps_both(tmp_pa
         assert before.noted is None
         assert after.noted == PromptNote(text=RULE, notes=(1,))
         assert after.prompt == before.prompt
-        assert after.sent.messages[-1].content == f"{RULE}\n\nWhat is coffee?"
+        assert after.sent.messages[-1].content == f"What is coffee?\n\n{RULE}"
         assert run.app.policy is not None
         assert after.completion.prompt_tokens == await run.app.policy.encode(after.sent)
         assert before.completion.prompt_tokens == await run.app.policy.encode(before.prompt)
@@ -81,7 +81,7 @@ async def test_a_run_without_notes_makes_none(tmp_path: Path) -> None:
         assert run.ledger.notes() == []
 
 
-async def test_the_note_before_the_last_message_breaks_no_conversation(tmp_path: Path) -> None:
+async def test_the_note_after_the_last_message_breaks_no_conversation(tmp_path: Path) -> None:
     """The client's history has no notes in it, and its turns are found all the same."""
     async with ticking_app(tmp_path, NO_STEPS) as run:
         await correct(run)
@@ -92,7 +92,7 @@ async def test_the_note_before_the_last_message_breaks_no_conversation(tmp_path:
         outcome = run.ledger.outcome(first["id"])
         assert outcome is not None
         assert [message.content for message in outcome.next_state] == ["And what is cocoa?"]
-        assert run.ledger.turn(second["id"]).sent.messages[-1].content == f"{RULE}\n\nAnd what is cocoa?"
+        assert run.ledger.turn(second["id"]).sent.messages[-1].content == f"And what is cocoa?\n\n{RULE}"
 
 
 async def test_the_newer_correction_is_the_one_that_holds(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_three_users_with_opposite_preferences_each_have_their_own_note(tm
         for user, rule in wanted.items():
             await correct(run, rule, headers=key[user])
         found = {user: await noted(run, "What is coffee?", headers=key[user]) for user in wanted}
-        assert found == wanted
+        assert found == wanted | {"cid": "Please answer with a bulleted list of short points."}
 
 
 async def test_a_user_sees_and_changes_only_own_notes_over_the_api(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_user_sees_and_changes_only_own_notes_over_the_api(tmp_path: Pat
         assert [(note["text"], note["state"]) for note in mine["data"]] == [(RULE, "in force")]
         edited = await client.patch("/v1/notes/1", json={"text": "Answer in two sentences."}, headers=key["ann"])
         assert (edited.json()["number"], edited.json()["replaced"]) == (2, [1])
-        assert await noted(run, "What is coffee?", headers=key["ann"]) == "Answer in two sentences."
+        assert await noted(run, "What is coffee?", headers=key["ann"]) == "Please answer in two sentences."
         off = await client.patch("/v1/notes/2", json={"enabled": False}, headers=key["ann"])
         assert off.json()["state"] == "off"
         assert await noted(run, "What is coffee?", headers=key["ann"]) is None
@@ -192,6 +192,6 @@ async def test_the_reply_names_the_notes_that_were_put_into_its_prompt(tmp_path:
         await run.client.post("/v1/notes", json={"text": "I am vegetarian.", "kind": "fact"})
         body = {"model": "fake", "messages": [{"role": "user", "content": "What shall I cook?"}]}
         answer = await run.client.post("/v1/chat/completions", json=body)
-        assert answer.headers["x-openclaw-rl-notes"] == "1,2"
+        assert answer.headers["x-openclaw-rl-notes"] == "2,1"
         wrong = await run.client.post("/v1/chat/completions", json=body, headers={"x-openclaw-rl-notes": "maybe"})
         assert wrong.json()["error"]["message"] == "x-openclaw-rl-notes: must be on or off"

@@ -29,7 +29,7 @@ from openclaw_rl.views import lineage
 
 pytestmark = pytest.mark.anyio
 
-RULE = "Keep it under 30 words."
+RULE = "Please answer in under 30 words."
 OTHER = "Use metric units."
 EVERYDAY = [f"What is thing number {at}?" for at in range(40)]
 

@@ -77,10 +77,11 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedNote:
-    """A standing note of the caller's, as a server lists it."""
+    """A standing note of the caller's, as a server lists it; ``put`` is what goes into prompts for it."""
 
     number: int
     text: str
+    put: str
     kind: str
     state: str
     replaced_by: int | None
@@ -292,7 +293,8 @@ def _reaching(url: str) -> Iterator[None]:
 
 
 def _served_note(found: Mapping[str, Json]) -> ServedNote:
-    return ServedNote(**{name: found[name] for name in ("number", "text", "kind", "state", "replaced_by")})
+    known = {name: found[name] for name in ("number", "text", "kind", "state", "replaced_by")}
+    return ServedNote(**known, put=found.get("put", found["text"]))
 
 
 def _version(response: httpx2.Response) -> int | None:

@@ -43,7 +43,7 @@ class NewNotes:
         notes = [note for note in await self._listed() if note.state != "replaced"]
         if not notes:
             return ["no notes yet: tell me how you would like replies, and I keep to it"]
-        return [f"{note.number:>4}  {note.state:<9}  {note.text}" for note in notes]
+        return [f"{note.number:>4}  {note.state:<9}  {note.text}{_put_as(note)}" for note in notes]
 
     async def change(self, word: str, number: int) -> None:
         """Switch a note off or on, or remove it."""
@@ -71,4 +71,8 @@ class NewNotes:
 
 def _told(note: ServedNote, old: ServedNote | None) -> str:
     instead = f" (instead of: {old.text})" if old is not None else ""
-    return f"noted: {note.text}{instead}"
+    return f"noted: {note.text}{_put_as(note)}{instead}"
+
+
+def _put_as(note: ServedNote) -> str:
+    return "" if note.put.rstrip(".") == note.text.rstrip(".") else f" (put as: {note.put})"

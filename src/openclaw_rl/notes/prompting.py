@@ -1,4 +1,4 @@
-"""Which notes go into a prompt, and in which words: what the user said, before the user's last message."""
+"""Which notes go into a prompt: as many as fit, in plain words (`wording`), after the user's last message."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from openclaw_rl.errors import OpenClawError
 from openclaw_rl.notes.book import NotesBook
+from openclaw_rl.notes.wording import put
 from openclaw_rl.text import words
 from openclaw_rl.types import Note, Prompt, PromptNote, environment_of, texts
 
@@ -47,7 +48,7 @@ class NotePrompter:
         """From the first on, those that fit into the tokens together."""
         fitting, left = list[Note](), self._max_tokens
         for note in notes:
-            tokens = await self._length(note.text)
+            tokens = await self._length(put(note))
             if tokens <= left:
                 fitting.append(note)
                 left -= tokens
@@ -70,14 +71,14 @@ def choose(notes: Sequence[Note], *, request: str, max_facts: int) -> list[Note]
 
 
 def compose(notes: Sequence[Note]) -> PromptNote | None:
-    """Rules before facts, each kind in the order in which it was said; None for no notes.
+    """Facts, which go with what is asked, then rules, which end the message; each in the order in which it was said.
 
-    In the user's own words and without a heading: so the embedded model keeps to them best (docs/notes.md).
+    Without a heading: so the embedded model keeps to them best (docs/notes.md). None for no notes.
     """
     if not notes:
         return None
-    ordered = sorted(notes, key=lambda note: (note.kind == "fact", note.number))
-    said = " ".join(note.text if note.text[-1] in '.!?…。！？"”' else f"{note.text}." for note in ordered)
+    ordered = sorted(notes, key=lambda note: (note.kind == "rule", note.number))
+    said = " ".join(dict.fromkeys(map(put, ordered)))
     return PromptNote(text=said, notes=tuple(note.number for note in ordered))
 
 

@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from openclaw_rl.errors import InvalidValue, NotInLedger, RequestError
 from openclaw_rl.notes import AddedNote, NewNote, NotesBook
+from openclaw_rl.notes.wording import put
 from openclaw_rl.serve.api_errors import openai_error
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, read_body
 from openclaw_rl.serve.fields import Flag, Name, RequestModel, parse
@@ -164,5 +165,6 @@ class NoteHandlers:
 
 
 def shown(note: Note) -> dict[str, Json]:
-    """A note as JSON."""
-    return {"object": "note", **{name: value for name, value in asdict(note).items() if name != "vague"}}
+    """A note as JSON, with the words that go into a prompt for it."""
+    known = {name: value for name, value in asdict(note).items() if name != "vague"}
+    return {"object": "note", **known, "put": put(note)}

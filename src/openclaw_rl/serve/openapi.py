@@ -97,6 +97,7 @@ class NoteObject(ResponseModel):
     user: str
     kind: NoteKind
     text: str
+    put: str = Field(description="the words that go into a prompt for it")
     state: NoteState
     replaced_by: Count | None = None
     turn: str | None = None

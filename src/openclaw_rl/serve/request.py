@@ -62,7 +62,7 @@ class GenerationRequest:
     @property
     def sent(self) -> Prompt:
         """The prompt as it goes to the model."""
-        return self.prompt if self.noted is None else self.prompt.noted(self.noted.text)
+        return self.prompt if self.noted is None else self.prompt.hinted(self.noted.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -72,27 +72,17 @@ class Prompt:
     def __post_init__(self) -> None:
         need(len(self.messages) > 0, "messages", "a prompt needs at least one message")
 
-    def noted(self, note: str) -> Prompt:
-        """The same prompt with a standing note before its last user message; unchanged where there is none."""
-        messages = list(self.messages)
-        for at in range(len(messages) - 1, -1, -1):
-            if messages[at].role == "user":
-                messages[at] = replace(messages[at], content=f"{note}\n\n{messages[at].content}")
-                break
-        return replace(self, messages=tuple(messages))
-
     def hinted(self, hint: str) -> Prompt:
-        """The teacher's view: the same prompt with ``hint`` appended to its last user message.
+        """The same prompt with ``hint`` after its last user message: as the teacher sees it, and as notes are served.
 
-        A prompt without a user message gets the hint as one at its end.
+        Also where tool results follow: what stands before them stays as it was when the calls were made. A prompt
+        without a user message gets the hint as one at its end.
         """
         messages = list(self.messages)
         for at in range(len(messages) - 1, -1, -1):
             if messages[at].role == "user":
                 old = messages[at]
-                messages[at] = Message(
-                    role="user", content=f"{old.content}\n\n{hint}", name=old.name, images=old.images
-                )
+                messages[at] = replace(old, content=f"{old.content}\n\n{hint}" if old.content.strip() else hint)
                 break
         else:
             messages.append(Message(role="user", content=hint))

@@ -79,7 +79,7 @@ class Turn:
     @property
     def sent(self) -> Prompt:
         """The prompt as it went to the model."""
-        return self.prompt if self.noted is None else self.prompt.noted(self.noted.text)
+        return self.prompt if self.noted is None else self.prompt.hinted(self.noted.text)
 
     def __post_init__(self) -> None:
         need(bool(self.id), "id", "a turn needs an id")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from openclaw_rl.notes.wording import put
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Note, Turn
 from openclaw_rl.views.lineage import age
@@ -25,8 +26,8 @@ def one(ledger: LedgerReader, number: int) -> View:
 
 
 def shown(note: Note) -> View:
-    """A note in its present state."""
-    return asdict(note)
+    """A note in its present state, with the words that go into a prompt for it."""
+    return {**asdict(note), "put": put(note)}
 
 
 def by_state(ledger: LedgerReader) -> dict[str, int]:
@@ -42,6 +43,11 @@ def put_in(turn: Turn) -> View | None:
 # --- the same in lines ---
 
 
+def put_as(note: Note) -> str:
+    """The words that go into a prompt for a note, where they are others than its own."""
+    return "" if put(note).rstrip(".") == note.text.rstrip(".") else f"   (put as: {put(note)})"
+
+
 def lines(notes: Sequence[Note], *, now: float | None = None) -> Iterator[str]:
     """A table, rules first."""
     if not notes:
@@ -52,7 +58,7 @@ def lines(notes: Sequence[Note], *, now: float | None = None) -> Iterator[str]:
         state = f"replaced by {note.replaced_by}" if note.replaced_by is not None else note.state
         whose = f"{note.user:<10}  " if users else ""
         yield (
-            f"{note.number:>4}  {state:<14}  {note.kind:<4}  {whose}{note.text}"
+            f"{note.number:>4}  {state:<14}  {note.kind:<4}  {whose}{note.text}{put_as(note)}"
             f"   ({'by hand' if note.turn is None else f'turn {note.turn}'}, {age((now or time.time()) - note.at)})"
         )
 
@@ -60,6 +66,8 @@ def lines(notes: Sequence[Note], *, now: float | None = None) -> Iterator[str]:
 def one_lines(view: View) -> Iterator[str]:
     """The story of one note."""
     yield f"note {view['number']} of {view['user']} ({view['kind']}): {view['text']}"
+    if view["put"].rstrip(".") != view["text"].rstrip("."):
+        yield f"  put into prompts as  {view['put']}"
     if view["said"]:
         yield f"  the user wrote  {' '.join(view['said'].split())[:200]}   (after turn {view['turn']})"
     for change in view["history"]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from openclaw_rl.notes import NotesBook
+from openclaw_rl.notes.wording import put
 from openclaw_rl.train.consent import Consent
 from openclaw_rl.train.rehearsal.measure import Checker
 from openclaw_rl.train.rehearsal.prompts import LONGEST, choose, opens
@@ -103,13 +104,13 @@ class LessonBook:
             user=note.user,
             rule=self._rule(note),
             prompts=prompts,
-            checker=self._checker(note.text),
+            checker=self._checker(put(note)),
         )
 
     def _rule(self, note: Note) -> str:
-        """The note's text; for a teacher that has learned nothing, behind what the user's learned notes ask."""
-        before = [one.text for one in self._learned() if one.user == note.user and one.number != note.number]
-        return " ".join([*(before if self._settings.teacher == "base" else ()), note.text])
+        """The note as it is served; behind what the user's learned notes ask, for a teacher that learned nothing."""
+        before = [put(one) for one in self._learned() if one.user == note.user and one.number != note.number]
+        return " ".join([*(before if self._settings.teacher == "base" else ()), put(note)])
 
     def _learned(self) -> list[Note]:
         return [note for note in self._book.all() if note.state == "learned" and note.kind == "rule"]

@@ -1,0 +1,77 @@
+"""In which words a note is put into a prompt: a plain sentence with a measure, or the words in which it was heard."""
+
+from __future__ import annotations
+
+import pytest
+
+from openclaw_rl.notes.wording import put, wording
+from openclaw_rl.tasks.preferences import PREFERENCES
+from openclaw_rl.tasks.rules import checker_of
+from openclaw_rl.types import Note
+
+SHORT, ONE, LIST = (PREFERENCES[name].hint for name in ("short", "one_sentence", "list"))
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Please keep it short.", SHORT),
+        ("Please keep it shorter.", SHORT),
+        ("Please give shorter answers.", SHORT),
+        ("Please be brief.", SHORT),
+        ("can you be more concise?", SHORT),
+        ("Too long.", SHORT),
+        ("under 30 words please", SHORT),
+        ("Keep it under 50 words.", "Please answer in under 50 words."),
+        ("at most twenty words", "Please answer in at most twenty words."),
+        ("15 words max", "Please answer in at most 15 words."),
+        ("Please answer in one sentence.", ONE),
+        ("One sentence!", ONE),
+        ("Please say it in a single sentence.", ONE),
+        ("one sentence is enough", ONE),
+        ("Answer in two sentences.", "Please answer in two sentences."),
+        ("max 3 sentences please", "Please answer in at most 3 sentences."),
+        ("Please use a list.", LIST),
+        ("Please answer in bullet points.", LIST),
+        ("Please put it in a list.", LIST),
+        ("I prefer a bulleted list.", LIST),
+        ("I’d prefer bullets", LIST),
+        ("Please use no bullet points.", "Please answer in plain sentences, without a list."),
+        ("Please stop using lists.", "Please answer in plain sentences, without a list."),
+        ("no lists, no bullets", "Please answer in plain sentences, without a list."),
+    ],
+)
+def test_what_asks_for_a_length_or_a_list_alone_becomes_a_plain_sentence(said: str, meant: str) -> None:
+    assert wording(said) == meant
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Be brief and mention the price.",
+        "Not so short, please.",
+        "Don't be so brief.",
+        "A bit shorter, please.",
+        "Please use a numbered list.",
+        "Use a list of ingredients.",
+        "Shorter words, please.",
+        "Keep the introduction under 30 words.",
+        "Use metric units.",
+        "Please answer in full detail.",
+        "不要用列表。",
+    ],
+)
+def test_what_asks_for_anything_more_or_else_stays_as_it_was_heard(said: str) -> None:
+    assert wording(said) == said
+
+
+def test_a_wording_is_a_sentence_and_says_itself_again() -> None:
+    assert wording("use metric units") == "use metric units."
+    for said in ("be brief", "one sentence!", "use a list", "no lists please", "at most 12 words", "in 4 sentences"):
+        assert wording(wording(said)) == wording(said)
+        assert checker_of(wording(said)) is not None, "what is put plainly can be checked"
+
+
+def test_a_fact_stays_what_it_is() -> None:
+    fact = Note(number=1, user="ann", kind="fact", text="The list is short", turn=None, state="in force", at=0.0)
+    assert put(fact) == "The list is short."
