@@ -12,7 +12,7 @@ from defaults import engine_args
 from test_local_models import embedded, quiet  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
-from openclaw_rl.judge.reader.classifier import PolicyClassifier, shipped_classifier
+from openclaw_rl.judge.reader.classifier import SHIPPED, PolicyClassifier, classifier_for, classifier_in
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +20,7 @@ PROBE = Path(__file__).parent / "data" / "reader_probe.jsonl"
 
 
 def test_the_engine_reads_messages_as_the_trained_classifier_did(embedded: Path) -> None:  # noqa: F811 (the fixture)
-    shipped = shipped_classifier()
+    shipped = classifier_in(SHIPPED)
     assert shipped is not None
     lines = [json.loads(text) for text in PROBE.read_text(encoding="utf-8").splitlines()]
 
@@ -31,8 +31,8 @@ def test_the_engine_reads_messages_as_the_trained_classifier_did(embedded: Path)
         )
         await policy.start()
         try:
-            reader = PolicyClassifier(policy, shipped, seconds=60)
-            assert reader.fits
+            reader = PolicyClassifier(policy, lambda base: classifier_for(base, embedded), seconds=60)
+            assert reader.trained == shipped
             for line in lines:
                 found = await reader.read(line["request"], line["reply"], line["message"])
                 assert found is not None

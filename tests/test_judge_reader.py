@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from openclaw_rl.judge.reader.classifier import (
     NUMBER,
     ClassifierFolder,
     PolicyClassifier,
+    classifier_for,
     classifier_in,
     cut,
+    fitted_folder,
 )
-from openclaw_rl.judge.reader.combination import Thresholds, Weights, believe, shipped_combination
+from openclaw_rl.judge.reader.combination import Combination, Thresholds, Weights, as_json, believe, shipped_combination
 from openclaw_rl.judge.reader.features import families, tokens
 from openclaw_rl.judge.reader.judge import read_case
 from openclaw_rl.judge.reader.kinds import GROUPS, KINDS, KindLogprobs, group_of, normalised
@@ -50,6 +53,7 @@ class Says:
 
     def __init__(self, kind: str | None) -> None:
         self.kind = kind
+        self.combination = shipped_combination()
         self.read_texts: list[tuple[str, str, str]] = []
 
     async def read(self, request: str, reply: str, message: str) -> KindLogprobs | None:
@@ -270,8 +274,12 @@ class Engine:
 
 
 def classifier(engine: Engine, seconds: float = 5.0) -> PolicyClassifier:
-    trained = ClassifierFolder(folder=Path("/adapter"), base="tiny-1")
-    return PolicyClassifier(engine, trained, seconds=seconds)  # type: ignore[arg-type]
+    trained = ClassifierFolder(folder=Path("/adapter"), base="tiny-1", combination=shipped_combination())
+
+    def find(base: str) -> ClassifierFolder | None:
+        return trained if base == "tiny-1" else None
+
+    return PolicyClassifier(engine, find, seconds=seconds)  # type: ignore[arg-type]
 
 
 async def test_the_classifier_is_one_scoring_call_after_the_adapter_was_admitted_once() -> None:
@@ -317,4 +325,17 @@ def test_a_folder_without_the_identity_of_its_base_is_no_classifier(tmp_path: Pa
     (tmp_path / "adapter_model.safetensors").write_bytes(b"x")
     assert classifier_in(tmp_path) is None
     (tmp_path / "reader.json").write_text('{"base": "tiny-1"}')
-    assert classifier_in(tmp_path) == ClassifierFolder(folder=tmp_path, base="tiny-1")
+    shipped = shipped_combination()
+    assert classifier_in(tmp_path) == ClassifierFolder(folder=tmp_path, base="tiny-1", combination=shipped)
+
+
+def test_a_fitted_classifier_is_found_by_the_identity_of_its_base_and_brings_its_own_weights(tmp_path: Path) -> None:
+    folder = fitted_folder(tmp_path, "org/model-12ab")
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(b"x")
+    silent = Combination(alone=shipped_combination().alone, both={})
+    (folder / "reader.json").write_text(json.dumps({"base": "org/model-12ab", "combination": as_json(silent)}))
+    found = classifier_for("org/model-12ab", tmp_path)
+    assert found is not None
+    assert (found.folder, found.combination.both) == (folder, {})
+    assert classifier_for("org/model-other", tmp_path) is None

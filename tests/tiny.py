@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,15 @@ def tiny(shape: str, *, seed: int = 0, std: float = 0.25, **more: Any) -> Any:
     return model
 
 
-def save_tiny(folder: Path, shape: str = "llama") -> str:
-    """A model and its tokenizer as a user would have them on disk."""
+def save_tiny(folder: Path, shape: str = "llama", *, words: Sequence[str] = ()) -> str:
+    """A model and its tokenizer as a user would have them on disk; ``words`` take the place of the last of its own."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = Tokenizer(models.WordLevel({word: at for at, word in enumerate(WORDS)}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", chat_template=TEMPLATE)
+    known = [*WORDS[: VOCABULARY - len(set(words))], *dict.fromkeys(words)]
+    pieces = Tokenizer(models.WordLevel({word: at for at, word in enumerate(known)}, unk_token="<unk>"))
+    pieces.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, eos_token="</s>", chat_template=TEMPLATE)
     tokenizer.save_pretrained(folder)
     tiny(shape).save_pretrained(folder)
     return str(folder)

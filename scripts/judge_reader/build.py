@@ -20,17 +20,18 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from calibrate import Heard, calibrated, estimates
-from fit import Array, Seen, see, train
-from voices import KINDS, Line, dealt, read_phrases, read_voices, some_voices
+from fit import Seen, see, train
 
 from openclaw_rl.judge.evaluation import holds
 from openclaw_rl.judge.hearing import own_hints
 from openclaw_rl.judge.reaction import Reaction, read
 from openclaw_rl.judge.reader import combination, ngrams
 from openclaw_rl.judge.reader.combination import Belief, Combination, Weights, believe
-from openclaw_rl.judge.reader.kinds import BAD, GOOD, LanguageGroup, group_of
+from openclaw_rl.judge.reader.descent import Array
+from openclaw_rl.judge.reader.kinds import BAD, GOOD, KINDS, LanguageGroup, group_of
 from openclaw_rl.judge.reader.ngrams import NgramModel
+from openclaw_rl.judge.reader.thresholds import Heard, calibrated, estimates
+from openclaw_rl.judge.reader.voices import Line, dealt, read_phrases, read_voices, some_voices
 from openclaw_rl.judge.text import own_words
 
 ROOT = Path(__file__).parents[2]

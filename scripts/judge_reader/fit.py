@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from voices import KINDS, Line
 
 from openclaw_rl.judge.reader import features
+from openclaw_rl.judge.reader.descent import Array, minimised, softmax
 from openclaw_rl.judge.reader.features import families
+from openclaw_rl.judge.reader.kinds import KINDS
 from openclaw_rl.judge.reader.ngrams import NgramModel, pack, place, unpack
+from openclaw_rl.judge.reader.voices import Line
 
 SLOTS = 131_072
 """of the table: with its check and six weights of one byte each it has 0.9 MB"""
@@ -23,8 +25,6 @@ LEAST_VOICES = 2
 """voices that must have used a feature: what one person alone says is theirs"""
 
 CACHE = Path(__file__).parents[2] / ".cache" / "judge-reader"
-
-Array = np.ndarray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +115,6 @@ def _products(chunks: Sequence[Chunk], factors: Array, size: int) -> Array:
     return out
 
 
-def softmax(logits: Array) -> Array:
-    raised = np.exp(logits - logits.max(1, keepdims=True))
-    return raised / raised.sum(1, keepdims=True)
-
-
 def fitted(rows: Rows, target: Array, *, strength: float = STRENGTH, steps: int = 60) -> tuple[Array, Array]:
     """Weights `[features, 6]` and bias `[6]`."""
     wanted, kinds = np.eye(len(KINDS))[target], len(KINDS)
@@ -133,47 +128,6 @@ def fitted(rows: Rows, target: Array, *, strength: float = STRENGTH, steps: int 
 
     flat = minimised(loss, np.zeros(rows.width * kinds + kinds), steps=steps)
     return flat[:-kinds].reshape(-1, kinds), flat[-kinds:]
-
-
-def minimised(loss: Callable[[Array], tuple[float, Array]], start: Array, *, steps: int, memory: int = 8) -> Array:
-    """L-BFGS with a halving line search; ends where a step gains under a thousandth of a percent."""
-    at, (value, slope) = start, loss(start)
-    pairs: list[tuple[Array, Array, float]] = []
-    for _ in range(steps):
-        direction = -_curved(slope, pairs)
-        length = 1.0 if pairs else min(1.0, 1.0 / (np.abs(slope).sum() + 1e-12))
-        downhill = float(slope @ direction)
-        for _ in range(20):
-            ahead = at + length * direction
-            new_value, new_slope = loss(ahead)
-            if new_value <= value + 1e-4 * length * downhill:
-                break
-            length *= 0.5
-        else:
-            break
-        step, change = ahead - at, new_slope - slope
-        if (curve := float(step @ change)) > 1e-10:
-            pairs = [*pairs[-memory + 1 :], (step, change, 1.0 / curve)]
-        gained = value - new_value
-        at, value, slope = ahead, new_value, new_slope
-        if gained < 1e-5 * abs(value):
-            break
-    return at
-
-
-def _curved(slope: Array, pairs: Sequence[tuple[Array, Array, float]]) -> Array:
-    """The slope times the inverse curvature that the last steps showed."""
-    found, factors = slope.copy(), []
-    for step, change, inverse in reversed(pairs):
-        factor = inverse * float(step @ found)
-        found -= factor * change
-        factors.append(factor)
-    if pairs:
-        step, change, inverse = pairs[-1]
-        found *= 1.0 / (inverse * float(change @ change))
-    for (step, change, inverse), factor in zip(pairs, reversed(factors), strict=True):
-        found += (factor - inverse * float(change @ found)) * step
-    return found
 
 
 def packed(names: Sequence[str], weights: Array, bias: Array, *, context: bool) -> NgramModel:

@@ -79,13 +79,14 @@ def _by_itself(config: Config, default: Judge, policy: Policy) -> Judge:
 
 
 def build_reader(config: Config, policy: Policy | None) -> ReaderJudge:
-    """The learned reader, with the classifier that ships for the embedded model where a policy is at hand."""
-    from openclaw_rl.judge.reader.classifier import PolicyClassifier, shipped_classifier
+    """The learned reader, with the classifier for the policy's base weights: shipped, or fitted here."""
+    from openclaw_rl.judge.reader.classifier import PolicyClassifier, classifier_for
     from openclaw_rl.judge.reader.judge import ReaderJudge
 
-    reader = config.judge.reader
-    trained = shipped_classifier() if reader.classifier and policy is not None else None
-    asked = PolicyClassifier(policy, trained, seconds=reader.seconds) if policy is not None and trained else None
+    reader, fitted = config.judge.reader, settings.cache_dir() / "readers"
+    asked = None
+    if reader.classifier and policy is not None:
+        asked = PolicyClassifier(policy, lambda base: classifier_for(base, fitted), seconds=reader.seconds)
     return ReaderJudge(limits=hint_limits(config), classifier=asked)
 
 

@@ -103,3 +103,25 @@ def _kind_table(kinds: Mapping[str, Any]) -> list[str]:
 
 def _head(names: list[str]) -> list[str]:
     return [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
+
+
+def fit_reader(resolved: Resolved, *, voices: Path | None, epochs: float, json_out: bool) -> None:
+    """Fit the reader's classifier to the base model, and show what it hears of people it was not fitted to."""
+    from openclaw_rl.app import reader_fit
+
+    def progress(text: str) -> None:
+        click.echo(text, err=True)
+
+    found: Mapping[str, Any] = reader_fit.fit_reader(resolved.config, voices=voices, epochs=epochs, progress=progress)
+    if json_out:
+        print_json(dict(found))
+        return
+    click.echo(f"The reader of {found['base']} is in {found['folder']}; the next start uses it.\n")
+    heads = ["languages", "messages", "-1 precision", "-1 recall", "+1 precision", "+1 recall"]
+    for line in _head(heads):
+        click.echo(line)
+    for group, row in found["groups"].items():
+        rates = [row[said][what] for said in ("bad", "good") for what in ("precision", "recall")]
+        shown = ["-" if rate is None else f"{rate:.0%}".removesuffix("%") for rate in rates]
+        click.echo(f"| {' | '.join([group, str(row['messages']), *shown])} |")
+    click.echo("\nOn held-out voices, at thresholds set on them; a dash: silent there.")

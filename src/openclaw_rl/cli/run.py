@@ -68,14 +68,37 @@ def collect(resolved: Resolved, once: bool) -> None:
 @click.option(
     "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
 )
+@click.option("--fit", is_flag=True, help="Teach the reader's classifier to this base model, keep it, and end.")
+@click.option(
+    "--voices",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Labelled lines for --fit [default: data/voices of the source].",
+)
+@click.option("--epochs", type=click.FloatRange(0.001, 20), default=3.0, help="Times --fit goes through them.")
 @as_json
 @settings
 @click.pass_context
-def judge(ctx: click.Context, resolved: Resolved, once: bool, explain: str | None, json_out: bool) -> None:
-    """Run only the loop that judges replies, or measure a judge."""
+def judge(
+    ctx: click.Context,
+    resolved: Resolved,
+    once: bool,
+    explain: str | None,
+    fit: bool,
+    voices: Path | None,
+    epochs: float,
+    json_out: bool,
+) -> None:
+    """Run only the loop that judges replies, or measure or fit a judge."""
     if ctx.invoked_subcommand is not None:
         _nothing_before(ctx)
         return
+    if fit:
+        from openclaw_rl.cli.judging import fit_reader
+
+        fit_reader(resolved, voices=voices, epochs=epochs, json_out=json_out)
+        return
+    if voices is not None:
+        raise click.UsageError("--voices is for --fit")
     if explain is None:
         _begin(resolved, "judge.log")
         _run(resolved, "judge", once=once)

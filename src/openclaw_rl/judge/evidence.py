@@ -11,6 +11,7 @@ from openclaw_rl.judge.hearing import Hearing, hear
 from openclaw_rl.judge.hints import HintLimits, borrowed, filter_hints, kind_of
 from openclaw_rl.judge.prompt import spoken
 from openclaw_rl.judge.reaction import Reaction, read
+from openclaw_rl.judge.reader.combination import Combination
 from openclaw_rl.judge.reader.kinds import KindLogprobs
 from openclaw_rl.judge.reported import read_report
 from openclaw_rl.judge.text import hands_over, others_words, own_words, user_text
@@ -79,8 +80,13 @@ def user_hints(case: Case) -> tuple[Hint, ...]:
     return (user_reaction(case) if hearing is None else heard_reaction(case, hearing)).hints
 
 
-def user_hearing(case: Case, *, classifier: KindLogprobs | None = None) -> Hearing | None:
-    """What the reader makes of the user's own words; None where there are none, or only a description of them."""
+def user_hearing(
+    case: Case, *, classifier: KindLogprobs | None = None, combination: Combination | None = None
+) -> Hearing | None:
+    """What the reader makes of the user's own words; None where there are none, or only a description of them.
+
+    ``combination`` is how the classifier's answer is weighed, None: as for the embedded model.
+    """
     message = user_text(case.outcome.next_state)
     if not message or described(case) is not None:
         return None
@@ -89,6 +95,7 @@ def user_hearing(case: Case, *, classifier: KindLogprobs | None = None) -> Heari
         request=request_of(case),
         reply=reply_of(case),
         classifier=classifier,
+        combination=combination,
         same_matter=_same_matter(case),
         whole=not any(hands_over(text) for text in texts(case.outcome.next_state, "user")),
     )

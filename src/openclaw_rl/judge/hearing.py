@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
-from openclaw_rl.judge.reader.combination import Belief, believe, shipped_combination
+from openclaw_rl.judge.reader.combination import Belief, Combination, believe, shipped_combination
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, LanguageGroup, MessageKind, group_of, mass
 from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
 from openclaw_rl.judge.reader.sentences import carrier
@@ -40,10 +40,12 @@ def hear(
     request: str,
     reply: str,
     classifier: KindLogprobs | None = None,
+    combination: Combination | None = None,
     same_matter: bool = True,
     whole: bool = True,
 ) -> Hearing:
-    """What ``message`` says of ``reply``; ``classifier`` is what the classifier said of it, None where it is silent.
+    """What ``message`` says of ``reply``; ``classifier`` is what the classifier said of it, None where it is silent;
+    ``combination`` is how the voices are weighed, None: as for the embedded model.
 
     ``same_matter``: False where the message comes with another text than the request, so that it repeats nothing.
     ``whole``: False where words of others came with it; then no sentence of it is taken for a rule.
@@ -53,7 +55,7 @@ def hear(
     rules = read(message, request=request if same_matter else "", reply=reply)
     group = group_of(own, request=request)
     ngrams = shipped_ngrams().logprobs(request, reply, own)
-    weights = shipped_combination().weights(group, classifier=classifier is not None)
+    weights = (combination or shipped_combination()).weights(group, classifier=classifier is not None)
     estimate = weights.combined(ngrams, classifier, rules.score)
     belief = believe(estimate, weights.thresholds, rules=rules.score)
     belief = belief if whole else replace(belief, rule=False, fact=False)

@@ -60,6 +60,15 @@ class ClassifierOpinion:
     neutral: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledText:
+    """A text in parts, each with the most tokens it may have, and its label; ``bare`` is it without its context."""
+
+    parts: tuple[tuple[str, int], ...]
+    bare: tuple[tuple[str, int], ...]
+    label: int
+
+
 @runtime_checkable
 class HostedModel(Protocol):
     """A judge's model in a process of its own."""

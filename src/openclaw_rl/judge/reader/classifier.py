@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -16,8 +17,9 @@ from typing import Protocol, cast
 import anyio
 
 from openclaw_rl.errors import BackendError
-from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, normalised
-from openclaw_rl.ports import Policy, Scores, SupportsCandidates
+from openclaw_rl.judge.reader.combination import Combination, from_json, shipped_combination
+from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, MessageKind, normalised
+from openclaw_rl.ports import LabelledText, Policy, Scores, SupportsCandidates
 from openclaw_rl.types import Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -40,20 +42,30 @@ _REST = 64
 class KindClassifier(Protocol):
     """Names the kind of a message beside its request and reply; None where it cannot say now."""
 
+    @property
+    def combination(self) -> Combination: ...
+
     async def read(self, request: str, reply: str, message: str) -> KindLogprobs | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifierFolder:
-    """A trained adapter, and the base weights for which it was trained."""
+    """A trained adapter, the base weights for which it was trained, and how far it is believed."""
 
     folder: Path
     base: str
+    combination: Combination
 
 
-def shipped_classifier() -> ClassifierFolder | None:
-    """The one that comes with the package; None where it was built without."""
-    return classifier_in(SHIPPED)
+def classifier_for(base: str, fitted: Path) -> ClassifierFolder | None:
+    """The adapter for the base weights ``base``: one of ``fitted``, else the one that comes with the package."""
+    found = (classifier_in(folder) for folder in (fitted_folder(fitted, base), SHIPPED))
+    return next((each for each in found if each is not None and each.base == base), None)
+
+
+def fitted_folder(fitted: Path, base: str) -> Path:
+    """Where the adapter for ``base`` is kept among those that were fitted here."""
+    return fitted / re.sub(r"[^A-Za-z0-9._-]+", "_", base)
 
 
 def classifier_in(folder: Path) -> ClassifierFolder | None:
@@ -61,7 +73,10 @@ def classifier_in(folder: Path) -> ClassifierFolder | None:
     about = folder / "reader.json"
     if not (about.is_file() and (folder / "adapter_model.safetensors").is_file()):
         return None
-    return ClassifierFolder(folder=folder, base=str(json.loads(about.read_text())["base"]))
+    told = json.loads(about.read_text())
+    own = told.get("combination")
+    believed = shipped_combination() if own is None else from_json(own, name=str(about))
+    return ClassifierFolder(folder=folder, base=str(told["base"]), combination=believed)
 
 
 def cut(tokens: Sequence[int], most: int) -> list[int]:
@@ -79,28 +94,46 @@ def parts(request: str, reply: str, message: str) -> list[tuple[str, int]]:
     return said if not request and not reply else [*before, *said]
 
 
+def labelled(request: str, reply: str, message: str, kind: MessageKind) -> LabelledText:
+    """An exchange as the classifier is fitted to it."""
+    return LabelledText(
+        parts=tuple(parts(request, reply, message)),
+        bare=tuple(parts("", "", message)),
+        label=KINDS.index(kind),
+    )
+
+
 class PolicyClassifier:
     """The classifier on a policy that can hold a candidate beside the live version. Loaded with the first message."""
 
-    def __init__(self, policy: Policy, trained: ClassifierFolder, *, seconds: float) -> None:
-        self._policy, self._trained, self._seconds = policy, trained, seconds
+    def __init__(self, policy: Policy, find: Callable[[str], ClassifierFolder | None], *, seconds: float) -> None:
+        self._policy, self._find, self._seconds = policy, find, seconds
+        self._trained: ClassifierFolder | None = None
         self._labels: tuple[int, ...] | None = None
         self._loading = anyio.Lock()
         self._rest = 0
         self._skip = 0
 
     @property
-    def fits(self) -> bool:
-        """Whether the policy has the very base weights that the adapter was trained on, and can hold it."""
-        return self._policy.base == self._trained.base and isinstance(self._policy, SupportsCandidates)
+    def trained(self) -> ClassifierFolder | None:
+        """The adapter for the very base weights of the policy; None where there is none, or it cannot be held."""
+        if self._trained is None and isinstance(self._policy, SupportsCandidates):
+            self._trained = self._find(self._policy.base)
+        return self._trained
+
+    @property
+    def combination(self) -> Combination:
+        """How its answers are weighed beside the other voices."""
+        return shipped_combination() if self.trained is None else self.trained.combination
 
     async def read(self, request: str, reply: str, message: str) -> KindLogprobs | None:
-        if not self.fits or self._skip > 0:
-            self._skip -= 1
+        trained = self.trained
+        if trained is None or self._skip > 0:
+            self._skip = max(0, self._skip - 1)
             return None
         try:
             with anyio.fail_after(self._seconds):
-                found = await self._ask(request, reply, message)
+                found = await self._ask(trained, request, reply, message)
         except (BackendError, TimeoutError) as error:
             self._rest = self._skip = min(_REST, max(1, 2 * self._rest))
             log.info("reader.classifier unavailable reason=%s: %s", type(error).__name__, error)
@@ -108,17 +141,17 @@ class PolicyClassifier:
         self._rest = self._skip = 0
         return found
 
-    async def _ask(self, request: str, reply: str, message: str) -> KindLogprobs | None:
+    async def _ask(self, trained: ClassifierFolder, request: str, reply: str, message: str) -> KindLogprobs | None:
         async with self._loading:
-            labels = self._labels or await self._load()
+            labels = self._labels or await self._load(trained)
         prompt = [token for text, most in parts(request, reply, message) for token in await self._encode(text, most)]
         scores = await self._policy.score(tuple(prompt), (labels[0],), version=NUMBER, top_k=_TOP)
         return _kinds(scores, labels)
 
-    async def _load(self) -> tuple[int, ...]:
+    async def _load(self, trained: ClassifierFolder) -> tuple[int, ...]:
         """Load the adapter; the token of each kind's word."""
-        adapter = str(self._trained.folder)
-        version = Version(number=NUMBER, parent=0, base=self._trained.base, adapter=adapter, note="the reader")
+        adapter = str(trained.folder)
+        version = Version(number=NUMBER, parent=0, base=trained.base, adapter=adapter, note="the reader")
         await cast(SupportsCandidates, self._policy).admit(version)
         words = [await self._encode(f" {kind}", 8) for kind in KINDS]
         self._labels = tuple(word[0] for word in words)

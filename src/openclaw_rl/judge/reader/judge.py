@@ -61,7 +61,8 @@ class ReaderJudge:
         message, asked = user_text(case.outcome.next_state), self._classifier
         if not message or asked is None:
             return user_hearing(case)
-        return user_hearing(case, classifier=await asked.read(request_of(case), reply_of(case), message))
+        said = await asked.read(request_of(case), reply_of(case), message)
+        return user_hearing(case, classifier=said, combination=asked.combination)
 
     def _verdict(self, case: Case, hearing: Hearing | None, *, seconds: float) -> Verdict:
         reaction: Reaction = reaction_of(case) if hearing is None else heard_reaction(case, hearing)

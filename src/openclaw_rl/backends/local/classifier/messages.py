@@ -41,3 +41,26 @@ class ClassifierReady:
     device: str
     dtype: str
     memory: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelFitArgs:
+    """How an adapter is fitted to labelled texts; ``words`` are the answers, one for each label.
+
+    ``drop`` is the share of texts read without their context, ``temper`` how much rarer labels weigh (0: all alike).
+    """
+
+    model: str
+    cache_dir: str | Path
+    device: str
+    dtype: str
+    words: tuple[str, ...]
+    rank: int = 16
+    epochs: float = 3
+    batch: int = 48
+    lr: float = 5e-4
+    dropout: float = 0.05
+    smoothing: float = 0.05
+    temper: float = 0.5
+    drop: float = 0.1
+    seed: int = 0

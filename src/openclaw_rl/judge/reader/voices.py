@@ -7,14 +7,15 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-KINDS = ("complaint", "rule", "fact", "neutral", "praise", "mixed")
-"""what a message can be, in the order of every table; the files call the last one praise_rule"""
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.judge.reader.kinds import KINDS, MessageKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One labelled exchange: line ``index`` (from 0) of ``voice``. ``kind`` is one of KINDS."""
+    """One labelled exchange: line ``index`` (from 0) of ``voice``. The files call the kind mixed ``praise_rule``."""
 
     voice: str
     index: int
@@ -22,30 +23,36 @@ class Line:
     request: str
     reply: str
     next: str
-    kind: str
+    kind: MessageKind
     hint: str | None
     tags: tuple[str, ...]
 
 
 def read_voices(folder: Path) -> dict[str, list[Line]]:
-    """Every voice's lines, sorted by voice; raises ValueError naming the file and line that is wrong."""
+    """Every voice's lines, sorted by voice; raises ConfigError naming the file and line that is wrong."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
-        raise ValueError(f"no voices in {folder}: it should hold one .jsonl file per voice")
+        raise ConfigError(f"no voices in {folder}", remedy="give the folder data/voices of the source: a .jsonl each")
     return {file.stem: _voice(file) for file in files}
 
 
 def _voice(file: Path) -> list[Line]:
-    head, *rest = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines() if text.strip()]
-    return [_line(row, file=file, index=index, language=head["language"]) for index, row in enumerate(rest)]
+    try:
+        head, *rest = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines() if text.strip()]
+        return [_line(row, file=file, index=index, language=head["language"]) for index, row in enumerate(rest)]
+    except (ValueError, KeyError, TypeError) as error:
+        remedy = "the first line has voice and language, every other one request, reply, next, kind, hint, tags"
+        raise ConfigError(f"{file}: {error}", remedy=remedy) from error
 
 
-def _line(row: dict[str, object], *, file: Path, index: int, language: str) -> Line:
+def _line(row: Mapping[str, Any], *, file: Path, index: int, language: str) -> Line:
     kind = "mixed" if row["kind"] == "praise_rule" else str(row["kind"])
     hint = None if row["hint"] is None else str(row["hint"])
     text = str(row["next"])
     if kind not in KINDS or (hint is not None and hint not in text):
-        raise ValueError(f"{file}: exchange {index}: kind {kind!r}, hint {hint!r}: a known kind and a part of the text")
+        raise ConfigError(
+            f"{file}: exchange {index}: kind {kind!r}, hint {hint!r}", remedy="a known kind, and a part of the text"
+        )
     return Line(
         voice=file.stem,
         index=index,
@@ -55,7 +62,7 @@ def _line(row: dict[str, object], *, file: Path, index: int, language: str) -> L
         next=text,
         kind=kind,
         hint=hint,
-        tags=tuple(str(tag) for tag in row["tags"]),  # type: ignore[attr-defined]
+        tags=tuple(str(tag) for tag in row["tags"]),
     )
 
 

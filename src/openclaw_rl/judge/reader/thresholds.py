@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from fit import Array, minimised, softmax
-from voices import KINDS
 
 from openclaw_rl.judge.reader.combination import Thresholds, Weights
-from openclaw_rl.judge.reader.kinds import BAD, GOOD, GROUPS, LanguageGroup
+from openclaw_rl.judge.reader.descent import Array, minimised, softmax
+from openclaw_rl.judge.reader.kinds import BAD, GOOD, GROUPS, KINDS, LanguageGroup
 
 PRECISION = 0.9
 """asked of complaints and praise on held-out voices, with a standard error to spare, and more where voices are few"""
@@ -75,7 +74,8 @@ def _parts(heard: Heard) -> list[Array]:
 
 
 def _logits(heard: Heard, flat: Array) -> Array:
-    return sum(weight * part for weight, part in zip(flat[:4], _parts(heard), strict=True)) + flat[4:]
+    found: Array = sum(weight * part for weight, part in zip(flat[:4], _parts(heard), strict=True)) + flat[4:]
+    return found
 
 
 def combination_weights(heard: Heard, prior: Array, *, pull: float) -> Array:
