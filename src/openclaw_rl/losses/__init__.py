@@ -62,9 +62,9 @@ if TYPE_CHECKING:
         with_tail,
     )
     from openclaw_rl.losses.diagnostics import fit, health
-    from openclaw_rl.losses.inputs import LossInputs
+    from openclaw_rl.losses.inputs import LossFunction, LossInputs
     from openclaw_rl.losses.methods import KLS, METHODS, Method, Part, binary, combine, distill, opd, topk
-    from openclaw_rl.losses.published import LossFunction, as_loss
+    from openclaw_rl.losses.published import as_loss
     from openclaw_rl.losses.rehearsal import rehearsal_loss, with_rehearsal
     from openclaw_rl.losses.selection import (
         HINTS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -95,3 +96,7 @@ class LossInputs:
                 value = getattr(self, name)
                 if value is not None and tuple(value.shape) != shape:
                     raise InvalidValue(name, f"shape {tuple(value.shape)}, but the other inputs ask for {shape}")
+
+
+LossFunction = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
+"""a scalar that carries the gradient, and plain numbers by name"""

@@ -26,9 +26,7 @@ from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue, PluginError
 from openclaw_rl.losses.diagnostics import fit
-from openclaw_rl.losses.inputs import LossInputs
-
-LossFunction = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
+from openclaw_rl.losses.inputs import LossFunction, LossInputs
 
 
 def as_loss(

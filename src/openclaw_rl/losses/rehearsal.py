@@ -10,7 +10,7 @@ agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -18,9 +18,7 @@ from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue
 from openclaw_rl.losses.aggregation import mean_token
-from openclaw_rl.losses.inputs import LossInputs
-
-LiveLoss = Callable[[LossInputs], tuple[Tensor, Mapping[str, float]]]
+from openclaw_rl.losses.inputs import LossFunction, LossInputs
 
 
 def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
@@ -32,7 +30,7 @@ def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
     return value, {"loss_rehearsal": float(value.detach()), "tokens_rehearsal": float(where.sum())}
 
 
-def with_rehearsal(live: LiveLoss) -> LiveLoss:
+def with_rehearsal(live: LossFunction) -> LossFunction:
     """``live`` for the tokens of turns and `rehearsal_loss` for the rehearsed ones, each averaged over its own."""
 
     def both(x: LossInputs) -> tuple[Tensor, Mapping[str, float]]:

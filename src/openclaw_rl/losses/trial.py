@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.errors import PluginError
-from openclaw_rl.losses.inputs import LossInputs
-from openclaw_rl.losses.published import LossFunction, scalar
+from openclaw_rl.losses.inputs import LossFunction, LossInputs
+from openclaw_rl.losses.published import scalar
 from openclaw_rl.losses.vocabulary import from_vocabulary
 
 
