@@ -16,6 +16,7 @@ from shards import HERE, Cost, divide, shards
 from openclaw_rl.testing import wait_until
 
 RUNNER = HERE.parent / "scripts" / "run_tests.py"
+PLAIN = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # none of them is needed, and each takes its time to load
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -72,7 +73,7 @@ def command(*words: str) -> list[str]:
 
 
 def ran(project: Path, *words: str) -> tuple[int, str]:
-    done = subprocess.run(command(*words), cwd=project, capture_output=True, text=True)
+    done = subprocess.run(command(*words), cwd=project, env=PLAIN, capture_output=True, text=True)
     assert done.stderr == ""
     return done.returncode, done.stdout
 
@@ -136,7 +137,7 @@ def test_an_interrupt_ends_all_parts_after_they_have_cleaned_up(project: Path, s
         story = "import os, pathlib, time\n\ndef test_c():\n    note = pathlib.Path(f'{os.getpid()}.here')\n"
         story += "    note.touch()\n    try:\n        time.sleep(600)\n    finally:\n        note.unlink()\n"
         (project / "tests" / f"{name}.py").write_text(story)
-    runner = subprocess.Popen(command(), cwd=project, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    runner = subprocess.Popen(command(), cwd=project, env=PLAIN, stdout=subprocess.PIPE, text=True)
     wait_until(lambda: len(list(project.glob("*.here"))) == 2)
     pids = [int(note.stem) for note in project.glob("*.here")]
     runner.send_signal(sent)
