@@ -10,6 +10,8 @@ from openclaw_rl.app.devices import (
     GpuLayout,
     device_notes,
     engine_device,
+    engine_gpus,
+    engine_memory,
     gpu_layout,
     trainer_device,
 )
@@ -52,7 +54,11 @@ def test_lists_are_taken_as_they_stand_and_counts_from_the_rest() -> None:
     ("sets", "visible", "said"),
     [
         ("gpus.total=8", 0, "gpus.total = 8 is more than there is: this machine has no NVIDIA GPU; take out gpus.*"),
-        ("gpus.total=8", 2, "gpus.total = 8 is more than there is: this machine has 2 GPUs"),
+        (
+            "gpus.total=8",
+            2,
+            "gpus.total = 8 is more than there is: this machine has 2 GPUs; TRAIN_GPUS=0 ROLLOUT_GPUS=1 PRM_GPUS=1 fits; or",
+        ),
         ("gpus.train=[0,4]", 4, "gpus.train = 0,4 is more than there is: this machine has 4 GPUs"),
         ("gpus.rollout=2", 1, "gpus.rollout = 2, after what the others have, is more than there is"),
     ],
@@ -69,6 +75,19 @@ def test_a_part_uses_the_first_gpu_of_its_share_unless_a_device_is_named() -> No
     assert (trainer_device(config(), visible=1), engine_device(config(), visible=0)) == ("auto", "auto")
     assert engine_device(config("policy.device=cuda:7"), visible=8) == "cuda:7"
     assert engine_device(config("policy.device=cpu"), visible=8) == "cpu"
+
+
+def test_an_engine_of_others_uses_all_gpus_of_its_share_and_what_the_trainer_leaves() -> None:
+    typed = config("policy.backend=vllm", TRAIN_GPUS="0,1", ROLLOUT_GPUS="2,3")
+    assert (engine_gpus(typed, visible=4), engine_memory(typed, visible=4)) == ((2, 3), 0.9)
+    assert not [note for note in device_notes(typed, visible=4) if "gpus.rollout" in note]
+    assert (engine_gpus(config(), visible=0), engine_gpus(config("policy.device=cuda:1"), visible=2)) == ((), (1,))
+    alone = config("policy.backend=vllm")
+    assert (engine_gpus(alone, visible=1), engine_memory(alone, visible=1)) == ((0,), 0.4)
+    assert list(device_notes(alone, visible=1)) == [
+        "vllm and the trainer share GPU 0: 40% of its memory is the engine's (policy.memory_share), 60% the trainer's"
+    ]
+    assert engine_memory(config("policy.memory_share=0.7"), visible=1) == 0.7
 
 
 def test_what_a_share_cannot_do_is_said() -> None:

@@ -6,7 +6,8 @@
                       2   0         1        1       0
                  1 or 0   everything is where policy.device and train.local.device say
 
-The engine and the trainer that come with this release use one GPU each, the first of theirs.
+The engine and the trainer that come with this release use one GPU each, the first of theirs; vLLM and SGLang use all of
+theirs, by tensor parallelism.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.machine import count_gpus
 
+SEVERAL_GPUS: Final = ("sglang", "vllm")
+"""policies that spread over all GPUs of their share"""
 PARTS: Final = ("train", "rollout", "judge", "teacher")
 _UNSPECIFIC: Final = ("auto", "cuda")
 _ALONE: Final = 0.9
@@ -81,9 +84,18 @@ def _too_few(what: str, visible: int) -> ConfigError:
     there = f"has {visible} GPU{'s' * (visible > 1)}" if visible else "has no NVIDIA GPU"
     return ConfigError(
         f"{what} is more than there is: this machine {there}",
-        remedy="take out gpus.* and NUM_GPUS, ACTOR_GPUS, TRAIN_GPUS, ROLLOUT_GPUS, PRM_GPUS, PRM_TEACHER_GPUS,"
-        " and it runs on what there is",
+        remedy=f"{_fitting(visible)}take out gpus.* and NUM_GPUS, ACTOR_GPUS, TRAIN_GPUS, ROLLOUT_GPUS, PRM_GPUS,"
+        " PRM_TEACHER_GPUS, and it runs on what there is",
     )
+
+
+def _fitting(visible: int) -> str:
+    """Shares that fit, as they are typed; nothing where there is nothing to share."""
+    if visible < 2:
+        return ""
+    layout = _default(visible)
+    names = (("TRAIN_GPUS", layout.train), ("ROLLOUT_GPUS", layout.rollout), ("PRM_GPUS", layout.judge))
+    return " ".join(f"{name}={','.join(map(str, share))}" for name, share in names) + " fits; or "
 
 
 def engine_device(config: Config, *, visible: int) -> str:
@@ -133,7 +145,21 @@ def device_notes(config: Config, *, visible: int) -> Iterator[str]:
         share = getattr(layout, part)
         if getattr(config.gpus, part) is not None and share and said not in _UNSPECIFIC:
             yield f"gpus.{part} changes nothing: {setting} = {said} says where it runs"
-        elif len(share) > 1:
+        elif len(share) > 1 and not (part == "rollout" and config.policy.backend in SEVERAL_GPUS):
             yield f"gpus.{part}: of {', '.join(map(str, share))} it uses GPU {share[0]}; one is all it can use"
+    yield from _shared(config, visible)
     if config.gpus.teacher is not None:
         yield "gpus.teacher changes nothing: the teacher runs in the trainer, on its GPU"
+
+
+def _shared(config: Config, visible: int) -> Iterator[str]:
+    """How engine and trainer divide the memory of a GPU that both are on."""
+    trains = gpu_layout(config, visible=visible).train or ((0,) if visible else ())
+    both = sorted(set(trains) & set(engine_gpus(config, visible=visible)))
+    if both and config.policy.backend in SEVERAL_GPUS:
+        share = engine_memory(config, visible=visible) or 0.0
+        named = ", ".join(map(str, both))
+        yield (
+            f"{config.policy.backend} and the trainer share GPU {named}: {share:.0%} of its memory is the engine's"
+            f" (policy.memory_share), {1 - share:.0%} the trainer's"
+        )

@@ -176,6 +176,7 @@ class _Vllm(_Routes):
             Route("/v1/models", self.models),
             Route("/version", lambda _: JSONResponse({"version": "0.32.0"})),
             Route("/v1/completions", self.completions, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
             Route("/v1/unload_lora_adapter", self.unload, methods=["POST"]),
             Route("/tokenize", self.tokenize, methods=["POST"]),
@@ -212,6 +213,20 @@ class _Vllm(_Routes):
         if body.get("prompt_logprobs") is not None:
             return JSONResponse({"choices": [{"index": 0, "text": "", "prompt_logprobs": self.scores(body)}]})
         return StreamingResponse(self.events(body), media_type="text/event-stream")
+
+    async def chat(self, request: Request) -> Response:
+        """Chat as clients know it, for those who ask the engine itself."""
+        body = await request.json()
+        said = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in body["messages"])
+        ids = self.engine.tokenizer.encode(f"{said}<|im_start|>assistant\n", add_special_tokens=False).ids
+        return StreamingResponse(self.chat_events(ids, body), media_type="text/event-stream")
+
+    async def chat_events(self, ids: Sequence[int], body: dict[str, Any]) -> AsyncIterator[bytes]:
+        async for token, _, finish in self.tokens(ids, None, body["max_tokens"]):
+            delta = {"content": self.engine.tokenizer.decode([token], skip_special_tokens=True)}
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            yield _event({"id": "chat-1", "object": "chat.completion.chunk", "choices": [choice]})
+        yield b"data: [DONE]\n\n"
 
     def scores(self, body: dict[str, Any]) -> list[dict[str, Any] | None]:
         ids, engine = body["prompt"], self.engine

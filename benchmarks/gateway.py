@@ -1,0 +1,229 @@
+"""What the gateway costs over the engine that it stands before: requests per second, first token, time per token.
+
+    python benchmarks/gateway.py --python "$(scripts/vllm-env.sh)"    start the real vLLM on the embedded model
+    python benchmarks/gateway.py --url http://127.0.0.1:8000 --model Qwen/Qwen3-4B    one that runs already
+    python benchmarks/gateway.py --fake [--rate 50]    a contract fake, so many tokens a second on each stream
+
+                                 [--streams 1,16,64] [--requests 4] [--tokens 32] [--rounds 3] [--json]
+
+The same greedy chat goes to the engine itself and to `openclaw-rl serve` before it, in turn, ``--rounds`` times each; a
+level has ``--requests`` requests for each stream. Each server is a process of its own, clients are plain sockets here.
+A ratio of 1 means that the gateway costs nothing; it keeps every turn in its ledger meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.backends.engines.http import EngineAnswer, EngineHttp
+from openclaw_rl.config import load
+
+WORDS = ["tea", "rain", "bread", "clocks", "rivers", "trains", "glass", "paper", "salt", "stars", "roads", "wool"]
+
+
+@dataclass
+class Load:
+    """What one load gave: seconds to the first token and between tokens, seconds in all, tokens."""
+
+    first: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+    requests: int = 0
+    tokens: int = 0
+
+    def add(self, other: Load) -> None:
+        self.first += other.first
+        self.between += other.between
+        self.seconds += other.seconds
+        self.requests += other.requests
+        self.tokens += other.tokens
+
+
+async def one(http: EngineHttp, model: str, tokens: int, at: int) -> tuple[list[float], float]:
+    """The moments at which text came, and when the request was sent."""
+    text = f"Tell me something about {WORDS[at % len(WORDS)]}, number {at}."
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "stream": True,
+        "temperature": 0,
+        "max_tokens": tokens,
+    }
+    began, moments = time.perf_counter(), []
+    async for event in http.stream("/v1/chat/completions", body):
+        assert not isinstance(event, EngineAnswer), event
+        choices = json.loads(event).get("choices")
+        if choices and choices[0]["delta"].get("content"):
+            moments.append(time.perf_counter())
+    return moments, began
+
+
+async def loaded(url: str, model: str, *, streams: int, requests: int, tokens: int, offset: int) -> Load:
+    http, found = EngineHttp(url), Load()
+
+    async def stream(number: int) -> None:
+        for turn in range(requests):
+            moments, began = await one(http, model, tokens, offset + number * requests + turn)
+            found.first.append(moments[0] - began)
+            found.between.append((moments[-1] - moments[0]) / max(1, len(moments) - 1))
+            found.requests += 1
+            found.tokens += len(moments)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(stream(number) for number in range(streams)))
+    found.seconds = time.perf_counter() - began
+    http.close()
+    return found
+
+
+@contextlib.contextmanager
+def gateway(engine: str, model: str, backend: str, folder: Path) -> Iterator[str]:
+    """`openclaw-rl serve` before an engine; its address."""
+    command = [sys.executable, "-m", "openclaw_rl", "serve", "--backend", backend, "--engine-url", engine]
+    command += ["--model", model, "--port", "0", "--run-dir", str(folder / "run"), "--set", "notes.enabled=off"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                found = re.search(r"http://[\d.]+:\d+", line)
+                if found and found[0] != engine:
+                    yield found[0]
+                    break
+            else:
+                raise SystemExit("the gateway did not start")
+        finally:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def fake(rate: float, folder: Path) -> Iterator[str]:
+    """A contract fake of vLLM in a process of its own."""
+    code = (
+        "import sys, time; from pathlib import Path; from openclaw_rl.testing import engines\n"
+        "with engines.fake_engine('vllm', Path(sys.argv[1])) as engine:\n"
+        "    engine.pause = 1 / float(sys.argv[2]); print(engine.url, flush=True); sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", code, str(folder), str(rate)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.terminate()
+
+
+@contextlib.asynccontextmanager
+async def vllm(python: str, folder: Path) -> AsyncIterator[str]:
+    """The real engine, started as the policy starts it."""
+    from openclaw_rl.app.factories import build_policy
+
+    sets = ["policy.backend=vllm", f"policy.engine_python={python}", f"run.dir={folder / 'engine'}"]
+    policy: Any = build_policy(load(environ={}, sets=[*sets, "policy.context=2048"]).config)
+    print("starting vLLM", file=sys.stderr)
+    await policy.start()
+    try:
+        yield policy.health["url"]
+    finally:
+        await policy.stop()
+
+
+async def compared(engine: str, served: str, names: tuple[str, str], given: Any) -> list[dict[str, Any]]:
+    rows = []
+    for streams in map(int, given.streams.split(",")):
+        direct, through = Load(), Load()
+        size = {"streams": streams, "requests": given.requests, "tokens": given.tokens}
+        for round in range(given.rounds):
+            offset = 10_000 * round
+            for url, model, total in ((engine, names[0], direct), (served, names[1], through)):
+                total.add(await loaded(url, model, **size, offset=offset))
+        rows.append(row(streams, direct, through))
+        print(f"{streams} streams done", file=sys.stderr)
+    return rows
+
+
+def row(streams: int, direct: Load, through: Load) -> dict[str, Any]:
+    rates = [load.requests / load.seconds for load in (direct, through)]
+    first = [statistics.median(load.first) * 1e3 for load in (direct, through)]
+    between = [statistics.median(load.between) * 1e3 for load in (direct, through)]
+    return {
+        "streams": streams,
+        "requests": direct.requests,
+        "direct_rps": round(rates[0], 3),
+        "gateway_rps": round(rates[1], 3),
+        "ratio": round(rates[1] / rates[0], 3),
+        "tokens": [direct.tokens, through.tokens],
+        "first_ms": [round(value, 2) for value in first],
+        "first_added_ms": round(first[1] - first[0], 2),
+        "between_ms": [round(value, 3) for value in between],
+        "between_added_ms": round(between[1] - between[0], 3),
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    head = (
+        "| streams | requests/s engine | gateway | ratio | first token, added | between tokens, added |\n"
+        + ("|---" * 6)
+        + "|"
+    )
+    lines = [
+        f"| {r['streams']} | {r['direct_rps']} | {r['gateway_rps']} | {r['ratio']} | {r['first_added_ms']:+} ms of "
+        f"{r['first_ms'][0]} | {r['between_added_ms']:+} ms of {r['between_ms'][0]} |"
+        for r in rows
+    ]
+    return "\n".join([head, *lines])
+
+
+async def measure(given: argparse.Namespace) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        async with contextlib.AsyncExitStack() as stack:
+            if given.fake:
+                from openclaw_rl.testing.engines import write_engine_model
+
+                given.model = str(write_engine_model(folder / "toy"))
+                engine = stack.enter_context(fake(given.rate, folder / "toy"))
+            else:
+                engine = given.url or await stack.enter_async_context(vllm(given.python, folder))
+            answer = (await EngineHttp(engine).get("/v1/models")).json()
+            names = (answer["data"][0]["id"], given.model)
+            served = stack.enter_context(gateway(engine, given.model, given.backend, folder))
+            for url, model in zip((engine, served), names, strict=True):  # nothing is cold when it counts
+                await loaded(url, model, streams=2, requests=1, tokens=4, offset=99_999)
+            return await compared(engine, served, names, given)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", help="Python of an environment with vLLM in it")
+    parser.add_argument("--url", help="an engine that runs already")
+    parser.add_argument("--fake", action="store_true")
+    parser.add_argument("--rate", type=float, default=50.0, help="tokens a second of a fake's stream")
+    parser.add_argument("--backend", default="vllm")
+    parser.add_argument("--model", default="embedded")
+    parser.add_argument("--streams", default="1,16,64")
+    parser.add_argument("--requests", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if not (given.python or given.url or given.fake):
+        parser.error("give --python, --url or --fake")
+    rows = asyncio.run(measure(given))
+    print(json.dumps(rows, indent=1) if given.json else table(rows))
+
+
+if __name__ == "__main__":
+    main()
