@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shlex
+import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -317,3 +321,81 @@ async def test_a_forced_call_is_guided_from_its_opening_on(engine: FakeEngine, m
     tag = guided(engine)["structural_tag"]
     assert '"value": "weather\\", \\"arguments\\":"' in tag
     assert '"value": "}\\n</tool_call>"' in tag
+
+
+# --- images
+
+
+async def test_images_go_to_the_engine_which_makes_the_prompts_tokens(model: Path, tmp_path: Path) -> None:
+    seen = Message(role="user", content="What is this?", images=("data:image/png;base64,AA==",))
+    with fake_engine("vllm", model) as engine:
+        async with started(engine, model, tmp_path) as policy:
+            done = await whole_reply(policy.generate(Prompt(messages=(seen,)), SHORT))
+        sent = engine.requests[-1]
+    assert done.reply.content == "You said: (image) What is this?"
+    assert sent["messages"][0]["content"][0] == {"type": "image_url", "image_url": {"url": seen.images[0]}}
+    assert len(done.logprobs) == len(done.reply_tokens)
+    assert "(image)" in engine.tokenizer.decode(list(done.prompt_tokens), skip_special_tokens=False)
+    with fake_engine("sglang", model) as engine:
+        async with started(engine, model, tmp_path) as policy:
+            with pytest.raises(RequestError, match="images are not passed on to SGLang"):
+                await whole_reply(policy.generate(Prompt(messages=(seen,)), SHORT))
+
+
+# --- an engine that we start
+
+STUB = """#!{python}
+import sys
+from pathlib import Path
+from openclaw_rl.testing.engines import fake_engine
+port, folder = (sys.argv[sys.argv.index(name) + 1] for name in ("--port", "--model"))
+with fake_engine("vllm", Path(folder), port=int(port)):
+    sys.stdin.close()
+    while True:
+        __import__("time").sleep(60)
+"""
+
+
+def stub(folder: Path, text: str) -> str:
+    file = folder / "python"
+    file.write_text(text.replace("{python}", sys.executable))
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.mark.slow
+async def test_an_engine_that_we_start_is_started_again_when_it_is_killed(model: Path, tmp_path: Path) -> None:
+    nothing = FakeEngine("vllm", model)
+    policy = policy_on(nothing, model, tmp_path, url=None, engine_python=stub(tmp_path, STUB))
+    await policy.start()
+    try:
+        await policy.load(version(1, tmp_path, "be brief"))
+        os.kill(policy.health["pid"], signal.SIGKILL)
+        assert (await reply(policy, "tea")).reply.content == "You said: tea [learned: be brief]"
+        assert (policy.health["state"], policy.health["restarts"]) == ("ready", 1)
+        left = policy.health["pid"]
+    finally:
+        await policy.stop()
+        await policy.stop()
+    with pytest.raises(ProcessLookupError):
+        os.kill(left, 0)
+    assert (tmp_path / "engine.log").exists()
+
+
+WHY = {
+    "ModuleNotFoundError: No module named 'vllm'": "its Python has no package 'vllm'",
+    "OSError: [Errno 98] Address already in use": "its port is taken",
+    "torch.cuda.OutOfMemoryError: CUDA out of memory.": "there is too little memory",
+    "api_server.py: error: unrecognized arguments: --no-such": "this release of it does not know --no-such",
+    "RuntimeError: something else": "RuntimeError: something else; see its log, ",
+}
+
+
+@pytest.mark.parametrize("line", WHY)
+async def test_an_engine_that_does_not_start_says_why_and_what_to_do(model: Path, tmp_path: Path, line: str) -> None:
+    dying = stub(tmp_path, f"#!/bin/sh\necho loading\necho {shlex.quote(line)} >&2\nexit 1\n")
+    policy = policy_on(FakeEngine("vllm", model), model, tmp_path, url=None, engine_python=dying)
+    with pytest.raises(ModelRefused) as caught:
+        await policy.start()
+    assert f"vllm did not start: {WHY[line]}" in str(caught.value)
+    assert str(tmp_path / "engine.log") in str(caught.value)

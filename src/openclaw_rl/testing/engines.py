@@ -104,8 +104,8 @@ class FakeEngine:
 
 
 @contextmanager
-def fake_engine(kind: EngineKind, folder: Path) -> Iterator[FakeEngine]:
-    """A fake engine on a free port for the length of a block.
+def fake_engine(kind: EngineKind, folder: Path, *, port: int = 0) -> Iterator[FakeEngine]:
+    """A fake engine on a port, a free one unless it is named, for the length of a block.
 
     >>> import tempfile, urllib.request
     >>> with tempfile.TemporaryDirectory() as place, fake_engine("vllm", write_engine_model(Path(place))) as engine:
@@ -115,7 +115,8 @@ def fake_engine(kind: EngineKind, folder: Path) -> Iterator[FakeEngine]:
     engine = FakeEngine(kind, folder)
     routes = (_Vllm if kind == "vllm" else _Sglang)(engine).routes()
     with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
         listening.listen(128)
         engine.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
@@ -217,15 +218,22 @@ class _Vllm(_Routes):
     async def chat(self, request: Request) -> Response:
         """Chat as clients know it, for those who ask the engine itself."""
         body = await request.json()
-        said = "".join(f"<|im_start|>{m['role']}\n{m['content']}<|im_end|>\n" for m in body["messages"])
+        self.engine.requests.append(body)
+        said = "".join(f"<|im_start|>{m['role']}\n{_words(m['content'])}<|im_end|>\n" for m in body["messages"])
         ids = self.engine.tokenizer.encode(f"{said}<|im_start|>assistant\n", add_special_tokens=False).ids
         return StreamingResponse(self.chat_events(ids, body), media_type="text/event-stream")
 
     async def chat_events(self, ids: Sequence[int], body: dict[str, Any]) -> AsyncIterator[bytes]:
-        async for token, _, finish in self.tokens(ids, None, body["max_tokens"]):
+        limit = body.get("max_tokens") or body.get("max_completion_tokens") or CONTEXT - len(ids)
+        async for token, position, finish in self.tokens(ids, None, limit):
             delta = {"content": self.engine.tokenizer.decode([token], skip_special_tokens=True)}
-            choice = {"index": 0, "delta": delta, "finish_reason": finish}
-            yield _event({"id": "chat-1", "object": "chat.completion.chunk", "choices": [choice]})
+            choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish}
+            chunk: dict[str, Any] = {"id": "chat-1", "object": "chat.completion.chunk", "choices": [choice]}
+            if body.get("return_token_ids"):
+                row = {"token": f"token_id:{token}", "logprob": logprob(token, position), "top_logprobs": []}
+                choice |= {"token_ids": [token], "logprobs": {"content": [row]}}
+                chunk |= {"prompt_token_ids": list(ids)} if position == 0 else {}
+            yield _event(chunk)
         yield b"data: [DONE]\n\n"
 
     def scores(self, body: dict[str, Any]) -> list[dict[str, Any] | None]:
@@ -332,6 +340,13 @@ class _Sglang(_Routes):
             }
             yield _event({"text": "", "output_ids": ids, "meta_info": about})
         yield b"data: [DONE]\n\n"
+
+
+def _words(content: Any) -> str:
+    """The text of a message; each image is said to be one."""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "(image) ") for part in content)
 
 
 def _begin(engine: FakeEngine, ids: Sequence[int]) -> int:
