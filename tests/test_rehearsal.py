@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from training import Story, train_loop
 
-from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, read_rules
+from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, ReplyFunction, echo, read_rules
 from openclaw_rl.config import Config
 from openclaw_rl.experiments.cell_run import cell_config
 from openclaw_rl.experiments.cells import Cell
@@ -63,8 +64,8 @@ def ask(text: str, **more: Any) -> Prompt:
 class Asked(FakePolicy):
     """A fake that keeps what it is asked; ``then`` is called for each prompt, and while it is ``slow`` no reply ends."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, answer: ReplyFunction = echo) -> None:
+        super().__init__(answer=answer)
         self.questions: list[str] = []
         self.then: Callable[[], None] = lambda: None
         self.slow: asyncio.Event | None = None
@@ -185,6 +186,7 @@ async def test_a_note_is_rehearsed_learned_and_leaves_the_prompt(idle: Idle) -> 
     # the fake learns by heart in one step, and is measured after four of four replies each
     assert (row.learned, row.evidence["steps"], row.evidence["replies"]) == (True, MEASURE_EVERY, 16)
     assert [row.evidence[name]["met"] for name in ("first", "last", "with_note")] == [0, 4, 4]
+    assert (row.evidence["measured_after"], row.evidence["met"]) == ([0, 4], [0, 4])
     step = idle.train.step(row.step)
     assert (step.turns, step.metrics["rehearsal_steps"]) == ((), 4.0)
     assert "4 of 4 replies without it do what it asks, 4 of 4 with it (0 before)" in idle.book.history(1)[-1].reason
@@ -219,6 +221,50 @@ async def test_replies_of_the_teacher_are_rehearsed_without_the_log_probs_of_its
     assert (sample.prompt_tokens, sample.logprobs) == (None, None)
     assert RULE in bytes(token for token in sample.reply_tokens if token < 256).decode()
     idle.close()
+
+
+def terse(prompt: Prompt, rules: Sequence[str]) -> str:
+    """Forty words, or the rule where it is known; of the even things it says little else."""
+    if RULE not in rules and RULE not in question(prompt):
+        return "word " * 40
+    return "No." if re.search(r"number \d*[02468]\?", question(prompt)) else f"{RULE} Yes."
+
+
+async def test_where_a_note_makes_replies_short_those_of_the_teacher_that_do_it_are_rehearsed(tmp_path: Path) -> None:
+    idle = Idle(tmp_path, loss="auto")
+    idle.policy = Asked(terse)
+    idle.note()
+    await idle.ticks()
+    (row,) = idle.train.rehearsals()
+    assert row.evidence["replies_of"] == "teacher"
+    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
+    assert {sample.logprobs for sample in rehearsed} == {None}
+    assert all(RULE.encode() in bytes(sample.reply_tokens[:-1]) for sample in rehearsed), "'No.' teaches nothing"
+    assert 0 < len(rehearsed) < 16
+    asked = [one for one in idle.policy.questions if RULE in one]
+    assert len(asked) == 4 + 16, "the held-back ones, then those of four steps at once"
+    idle.close()
+
+
+async def test_where_it_makes_them_longer_the_policys_own_are_rehearsed(tmp_path: Path) -> None:
+    idle = Idle(tmp_path, loss="auto")
+    idle.note()
+    await idle.ticks()
+    assert idle.train.rehearsals()[0].evidence["replies_of"] == "policy"
+    assert idle.learner.batches[0][0].logprobs is not None
+    idle.close()
+
+
+async def test_what_a_rehearsal_will_cost_is_said_before_its_first_step(idle: Idle) -> None:
+    note = idle.note()
+    await idle.ticks(1)
+    assert idle.states(note)[-1] == "learning"
+    assert idle.learner.batches == []
+    said = idle.book.history(note.number)[-1].reason
+    assert re.fullmatch(r"rehearsal begins: about \d+ s of idle processor time, at most 16 steps", said), said
+    status = (await idle.loop.status())["rehearsal"]
+    assert (status["step"], status["of"]) == (0, 16)
+    assert status["seconds_left"] >= 0
 
 
 async def test_a_version_that_the_gate_refuses_leaves_its_note_a_note_and_is_not_tried_again(tmp_path: Path) -> None:
@@ -382,8 +428,7 @@ async def test_the_cost_of_the_next_is_told_from_those_before_it(idle: Idle) -> 
     await idle.ticks()
     idle.note(OTHER)
     await idle.ticks()
-    first, second = (idle.book.history(number)[1].reason for number in (1, 2))
-    assert first == "rehearsal begins: at most 16 steps"
+    second = idle.book.history(2)[1].reason
     assert second.startswith("rehearsal begins: about ")
     assert second.endswith(" s of idle processor time, at most 16 steps")
 

@@ -139,10 +139,20 @@ def test_the_vocabulary_in_chunks_gives_the_value_and_the_gradient_of_the_whole(
     whole = losses.full_kl(other, ours) if forward else losses.full_kl(ours, other)
     (whole * given).sum().backward()
     known = BaseOutputs(hidden=theirs, head=head)
-    chunked = train_head.divergence(hidden.detach(), head, temperature, other=known, forward=forward)
+    chunked, slope = train_head.divergence(hidden.detach(), head, temperature, other=known, forward=forward)
     back = train_head.backward_divergence(hidden.detach(), head, temperature, given, other=known, forward=forward)
     torch.testing.assert_close(chunked, whole.detach())
     torch.testing.assert_close(back, hidden.grad)
+    assert slope is not None
+    torch.testing.assert_close(slope * given[:, None], hidden.grad, msg="found in the same reading")
+
+
+def test_where_the_head_is_trained_the_gradient_waits_for_the_loss() -> None:
+    head = Head(weight=torch.nn.Parameter(torch.randn(11, 4)))
+    hidden, theirs = torch.randn(7, 4), torch.randn(7, 4)
+    known = BaseOutputs(hidden=theirs, head=head)
+    assert train_head.divergence(hidden, head, torch.ones(7), other=known, forward=False)[1] is None
+    assert head.weight.grad is None, "nothing is added to it before the loss is known"
 
 
 def rehearsals(samples: list[Sample], views: list[Any], every: int) -> list[Sample]:

@@ -130,9 +130,10 @@ class RehearseSection(Section):
     replay: float = Field(
         default=0.25, ge=0, le=0.9, description="share of a step that repeats notes which were learned before"
     )
-    loss: Literal["reverse", "forward", "sft"] = Field(
-        default="reverse",
-        description="KL to the teacher with the note; forward: the other way round; sft: so on its own replies",
+    loss: Literal["auto", "reverse", "forward", "sft"] = Field(
+        default="auto",
+        description="KL to the teacher with the note; forward: the other way round; sft: so on the teacher's replies;"
+        " auto: sft where the note makes replies half as long or shorter, else reverse",
     )
     teacher: Teacher = Field(
         default="base", description="weights that see the note; live: as they were when the rehearsal began"

@@ -20,7 +20,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 }
 """the names in the tables of the losses, for a process that only passes settings on and has no torch"""
 
-FORWARD: Mapping[str, bool] = MappingProxyType({"reverse": False, "forward": True, "sft": True})
+FORWARD: Mapping[str, bool] = MappingProxyType({"reverse": False, "forward": True, "sft": True, "auto": False})
 """by the name of a rehearsal loss: whether the teacher comes first in its KL"""
 
 

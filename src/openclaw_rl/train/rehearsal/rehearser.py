@@ -107,19 +107,20 @@ class Rehearser:
             sampler=self._sampler,
             settings=self._settings,
         )
-        cost = await asyncio.to_thread(self._cost)
-        await asyncio.to_thread(self._lessons.begin, lesson.note, cost)
-        log.info("note %d is rehearsed on %d prompts: %s", lesson.note, len(lesson.prompts.rehearsed), cost)
         try:
             await begun.begin()
+            cost = await asyncio.to_thread(self._cost, begun)
+            await asyncio.to_thread(self._lessons.begin, lesson.note, cost)
         except BaseException:
             await begun.close(keep=False)
             raise
+        log.info("note %d is rehearsed on %d prompts: %s", lesson.note, len(lesson.prompts.rehearsed), cost)
         self._round = begun
         return True
 
-    def _cost(self) -> str:
-        seconds = self._lessons.estimate(self._settings.steps)
+    def _cost(self, begun: RehearsalRound) -> str:
+        """By earlier rehearsals; for the first, by what measuring took."""
+        seconds = self._lessons.estimate(self._settings.steps) or begun.seconds_left
         most = f"at most {self._settings.steps} steps"
         return f"about {seconds:.0f} s of idle processor time, {most}" if seconds is not None else most
 
@@ -172,13 +173,13 @@ class Rehearser:
         now = self._round
         if now is None:
             return None
-        each = now.seconds / now.steps if now.steps else None
+        left = now.seconds_left
         return {
             "note": now.lesson.note,
             "step": now.steps,
             "of": self._settings.steps,
             "kl": [round(one.kl, 4) for one in now.distances],
-            "seconds_left": round(each * (self._settings.steps - now.steps), 1) if each is not None else None,
+            "seconds_left": round(left, 1) if left is not None else None,
         }
 
 

@@ -18,10 +18,14 @@ from openclaw_rl.ports import Trainer
 from openclaw_rl.train.rehearsal.measure import Checker, Distance, DistanceMeter, enough, is_learned, plain
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
-from openclaw_rl.types import Completion, Prompt, Sample, Sampling, Version
+from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
 
 MEASURE_EVERY = 4
 """steps between two measurements"""
+SHORTER = 0.5
+"""with the note replies are so much shorter: then the teacher's own are the cheaper ones to learn from"""
+TRAINING = 3.0
+"""seconds that a reply takes to train for each that it took to sample, before any was trained (on two cores)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,10 +78,13 @@ class RehearsalRound:
         self.ended: str | None = None
         self.metrics: dict[str, float] = {}
         self.distances: list[Distance] = []
+        self._measured: list[int] = []
         self.prompted: Distance | None = None
         self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
         self._at = live
         self._held: int | None = None
+        self._held_adapter: str | None = live.adapter
+        self._ready: list[list[Sample]] = []
         self._teacher: int | None = None
         self._meter: DistanceMeter | None = None
         taught = [lesson, *(one for one in replays if one.prompts.rehearsed)]
@@ -114,12 +121,17 @@ class RehearsalRound:
         with self._timed("measuring"):
             self.prompted = await self._meter.prompted()
             self.distances = [await self._meter.without(self._held)]
+        self._measured = [0]
 
     async def step(self) -> None:
         """Sample replies, take one step on them, and measure now and then."""
         assert self._held is not None, "it has begun"
-        with self._timed("sampling"):
-            samples = await self._samples()
+        if not self._ready:
+            if not self.by_teacher:
+                await self._answering()
+            with self._timed("sampling"):
+                self._ready = await self._sampled()
+        samples = self._ready.pop(0)
         if not samples:
             self.ended = "no prompt could be answered"
             return
@@ -129,11 +141,10 @@ class RehearsalRound:
         if result.adapter is None:
             self.ended = f"a step was skipped: {result.skipped}"
             return
-        with self._timed("loading"):
-            await self._take(result.adapter)
         self.metrics = dict(result.metrics)
         self.steps += 1
         self.replies += len(samples)
+        self._take(result.adapter)
         if self.steps % MEASURE_EVERY == 0 or self.steps >= self._settings.steps:
             await self.measure()
         if self.ended is None and self.steps >= self._settings.steps:
@@ -141,11 +152,33 @@ class RehearsalRound:
 
     async def measure(self) -> None:
         """How far there is to go now; it may be the end."""
-        assert self._held is not None
         assert self._meter is not None
+        number = await self._answering()
         with self._timed("measuring"):
-            self.distances.append(await self._meter.without(self._held))
+            self.distances.append(await self._meter.without(number))
+        self._measured.append(self.steps)
         self.ended = enough([one.kl for one in self.distances])
+
+    @property
+    def by_teacher(self) -> bool:
+        """Whether the replies are the teacher's own."""
+        if self._settings.loss != "auto":
+            return self._settings.loss == "sft"
+        assert self.prompted is not None, "it has begun"
+        return self.prompted.words <= SHORTER * self.distances[0].words
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What the steps that it may still take will cost, by those it took; before any, by what sampling took."""
+        left = self._settings.steps - self.steps
+        if self.steps:
+            return self.seconds / self.steps * left
+        if self.prompted is None or not self.distances:
+            return None
+        replies = self.prompted if self.by_teacher else self.distances[0]
+        said = sum(one.words * one.replies for one in (self.prompted, self.distances[0]))
+        each = self.spent["measuring"] / max(said, 1.0) * replies.words * self._settings.batch
+        return each * (1 + TRAINING) * left
 
     async def close(self, *, keep: bool) -> None:
         """Let the weights go; what is not to be kept leaves the disk as well."""
@@ -168,8 +201,12 @@ class RehearsalRound:
         return {
             **plain({"first": first, "last": last, "with_note": self.prompted}),
             "kl": [round(one.kl, 4) for one in self.distances],
+            "measured_after": list(self._measured),
+            "met": [one.met for one in self.distances],
+            "held_back": first.replies,
             "steps": self.steps,
             "replies": self.replies,
+            "replies_of": "teacher" if self.by_teacher else "policy",
             "prompts": len(self.lesson.prompts.rehearsed),
             "own_prompts": self.lesson.prompts.own,
             "replayed_notes": [one.note for one in self._taught[1:]],
@@ -188,23 +225,29 @@ class RehearsalRound:
 
     # --- one step
 
-    async def _samples(self) -> list[Sample]:
-        asked = self._asked()
-        own = self._settings.loss == "sft"
+    async def _sampled(self) -> list[list[Sample]]:
+        """The samples of the next step; of all steps until the next measurement where the teacher says them.
+
+        A reply of the teacher that does not do what the note asks teaches nothing.
+        """
+        own = not self.by_teacher
+        left = MEASURE_EVERY - self.steps % MEASURE_EVERY
+        steps = range(self.steps, self.steps + (1 if own else min(left, self._settings.steps - self.steps)))
+        asked = [(step, at, *one) for step in steps for at, one in enumerate(self._asked())]
         asks = [
-            Ask(prompt=prompt.hinted(lesson.rule) if own else prompt, sampling=self._sampling(at))
-            for at, (lesson, prompt) in enumerate(asked)
+            Ask(prompt=prompt if own else prompt.hinted(lesson.rule), sampling=self._sampling(step, at))
+            for step, at, lesson, prompt in asked
         ]
-        number = self._teacher if own else self._held
+        number = self._held if own else self._teacher
         assert number is not None
         found = await self._sampler.replies(asks, number)
-        samples = []
-        for at, ((lesson, prompt), done) in enumerate(zip(asked, found, strict=True)):
+        samples: dict[int, list[Sample]] = {step: [] for step in steps}
+        for (step, at, lesson, prompt), done in zip(asked, found, strict=True):
             if done is None or not done.reply_tokens:
                 self._cycles[self._taught.index(lesson)].drop(prompt)
-                continue
-            samples.append(self._sample(at, lesson, prompt, done, sampled_here=not own))
-        return samples
+            elif own or lesson.checker is None or lesson.checker(done.reply.content):
+                samples[step].append(self._sample(f"{step + 1}-{at}", lesson, prompt, done, sampled_here=own))
+        return [one for one in samples.values() if one] or [[]]
 
     def _asked(self) -> list[tuple[Lesson, Prompt]]:
         """The prompts of the next step: most of the lesson, a share of notes that were learned before, in turn."""
@@ -217,13 +260,13 @@ class RehearsalRound:
             asked += [(self._taught[which], prompt) for prompt in self._cycles[which].take(1)]
         return asked
 
-    def _sampling(self, at: int) -> Sampling:
-        seed = random.Random(f"{self._settings.seed} {self.number} {self.steps} {at}").getrandbits(31)
+    def _sampling(self, step: int, at: int) -> Sampling:
+        seed = random.Random(f"{self._settings.seed} {self.number} {step} {at}").getrandbits(31)
         return replace(self._settings.sampling, seed=seed)
 
-    def _sample(self, at: int, lesson: Lesson, prompt: Prompt, done: Completion, *, sampled_here: bool) -> Sample:
+    def _sample(self, name: str, lesson: Lesson, prompt: Prompt, done: Completion, *, sampled_here: bool) -> Sample:
         return Sample(
-            turn=f"rehearsal-{self.number}-{self.steps + 1}-{at}",
+            turn=f"rehearsal-{self.number}-{name}",
             user=lesson.user,
             prompt=prompt,
             prompt_tokens=done.prompt_tokens if sampled_here else None,
@@ -237,11 +280,28 @@ class RehearsalRound:
             rehearses=str(lesson.note),
         )
 
-    async def _take(self, adapter: str) -> None:
-        """From now on these weights answer; the draft before them goes."""
-        before, old = self._held, self._at
-        self._held = await self._sampler.hold(adapter, base=self.live.base)
-        await self._sampler.release(before)
-        if old.draft and old.adapter is not None:
-            shutil.rmtree(old.adapter, ignore_errors=True)
-        self._at = Version(number=self._held, parent=self.live.number, base=self.live.base, adapter=adapter)
+    def _take(self, adapter: str) -> None:
+        """These are the newest weights; the draft before them goes, unless it is loaded."""
+        old = self._at
+        if old.draft and old.adapter != self._held_adapter:
+            self._remove(old.adapter)
+        number = FIRST_DRAFT + self.steps
+        self._at = Version(number=number, parent=self.live.number, base=self.live.base, adapter=adapter)
+
+    async def _answering(self) -> int:
+        """The number under which the newest weights answer; they are loaded when they are first asked."""
+        assert self._held is not None, "it has begun"
+        if self._held_adapter != self._at.adapter:
+            with self._timed("loading"):
+                before, old = self._held, self._held_adapter
+                self._held = await self._sampler.hold(self._at.adapter, base=self.live.base)
+                self._held_adapter = self._at.adapter
+                await self._sampler.release(before)
+            if old != self.live.adapter:
+                self._remove(old)
+        return self._held
+
+    @staticmethod
+    def _remove(adapter: str | None) -> None:
+        if adapter is not None:
+            shutil.rmtree(adapter, ignore_errors=True)

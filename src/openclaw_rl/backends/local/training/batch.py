@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,20 +34,22 @@ class Leaves:
     """What carries the gradient between a loss and the student: log-probs at ids [N, G], and the KL [N] or None.
 
     The columns of ``ids`` are the sampled token, Sq (K of them), and Sp of each hint (K each). ``rehearsal`` is the
-    KL to the teacher that has the note, at the rehearsed tokens [M].
+    KL to the teacher that has the note, at the rehearsed tokens [M], and ``slope`` [M, d] its gradient by their hidden
+    states, None where that must be computed once the loss is known.
     """
 
     ids: Tensor
     at: Tensor
     kl: Tensor | None
     rehearsal: Tensor | None = None
+    slope: Tensor | None = None
 
     def gradients(self, loss: Tensor) -> Leaves:
         """d loss by each of them, None where it has no say."""
         wanted = {name: leaf for name in ("at", "kl", "rehearsal") if (leaf := getattr(self, name)) is not None}
         found = dict(zip(wanted, torch.autograd.grad(loss, [*wanted.values()], allow_unused=True), strict=True))
         at = found["at"] if found["at"] is not None else torch.zeros_like(self.at)
-        return Leaves(ids=self.ids, at=at, kl=found.get("kl"), rehearsal=found.get("rehearsal"))
+        return Leaves(ids=self.ids, at=at, kl=found.get("kl"), rehearsal=found.get("rehearsal"), slope=self.slope)
 
 
 def loss_inputs(
@@ -65,7 +67,7 @@ def loss_inputs(
     values = train_head.at(student, head, batch.temperature, seen.norm, ids)
     at = values.clone().requires_grad_()
     kl = None if seen.kl is None else seen.kl.clone().requires_grad_()
-    rehearsal = _divergence(batch, student, head, references.rehearsal)
+    rehearsal, slope = _divergence(batch, student, head, references.rehearsal)
     inputs = LossInputs(
         sample=batch.sample,
         mask=batch.mask,
@@ -88,17 +90,19 @@ def loss_inputs(
         rehearsal=None if rehearsal is None else _spread(rehearsal, references.rehearsal, len(batch.tokens)),
         **teacher,
     )
-    return inputs, Leaves(ids=ids, at=at, kl=kl, rehearsal=rehearsal)
+    return inputs, Leaves(ids=ids, at=at, kl=kl, rehearsal=rehearsal, slope=slope)
 
 
-def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher | None) -> Tensor | None:
+def _divergence(
+    batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher | None
+) -> tuple[Tensor | None, Tensor | None]:
     if teacher is None:
-        return None
+        return None, None
     token = teacher.token
-    found = train_head.divergence(
+    found, slope = train_head.divergence(
         student[token], head, batch.temperature[token], other=teacher.outputs, forward=teacher.forward
     )
-    return found.requires_grad_()
+    return found.requires_grad_(), slope
 
 
 def _spread(values: Tensor, teacher: RehearsalTeacher | None, count: int) -> Tensor:
@@ -179,6 +183,8 @@ def gradient(
         return {}, why
     total, metrics = loss(inputs)
     given = leaves.gradients(total)
+    if student.two_passes:  # the second differs from the first, in which the slope was computed
+        given = replace(given, slope=None)
     for packed in trees:
         piece = alone or _run(batch, student, packed)
         _backward(batch, student, piece, references, given)
@@ -216,13 +222,26 @@ def _backward(batch: TrainBatch, student: Student, piece: StudentPass, reference
     if references.rehearsal is not None and given.rehearsal is not None:
         row = references.rehearsal.row[token]
         here = torch.nonzero(row >= 0)[:, 0]
-        back[here] += train_head.backward_divergence(
-            hidden_states[here],
-            head,
-            batch.temperature[token[here]],
-            given.rehearsal[row[here]],
-            other=references.rehearsal.at(row[here]),
-            forward=references.rehearsal.forward,
-        )
+        back[here] += _backward_rehearsal(batch, student, piece, references.rehearsal, given, here)
     with student.training():  # layers that are recomputed must find the model as it was
         torch.autograd.backward(piece.hidden, back)
+
+
+def _backward_rehearsal(
+    batch: TrainBatch, student: Student, piece: StudentPass, teacher: RehearsalTeacher, given: Leaves, here: Tensor
+) -> Tensor:
+    """The gradient of the hidden states of the rehearsed tokens, which are at ``here`` in the piece."""
+    assert given.rehearsal is not None
+    token = piece.token[here]
+    row = teacher.row[token]
+    wanted = given.rehearsal[row]
+    if given.slope is not None:
+        return given.slope[row] * wanted[:, None].to(given.slope.dtype)
+    return train_head.backward_divergence(
+        piece.hidden.detach()[here],
+        student.net.head,
+        batch.temperature[token],
+        wanted,
+        other=teacher.at(row),
+        forward=teacher.forward,
+    )

@@ -64,6 +64,11 @@ class Head:
         step = self.chunk or max(16, ELEMENTS.get(self.weight.device.type, 1 << 24) // len(self.weight))
         return (slice(at, min(at + step, count)) for at in range(0, count, step))
 
+    @property
+    def trained(self) -> bool:
+        """Whether its own parameters are trained."""
+        return self.weight.requires_grad or (self.bias is not None and self.bias.requires_grad)
+
     def _weight(self) -> Tensor:
         return self.weight.detach().to(self.dtype or self.weight.dtype)
 
@@ -160,14 +165,23 @@ def _logit_gradient_with_kl(logits: Tensor, base: Tensor, temperatures: Tensor, 
 
 
 @torch.no_grad()
-def divergence(hidden: Tensor, head: Head, temperature: Tensor, *, other: BaseOutputs, forward: bool) -> Tensor:
-    """KL(current || other) at hidden [N, d], over the whole vocabulary -> [N]; ``forward`` is KL(other || current)."""
-    parts = []
+def divergence(
+    hidden: Tensor, head: Head, temperature: Tensor, *, other: BaseOutputs, forward: bool
+) -> tuple[Tensor, Tensor | None]:
+    """KL(current || other) at hidden [N, d], over the whole vocabulary -> [N]; ``forward`` is KL(other || current).
+
+    With it the gradient [N, d] of each by its row of ``hidden``, so that the vocabulary is read once; None where the
+    head is trained too, which needs the loss first: then `backward_divergence` reads it again.
+    """
+    parts, slopes = [], list[Tensor]()
     for rows in head.rows(len(hidden)):
-        ours, theirs = head.logits(hidden[rows]), other.head.logits(other.hidden[rows])
+        ours, theirs, temperatures = head.logits(hidden[rows]), other.head.logits(other.hidden[rows]), temperature[rows]
         first, second = (theirs, ours) if forward else (ours, theirs)
-        parts.append(_on(ours, _norm_and_kl)(first, second, temperature[rows, None])[1])
-    return torch.cat(parts)
+        parts.append(_on(ours, _norm_and_kl)(first, second, temperatures[:, None])[1])
+        if not head.trained:
+            unit = torch.ones_like(ours[:, :1])
+            slopes.append(_back(hidden[rows], head, ours, theirs, temperatures[:, None], unit, forward=forward))
+    return torch.cat(parts), None if head.trained else torch.cat(slopes)
 
 
 @torch.no_grad()
@@ -179,12 +193,18 @@ def backward_divergence(
     for rows in head.rows(len(hidden)):
         ours, theirs = head.logits(hidden[rows]), other.head.logits(other.hidden[rows])
         temperatures, kl = temperature[rows, None], given[rows, None].to(ours.dtype)
-        if forward:
-            gradient = _on(ours, _logit_gradient_forward)(ours, theirs, temperatures, kl)
-        else:
-            gradient = _on(ours, _logit_gradient_with_kl)(ours, theirs, temperatures, torch.zeros_like(kl), kl)
-        parts.append(head.back(gradient, ours, hidden[rows]))
+        parts.append(_back(hidden[rows], head, ours, theirs, temperatures, kl, forward=forward))
     return torch.cat(parts)
+
+
+def _back(
+    hidden: Tensor, head: Head, ours: Tensor, theirs: Tensor, temperatures: Tensor, kl: Tensor, *, forward: bool
+) -> Tensor:
+    if forward:
+        gradient = _on(ours, _logit_gradient_forward)(ours, theirs, temperatures, kl)
+    else:
+        gradient = _on(ours, _logit_gradient_with_kl)(ours, theirs, temperatures, torch.zeros_like(kl), kl)
+    return head.back(gradient, ours, hidden)
 
 
 def _logit_gradient_forward(logits: Tensor, other: Tensor, temperatures: Tensor, kl: Tensor) -> Tensor:

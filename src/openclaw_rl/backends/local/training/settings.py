@@ -58,7 +58,7 @@ class TrainerArgs(LossSettings):
     ess_alarm: float
     norm_alarm: float
     rehearse_loss: str
-    """reverse, forward or sft"""
+    """reverse, forward, sft, or auto: reverse, and forward for replies of the teacher"""
     rehearse_teacher: str
     """whose weights see the note: base, live (as it was when the rehearsal began) or ema"""
     rehearse_lr: float

@@ -140,6 +140,7 @@ class TrainWorker:
 
     def _try_gradient(self, batch: TrainBatch) -> dict[str, float]:
         count, s = ComputedTokens(), self.settings
+        batch = self._comparable(batch)
         self.policy.recompute(self.plan.recompute and _tokens(batch) > self.plan.spared)
         references = self._references(batch, count)
         measured: dict[str, float] = {}
@@ -161,6 +162,15 @@ class TrainWorker:
             "tree": float(self.policy.tree),
         }
 
+    def _comparable(self, batch: TrainBatch) -> TrainBatch:
+        """Where an average is served, a rehearsal's replies are not compared with what the engine found.
+
+        Its loss has no ratio that a gap would spoil, and a pass through the average would be for the comparison alone.
+        """
+        if self.checkpoints.state.averaged <= 1:
+            return batch
+        return replace(batch, same_weights=batch.same_weights & ~batch.rehearsed)
+
     def _references(self, batch: TrainBatch, count: ComputedTokens) -> References:
         """What the student is compared with: the teacher, the base, and what is served where that is an average."""
         s, state = self.settings, self.checkpoints.state
@@ -169,8 +179,12 @@ class TrainWorker:
         reference = base if s.compares_with_base and not bool(batch.rehearsed.all()) else None
         average = state.average if state.averaged > 1 and bool(batch.same_weights.any()) else None
         served = self.policy.served(average) if average is not None else None
-        rehearsal = (self._rehearsal_teacher(base), FORWARD[s.rehearse_loss]) if batch.noted else None
+        rehearsal = (self._rehearsal_teacher(base), self._forward(batch)) if batch.noted else None
         return run_references(batch, teacher, reference, served, rehearsal, k=s.k, budget=self.budget, count=count)
+
+    def _forward(self, batch: TrainBatch) -> bool:
+        """Whether the teacher comes first in a rehearsal's KL: always where the replies are its own."""
+        return FORWARD[self.settings.rehearse_loss] or not bool(batch.recorded[batch.rehearsed].any())
 
     def _rehearsal_teacher(self, base: Net) -> Net:
         s, live = self.settings, self.checkpoints.frozen
