@@ -18,11 +18,11 @@ from openclaw_rl.cli import cli
 from openclaw_rl.cli.demo_view import print_report
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, ConfigError
-from openclaw_rl.experiments import benchmark, charts, results
+from openclaw_rl.experiments import benchmark, charts, demo, results
 from openclaw_rl.experiments.cell_run import BenchmarkSetup, run_cell
 from openclaw_rl.experiments.cells import Cell, cells, summary, table
 from openclaw_rl.experiments.demo import run
-from openclaw_rl.experiments.demo_report import DemoPlan
+from openclaw_rl.experiments.demo_report import DemoPlan, Obeyed
 from openclaw_rl.experiments.demo_server import Progress
 from openclaw_rl.experiments.metrics import (
     HeldOutRates,
@@ -62,6 +62,8 @@ class Recording:
         self.phases: list[str] = []
         self.answers: list[tuple[int, int]] = []
         self.turns: list[SimulatedTurn] = []
+        self.notes: list[str] = []
+        self.shown: list[Obeyed] = []
         self.progresses: list[Progress] = []
 
     def phase(self, what: str) -> None:
@@ -73,12 +75,18 @@ class Recording:
     def turn(self, turn: SimulatedTurn) -> None:
         self.turns.append(turn)
 
+    def noted(self, note: str) -> None:
+        self.notes.append(note)
+
+    def obeyed(self, obeyed: Obeyed) -> None:
+        self.shown.append(obeyed)
+
     def progress(self, progress: Progress) -> None:
         self.progresses.append(progress)
 
 
 def plan(**more: Any) -> DemoPlan:
-    usual: dict[str, Any] = {"preference": PREFERENCES["closing"], "seed": 0, "concurrency": 8, "rounds": 1}
+    usual: dict[str, Any] = {"preference": PREFERENCES["closing"], "seed": 0, "probes": 4, "sessions": 6, "rounds": 2}
     return DemoPlan(**{**usual, **more})
 
 
@@ -163,55 +171,56 @@ def test_charts_are_well_formed_and_show_what_they_are_given() -> None:
 # --- the demo ---
 
 
+CLOSING = "Hope that helps!"
+
+
 @pytest.mark.slow
 @pytest.mark.anyio
-async def test_the_demo_measures_talks_trains_and_measures_again(tmp_path: Path) -> None:
+async def test_a_correction_is_obeyed_at_once_learned_and_leaves_the_prompt(tmp_path: Path) -> None:
     view = Recording()
     warm = replace(PREFERENCES["closing"], sampling={"temperature": 0.9})
-    planned = plan(preference=warm, turns=16, probes=5, concurrency=2, seed=3)
-    report = await run(config(tmp_path, "train.max_wait=0"), planned, view)  # of no account here
+    report = await run(config(tmp_path), plan(preference=warm, probes=5, seed=3), view)
     plain = report.plain()
-    assert (plain["rate_before"], plain["rate_prompted"], plain["rate_after"]) == (0.0, 1.0, 1.0)
-    assert plain["degenerate_prompted"] == report.prompted.degenerate == 0
-    assert plain["words_prompted"] > plain["words_before"], "prompted, it adds the phrase"
-    assert plain["turns"] == len(view.turns) == len(plain["curve"]) == 16
-    assert plain["versions"]["promoted"] >= 1
-    assert plain["versions"]["refused"] == 0
-    assert plain["curve"][0] == [1, 0.0]
-    assert plain["curve"][-1][1] > 0
-    assert (5, 5) in view.answers
-    assert (10, 10) in view.answers, "before: plain and prompted"
-    assert [answer["after"].endswith("Hope that helps!") for answer in plain["answers"]] == [True] * 5
-    assert view.progresses[-1].live == plain["promotions"][-1][1]
+    assert (plain["rate_before"], plain["rate_noted"], plain["rate_after"]) == (0.0, 1.0, 1.0)
+    assert view.notes == [report.note]
+    assert report.note is not None
+    assert CLOSING in report.note
+    [shown] = view.shown
+    assert (shown.without.endswith(CLOSING), shown.within.endswith(CLOSING)) == (False, True)
+    assert view.progresses[-1].state == plain["state"] == "learned"
+    assert "learning" in {progress.state for progress in view.progresses}
+    assert any("s of idle processor time" in progress.reason for progress in view.progresses), "before it is spent"
+    assert view.answers.count((5, 5)) == 3, "before, with the note, after"
+    assert [answer["after"].endswith(CLOSING) for answer in plain["answers"]] == [True] * 5
+    [row] = plain["rehearsals"]
+    assert (row["measured_after"], row["held_back"]) == ([0, 4], 16)
+    assert [step for step, _ in report.curves()["distance left"]] == [0, 4]
     assert "held-out after: 100%" in report.chart()
     with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
-        steps = [reader.step(number).turns for number in reader.steps_after(0, 100)]
-        assert {len(turns) for turns in steps} == {2}, "no turn slips in beside a batch"
-        trained = {turn for turns in steps for turn in turns}
-        turns = [reader.turn(row["id"]) for row in reader.rows("SELECT id FROM turns")]
+        assert reader.counts()["trained"] == 0, "turns take no steps: what is shown is what the note teaches"
+        turns = [reader.turn(found["id"]) for found in reader.rows("SELECT id FROM turns")]
         assert {turn.completion.sampling.temperature for turn in turns} == {0.9}, "asked for, also where it is measured"
-        held = {answer["prompt"] for answer in plain["answers"]}
-        assert trained
-        assert not held & {reader.turn(turn).prompt.messages[0].content for turn in trained}
 
 
 @pytest.mark.slow
 @pytest.mark.anyio
-async def test_the_user_slows_down_while_the_trainer_is_behind(tmp_path: Path) -> None:
-    view = Recording()
-    await run(config(tmp_path, "train.options.seconds=0.3"), plan(turns=14, probes=1, concurrency=4), view)
-    most = max(progress.waiting for progress in view.progresses)
-    assert most <= 2 * 2, "a batch of two, or its version twice while it moves on"
-    with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
-        parts = [part for number in reader.steps_after(0, 100) for part in reader.step(number).parts.values()]
-    assert {part["lag"] for part in parts} == {0.0}, "each turn was answered by what the batches before it made"
+async def test_a_correction_that_nobody_hears_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "HEARD", 0.0)
+    mumbling = replace(PREFERENCES["closing"], precise=("Hm.", "Well."))
+    report = await run(config(tmp_path), plan(preference=mumbling, probes=1, sessions=2), Recording())
+    assert (report.note, report.end, report.learned) == (None, None, False)
+    print_report(report)
+    assert "no correction was heard as a rule in 4 turns" in capsys.readouterr().out
+    assert report.plain()["state"] is None
 
 
 @pytest.mark.anyio
 async def test_a_demo_whose_model_cannot_be_loaded_says_why(tmp_path: Path) -> None:
     broken = config(tmp_path, f"policy.backend={BROKEN}")
     with pytest.raises(BackendError, match="64 GiB"):
-        await run(broken, plan(turns=1, probes=1), Recording())
+        await run(broken, plan(probes=1), Recording())
 
 
 @pytest.mark.slow
@@ -220,9 +229,9 @@ async def test_a_demo_whose_trainer_fails_goes_on_to_its_end_and_says_why_nothin
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failing = config(tmp_path, f"train.backend={FAILING}")
-    report = await run(failing, plan(turns=6, probes=1), Recording())
-    assert len(report.turns) == 6
-    assert report.progress.promoted == 0
+    report = await run(failing, plan(probes=1), Recording())
+    assert not report.learned
+    assert (report.noted.rate, report.after.rate) == (1.0, 0.0), "the note holds all the same"
     print_report(report)
     said = next(line for line in capsys.readouterr().out.splitlines() if "training stopped" in line)
     assert "the trainer fails" in said
@@ -241,12 +250,8 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
         "demo",
         "--user",
         "closing",
-        "--turns",
-        "12",
         "--probes",
         "4",
-        "--together",
-        "2",
         "--dir",
         str(folder),
         "--json",
@@ -256,16 +261,18 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
     assert done.exit_code == 0, done.output
     for words in (
         "u1: ",
-        "is live",
+        "noted: ",
+        "without the note: ",
+        "the note is learning: rehearsal begins: about",
+        "the note is learned: version 1 does it",
         "before and after",
-        "preference met",
         "preference rate",
         f"rollback 0 --rl-buffer-dir {folder}",
     ):
         assert words in done.output
     found = json.loads(figures.read_text())["users"]["closing"]
     assert (found["rate_before"], found["rate_after"]) == (0.0, 1.0)
-    assert found["sense_hinted"] == found["relevance_prompted"], "former names still work"
+    assert found["sense_after"] == found["relevance_after"], "former names still work"
     assert ElementTree.parse(folder / "curve.svg").getroot().tag.endswith("svg")
     undone = command("rollback", "0", "--rl-buffer-dir", str(folder))
     assert undone.exit_code == 0, undone.output
@@ -346,7 +353,11 @@ async def test_users_who_share_a_policy_keep_their_notes(tmp_path: Path) -> None
 @pytest.mark.anyio
 async def test_a_cell_depends_on_its_seed_alone(tmp_path: Path) -> None:
     def essence(result: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in result.items() if name != "seconds"}
+        of_a_clock = ("seconds", "training_seconds", "training_per_correction")
+        found = {**result, "versions": {**result["versions"]}}
+        return {name: value for name, value in found.items() if name not in of_a_clock} | {
+            "versions": {name: value for name, value in found["versions"].items() if name not in of_a_clock}
+        }
 
     cell = Cell(arm="topk", users=("closing:facts", "short:advice"), seed=2)
     once = await run_cell(setup(tmp_path), cell)

@@ -1,4 +1,4 @@
-"""The demo in a terminal: conversations, the preference rate, versions as they come; plain lines in a pipe."""
+"""The demo in a terminal: the correction, the next reply, the rehearsal as it goes; plain lines in a pipe."""
 
 from __future__ import annotations
 
@@ -11,63 +11,50 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from openclaw_rl.experiments.demo_report import DemoReport
+    from openclaw_rl.experiments.demo_report import DemoReport, Obeyed
     from openclaw_rl.experiments.demo_server import Progress
     from openclaw_rl.experiments.sessions import SimulatedTurn
 
-_RECENT = 8
-_SHOWN = 5
+_SHOWN = 3
 
 
 class Live:
     """A `DemoView` in the terminal: lines that stay, and under them one line that is written over and over."""
 
-    def __init__(self, turns: int) -> None:
-        self._turns = turns
+    def __init__(self) -> None:
         self._alive = sys.stdout.isatty()
         self._began = time.monotonic()
-        self._met: list[bool] = []
-        self._read = 0
-        self._live = self._refused = 0
+        self._state, self._step = "in force", -1
         self._status = ""
 
     def phase(self, what: str) -> None:
-        self._print(click.style(f"==> {what}", bold=True))
+        self._print(f"{self._clock():>5} " + click.style(f"==> {what}", bold=True))
 
     def answered(self, done: int, total: int) -> None:
-        self._show(f"    {done} of {total} answered")
+        self._show(f"      {done} of {total} answered")
 
     def turn(self, turn: SimulatedTurn) -> None:
-        self._read += 1
-        if turn.round == 0:
-            self._met.append(turn.met)
         mark = click.style("preference met", fg="green") if turn.met else click.style("not yet", fg="yellow")
-        self._print(f"{self._read:>4}  {turn.user}: {_cut(turn.message, 12)}")
-        size = "1 word" if turn.words == 1 else f"{turn.words} words"
-        self._print(f"      v{turn.version}: {_cut(turn.reply, 38)}  ({size}, {mark})")
+        self._print(f"      {turn.user}: {_cut(turn.message, 12)}")
+        self._print(f"      v{turn.version}: {_cut(turn.reply, 38)}  ({_size(turn.reply)}, {mark})")
         self._print(f"      {turn.user}: {_cut(turn.response, 12)}")
 
+    def noted(self, note: str) -> None:
+        self._print(click.style(f"      noted: {_cut(note, 15)}", fg="cyan"))
+
+    def obeyed(self, obeyed: Obeyed) -> None:
+        self._print(f"      u1: {_cut(obeyed.prompt, 12)}")
+        for what, reply in (("without the note", obeyed.without), ("with it", obeyed.within)):
+            self._print(f"      {what:>16}: {_cut(reply, 36)}  ({_size(reply)})")
+
     def progress(self, progress: Progress) -> None:
-        if progress.live > self._live:
-            self._live = progress.live
-            self._print(click.style(f"      version {progress.live} is live", fg="cyan"))
-        if progress.refused > self._refused:
-            self._refused = progress.refused
-            self._print(click.style("      a version was refused by the gate", fg="red"))
-        self._show(self._line(progress))
-
-    def _line(self, progress: Progress) -> str:
-        from openclaw_rl.experiments.metrics import sparkline
-
-        recent = self._met[-_RECENT:]
-        parts = [self._met[at : at + 4] for at in range(0, len(self._met), 4)]
-        rate = f"{sum(recent) / len(recent):.0%}" if recent else "-"
-        bars = sparkline([sum(part) / len(part) for part in parts])
-        versions = f"version {progress.live}, {progress.promoted} promoted, {progress.refused} refused"
-        return (
-            f"    turn {self._read}/{self._turns}  preference met {bars} {rate}  {versions}, "
-            f"{progress.waiting} waiting  {self._clock()}"
-        )
+        if progress.state != self._state:
+            self._state = progress.state
+            self._print(click.style(f"      the note is {progress.state}: {progress.reason}", fg="cyan"))
+        if progress.step is not None and progress.step != self._step:
+            self._step = progress.step
+            self._print(f"      {_rehearsed(progress)}")
+        self._show(f"      {_rehearsed(progress) if progress.step is not None else 'waiting'}  {self._clock()}")
 
     def _clock(self) -> str:
         spent = int(time.monotonic() - self._began)
@@ -98,6 +85,19 @@ class Live:
         self._status = ""
 
 
+def _rehearsed(progress: Progress) -> str:
+    left = "" if progress.seconds_left is None else f", at most about {progress.seconds_left:.0f} s more"
+    apart = f", {progress.kl[-1]:.2f} nats a token from the policy with the note" if progress.kl else ""
+    return f"rehearsal step {progress.step} of at most {progress.of}{apart}{left}"
+
+
+def _size(text: str) -> str:
+    from openclaw_rl.text import word_count
+
+    count = word_count(text)
+    return "1 word" if count == 1 else f"{count} words"
+
+
 def _cut(text: str, taken: int) -> str:
     """A text on one line of the terminal that has ``taken`` columns for other things."""
     room = max(30, shutil.get_terminal_size((120, 40)).columns - taken)
@@ -107,38 +107,50 @@ def _cut(text: str, taken: int) -> str:
 
 def print_report(report: DemoReport) -> None:
     """Before and after side by side, and the figures."""
-    from openclaw_rl.experiments.metrics import curve, sparkline
-
     wide = max(30, (shutil.get_terminal_size((120, 40)).columns - 4) // 2)
-    click.secho("\nThe same held-out prompts, before and after\n", bold=True)
-    for task, old, new in report.answers[:_SHOWN]:
+    click.secho("\nThe same held-out prompts, before and after; no note is in them\n", bold=True)
+    for task, old, _noted, new in report.answers[:_SHOWN]:
         click.secho(task.prompt, bold=True)
         _columns(old, new, wide)
     _print_rates(report)
-    click.echo(f"curve over {len(report.turns)} turns: {sparkline([value for _, value in curve(report.turns)])}")
-    progress, seconds = report.progress, report.seconds
-    click.echo(
-        f"{progress.promoted} versions promoted, {progress.refused} refused, {seconds['total']:.0f} s in all "
-        f"({seconds['before']:.0f} before, {seconds['talk']:.0f} talk and training, {seconds['after']:.0f} after)"
-    )
-    if report.paused:
-        click.secho(f"training stopped: {report.paused}", fg="red")
+    _print_road(report)
+    parts = ", ".join(f"{what} {seconds:.0f}" for what, seconds in report.seconds.items() if what != "total")
+    click.echo(f"{report.seconds['total']:.0f} s in all ({parts})")
+    if report.trouble:
+        click.secho(f"training stopped: {report.trouble}", fg="red")
+
+
+def _print_road(report: DemoReport) -> None:
+    """What became of the correction."""
+    if report.note is None or report.end is None:
+        click.secho(
+            f"no correction was heard as a rule in {len(report.turns)} turns: nothing was noted, nothing learned."
+            " 'openclaw-rl why TURN' says how each was read",
+            fg="red",
+        )
+        return
+    click.echo(f"note: {report.note}")
+    click.secho(f"{report.end.state}: {report.end.reason}", fg="green" if report.learned else "yellow")
+    for row in report.rehearsals:
+        spent = ", ".join(f"{what} {seconds:.0f}" for what, seconds in row.get("spent", {}).items())
+        click.echo(f"rehearsed: {row['steps']} steps, {row['replies']} replies, {row['seconds']:.0f} s ({spent})")
+    if report.refused:
+        click.secho(f"{report.refused} versions refused by the gate", fg="yellow")
 
 
 def _print_rates(report: DemoReport) -> None:
-    from openclaw_rl.experiments.metrics import relevance_kept
-
-    measured = (report.before, report.after, report.prompted)
+    measured = (report.before, report.noted, report.after)
     click.secho(f"{report.plan.preference.name}: {report.plan.preference.description}", bold=True)
-    click.echo(f"{'':24}{'before':>10}{'after':>10}{'prompted':>10}")
-    click.echo(f"{'preference rate':24}" + "".join(f"{one.rate:>10.0%}" for one in measured))
-    click.echo(f"{'relevance':24}" + "".join(f"{one.relevance:>10.0%}" for one in measured))
-    click.echo(f"{'mean words':24}" + "".join(f"{one.words:>10.1f}" for one in measured))
-    click.echo(f"{'degenerate replies':24}" + "".join(f"{one.degenerate:>10}" for one in measured))
-    click.echo("prompted: the base model with the preference in the prompt; relevance: names what was asked about")
-    kept = relevance_kept(report.after, report.prompted)
-    if kept is not None:
-        click.echo(f"relevance kept: {kept:.0%} of the prompted baseline's")
+    click.echo(f"{f'{report.before.count} held-out prompts':24}{'before':>12}{'with the note':>15}{'after':>12}")
+    rows = (
+        ("preference rate", [f"{one.rate:.0%}" for one in measured]),
+        ("relevance", [f"{one.relevance:.0%}" for one in measured]),
+        ("mean words", [f"{one.words:.1f}" for one in measured]),
+        ("degenerate replies", [f"{one.degenerate}" for one in measured]),
+    )
+    for name, (before, noted, after) in rows:
+        click.echo(f"{name:24}{before:>12}{noted:>15}{after:>12}")
+    click.echo("after: the note is in no prompt; relevance: the share of replies that name what was asked about")
 
 
 def _columns(left: str, right: str, wide: int) -> None:

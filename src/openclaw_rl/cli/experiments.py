@@ -32,12 +32,12 @@ _JUDGE = click.option("--judge", metavar="NAME", help="Who judges: auto, reader,
 
 @click.command()
 @click.option("--user", "name", default="short", show_default=True, metavar="PREFERENCE", help="Who talks.")
-@click.option("--turns", default=44, show_default=True, type=click.IntRange(1, 10_000), help="Replies the user reads.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
-@click.option("--probes", default=20, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
-@click.option("--concurrency", default=8, show_default=True, type=click.IntRange(1, 256), help="Sessions at once.")
-@click.option("--together", type=click.IntRange(1, 256), hidden=True, help="The former name of --concurrency.")
-@click.option("--rounds", default=1, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
+@click.option("--probes", default=60, show_default=True, type=click.IntRange(1, 150), help="Held-out prompts.")
+@click.option(
+    "--sessions", default=8, show_default=True, type=click.IntRange(1, 1000), help="Most talks until a note is made."
+)
+@click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this file.")
 @click.option("--dir", "directory", type=_FOLDER, help="Where the run is kept [default: a new folder].")
 @click.option("--yes", is_flag=True, help="Go on with a run that is in --dir already.")
@@ -45,11 +45,9 @@ _JUDGE = click.option("--judge", metavar="NAME", help="Who judges: auto, reader,
 @_SETS
 def demo(
     name: str,
-    turns: int,
     seed: int,
     probes: int,
-    concurrency: int,
-    together: int | None,
+    sessions: int,
     rounds: int,
     json_file: Path | None,
     directory: Path | None,
@@ -57,9 +55,10 @@ def demo(
     preset: str,
     sets: tuple[str, ...],
 ) -> None:
-    """See it learn from a simulated user in a few minutes.
+    """See one correction obeyed at once, learned, and forgotten by the prompt.
 
-    The user has a preference and talks to the real server over HTTP.
+    A simulated user with a preference talks to the real server over HTTP. What they say of a reply becomes a standing
+    note; while they are away it is rehearsed until the weights do it by themselves, and the note leaves the prompt.
 
     Users: short, list, one_sentence, student, long, praise, metric, closing.
     """
@@ -70,10 +69,8 @@ def demo(
     preference = _preference(name)
     config = _config(preset, sets, directory or _new_folder("demo"), seed=seed)
     _may_go_on(Path(config.run.dir), yes=yes)
-    plan = DemoPlan(
-        preference=preference, turns=turns, seed=seed, probes=probes, concurrency=together or concurrency, rounds=rounds
-    )
-    view = Live(turns)
+    plan = DemoPlan(preference=preference, seed=seed, probes=probes, sessions=sessions, rounds=rounds)
+    view = Live()
     try:
         report = asyncio.run(run(config, plan, view))
     finally:

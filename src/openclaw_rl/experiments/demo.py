@@ -1,9 +1,9 @@
-"""The demo: the real server, a simulated user who talks to it over HTTP, and what came of it.
+"""The demo, say it once: a correction is obeyed at once, learned while its user is away, its note leaves the prompt.
 
-    report = await run(config, DemoPlan(preference=PREFERENCES["short"], turns=44, ...), view)
+    report = await run(config, DemoPlan(preference=PREFERENCES["short"], seed=0, probes=60, ...), view)
 
-Held-out prompts are asked before and after, none of them ever trained on. Between, the user talks and the four loops
-run as in any other run. The user slows down while more turns wait than the trainer can take, as a person would.
+The real server, and a simulated user who talks to it over HTTP. Held-out prompts, none of them ever trained on, are
+asked before the correction, with its note in the prompt, and after the note has left it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from openclaw_rl.config import Config
-from openclaw_rl.experiments.demo_report import DemoPlan, DemoReport
-from openclaw_rl.experiments.demo_server import DemoServer, Progress, serving
-from openclaw_rl.experiments.metrics import measure
-from openclaw_rl.experiments.sessions import SimulatedTurn, run_sessions, sample_replies
+from openclaw_rl.experiments.demo_report import DemoPlan, DemoReport, Obeyed
+from openclaw_rl.experiments.demo_server import POLL, DemoServer, Progress, demo_settings, serving
+from openclaw_rl.experiments.metrics import HeldOutRates, measure
+from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
+from openclaw_rl.tasks.everyday import Task
 
 if TYPE_CHECKING:
     from openclaw_rl.clients.api import ApiReply
+    from openclaw_rl.types import Note
 
-PATIENCE = 120.0
-"""most seconds that a session, or the end, waits for the trainer"""
-POLL = 0.25
-"""seconds between two looks at how far the loops are"""
+HEARD = 30.0
+"""most seconds that a correction takes to be heard"""
+PATIENCE = 1800.0
+"""most seconds that are waited until a note is learned, or is to stay one"""
 
 
 class DemoView(Protocol):
@@ -45,131 +48,149 @@ class DemoView(Protocol):
         """The user has read a reply and responded to it."""
         ...
 
+    def noted(self, note: str) -> None:
+        """A correction has become a standing note."""
+        ...
+
+    def obeyed(self, obeyed: Obeyed) -> None:
+        """The next reply, with the note and without."""
+        ...
+
     def progress(self, progress: Progress) -> None:
-        """How far the loops are, several times a second."""
+        """How far the note is on its road, several times a second."""
         ...
 
 
 async def run(config: Config, plan: DemoPlan, view: DemoView) -> DemoReport:
-    """Measure, talk, measure again. Raises what the app raises when it cannot start."""
-    began, seconds = time.monotonic(), dict[str, float]()
-    preference = plan.preference
+    """Measure, talk, let it learn, measure again. Raises what the app raises when it cannot start."""
+    clock, preference = _Clock(), plan.preference
     probes = user_tasks(preference, seed=plan.seed, held=True)[: plan.probes]
     view.phase("the model is loaded")
-    async with serving(config) as server:
-        view.phase(f"{len(probes)} held-out prompts before any learning, plain and with the preference in the prompt")
-        plain = [task.prompt for task in probes]
-        first = await _sample(server, plan, [*plain, *map(preference.prompted, plain)], view)
-        seconds["before"] = time.monotonic() - began
+    async with serving(demo_settings(config, tokens=preference.max_tokens)) as server:
+        asking = _HeldOut(server, plan, probes, view)
+        clock.lap("start")
+        view.phase(f"{len(probes)} held-out prompts before anybody has said anything")
+        old = await asking.replies(notes=False)
+        clock.lap("before")
         view.phase(f"u1 talks, and would like {preference.description}")
-        turns, promotions = await _talk(server, plan, view)
-        seconds["talk"] = time.monotonic() - began - seconds["before"]
-        view.phase("the same held-out prompts again")
-        second = await _sample(server, plan, plain, view)
-        progress, paused = server.progress(len(turns)), server.trouble()
-    seconds["after"] = time.monotonic() - began - seconds["before"] - seconds["talk"]
-    seconds["total"] = time.monotonic() - began
-    old, prompted = first[: len(plain)], first[len(plain) :]
+        turns, note = await _talk(server, plan, view)
+        obeyed = await _obeyed(server, plan, len(turns), view) if note is not None else None
+        clock.lap("talk")
+        view.phase("the held-out prompts with the note in force")
+        noted = await asking.replies(notes=True) if note is not None else old
+        clock.lap("noted")
+        end = await _learn(server, note, view) if note is not None else None
+        clock.lap("learning")
+        view.phase("the held-out prompts again, and no note in them")
+        new = await asking.replies(notes=False)
+        clock.lap("after")
+        rehearsals = server.evidence(note.number) if note is not None else []
+        refused, trouble = server.refused(), server.trouble()
     return DemoReport(
         plan=plan,
-        before=measure(preference, probes, old),
-        prompted=measure(preference, probes, prompted),
-        after=measure(preference, probes, second),
+        before=asking.rates(old),
+        noted=asking.rates(noted),
+        after=asking.rates(new),
         turns=tuple(turns),
-        answers=tuple(zip(probes, old, second, strict=True)),
-        progress=progress,
-        promotions=tuple(promotions),
-        paused=paused,
-        seconds=seconds,
+        note=note.text if note is not None else None,
+        obeyed=obeyed,
+        end=end,
+        rehearsals=tuple(rehearsals),
+        refused=refused,
+        answers=tuple(zip(probes, old, noted, new, strict=True)),
+        trouble=trouble,
+        seconds=clock.laps(),
         run_dir=Path(config.run.dir),
     )
 
 
-async def _sample(server: DemoServer, plan: DemoPlan, prompts: Sequence[str], view: DemoView) -> list[str]:
-    done = 0
+class _Clock:
+    """How long each part took, by the wall."""
 
-    def count(_number: int, _reply: ApiReply) -> None:
-        nonlocal done
-        done += 1
-        view.answered(done, len(prompts))
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+        self._laps: dict[str, float] = {}
 
-    replies = await sample_replies(
-        server.client,
-        prompts,
-        max_tokens=plan.preference.max_tokens,
-        sampling=plan.preference.sampling,
-        concurrency=server.config.policy.max_batch,
-        seed=plan.seed,
-        on_reply=count,
-    )
-    return [reply.text for reply in replies]
+    def lap(self, what: str) -> None:
+        now = time.monotonic()
+        self._laps[what], self._last = now - self._last, now
+
+    def laps(self) -> dict[str, float]:
+        return {**self._laps, "total": time.monotonic() - self._began}
 
 
-async def _talk(
-    server: DemoServer, plan: DemoPlan, view: DemoView
-) -> tuple[list[SimulatedTurn], list[tuple[int, int]]]:
-    """The sessions, paced by the trainer; and after how many turns each version came."""
-    pace = _Pace(server, plan, view)
-    polling = asyncio.create_task(pace.poll())
-    try:
-        user = SimulatedUser(plan.preference, seed=plan.seed, rounds=plan.rounds)
-        await run_sessions(
-            server.client,
-            user,
-            range(plan.turns),
-            concurrency=plan.concurrency,
-            on_turn=pace.turn,
-            ready=pace.ready,
+class _HeldOut:
+    """The held-out prompts, each sampled with the same seed every time."""
+
+    def __init__(self, server: DemoServer, plan: DemoPlan, probes: Sequence[Task], view: DemoView) -> None:
+        self._server, self._plan, self._probes, self._view = server, plan, probes, view
+
+    async def replies(self, *, notes: bool) -> list[str]:
+        done = 0
+
+        def count(_number: int, _reply: ApiReply) -> None:
+            nonlocal done
+            done += 1
+            self._view.answered(done, len(self._probes))
+
+        found = await sample_replies(
+            self._server.client,
+            [task.prompt for task in self._probes],
+            max_tokens=self._plan.preference.max_tokens,
+            sampling=self._plan.preference.sampling,
+            concurrency=self._server.config.policy.max_batch,
+            seed=self._plan.seed,
+            notes=notes,
+            on_reply=count,
         )
-        view.phase("the trainer finishes its last batch")
-        await pace.settled()
-    finally:
-        polling.cancel()
-    return pace.turns, pace.promotions
+        return [reply.text for reply in found]
+
+    def rates(self, replies: Sequence[str]) -> HeldOutRates:
+        return measure(self._plan.preference, self._probes, replies)
 
 
-class _Pace:
-    """The turns so far, and how far the loops are with them: what slows the user down."""
+async def _talk(server: DemoServer, plan: DemoPlan, view: DemoView) -> tuple[list[SimulatedTurn], Note | None]:
+    """Sessions until a correction has become a note; this user says at once what they want, in their own words."""
+    user = SimulatedUser(replace(plan.preference, vague=()), seed=plan.seed, rounds=plan.rounds)
+    turns = list[SimulatedTurn]()
+    for number in range(plan.sessions):
+        read = await run_session(server.client, user, number, on_turn=view.turn)
+        turns += read
+        note = await server.noted(0.0 if all(turn.met for turn in read) else HEARD)
+        if note is not None:
+            view.noted(note.text)
+            return turns, note
+    return turns, None
 
-    def __init__(self, server: DemoServer, plan: DemoPlan, view: DemoView) -> None:
-        self._server, self._plan, self._view = server, plan, view
-        self._batch = server.config.train.batch_size
-        self._unread = 0
-        self.turns: list[SimulatedTurn] = []
-        self.promotions: list[tuple[int, int]] = []
 
-    def turn(self, turn: SimulatedTurn) -> None:
-        self._unread -= turn.round == 0
-        self.turns.append(turn)
-        self._view.turn(turn)
+async def _obeyed(server: DemoServer, plan: DemoPlan, turns: int, view: DemoView) -> Obeyed:
+    """What the user asks next, answered with the note in the prompt, and as it would have been without."""
+    preference = plan.preference
+    task = user_tasks(preference, seed=plan.seed)[turns]
+    without, within = [
+        await sample_replies(
+            server.client,
+            [task.prompt],
+            max_tokens=preference.max_tokens,
+            sampling=preference.sampling,
+            seed=plan.seed,
+            notes=notes,
+        )
+        for notes in (False, True)
+    ]
+    found = Obeyed(prompt=task.prompt, without=without[0].text, within=within[0].text)
+    view.obeyed(found)
+    return found
 
-    async def ready(self) -> bool:
-        """Wait, though not for ever, while a batch is on its way; False once all turns are had."""
-        until = time.monotonic() + PATIENCE
-        while len(self.turns) < self._plan.turns:
-            free = self._look().waiting + self._unread < self._batch
-            if free or self._server.trouble() or time.monotonic() > until:
-                self._unread += 1
-                return True
-            await asyncio.sleep(POLL)
-        return False
 
-    async def settled(self) -> None:
-        """Wait until less than a batch is left, or nobody trains, or patience ends."""
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            if self._look().waiting < self._batch or self._server.trouble():
-                return
-            await asyncio.sleep(POLL)
-
-    async def poll(self) -> None:
-        while True:
-            self._look()
-            await asyncio.sleep(POLL)
-
-    def _look(self) -> Progress:
-        progress = self._server.progress(len(self.turns))
-        if progress.live > (self.promotions[-1][1] if self.promotions else 0):
-            self.promotions.append((len(self.turns), progress.live))
-        self._view.progress(progress)
-        return progress
+async def _learn(server: DemoServer, note: Note, view: DemoView) -> Progress:
+    """Wait while the note is learned; how it ended."""
+    view.phase("u1 is away: what the note asks for is rehearsed, and examined by the gate")
+    until, began = time.monotonic() + PATIENCE, False
+    while True:
+        now = server.progress(note.number)
+        view.progress(now)
+        began = began or now.state != "in force"
+        if (began and now.state != "learning") or server.trouble() or time.monotonic() > until:
+            return now
+        await asyncio.sleep(POLL)

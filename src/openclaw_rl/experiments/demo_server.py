@@ -1,9 +1,10 @@
-"""The server of a demo: the whole app on its port, and how far its loops are."""
+"""The server of a demo: the whole app on its port, what became of its user's note, and how far a rehearsal is."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from openclaw_rl.app.application import App, full_batches_only, ledger_path
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
-from openclaw_rl.ports import Policy
 from openclaw_rl.store import LedgerReader
+from openclaw_rl.types import Note, NoteState
 from openclaw_rl.versions import LiveVersions
 
 if TYPE_CHECKING:
@@ -20,47 +21,76 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+POLL = 0.25
+"""seconds between two looks at how far the loops are"""
+QUIET = 1.0
+"""seconds without a request after which a demo's user counts as away"""
+_NEVER = 65536
+"""turns in a batch that no demo has: what is shown is what the note teaches"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far the loops are: the version that answers, versions promoted and refused, turns that wait."""
+    """How far a note is on its road: its state and the reason, and the rehearsal under way, ``step`` None for none.
 
+    ``kl`` are the distances measured so far, ``seconds_left`` what the steps that it may still take would cost.
+    """
+
+    state: NoteState
+    reason: str
     live: int
-    promoted: int
-    refused: int
-    waiting: int
+    step: int | None = None
+    of: int = 0
+    kl: tuple[float, ...] = ()
+    seconds_left: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoServer:
-    """A running server: its settings, the policy that answers, a client, and the ledger to look into."""
+    """A running server: its settings, a client, and the ledger to look into."""
 
     config: Config
-    policy: Policy
     client: ApiClient
     reader: LedgerReader
 
-    def progress(self, read: int) -> Progress:
-        """How far the loops are with the ``read`` turns. A version waits until it is decided on and taken up.
+    def note(self) -> Note | None:
+        """The newest note, None before there is one."""
+        return next(reversed(self.reader.notes()), None)
 
-        Read in the order in which things move on, so that what moves meanwhile is seen twice rather than not at all.
-        """
-        used = self._used()
-        known = LiveVersions(self.reader)
-        versions, live, refused = known.versions(), known.live(), len(known.ever("refused"))
-        undecided = sum(version.state == "candidate" for version in versions)
-        untaken = live is not None and live.number != self.policy.live
+    async def noted(self, patience: float) -> Note | None:
+        """The note that a correction makes, once it is heard; None where none comes within so many seconds."""
+        until = time.monotonic() + patience
+        while True:
+            found = self.note()
+            if found is not None or time.monotonic() >= until:
+                return found
+            await asyncio.sleep(POLL)
+
+    def progress(self, note: int) -> Progress:
+        """How far a note is."""
+        found, change = self.reader.note(note), self.reader.note_changes(note)[-1]
+        live, now = LiveVersions(self.reader).live(), self._rehearsal()
         return Progress(
-            live=self.policy.live,
-            promoted=max(0, len(versions) - 1) - refused - undecided,
-            refused=refused,
-            waiting=read - used + (undecided + untaken) * self.config.train.batch_size,
+            state=found.state,
+            reason=change.reason,
+            live=live.number if live is not None else 0,
+            step=now.get("step"),
+            of=now.get("of", 0),
+            kl=tuple(now.get("kl", ())),
+            seconds_left=now.get("seconds_left"),
         )
 
-    def _used(self) -> int:
-        """Read turns that were trained or dropped; the replies that nobody reads are not among them."""
-        drops = self.reader.drop_counts()
-        return self.reader.counts()["trained"] + sum(drops.values()) - drops.get("opted out", 0)
+    def _rehearsal(self) -> Mapping[str, Any]:
+        rows = (row.detail for row in self.reader.health() if row.loop == "train")
+        return next(rows, {}).get("rehearsal") or {}
+
+    def evidence(self, note: int) -> list[dict[str, Any]]:
+        """What each rehearsal of a note measured and took."""
+        return [dict(row.evidence) for row in self.reader.rehearsals(note)]
+
+    def refused(self) -> int:
+        """Versions that the gate refused."""
+        return len(LiveVersions(self.reader).ever("refused"))
 
     def trouble(self) -> str | None:
         """Why nobody trains, so that there is nothing to wait for; None while somebody does."""
@@ -69,15 +99,23 @@ class DemoServer:
         return self.reader.paused() or (f"the trainer fails: {failing.error}" if failing else None)
 
 
+def demo_settings(config: Config, *, tokens: int) -> Config:
+    """Those of a demo: notes are made and rehearsed as soon as its user is quiet, turns take no steps.
+
+    Replies are rehearsed at the length at which its user reads them.
+    """
+    rehearse = config.train.rehearse
+    sooner = rehearse.model_copy(update={"idle": min(QUIET, rehearse.idle), "tokens": min(tokens, rehearse.tokens)})
+    train = config.train.model_copy(update={"rehearse": sooner, "batch_size": _NEVER})
+    return full_batches_only(config.model_copy(update={"train": train}))
+
+
 @asynccontextmanager
 async def serving(config: Config) -> AsyncIterator[DemoServer]:
-    """The whole app on its port, as `up` runs it but for a step that waits for a full batch; ended properly."""
+    """The whole app on its port, as `up` runs it; ended properly."""
     from openclaw_rl.clients.api import ApiClient
 
-    shared = config.train.model_copy(update={"share": "all"})  # its users are simulated and have one preference
-    silent = config.notes.model_copy(update={"enabled": False})  # what is shown is what the weights learn
-    app, stop = App(full_batches_only(config.model_copy(update={"train": shared, "notes": silent}))), asyncio.Event()
-    assert app.policy is not None, "an app with all loops answers"
+    app, stop = App(config), asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
     try:
@@ -86,7 +124,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
         key = next(iter(api_keys(config)), None)
         async with ApiClient(url, key=key, agent="simulated-user") as client:
             with LedgerReader(ledger_path(config)) as reader:
-                yield DemoServer(config=config, policy=app.policy, client=client, reader=reader)
+                yield DemoServer(config=config, client=client, reader=reader)
     finally:
         stop.set()
         await running
