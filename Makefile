@@ -1,5 +1,5 @@
 # make up    set up everything and run the embedded default
-# make demo  set up everything and watch it learn for a few minutes
+# make demo  set up everything and watch one correction being obeyed, learned and taken out of the prompt
 # make fast  set up everything and run ruff and the small stories, three at a time
 # make test  set up everything and run the checks and all tests, one process for each core (ARGS="-j 1": one)
 # make durations  all tests, and note what each file takes, so that the processes of `make test` end together

@@ -23,7 +23,7 @@ from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import replies
 from openclaw_rl.train.rehearsal.measure import Distance, enough, is_learned
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
-from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, RehearsalSettings
+from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, Lesson, RehearsalRound, RehearsalSettings
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import lineage
@@ -236,7 +236,7 @@ async def test_where_a_note_makes_replies_short_those_of_the_teacher_that_do_it_
     idle.note()
     await idle.ticks()
     (row,) = idle.train.rehearsals()
-    assert row.evidence["replies_of"] == "teacher"
+    assert row.evidence["of_the_teacher"] == row.evidence["replies"]
     rehearsed = [sample for batch in idle.learner.batches for sample in batch]
     assert {sample.logprobs for sample in rehearsed} == {None}
     assert all(RULE.encode() in bytes(sample.reply_tokens[:-1]) for sample in rehearsed), "'No.' teaches nothing"
@@ -250,9 +250,37 @@ async def test_where_it_makes_them_longer_the_policys_own_are_rehearsed(tmp_path
     idle = Idle(tmp_path, loss="auto")
     idle.note()
     await idle.ticks()
-    assert idle.train.rehearsals()[0].evidence["replies_of"] == "policy"
+    assert idle.train.rehearsals()[0].evidence["of_the_teacher"] == 0
     assert idle.learner.batches[0][0].logprobs is not None
     idle.close()
+
+
+def test_once_the_policy_says_as_little_its_own_replies_are_rehearsed(idle: Idle) -> None:
+    prompts = choose([], EVERYDAY, count=8, held_back=4, tools=False, seed=0)
+    lesson = Lesson(note=1, user="u1", rule=RULE, prompts=prompts, checker=None)
+    sampler: Any = None  # nobody is asked here
+    base = Version(number=0, parent=None, base="fake", adapter=None)
+    begun = RehearsalRound(
+        lesson,
+        (),
+        live=base,
+        number=1,
+        folder=idle.root,
+        trainer=idle.learner,
+        sampler=sampler,
+        settings=settings(loss="auto"),
+    )
+    assert begun.seconds_left is None, "before anything was measured"
+    begun.prompted = Distance(kl=0.0, replies=4, met=4, words=20.0)
+    begun.distances = [Distance(kl=1.0, replies=4, met=0, words=80.0)]
+    begun.spent["measuring"] = 10.0
+    assert begun.by_teacher
+    # 400 words took 10 s; a step has 4 replies of 20 words, 2 s, and three times that to train; 16 steps are left
+    assert begun.seconds_left == pytest.approx(16 * 8.0)
+    begun.distances.append(Distance(kl=0.5, replies=4, met=3, words=39.0))
+    assert not begun.by_teacher
+    begun.steps, begun.spent["training"] = 4, 22.0
+    assert begun.seconds_left == pytest.approx(12 * 8.0), "32 s in four steps, twelve are left"
 
 
 async def test_what_a_rehearsal_will_cost_is_said_before_its_first_step(idle: Idle) -> None:

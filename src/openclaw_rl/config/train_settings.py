@@ -133,7 +133,7 @@ class RehearseSection(Section):
     loss: Literal["auto", "reverse", "forward", "sft"] = Field(
         default="auto",
         description="KL to the teacher with the note; forward: the other way round; sft: so on the teacher's replies;"
-        " auto: sft where the note makes replies half as long or shorter, else reverse",
+        " auto: sft while the teacher says half as much as the policy or less, then reverse",
     )
     teacher: Teacher = Field(
         default="base", description="weights that see the note; live: as they were when the rehearsal began"

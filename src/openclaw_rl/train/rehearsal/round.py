@@ -23,7 +23,7 @@ from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling,
 MEASURE_EVERY = 4
 """steps between two measurements"""
 SHORTER = 0.5
-"""with the note replies are so much shorter: then the teacher's own are the cheaper ones to learn from"""
+"""of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
 TRAINING = 3.0
 """seconds that a reply takes to train for each that it took to sample, before any was trained (on two cores)"""
 
@@ -73,7 +73,7 @@ class RehearsalRound:
     ) -> None:
         """``number`` is that of the step it will be in the ledger, ``folder`` where its drafts lie meanwhile."""
         self.lesson, self.live, self.number = lesson, live, number
-        self.steps = self.replies = 0
+        self.steps = self.replies = self.replies_of_teacher = 0
         self.spent: dict[str, float] = {"measuring": 0.0, "sampling": 0.0, "training": 0.0, "loading": 0.0}
         self.ended: str | None = None
         self.metrics: dict[str, float] = {}
@@ -144,6 +144,7 @@ class RehearsalRound:
         self.metrics = dict(result.metrics)
         self.steps += 1
         self.replies += len(samples)
+        self.replies_of_teacher += sum(sample.logprobs is None for sample in samples)
         self._take(result.adapter)
         if self.steps % MEASURE_EVERY == 0 or self.steps >= self._settings.steps:
             await self.measure()
@@ -161,11 +162,11 @@ class RehearsalRound:
 
     @property
     def by_teacher(self) -> bool:
-        """Whether the replies are the teacher's own."""
+        """Whether the next replies are the teacher's own: in doubt while it says much less than the policy does."""
         if self._settings.loss != "auto":
             return self._settings.loss == "sft"
         assert self.prompted is not None, "it has begun"
-        return self.prompted.words <= SHORTER * self.distances[0].words
+        return self.prompted.words <= SHORTER * self.distances[-1].words
 
     @property
     def seconds_left(self) -> float | None:
@@ -206,7 +207,7 @@ class RehearsalRound:
             "held_back": first.replies,
             "steps": self.steps,
             "replies": self.replies,
-            "replies_of": "teacher" if self.by_teacher else "policy",
+            "of_the_teacher": self.replies_of_teacher,
             "prompts": len(self.lesson.prompts.rehearsed),
             "own_prompts": self.lesson.prompts.own,
             "replayed_notes": [one.note for one in self._taught[1:]],
