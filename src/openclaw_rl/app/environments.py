@@ -1,19 +1,27 @@
-"""Environments wired to the public API of the server in this process."""
+"""Environments wired to the public API of a server, in a pool of this process or of others."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.config import Config
+from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Env, Rollout
 from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
     from openclaw_rl.envs.episodes import Episodes
+    from openclaw_rl.envs.pool.leases import EnvPool, LeasePool
     from openclaw_rl.envs.sandbox import SandboxSettings
+
+EVENTS = "envs.jsonl"
+"""the file of a run directory with what happened in its pool"""
 
 
 @asynccontextmanager
@@ -23,13 +31,18 @@ async def running_episodes(
     """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
+    from openclaw_rl.envs.pool.pooled import PooledEnv
 
     env, train = config.env, config.train
     assert env.type is not None
+    name = env.type
     rollout: Rollout = plugins.resolve("rollout", train.rollout or "episode")
-    async with ApiClient(url, key=key, agent=f"env:{env.type}") as client:
+    async with (
+        open_pool(config, events=config.run.dir / EVENTS) as pool,
+        ApiClient(url, key=key, agent=f"env:{name}") as client,
+    ):
         loop = Episodes(
-            lambda: build_env(config),
+            lambda: PooledEnv(pool, name=name),
             client,
             EpisodeSettings(
                 parallel=env.parallel,
@@ -39,11 +52,59 @@ async def running_episodes(
             ),
             rollout=rollout,
             behind=lambda: ledger.backlog() >= env.max_pending,
+            describe=pool.status,
         )
         try:
             yield loop
         finally:
             await loop.stop()
+
+
+@asynccontextmanager
+async def open_pool(config: Config, *, events: Path | None) -> AsyncIterator[LeasePool]:
+    """Where environments come from: the pools of ``env.workers``, else one of this process, with its reaper."""
+    if config.env.workers:
+        from openclaw_rl.envs.pool.remote import RemotePool
+
+        async with RemotePool(config.env.workers, key=workers_key(config)) as remote:
+            yield remote
+        return
+    from openclaw_rl.envs.pool.leases import reap_for_ever
+
+    pool = build_pool(config, events=events)
+    reaping = asyncio.create_task(reap_for_ever(pool))
+    try:
+        yield pool
+    finally:
+        reaping.cancel()
+        await asyncio.gather(reaping, return_exceptions=True)
+        await pool.close()
+
+
+def build_pool(config: Config, *, events: Path | None) -> EnvPool:
+    """The pool of this process: as many environments as ``env.parallel``."""
+    from openclaw_rl.envs.pool.events import EventLog
+    from openclaw_rl.envs.pool.leases import EnvPool
+
+    if config.env.type is None:
+        raise ConfigError("no environment is set", remedy="name one: --set env.type=NAME or env.type=file.py")
+    return EnvPool(
+        lambda: build_env(config),
+        capacity=config.env.parallel,
+        ttl=config.env.lease_seconds,
+        events=EventLog(events),
+    )
+
+
+def workers_key(config: Config) -> str | None:
+    """The key of the workers, from the variable that the settings name."""
+    name = config.env.workers_key_env
+    if name is None:
+        return None
+    key = settings.environment(name)
+    if not key:
+        raise ConfigError(f"the environment variable {name} is not set", remedy="export it, or name another")
+    return key
 
 
 def build_env(config: Config) -> Env:

@@ -15,6 +15,7 @@ from openclaw_rl.cli import (
     chat,
     connect,
     control,
+    envs,
     experiments,
     inspect,
     judging,
@@ -83,7 +84,7 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
     "Measure it": (versions.evaluate, experiments.bench),
     "Move conversations": (transcripts.import_, transcripts.export),
-    "Run one loop alone": (run.serve, run.collect, run.judge, run.train),
+    "Run one loop alone": (run.serve, run.collect, run.judge, run.train, envs.envs),
     "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }
 run.judge.add_command(judging.evaluate)

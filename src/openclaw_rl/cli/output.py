@@ -26,7 +26,7 @@ def print_status(view: Mapping[str, Any]) -> None:
         click.echo(f"step      {_step(view['last_step'])}")
     for loop in view["loops"]:
         colour = {"running": "green", "failing": "red"}.get(loop["state"], "yellow")
-        click.echo(f"loop      {loop['loop']:<8}", nl=False)
+        click.echo(f"loop      {loop['loop']:<9}", nl=False)
         click.secho(f"{loop['state']:<9}", fg=colour, nl=False)
         click.echo(
             f"process {loop['pid']}, {loop['moved']} items, {loop['seconds_ago']:.0f} s ago" + _more(loop["detail"])

@@ -232,3 +232,5 @@ def _logging(level: str, file: Path) -> None:
         format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
         handlers=[logging.StreamHandler(sys.stderr), _LogFile(file)],
     )
+    if level != "debug":  # a line for each request of an environment would hide all others
+        logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -18,7 +18,18 @@ from pydantic import Field, SecretStr, field_validator
 
 from openclaw_rl.config.judge_settings import JudgeSection
 from openclaw_rl.config.train_settings import GateSection, MonitorSection, TrainSection
-from openclaw_rl.config.values import Address, Device, Dtype, Location, Options, Plugin, Section, Share, Weights
+from openclaw_rl.config.values import (
+    Address,
+    Device,
+    Dtype,
+    Location,
+    Options,
+    Plugin,
+    Section,
+    Share,
+    Variable,
+    Weights,
+)
 
 EvalTask = Literal["conversation", "coding", "tool-use"]
 ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "harmony", "none"]
@@ -209,6 +220,15 @@ class EnvSection(Section):
     type: Plugin | None = Field(default=None, description="the environment of the episodes, a plugin")
     max_steps: int = Field(default=20, ge=1, le=100_000, description="most replies in one episode")
     parallel: int = Field(default=4, ge=1, le=4096, description="episodes at once")
+    lease_seconds: float = Field(
+        default=60.0, gt=0, le=86_400, description="how long an environment is kept for a player that says nothing"
+    )
+    workers: tuple[Address, ...] = Field(
+        default=(), description="addresses of 'openclaw-rl envs serve' on other machines; empty: environments run here"
+    )
+    workers_key_env: Variable | None = Field(
+        default=None, description="environment variable that holds the key of the workers"
+    )
     max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
     screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
     tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from openclaw_rl.errors import OpenClawError
 from openclaw_rl.ports import ChatClient, Env, Observation, Rollout, SupportsOutcome, TurnReply
@@ -98,8 +98,13 @@ class Episodes:
         tasks: Sequence[str] | None = None,
         rounds: int | None = None,
         report: Callable[[Episode], None] | None = None,
+        describe: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
-        """``tasks`` None: all of the environment. ``rounds`` None: for ever. ``report`` gets each that ended."""
+        """``tasks`` None: all of the environment. ``rounds`` None: for ever. ``report`` gets each that ended.
+
+        ``describe`` says how the pool of environments is.
+        """
+        self._describe = describe
         self._make_env = make_env
         self._chat = chat
         self._rollout = rollout
@@ -134,6 +139,10 @@ class Episodes:
             self._report_end(episode)
         self._raise_where_all_fail(ended)
         return begun + len(ended)
+
+    async def status(self) -> Mapping[str, Any]:
+        """What `status` and `envs status` show."""
+        return {"running": self.running, "pool": dict(self._describe()) if self._describe else {}}
 
     async def stop(self) -> None:
         """End the episodes under way and their environments. Safe to call twice."""

@@ -1,0 +1,91 @@
+"""Environments: a pool of them for other machines, and how the pools are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openclaw_rl.cli.options import as_json, print_json, reader, sources
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Config, Resolved
+
+PORT = 30100
+
+
+@click.group()
+def envs() -> None:
+    """Serve environments to other machines, and see how they are."""
+
+
+@envs.command()
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; beyond loopback needs a key."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0 takes a free one."
+)
+@click.option("--key-env", metavar="VARIABLE", help="Environment variable that holds the key [env.workers_key_env].")
+@sources
+def serve(resolved: Resolved, host: str, port: int, key_env: str | None) -> None:
+    """Run the environments of env.type here, for players elsewhere.
+
+    The players name this address: --set 'env.workers=["http://HOST:PORT"]'. Put a proxy with TLS between networks.
+    """
+    from openclaw_rl.app.environments import build_pool, workers_key
+    from openclaw_rl.app.workers import serve_pool
+
+    config = resolved.config
+    if key_env is not None:
+        config = config.model_copy(update={"env": config.env.model_copy(update={"workers_key_env": key_env})})
+    pool = build_pool(config, events=None)
+    asyncio.run(serve_pool(pool, host=host, port=port, key=workers_key(config), listening=_say))
+
+
+def _say(url: str) -> None:
+    click.echo(f"environments at {url} (Ctrl-C ends them)")
+
+
+@envs.command()
+@click.option("--url", "urls", multiple=True, help="Address of a worker; may be repeated [env.workers].")
+@as_json
+@sources
+def status(resolved: Resolved, urls: Sequence[str], json_out: bool) -> None:
+    """Show the leases of the workers, or of the run in this directory."""
+    from openclaw_rl.app.environments import workers_key
+    from openclaw_rl.app.workers import worker_status
+
+    config = resolved.config
+    addresses = urls or config.env.workers
+    if addresses:
+        key = workers_key(config)
+        found = {url: asyncio.run(worker_status(url, key=key)) for url in addresses}
+    else:
+        found = _of_run(resolved, config)
+    if json_out:
+        print_json(found)
+        return
+    for place, one in found.items():
+        click.echo(f"{place}: {_line(one)}")
+
+
+def _of_run(resolved: Resolved, config: Config) -> dict[str, Any]:
+    with reader(resolved) as ledger:
+        rows = {row.loop: row for row in ledger.health()}
+    row = rows.get("episodes")
+    if row is None:
+        return {str(config.run.dir): {"error": "no environment has run in this run"}}
+    return {str(config.run.dir): {"state": row.state, **row.detail.get("pool", {})}}
+
+
+def _line(one: Mapping[str, Any]) -> str:
+    if "error" in one:
+        return str(one["error"])
+    if "leased" not in one:
+        return ", ".join(f"{name} {value}" for name, value in one.items())
+    counts = ", ".join(f"{name} {number}" for name, number in sorted(one.get("counts", {}).items()))
+    state = f"{one['state']}, " if "state" in one else ""
+    return f"{state}{one['leased']} of {one['capacity']} leased" + (f" ({counts})" if counts else "")

@@ -1,0 +1,288 @@
+"""A pool of environments: each handed out under a lease, for one episode.
+
+A request has an id of the caller's. The same id again gets the same answer, also while the first is still being worked
+on: nothing runs twice because a connection broke. A lease that nobody speaks of for ``ttl`` seconds is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from openclaw_rl.envs.pool.events import EventLog
+from openclaw_rl.errors import EnvFailed, TooMany
+from openclaw_rl.ports import Env, Observation, SupportsOutcome
+from openclaw_rl.types import Message, Prompt, new_id
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 30.0
+"""how long an environment may take to close before it is left to itself"""
+REAP_SECONDS = 1.0
+BUSY_SECONDS = 600.0
+"""how much longer a lease lives whose step is still being worked on"""
+RETRY_AFTER = 1.0
+"""seconds after which a full pool may be asked again"""
+_REMEMBERED = 4096
+"""lease requests whose answer is kept after their lease has ended"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """An environment for one episode, begun: its id, the first prompt, and the seconds it lives without a word."""
+
+    id: str
+    prompt: Prompt
+    ttl: float
+
+
+class LeasePool(Protocol):
+    """Where leases come from. Every call but `tasks` may be repeated with the same ``request``: it replays.
+
+    Raises EnvFailed for what is not the policy's fault, a lease that has expired among it.
+    """
+
+    def tasks(self) -> Sequence[str]:
+        """The ids of the tasks."""
+        ...
+
+    async def lease(self, task: str, *, seed: int, request: str) -> Lease:
+        """Begin a task. Raises TooMany, with the seconds to wait, while the pool is full."""
+        ...
+
+    async def step(self, lease: str, reply: Message, *, request: str) -> Observation:
+        """Act on a reply, once for each ``request``."""
+        ...
+
+    async def outcome(self, lease: str, *, request: str) -> float:
+        """What the state is worth now; 0 for an environment that does not say."""
+        ...
+
+    async def heartbeat(self, lease: str) -> None:
+        """The lease is still wanted."""
+        ...
+
+    async def release(self, lease: str) -> None:
+        """Give it back. It always ends; safe to call twice, and for a lease that is gone."""
+        ...
+
+    def status(self) -> Mapping[str, Any]:
+        """How it is, in plain JSON."""
+        ...
+
+
+@dataclass(slots=True)
+class _Held:
+    """A lease under way. ``answers`` holds every request of it, done or not."""
+
+    env: Env
+    task: str
+    expires: float
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    answers: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+    busy: int = 0
+
+
+class EnvPool:
+    """The pool of this process: at most ``capacity`` leases at once."""
+
+    def __init__(
+        self,
+        make_env: Callable[[], Env],
+        *,
+        capacity: int,
+        ttl: float,
+        events: EventLog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make_env = make_env
+        self._capacity = capacity
+        self._ttl = ttl
+        self._events = events
+        self._clock = clock
+        self._held: dict[str, _Held] = {}
+        self._beginning = 0
+        self._leased: dict[str, asyncio.Task[Lease]] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._tasks: Sequence[str] | None = None
+
+    def tasks(self) -> Sequence[str]:
+        if self._tasks is None:
+            self._tasks = tuple(self._make_env().tasks())
+        return self._tasks
+
+    async def lease(self, task: str, *, seed: int, request: str) -> Lease:
+        if request in self._leased:
+            self._events.add("replayed", request=request)
+            return await asyncio.shield(self._leased[request])
+        if len(self._held) + self._beginning >= self._capacity:
+            self._events.add("refused", task=task)
+            raise TooMany(
+                f"all {self._capacity} places of the pool are taken",
+                retry_after=RETRY_AFTER,
+                remedy="raise env.parallel, or name more env.workers",
+            )
+        self._forget_old_requests()
+        self._leased[request] = _once_task(self._begin(task, seed))
+        return await asyncio.shield(self._leased[request])
+
+    async def _begin(self, task: str, seed: int) -> Lease:
+        self._beginning += 1
+        env = self._make_env()
+        try:
+            prompt = await env.reset(task, seed=seed)
+        except BaseException as error:
+            self._events.add("failed", task=task, error=_said(error))
+            await self._close(env, "")
+            raise _failed(error) from error
+        finally:
+            self._beginning -= 1
+        lease = f"lease-{new_id()}"
+        self._held[lease] = _Held(env=env, task=task, expires=self._clock() + self._ttl)
+        self._events.add("leased", lease=lease, task=task, seed=seed)
+        return Lease(id=lease, prompt=prompt, ttl=self._ttl)
+
+    async def step(self, lease: str, reply: Message, *, request: str) -> Observation:
+        held = self._known(lease)
+        seen: Observation = await self._once(lease, held, request, "step", lambda: held.env.step(reply))
+        return seen
+
+    async def outcome(self, lease: str, *, request: str) -> float:
+        held = self._known(lease)
+
+        async def ask() -> float:
+            return await held.env.outcome() if isinstance(held.env, SupportsOutcome) else 0.0
+
+        worth: float = await self._once(lease, held, request, "outcome", ask)
+        return worth
+
+    async def _once(self, lease: str, held: _Held, request: str, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        """The answer to a request, which is worked on once, whoever goes away meanwhile."""
+        if request in held.answers:
+            self._events.add("replayed", lease=lease, request=request)
+        else:
+            held.answers[request] = _once_task(self._work(lease, held, what, work))
+        return await asyncio.shield(held.answers[request])
+
+    async def _work(self, lease: str, held: _Held, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
+        held.busy += 1
+        try:
+            async with held.lock:
+                began = self._clock()
+                found = await work()
+            self._events.add(what, lease=lease, seconds=round(self._clock() - began, 4))
+            return found
+        except Exception as error:  # it is anyone's code; whoever asked is told
+            self._events.add("failed", lease=lease, task=held.task, error=_said(error))
+            raise _failed(error) from error
+        finally:
+            held.busy -= 1
+            held.expires = self._clock() + self._ttl
+
+    async def heartbeat(self, lease: str) -> None:
+        self._known(lease)
+
+    def _known(self, lease: str) -> _Held:
+        """The lease, which lives on for being spoken of."""
+        held = self._held.get(lease)
+        if held is None:
+            raise EnvFailed(f"there is no lease {lease} any more: it was given back or its time was over")
+        held.expires = self._clock() + self._ttl
+        return held
+
+    async def release(self, lease: str) -> None:
+        held = self._held.pop(lease, None)
+        if held is not None:
+            self._events.add("released", lease=lease)
+            await self._end(lease, held)
+
+    async def reap(self) -> int:
+        """Close the leases that nobody has spoken of for their time; how many."""
+        now = self._clock()
+        late = [lease for lease, held in self._held.items() if held.expires + BUSY_SECONDS * bool(held.busy) < now]
+        for lease in late:
+            held = self._held.pop(lease)
+            self._events.add("reaped", lease=lease, task=held.task)
+            self._in_background(self._end(lease, held))
+        return len(late)
+
+    async def close(self) -> None:
+        """Close every lease, and wait until they are closed or left to themselves."""
+        held, self._held = self._held, {}
+        for lease, one in held.items():
+            self._in_background(self._end(lease, one))
+        beginning = [task for task in self._leased.values() if not task.done()]
+        for task in beginning:
+            task.cancel()
+        await asyncio.gather(*beginning, *self._closing, return_exceptions=True)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _end(self, lease: str, held: _Held) -> None:
+        """What is under way is cancelled, then the environment is closed."""
+        under_way = [task for task in held.answers.values() if not task.done()]
+        for task in under_way:
+            task.cancel()
+        if under_way:
+            await asyncio.wait(under_way, timeout=CLOSE_SECONDS)
+        await self._close(held.env, lease)
+
+    async def _close(self, env: Env, lease: str) -> None:
+        try:
+            await asyncio.wait_for(env.close(), CLOSE_SECONDS)
+        except Exception as error:  # an environment that cannot be closed must not hold up the others
+            log.warning("an environment could not be closed lease=%s", lease, exc_info=True)
+            self._events.add("close failed", lease=lease, error=_said(error))
+
+    def _forget_old_requests(self) -> None:
+        """The answers to the oldest lease requests, once there are many."""
+        for request in list(self._leased)[: max(0, len(self._leased) - _REMEMBERED)]:
+            if self._leased[request].done():
+                del self._leased[request]
+
+    def status(self) -> dict[str, Any]:
+        """What `envs status` shows."""
+        by_task: dict[str, int] = {}
+        for held in self._held.values():
+            by_task[held.task] = by_task.get(held.task, 0) + 1
+        return {
+            "capacity": self._capacity,
+            "leased": len(self._held),
+            "beginning": self._beginning,
+            "ttl": self._ttl,
+            "tasks": by_task,
+            "counts": dict(self._events.counts),
+            "events": list(self._events.newest(20)),
+        }
+
+
+async def reap_for_ever(pool: EnvPool) -> None:
+    """The reaper of a pool; it ends when it is cancelled."""
+    while True:
+        await asyncio.sleep(REAP_SECONDS)
+        await pool.reap()
+
+
+def _once_task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task whose failure is told to whoever asks for it, and to nobody where all have gone away."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+    return task
+
+
+def _failed(error: BaseException) -> BaseException:
+    """What an environment raised, as what it is: not the policy's fault."""
+    if isinstance(error, EnvFailed) or not isinstance(error, Exception):
+        return error
+    return EnvFailed(_said(error))
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,143 @@
+"""Pools on other machines, spread by task. A broken connection is tried again with the same request id."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Self
+from urllib.parse import quote
+
+import httpx2
+
+from openclaw_rl.envs.pool.leases import Lease
+from openclaw_rl.envs.pool.server import MESSAGE, OBSERVATION, PROMPT
+from openclaw_rl.errors import EnvFailed, NotAllowed, RequestError, TooMany
+from openclaw_rl.ports import Observation
+from openclaw_rl.types import Message
+
+TRIES = 4
+FIRST_PAUSE = 0.5
+"""seconds before the second try; each later pause is twice as long"""
+CONNECT_SECONDS = 10.0
+
+
+class RemotePool:
+    """See `LeasePool`. Each task has a worker of its own; one that is full or away gives way to the next."""
+
+    def __init__(
+        self,
+        workers: Sequence[str],
+        *,
+        key: str | None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._workers = [worker.rstrip("/").removesuffix("/v1") for worker in workers]
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        waits = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+        self._client = httpx2.AsyncClient(headers=headers, timeout=waits, transport=transport)
+        self._sleep = sleep
+        self._tasks: tuple[str, ...] = ()
+        self._places: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        """Learn the tasks from the first worker that answers."""
+        found = None
+        for worker in self._workers:
+            try:
+                found = await self._call("GET", f"{worker}/v1/tasks")
+                break
+            except EnvFailed as error:
+                last = error
+        if found is None:
+            await self._client.aclose()
+            raise last
+        self._tasks = tuple(found["tasks"])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.aclose()
+
+    def tasks(self) -> Sequence[str]:
+        return self._tasks
+
+    async def lease(self, task: str, *, seed: int, request: str) -> Lease:
+        refused: TooMany | EnvFailed | None = None
+        first = zlib.crc32(task.encode()) % len(self._workers)
+        for worker in (*self._workers[first:], *self._workers[:first]):
+            try:
+                found = await self._call(
+                    "POST", f"{worker}/v1/leases", {"task": task, "seed": seed, "request": request}
+                )
+            except TooMany as full:
+                refused = full
+            except _WorkerAway as away:
+                refused = refused or away
+            else:
+                self._places[found["lease"]] = worker
+                return Lease(id=found["lease"], prompt=PROMPT.validate_python(found["prompt"]), ttl=found["ttl"])
+        assert refused is not None
+        raise refused
+
+    async def step(self, lease: str, reply: Message, *, request: str) -> Observation:
+        body = {"reply": MESSAGE.dump_python(reply, mode="json"), "request": request}
+        return OBSERVATION.validate_python(await self._call("POST", self._url(lease, "/step"), body))
+
+    async def outcome(self, lease: str, *, request: str) -> float:
+        return float((await self._call("POST", self._url(lease, "/outcome"), {"request": request}))["outcome"])
+
+    async def heartbeat(self, lease: str) -> None:
+        await self._call("POST", self._url(lease, "/heartbeat"), {})
+
+    async def release(self, lease: str) -> None:
+        if lease in self._places:
+            url = self._url(lease)
+            del self._places[lease]
+            try:
+                await self._call("DELETE", url)
+            except EnvFailed:
+                return  # it is away: its own reaper closes the lease
+
+    def status(self) -> Mapping[str, Any]:
+        return {"workers": list(self._workers), "leased here": len(self._places)}
+
+    def _url(self, lease: str, part: str = "") -> str:
+        worker = self._places.get(lease)
+        if worker is None:
+            raise EnvFailed(f"there is no lease {lease}")
+        return f"{worker}/v1/leases/{quote(lease, safe='')}{part}"
+
+    async def _call(self, method: str, url: str, body: dict[str, Any] | None = None) -> Any:
+        """The answer; a connection that breaks is tried again, since what a request did is done once."""
+        pause = FIRST_PAUSE
+        for left in range(TRIES - 1, -1, -1):
+            try:
+                return _read(await self._client.request(method, url, json=body))
+            except httpx2.TransportError as error:
+                if not left:
+                    what = f"no pool of environments answers at {url}: {type(error).__name__}: {error}"
+                    raise _WorkerAway(what, remedy="start it: openclaw-rl envs serve; or change env.workers") from error
+            await self._sleep(pause)
+            pause *= 2
+        raise AssertionError("the last try returns or raises")
+
+
+class _WorkerAway(EnvFailed):
+    """A worker that cannot be reached."""
+
+
+def _read(response: httpx2.Response) -> Any:
+    if response.status_code < 400:
+        return response.json()
+    try:
+        what = str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        what = f"{response.url} answered {response.status_code}: {response.text[:300]}"
+    if response.status_code == 429:
+        raise TooMany(what, retry_after=float(response.headers.get("retry-after", "1")))
+    if response.status_code in (401, 403):
+        raise NotAllowed(f"{response.url.host}: {what}", remedy="give the worker's key: env.workers_key_env")
+    if response.status_code < 500 and response.status_code != 410:
+        raise RequestError(what, status=response.status_code)
+    raise EnvFailed(what)

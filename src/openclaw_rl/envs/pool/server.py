@@ -1,0 +1,156 @@
+"""A pool behind HTTP, so that environments can live on other machines.
+
+POST   /v1/leases                 {task, seed, request}
+POST   /v1/leases/{id}/step       {reply, request}
+POST   /v1/leases/{id}/outcome    {request}
+POST   /v1/leases/{id}/heartbeat
+DELETE /v1/leases/{id}
+GET    /v1/tasks   /v1/status     and, without a key, /healthz
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from openclaw_rl.envs.pool.leases import EnvPool, reap_for_ever
+from openclaw_rl.errors import EnvFailed, NotAllowed, OpenClawError, RequestError, TooMany
+from openclaw_rl.ports import Observation
+from openclaw_rl.types import Message, Prompt
+
+MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
+PROMPT: TypeAdapter[Prompt] = TypeAdapter(Prompt)
+OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
+GONE = 410
+
+Handle = Callable[[Request], Awaitable[Response]]
+
+
+def pool_app(pool: EnvPool, *, key: str | None) -> Starlette:
+    """The application. Its reaper runs while it does; at the end every lease is closed."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        reaping = asyncio.create_task(reap_for_ever(pool))
+        try:
+            yield
+        finally:
+            reaping.cancel()
+            await asyncio.gather(reaping, return_exceptions=True)
+            await pool.close()
+
+    handlers = _Handlers(pool)
+
+    def route(path: str, handle: Handle, method: str) -> Route:
+        return Route(path, _guarded(handle, key), methods=[method])
+
+    async def alive(_: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    routes = [
+        route("/v1/leases", handlers.lease, "POST"),
+        route("/v1/leases/{id}/step", handlers.step, "POST"),
+        route("/v1/leases/{id}/outcome", handlers.outcome, "POST"),
+        route("/v1/leases/{id}/heartbeat", handlers.heartbeat, "POST"),
+        route("/v1/leases/{id}", handlers.release, "DELETE"),
+        route("/v1/tasks", handlers.tasks, "GET"),
+        route("/v1/status", handlers.status, "GET"),
+        Route("/healthz", alive),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan)
+
+
+class _Handlers:
+    def __init__(self, pool: EnvPool) -> None:
+        self._pool = pool
+
+    async def lease(self, request: Request) -> Response:
+        body = await _body(request)
+        lease = await self._pool.lease(
+            _field(body, "task", str), seed=_field(body, "seed", int), request=_field(body, "request", str)
+        )
+        plain = {"lease": lease.id, "ttl": lease.ttl, "prompt": PROMPT.dump_python(lease.prompt, mode="json")}
+        return JSONResponse(plain, status_code=201)
+
+    async def step(self, request: Request) -> Response:
+        body = await _body(request)
+        reply = MESSAGE.validate_python(_field(body, "reply", dict))
+        seen = await self._pool.step(request.path_params["id"], reply, request=_field(body, "request", str))
+        return JSONResponse(OBSERVATION.dump_python(seen, mode="json"))
+
+    async def outcome(self, request: Request) -> Response:
+        body = await _body(request)
+        worth = await self._pool.outcome(request.path_params["id"], request=_field(body, "request", str))
+        return JSONResponse({"outcome": worth})
+
+    async def heartbeat(self, request: Request) -> Response:
+        await self._pool.heartbeat(request.path_params["id"])
+        return JSONResponse({})
+
+    async def release(self, request: Request) -> Response:
+        await self._pool.release(request.path_params["id"])
+        return JSONResponse({})
+
+    async def tasks(self, _: Request) -> Response:
+        return JSONResponse({"tasks": list(self._pool.tasks())})
+
+    async def status(self, _: Request) -> Response:
+        return JSONResponse(self._pool.status())
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise RequestError(f"the body is no JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RequestError("the body is no JSON object")
+    return body
+
+
+def _field(body: dict[str, Any], name: str, kind: type) -> Any:
+    value = body.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise RequestError(f"{name}: is missing, or no {kind.__name__}", field=name)
+    return value
+
+
+def _guarded(handle: Handle, key: str | None) -> Handle:
+    """The handler behind the key, with every failure in one shape."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            _admit(request, key)
+            return await handle(request)
+        except TooMany as error:
+            return _refusal(429, error, {"retry-after": str(max(1, math.ceil(error.retry_after)))})
+        except NotAllowed as error:
+            return _refusal(401, error, {"www-authenticate": "Bearer"})
+        except RequestError as error:
+            return _refusal(error.status, error)
+        except ValidationError as error:
+            return _refusal(400, RequestError(f"reply: {error.error_count()} fields are wrong"))
+        except EnvFailed as error:
+            return _refusal(GONE, error)
+
+    return guarded
+
+
+def _admit(request: Request, key: str | None) -> None:
+    given = request.headers.get("authorization", "").partition(" ")[2].strip()
+    if key is not None and not hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
+        raise NotAllowed("this key is not known" if given else "a key is needed")
+
+
+def _refusal(status: int, error: OpenClawError, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"message": str(error)}}, status_code=status, headers=headers)
