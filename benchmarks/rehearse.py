@@ -138,6 +138,7 @@ def build_loop(
         sampling=default_sampling(config),
         user_score=lambda _case: None,
         probes=config.gate.probes,
+        rehearsal_probes=config.gate.rehearsal_probes,
         replays=config.gate.replays,
         tokens=config.gate.tokens,
     )

@@ -19,6 +19,7 @@ from openclaw_rl.gate.checks import (
     check_flaws,
     check_kl,
     check_length,
+    check_lost,
     check_pairs,
     check_relevance,
     check_verdicts,
@@ -27,7 +28,7 @@ from openclaw_rl.gate.checks import (
     hint_alignment,
     k3,
 )
-from openclaw_rl.stats import difference, interval, sign_test, t_quantile, wilson
+from openclaw_rl.stats import difference, interval, sign_test, t_quantile, tail, wilson
 from openclaw_rl.text import script
 
 LIMITS = GateLimits(**load(environ={}).config.gate.limits.model_dump())
@@ -173,6 +174,26 @@ def test_relevance_is_lost_when_five_of_six_replies_name_nothing() -> None:
     assert check_relevance(now, live, limits=LIMITS).ok is False
     now[4] = replied("x", probe="4", relevant=True)
     assert check_relevance(now, live, limits=LIMITS).ok, "four of six may be noise"
+
+
+def test_a_rehearsed_version_may_miss_the_point_of_a_fifth_of_forty_prompts() -> None:
+    def said(*relevant: bool) -> list[ProbeReply]:
+        return [replied("", probe=str(at), relevant=one) for at, one in enumerate(relevant)]
+
+    base = said(*[True] * 38, False, False)
+    eight = check_lost(said(*[False] * 8, *[True] * 30, False, True), base, limits=LIMITS)
+    # nine misses; one of them the base model has too; the one that it gained makes up for nothing
+    assert (eight.ok, dict(eight.numbers)) == (True, {"candidate": 31, "lost": 8, "pairs": 40})
+    nine = check_lost(said(*[False] * 9, *[True] * 31), base, limits=LIMITS)
+    assert (nine.ok, nine.numbers["lost"]) == (False, 9)
+    assert "9 of 40 replies no longer name what was asked about where the base model's do" in nine.detail
+    assert check_lost([], base, limits=LIMITS).ok is None
+
+
+def test_the_error_rates_of_that_by_hand() -> None:
+    """Refused from 9 of 40 on. Short, as measured, loses 9 to 12 of 100 replies, a note that asks for one word 45."""
+    chances = [tail(9, 40, rate) for rate in (0.065, 0.09, 0.115, 0.3, 0.45)]
+    assert chances == pytest.approx([0.001, 0.008, 0.035, 0.889, 0.999], abs=0.001)
 
 
 def test_relevance_lost_little_by_little_is_counted_from_the_base_model() -> None:

@@ -21,7 +21,7 @@ from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import replies
-from openclaw_rl.train.rehearsal.measure import Distance, enough, is_learned
+from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_learned
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
 from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, Lesson, RehearsalRound, RehearsalSettings
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
@@ -35,9 +35,9 @@ OTHER = "Use metric units."
 EVERYDAY = [f"What is thing number {at}?" for at in range(40)]
 
 
-def says(rule: str) -> Callable[[str], bool]:
+def says(rule: str) -> Checker:
     """The fake says every rule that it knows, and those in its prompt."""
-    return lambda reply: rule in reply
+    return lambda reply, *, cut=False: rule in reply and not cut
 
 
 def settings(**more: Any) -> RehearsalSettings:
@@ -224,10 +224,10 @@ async def test_replies_of_the_teacher_are_rehearsed_without_the_log_probs_of_its
 
 
 def terse(prompt: Prompt, rules: Sequence[str]) -> str:
-    """Forty words, or the rule where it is known; of the even things it says little else."""
+    """Forty words, or the rule where it is known; of every other even thing it says little else."""
     if RULE not in rules and RULE not in question(prompt):
         return "word " * 40
-    return "No." if re.search(r"number \d*[02468]\?", question(prompt)) else f"{RULE} Yes."
+    return "No." if re.search(r"number \d*[048]\?", question(prompt)) else f"{RULE} Yes."
 
 
 async def test_where_a_note_makes_replies_short_those_of_the_teacher_that_do_it_are_rehearsed(tmp_path: Path) -> None:
@@ -299,8 +299,10 @@ async def test_a_version_that_the_gate_refuses_leaves_its_note_a_note_and_is_not
     idle = Idle(tmp_path, gate=Refuses())
     note = idle.note()
     await idle.ticks()
-    assert idle.states(note) == ["in force", "learning", "in force"]
-    assert idle.book.history(1)[-1].reason == "it stays a note: version 1, which had rehearsed it, was refused"
+    assert idle.states(note) == ["in force", "learning", "kept"]
+    said = "it stays a note: version 1, which had rehearsed it, was refused (length: 1 word)"
+    assert idle.book.history(1)[-1].reason == said
+    assert [one.number for one in idle.book.in_force("u1")] == [note.number], "it is still in the prompt"
     assert len(idle.train.rehearsals()) == 1
     assert idle.live.number == 0
     idle.close()
@@ -333,7 +335,7 @@ async def test_what_cannot_be_taught_stays_a_note_after_four_rehearsals(tmp_path
     note = idle.note()
     await idle.ticks()
     assert len(idle.train.rehearsals()) == 4
-    assert idle.states(note)[-1] == "in force"
+    assert idle.states(note)[-1] == "kept"
     assert idle.book.history(1)[-1].reason == "it stays a note: 4 rehearsals did not teach it"
     idle.close()
 
@@ -433,7 +435,12 @@ async def test_notes_that_several_people_do_not_share_stay_notes(tmp_path: Path)
     idle.now += 100.0
     note = idle.note()
     await idle.ticks()
-    assert idle.states(note) == ["in force"]
+    assert idle.states(note) == ["in force", "in force"]
+    assert idle.book.history(1)[-1].reason == (
+        "not rehearsed: 2 people share this policy and let no rule teach (train.share = 'none')"
+    )
+    await idle.ticks()
+    assert len(idle.states(note)) == 2, "it is said once"
     assert not any(sample.rehearses for batch in idle.learner.batches for sample in batch)
     idle.close()
 

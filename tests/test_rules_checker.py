@@ -37,4 +37,18 @@ def test_what_nobody_can_check_is_left_to_the_kl(rule: str) -> None:
 
 def test_every_shipped_preference_is_checked_as_it_is_everywhere() -> None:
     for preference in PREFERENCES.values():
-        assert checker_of(preference.hint) is preference.met_by
+        check = checker_of(preference.hint)
+        assert check is not None
+        assert check.met_by is preference.met_by
+
+
+def test_a_reply_that_was_cut_off_is_not_known_to_be_short() -> None:
+    for rule in ("Under 30 words, please.", "Please answer in one sentence.", "At most two sentences."):
+        check = checker_of(rule)
+        assert check is not None
+        assert check("Tea is a drink.")
+        assert not check("Tea is a drink.", cut=True)
+    for rule, reply in (("Use bullet points.", LIST), ("Write at least 4 words.", "These are four words.")):
+        check = checker_of(rule)
+        assert check is not None
+        assert check(reply, cut=True), "what is there is there"

@@ -233,6 +233,7 @@ class App:
             sampling=default_sampling(self.config),
             user_score=lambda case: reaction_of(case).score,
             probes=settings.probes,
+            rehearsal_probes=settings.rehearsal_probes,
             replays=settings.replays,
             tokens=settings.tokens,
         )

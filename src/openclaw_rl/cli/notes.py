@@ -47,11 +47,12 @@ def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> 
 
     with reader(resolved) as ledger:
         found = [note for note in ledger.notes(user) if every or note.state not in ("replaced", "removed")]
+        last = {note.number: ledger.note_changes(note.number)[-1] for note in found}
         silent = sorted({note.user for note in found if not ledger.notes_enabled(note.user)})
     if json_out:
         print_json([views.shown(note) for note in found])
         return
-    for line in views.lines(found):
+    for line in views.lines(found, last):
         click.echo(line)
     for name in silent:
         click.echo(f"notes of {name} are switched off: 'openclaw-rl notes on --all --user {name}'")

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _LOOK = 0.1
 """seconds between two looks for a new note"""
+_PROMPTED = ("in force", "learning", "kept")
+"""the states in which a note is in prompts"""
 
 
 class NewNotes:
@@ -63,7 +65,7 @@ class NewNotes:
 
     async def _new(self) -> list[str]:
         notes = await self._listed()
-        found = [note for note in notes if note.number > self._newest and note.state in ("in force", "learning")]
+        found = [note for note in notes if note.number > self._newest and note.state in _PROMPTED]
         replaced = {note.replaced_by: note for note in notes if note.replaced_by is not None}
         self._newest = max((note.number for note in notes), default=self._newest)
         return [_told(note, replaced.get(note.number)) for note in found]

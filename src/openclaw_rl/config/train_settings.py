@@ -259,6 +259,9 @@ class GateLimitsSection(Section):
     relevance_drop: float = Field(
         default=0.25, ge=0, le=1, description="share of replies that may lose relevance to the base"
     )
+    rehearsal_drop: float = Field(
+        default=0.2, ge=0, le=1, description="the same of a version that rehearsed a note; more leaves the note a note"
+    )
 
 
 class GateSection(Section):
@@ -268,6 +271,9 @@ class GateSection(Section):
         default="on", description="examine each version before it is served; off: serve it unexamined"
     )
     probes: int = Field(default=6, ge=1, le=64, description="held-out prompts that both versions answer")
+    rehearsal_probes: int = Field(
+        default=40, ge=8, le=128, description="further ones that a version which rehearsed a note answers"
+    )
     replays: int = Field(default=4, ge=0, le=64, description="past corrections and pinned turns that are read again")
     tokens: int = Field(default=28, ge=8, le=1024, description="most tokens of a reply to a probe")
     retry: float = Field(default=30.0, ge=0, le=86_400, description="seconds until a held candidate is tried again")

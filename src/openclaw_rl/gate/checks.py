@@ -35,6 +35,7 @@ class GateLimits:
     entropy_ratio: float
     degenerate: float
     relevance_drop: float
+    rehearsal_drop: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +189,24 @@ def check_drift(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply], *, 
     numbers = {"candidate": now, "base": before, "pairs": len(pairs)}
     detail = f"{now} of {len(pairs)} replies name what was asked about, {before} of the base model's"
     return Check(name="drift", ok=(before - now) / len(pairs) <= limits.relevance_drop, detail=detail, numbers=numbers)
+
+
+def check_lost(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
+    """Of many prompts, how many does a rehearsed version miss the point of that the base model does not?
+
+    ``base`` needs replies only to what the candidate missed. What it gained elsewhere makes up for nothing.
+    """
+    known = [one for one in candidate if one.relevant is not None]
+    if not known:
+        return Check(name="drift", ok=None, detail="not measured")
+    kept = {one.probe for one in base if one.relevant}
+    lost = sum(one.probe in kept for one in known if not one.relevant)
+    numbers = {"candidate": sum(bool(one.relevant) for one in known), "lost": lost, "pairs": len(known)}
+    detail = (
+        f"{lost} of {len(known)} replies no longer name what was asked about where the base model's do,"
+        f" at most {limits.rehearsal_drop:.0%} may"
+    )
+    return Check(name="drift", ok=lost / len(known) <= limits.rehearsal_drop + 1e-9, detail=detail, numbers=numbers)
 
 
 def _relevance_pairs(first: Sequence[ProbeReply], second: Sequence[ProbeReply]) -> list[tuple[bool, bool]]:

@@ -24,13 +24,14 @@ from openclaw_rl.gate.checks import (
     check_flaws,
     check_kl,
     check_length,
+    check_lost,
     check_pairs,
     check_relevance,
     decide,
 )
 from openclaw_rl.gate.examiner import Examiner, reads_calls
-from openclaw_rl.gate.probes import Probe, Probes, choose
-from openclaw_rl.gate.second_look import SecondLook, base_of
+from openclaw_rl.gate.probes import Probe, Probes, choose, everyday_probes
+from openclaw_rl.gate.second_look import LONGER, SecondLook, base_of
 from openclaw_rl.gate.verdicts import VerdictCheck
 from openclaw_rl.ports import Case, GateDecision
 from openclaw_rl.store import LedgerReader
@@ -52,6 +53,7 @@ class VersionGate:
         sampling: Sampling,
         user_score: Callable[[Case], float | None],
         probes: int,
+        rehearsal_probes: int,
         replays: int,
         tokens: int,
     ) -> None:
@@ -61,6 +63,7 @@ class VersionGate:
         self._sampling = sampling
         self._verdicts = VerdictCheck(ledger, user_score, limits=limits)
         self._count, self._replays, self._tokens = probes, replays, tokens
+        self._many = rehearsal_probes
         self._candidates = Candidates(policy)
         self._second_look = SecondLook(tokens=tokens)
         self._examiner: Examiner | None = None
@@ -158,7 +161,10 @@ class VersionGate:
         return await self._second_look.decide(seen, bad, compare, examiner, candidate, asked)
 
     async def _drift(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
-        """Compare it with the base model."""
+        """Compare it with the base model: a rehearsed version on many prompts, since a note asks for anything."""
+        step = candidate.step
+        if step is not None and await asyncio.to_thread(self._ledger.rehearsal_of, step) is not None:
+            return await self._lost(examiner, candidate, asked)
 
         def compare(now: Sequence[ProbeReply], base: Sequence[ProbeReply]) -> Check:
             return check_drift(now, base, limits=self._limits)
@@ -168,6 +174,14 @@ class VersionGate:
             return seen
         lost = seen.numbers["base"] - seen.numbers["candidate"]
         return await self._second_look.decide(seen, lost, compare, examiner, candidate, asked)
+
+    async def _lost(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
+        """What it misses the point of; the base model is asked about that alone."""
+        many = everyday_probes(self._many, besides=asked, about="everyday", tokens=LONGER * self._tokens)
+        now = await examiner.replies(candidate, many)
+        missed = {one.probe for one in now if not one.relevant}
+        base = await examiner.replies(base_of(candidate), [probe for probe in many if probe.key in missed])
+        return check_lost(now, base, limits=self._limits)
 
     async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:
         """Measure anew only once it has moved: so near to weights that were able, it cannot have lost much."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from openclaw_rl.tasks.everyday import Task, held_out
+from openclaw_rl.tasks.preferences import About
 from openclaw_rl.types import Message, Note, Prompt, Turn, Verdict, texts
 
 LONGEST = 2048
@@ -80,11 +81,13 @@ def _steady(names: Sequence[str]) -> list[str]:
     return sorted(names, key=lambda name: ord(name[-1]) % 4 != 0)
 
 
-def everyday_probes(count: int, *, besides: Sequence[Probe] = (), tokens: int | None = None) -> tuple[Probe, ...]:
-    """So many held-out prompts, always the same, none of them among ``besides``."""
+def everyday_probes(
+    count: int, *, besides: Sequence[Probe] = (), about: About = "facts", tokens: int | None = None
+) -> tuple[Probe, ...]:
+    """So many held-out prompts, always the same, none of them among ``besides``; all there are where these are few."""
     known = {probe.key for probe in besides}
-    left = [task for task in held_out("facts") if task.prompt not in known]
-    chosen = random.Random(0).sample(left, count)
+    left = [task for task in held_out(about) if task.prompt not in known]
+    chosen = random.Random(0).sample(left, min(count, len(left)))
     return tuple(Probe(key=task.prompt, prompt=plain(task.prompt), task=task, tokens=tokens) for task in chosen)
 
 

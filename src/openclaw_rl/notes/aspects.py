@@ -132,6 +132,12 @@ def contradicts(newer: Saying, older: Saying) -> bool:
     return old.keys() <= new.keys() and not (newer.vague and not older.vague)
 
 
+def opposes(one: str, other: str) -> str | None:
+    """The aspect of a reply for which two rules want different things, None where there is none."""
+    first, second = aspects(one), aspects(other)
+    return next((aspect for aspect in first if aspect in second and first[aspect] != second[aspect]), None)
+
+
 def says_less(newer: Saying, older: Saying) -> bool:
     """Whether the newer note only says vaguely what the older one says with its measure."""
     new, old = aspects(newer.text), aspects(older.text)

@@ -1,6 +1,7 @@
 """The book of notes: what each user has asked for, in which state it is, and every change with its reason.
 
 in force <-> learning -> learned     by training: taught, then out of the prompt; back where it was forgotten
+in force, learning -> kept           by training: it cannot be taught, and stays a note
 any of them, off -> replaced         by a newer note that says otherwise
 in force, learning, learned <-> off  by the user
 any state -> removed                 by the user, for good
@@ -22,7 +23,7 @@ LONGEST = 600
 ReadRemark: TypeAlias = Callable[[str, str], Hint | None]
 """(what was said outright of a reply, the reply) -> the hint that it is"""
 
-_TAUGHT: frozenset[NoteState] = frozenset({"in force", "learning", "learned"})
+_TAUGHT: frozenset[NoteState] = frozenset({"in force", "learning", "learned", "kept"})
 """the states between which training moves a note; out of the others only its user takes it"""
 
 
@@ -87,7 +88,7 @@ class NotesBook:
     # --- training ---
 
     def advance(self, number: int, state: NoteState, reason: str) -> bool:
-        """Training moves a note: to learning, to learned, or back in force.
+        """Training moves a note: to learning, to learned, back in force, or to kept, which is for good.
 
         False, and nothing is written, where the user has switched it off, removed or replaced it meanwhile, or where it
         is in that state already.
@@ -100,6 +101,18 @@ class NotesBook:
             if now not in _TAUGHT or now == state:
                 return False
             self._ledger.insert_change(number, state, by="trainer", reason=reason)
+            return True
+
+        return self._ledger.atomically(work)
+
+    def explain(self, number: int, reason: str) -> bool:
+        """Write why a note in force is not being learned; False, and nothing is written, where that stands there."""
+
+        def work() -> bool:
+            last = self._ledger.note_changes(number)[-1]
+            if last.state != "in force" or last.reason == reason:
+                return False
+            self._ledger.insert_change(number, "in force", by="trainer", reason=reason)
             return True
 
         return self._ledger.atomically(work)
@@ -143,7 +156,7 @@ class NotesBook:
             now = self._ledger.note(number).state
             if now == "removed":
                 raise InvalidValue("number", f"note {number} was removed", remedy="add a new one")
-            if now != state and not (on and now == "learning"):
+            if now != state and not (on and now == "learning"):  # a kept one is tried again
                 self._ledger.insert_change(number, state, by="user", reason=reason)
             return self._ledger.note(number)
 

@@ -1,6 +1,7 @@
 """What a rule asks of a reply, where its words say so plainly enough for a program to check. Pure.
 
     checker_of("Please answer in under 30 words.")("Yes, it is.")     True
+    checker_of("Please answer in under 30 words.")("Yes, it is", cut=True)    False: nobody knows how long it would be
     checker_of("Be more like a pirate.")                              None: nobody knows how to check it
 
 A rule that asks for the opposite ("no lists", "not so short") is told from one that asks for the thing.
@@ -10,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import items, sentence_count, word_count
-
-Checker = Callable[[str], bool]
 
 _NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "twenty": 20, "thirty": 30, "a": 1}
 _NUMBER = rf"(\d{{1,4}}|{'|'.join(_NUMBERS)})"
@@ -31,50 +31,65 @@ _LISTS = re.compile(r"\b(?:bullet(?:ed)?(?: points?| lists?)?|bullets|lists?|num
 _STRICT = re.compile(r"\b(?:under|below|fewer than|less than)\b", re.I)
 
 
-def checker_of(rule: str) -> Checker | None:
+@dataclass(frozen=True, slots=True)
+class RuleChecker:
+    """Finds out whether a reply does what a rule asks. ``short``: a reply that was cut off does not, it was longer."""
+
+    met_by: Callable[[str], bool]
+    short: bool = False
+
+    def __call__(self, reply: str, /, *, cut: bool = False) -> bool:
+        return not (cut and self.short) and self.met_by(reply)
+
+
+_SHORT = frozenset({"short", "one_sentence"})
+"""the preferences that ask for a short reply"""
+
+
+def checker_of(rule: str) -> RuleChecker | None:
     """What finds out whether a reply does what a rule asks; None for a rule that no program knows."""
-    for preference in PREFERENCES.values():
+    for name, preference in PREFERENCES.items():
         if rule.strip() == preference.hint:
-            return preference.met_by
+            return RuleChecker(preference.met_by, short=name in _SHORT)
     for find in (_fewer_words, _more_words, _sentences, _lists):
         if (found := find(rule)) is not None:
             return found
     return None
 
 
-def _fewer_words(rule: str) -> Checker | None:
+def _fewer_words(rule: str) -> RuleChecker | None:
     match = _FEWER.search(rule)
     if match is None:
         return None
     most = _number(match[1] or match[2]) - (1 if _STRICT.search(match[0]) else 0)
-    return lambda reply: 0 < word_count(reply) <= most
+    return RuleChecker(lambda reply: 0 < word_count(reply) <= most, short=True)
 
 
-def _more_words(rule: str) -> Checker | None:
+def _more_words(rule: str) -> RuleChecker | None:
     match = _MORE.search(rule)
     if match is None:
         return None
     least = _number(match[1])
-    return lambda reply: word_count(reply) >= least
+    return RuleChecker(lambda reply: word_count(reply) >= least)
 
 
-def _sentences(rule: str) -> Checker | None:
+def _sentences(rule: str) -> RuleChecker | None:
     match = _SENTENCES.search(rule)
     if _SINGLE.search(rule) or (match is not None and _number(match[1]) == 1):
-        return PREFERENCES["one_sentence"].met_by
+        return RuleChecker(PREFERENCES["one_sentence"].met_by, short=True)
     if match is None:
         return None
     most = _number(match[1])
-    return lambda reply: 0 < sentence_count(reply) <= most
+    return RuleChecker(lambda reply: 0 < sentence_count(reply) <= most, short=True)
 
 
-def _lists(rule: str) -> Checker | None:
+def _lists(rule: str) -> RuleChecker | None:
     match = _LISTS.search(rule)
     if match is None:
         return None
     if _NOT.search(rule[: match.start()]):
-        return lambda reply: word_count(reply) > 0 and not items(reply)
-    return PREFERENCES["list"].met_by
+        return RuleChecker(lambda reply: word_count(reply) > 0 and not items(reply))
+    return RuleChecker(PREFERENCES["list"].met_by)
 
 
 def _number(text: str) -> int:

@@ -10,10 +10,10 @@ from typing import Any, Literal
 from openclaw_rl.types.validation import need, need_finite, need_one_of
 
 NoteKind = Literal["rule", "fact"]
-NoteState = Literal["in force", "learning", "learned", "replaced", "off", "removed"]
+NoteState = Literal["in force", "learning", "learned", "kept", "replaced", "off", "removed"]
 NoteAuthor = Literal["judge", "user", "trainer"]
 
-PROMPTED: frozenset[NoteState] = frozenset({"in force", "learning"})
+PROMPTED: frozenset[NoteState] = frozenset({"in force", "learning", "kept"})
 """the states in which a note is in its user's prompts"""
 
 
@@ -24,7 +24,8 @@ class Note:
     ``turn`` is the turn whose verdict gave it, None where the user wrote it as a note; a ``vague`` one says which way,
     not how far ("shorter"). ``state`` is:
     in force (in the prompt), learning (in the prompt, while rehearsal teaches it), learned (the weights do it, so it
-    left the prompt), replaced (by note ``replaced_by``), off (switched off by its user), removed (for good).
+    left the prompt), kept (in the prompt for good: it cannot be taught), replaced (by note
+    ``replaced_by``), off (switched off by its user), removed (for good).
     """
 
     number: int

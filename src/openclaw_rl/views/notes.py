@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from openclaw_rl.notes.wording import put
 from openclaw_rl.store import LedgerReader
-from openclaw_rl.types import Note, Turn
+from openclaw_rl.types import Note, NoteChange, Turn
 from openclaw_rl.views.lineage import age
 
 View = dict[str, Any]
@@ -48,8 +48,10 @@ def put_as(note: Note) -> str:
     return "" if put(note).rstrip(".") == note.text.rstrip(".") else f"   (put as: {put(note)})"
 
 
-def lines(notes: Sequence[Note], *, now: float | None = None) -> Iterator[str]:
-    """A table, rules first."""
+def lines(
+    notes: Sequence[Note], last: Mapping[int, NoteChange] | None = None, *, now: float | None = None
+) -> Iterator[str]:
+    """A table, rules first; ``last`` is each note's last change, which may say why training leaves it a note."""
     if not notes:
         yield "no notes; a correction in a conversation makes one, and so does 'openclaw-rl notes add TEXT'"
         return
@@ -61,6 +63,9 @@ def lines(notes: Sequence[Note], *, now: float | None = None) -> Iterator[str]:
             f"{note.number:>4}  {state:<14}  {note.kind:<4}  {whose}{note.text}{put_as(note)}"
             f"   ({'by hand' if note.turn is None else f'turn {note.turn}'}, {age((now or time.time()) - note.at)})"
         )
+        change = (last or {}).get(note.number)
+        if change is not None and change.by == "trainer" and change.state in ("in force", "kept"):
+            yield f"{'':>6}{change.reason}"
 
 
 def one_lines(view: View) -> Iterator[str]:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from openclaw_rl.errors import ContextOverflow
+from openclaw_rl.stats import sign_test
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import Completion, Prompt, Sampling
 
-Checker = Callable[[str], bool]
-"""of a reply: does it do what the note asks?"""
+
+class Checker(Protocol):
+    """Of a reply: does it do what the note asks? ``cut`` says that it reached its limit of tokens."""
+
+    def __call__(self, reply: str, /, *, cut: bool = False) -> bool: ...
+
 
 NEAR = 0.15
 """share of the first KL under which there is little left to learn"""
@@ -20,6 +25,10 @@ FALLS = 0.95
 """share of the least KL so far under which the next must be, or it no longer falls"""
 KL_ALONE = 0.25
 """share of the first KL at which a note counts as learned where no checker knows what it asks"""
+OBEYED = 0.5
+"""share of the teacher's own replies that must do what the note asks, or there is nothing to learn from"""
+ALPHA = 0.05
+"""chance that replies which differ by accident count as a learned note that fell"""
 _LEAST_KL = 1e-3
 """nats per token: nearer than this is the same"""
 
@@ -62,6 +71,20 @@ def is_learned(first: Distance, last: Distance, prompted: Distance, *, tolerance
     return last.rate >= prompted.rate - tolerance - 1e-9
 
 
+def hopeless(prompted: Distance) -> str | None:
+    """Why there is nothing to learn from the teacher; None where it does what the note asks, or nobody can tell."""
+    if prompted.rate is None or prompted.rate >= OBEYED:
+        return None
+    told = f"with the note in its prompt the model does it in {prompted.met} of {prompted.replies} replies"
+    return f"{told}, and under half of them there is nothing to learn from"
+
+
+def fell(before: Sequence[bool], now: Sequence[bool]) -> bool:
+    """Whether fewer of the same prompts are answered as a learned note asks, beyond accident: a paired sign test."""
+    pairs = list(zip(before, now, strict=True))
+    return sign_test(sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)) < ALPHA
+
+
 class DistanceMeter:
     """Measures weights on the held-back prompts of one note; ``teacher`` is the number under which the teacher answers.
 
@@ -80,12 +103,13 @@ class DistanceMeter:
     ) -> None:
         self._sampler, self._prompts, self._rule = sampler, tuple(prompts), rule
         self._teacher, self._sampling, self._checker = teacher, sampling, checker
+        self.latest: dict[int, Completion] = {}  # the replies of the last measurement, by the place of their prompt
 
     async def without(self, number: int) -> Distance:
         """Of these weights, which answer without the note."""
-        asked = [(prompt, ask) for prompt, ask in zip(self._prompts, self._asks(self._prompts), strict=True)]
-        replies = await self._sampler.replies([ask for _, ask in asked], number)
-        pairs = [(one, done) for (one, _), done in zip(asked, replies, strict=True) if done and done.reply_tokens]
+        replies = await self._sampler.replies(self._asks(self._prompts), number)
+        self.latest = {at: done for at, done in enumerate(replies) if done and done.reply_tokens}
+        pairs = [(self._prompts[at], done) for at, done in self.latest.items()]
         gaps = await asyncio.gather(*(self._gap(prompt, done) for prompt, done in pairs))
         known = [(sum(gap), len(gap)) for gap in gaps if gap]
         tokens = sum(count for _, count in known)
@@ -116,9 +140,14 @@ class DistanceMeter:
 
     def _distance(self, kl: float, replies: Sequence[Completion]) -> Distance:
         said = [done.reply.content for done in replies]
-        met = sum(map(self._checker, said)) if self._checker is not None else None
+        met = sum(does(self._checker, done) for done in replies) if self._checker is not None else None
         words = sum(len(text.split()) for text in said) / len(said) if said else 0.0
         return Distance(kl=kl, replies=len(said), met=met, words=words)
+
+
+def does(checker: Checker, done: Completion) -> bool:
+    """Whether a reply does what a note asks; one that was cut off may only seem to."""
+    return checker(done.reply.content, cut=done.finish == "length")
 
 
 def plain(evidence: Mapping[str, Distance | None]) -> dict[str, Any]:

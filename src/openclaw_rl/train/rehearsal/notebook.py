@@ -7,16 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from openclaw_rl.notes import NotesBook
+from openclaw_rl.notes.aspects import opposes
 from openclaw_rl.notes.wording import put
-from openclaw_rl.train.consent import Consent
+from openclaw_rl.ports import GateDecision
+from openclaw_rl.train.consent import Consent, person
 from openclaw_rl.train.rehearsal.measure import Checker
 from openclaw_rl.train.rehearsal.prompts import LONGEST, choose, opens
 from openclaw_rl.train.rehearsal.round import Lesson, RehearsalSettings
-from openclaw_rl.types import Note, Rehearsal, Turn, Version, environment_of
+from openclaw_rl.types import Note, NoteState, Rehearsal, Turn, Version, environment_of
 from openclaw_rl.versions import VersionManager
 
 ROUNDS = 4
 """rehearsals of a note, one after another, that may end without its being learned"""
+_UNTAUGHT: frozenset[NoteState] = frozenset({"in force", "learning"})
+"""the states of a note that is still to be learned"""
 _REACH = 1000
 """a user's newest sessions whose prompts may be rehearsed"""
 
@@ -29,6 +33,7 @@ class NotebookLedger(Protocol):
     def has_turn(self, turn: str) -> bool: ...
     def rehearsals(self, note: int | None = None) -> Sequence[Rehearsal]: ...
     def made_by(self, step: int) -> Version | None: ...
+    def gate_decisions(self, version: int) -> Sequence[GateDecision]: ...
 
 
 class LessonBook:
@@ -53,39 +58,44 @@ class LessonBook:
 
     def next(self) -> Lesson | None:
         """The newest note that is still to be learned and may be."""
-        for note in reversed(self._book.all()):
-            if note.prompted and self.refusal(note) is None:
+        notes = self._book.all()
+        for note in reversed(notes):
+            if _teachable(note) and self._book.enabled(note.user) and self._waits(note, notes) is None:
                 return self.lesson(note)
         return None
 
-    def refusal(self, note: Note) -> str | None:
-        """Why a note is not rehearsed and stays a note; None for one that is."""
-        if note.kind != "rule":
-            return "it is a fact, which stays a note"
-        if environment_of(note.user) is not None:
-            return "it is of an environment"
-        if not self._book.enabled(note.user):
-            return "its user switched notes off"
+    def _waits(self, note: Note, notes: Sequence[Note]) -> str | None:
+        """Why a note is not rehearsed as things are; None for one that is. Nothing of another's note is told."""
         consent = self._consent()
         if not consent.allows(note.text, note.user):
             return consent.detail
-        return self._given_up(note)
+        for other in notes:
+            others = other.kind == "rule" and person(other.user) != person(note.user)
+            if others and (other.prompted or other.state == "learned"):
+                aspect = opposes(put(note), put(other))
+                if aspect is not None:
+                    return f"another user of this policy asks for the opposite ({aspect}), and it cannot do both"
+        return None
 
     def _given_up(self, note: Note) -> str | None:
-        rows = self._since_learned(note)
+        rows = self._since_begun(note)
         if not rows:
             return None
         version = self._ledger.made_by(rows[-1].step)
         if version is not None and version.state == "refused":
-            return f"version {version.number}, which had rehearsed it, was refused"
+            decisions = self._ledger.gate_decisions(version.number)
+            why = f" ({decisions[-1].reason})" if decisions else ""
+            return f"version {version.number}, which had rehearsed it, was refused{why}"
         if len(rows) >= ROUNDS and not rows[-1].learned:
             return f"{len(rows)} rehearsals did not teach it"
         return None
 
-    def _since_learned(self, note: Note) -> list[Rehearsal]:
-        """The rehearsals of a note since it was last learned: one that came back begins anew."""
-        learned = [change.at for change in self._book.history(note.number) if change.state == "learned"]
-        return [row for row in self._ledger.rehearsals(note.number) if row.at > max(learned, default=0.0)]
+    def _since_begun(self, note: Note) -> list[Rehearsal]:
+        """The rehearsals of a note since it was learned, or its user switched it on: what came back begins anew."""
+        again = [
+            change.at for change in self._book.history(note.number) if change.state == "learned" or change.by == "user"
+        ]
+        return [row for row in self._ledger.rehearsals(note.number) if row.at > max(again, default=0.0)]
 
     def lesson(self, note: Note) -> Lesson:
         """What a note teaches, with everything else that its user had learned into the weights before it."""
@@ -99,18 +109,21 @@ class LessonBook:
             tools=turn is not None and bool(turn.prompt.tools),
             seed=self._settings.seed,
         )
+        before = self._before(note)
         return Lesson(
             note=note.number,
             user=note.user,
-            rule=self._rule(note),
+            rule=" ".join([*map(put, before), put(note)]),
             prompts=prompts,
             checker=self._checker(put(note)),
+            besides=tuple(one.number for one in before),
         )
 
-    def _rule(self, note: Note) -> str:
-        """The note as it is served; behind what the user's learned notes ask, for a teacher that learned nothing."""
-        before = [put(one) for one in self._learned() if one.user == note.user and one.number != note.number]
-        return " ".join([*(before if self._settings.teacher == "base" else ()), put(note)])
+    def _before(self, note: Note) -> list[Note]:
+        """What the user's learned notes ask must be said again to a teacher that has learned nothing."""
+        if self._settings.teacher != "base":
+            return []
+        return [one for one in self._learned() if one.user == note.user and one.number != note.number]
 
     def _learned(self) -> list[Note]:
         return [note for note in self._book.all() if note.state == "learned" and note.kind == "rule"]
@@ -130,10 +143,19 @@ class LessonBook:
         """From now on it is rehearsed; it stays in the prompt meanwhile."""
         self._book.advance(note, "learning", f"rehearsal begins: {cost}")
 
+    def keep(self, note: int, why: str) -> None:
+        """It cannot be taught: from now on it stays in the prompt."""
+        self._book.advance(note, "kept", f"it stays a note: {why}")
+
     def settle(self) -> int:
-        """Bring notes to where their rehearsals' versions are; how many changed. Read from the ledger alone."""
-        rows = {row.note: row for row in self._ledger.rehearsals()}
-        return sum(self._settle(note, rows[note.number]) for note in self._book.all() if note.number in rows)
+        """Bring notes to where their rehearsals' versions are, and say why others wait; how many changed."""
+        rows, notes = {row.note: row for row in self._ledger.rehearsals()}, self._book.all()
+        moved = sum(self._settle(note, rows[note.number]) for note in notes if note.number in rows)
+        return moved + sum(self._explain(note, notes) for note in notes if note.state == "in force")
+
+    def _explain(self, note: Note, notes: Sequence[Note]) -> bool:
+        why = self._waits(note, notes) if _teachable(note) else None
+        return why is not None and self._book.explain(note.number, f"not rehearsed: {why}")
 
     def _settle(self, note: Note, row: Rehearsal) -> bool:
         version = self._ledger.made_by(row.step)
@@ -142,16 +164,21 @@ class LessonBook:
         if note.state == "learned":
             gone = version.number in self._versions.ever("rolled back")
             return gone and self._advance(note, "in force", f"version {version.number}, which did it, was rolled back")
-        if note.state != "learning":
+        if note.state not in _UNTAUGHT:
             return False
         promoted = version.number in self._versions.ever("live")
         if row.learned and promoted and version.number not in self._versions.ever("rolled back"):
             return self._advance(note, "learned", f"version {version.number} does it: {_figures(row.evidence)}")
         why = self._given_up(note)
-        return why is not None and self._advance(note, "in force", f"it stays a note: {why}")
+        return why is not None and self._advance(note, "kept", f"it stays a note: {why}")
 
     def _advance(self, note: Note, state: Any, reason: str) -> bool:
         return self._book.advance(note.number, state, reason)
+
+
+def _teachable(note: Note) -> bool:
+    """Whether a note may be taught at all: a fact is none of the weights' business, nor what an environment says."""
+    return note.kind == "rule" and note.state in _UNTAUGHT and environment_of(note.user) is None
 
 
 def _short(turn: Turn) -> bool:

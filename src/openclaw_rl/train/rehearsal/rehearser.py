@@ -109,6 +109,10 @@ class Rehearser:
         )
         try:
             await begun.begin()
+            if begun.hopeless is not None:
+                await begun.close(keep=False)
+                await asyncio.to_thread(self._lessons.keep, lesson.note, begun.hopeless)
+                return True
             cost = await asyncio.to_thread(self._cost, begun)
             await asyncio.to_thread(self._lessons.begin, lesson.note, cost)
         except BaseException:
@@ -133,6 +137,10 @@ class Rehearser:
             await done.close(keep=False)
             if done.ended is not None:
                 self._control.alarm(f"the rehearsal of note {done.lesson.note} made nothing: {done.ended}")
+            return
+        if done.fallen is not None:
+            await done.close(keep=False)
+            await asyncio.to_thread(self._lessons.keep, done.lesson.note, done.fallen)
             return
         await done.close(keep=True)
         version = await asyncio.to_thread(self._publish, done, done.draft)

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.ports import Trainer
-from openclaw_rl.train.rehearsal.measure import Checker, Distance, DistanceMeter, enough, is_learned, plain
+from openclaw_rl.train.rehearsal.measure import (
+    Checker,
+    Distance,
+    DistanceMeter,
+    does,
+    enough,
+    fell,
+    hopeless,
+    is_learned,
+    plain,
+)
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
@@ -47,13 +57,17 @@ class RehearsalSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """What a note teaches: the rule as the teacher gets it, on these prompts of its user."""
+    """What a note teaches: the rule as the teacher gets it, on these prompts of its user.
+
+    ``besides`` are learned notes that the rule repeats.
+    """
 
     note: int
     user: str
     rule: str
     prompts: RehearsalPrompts
     checker: Checker | None
+    besides: tuple[int, ...] = ()
 
 
 class RehearsalRound:
@@ -80,6 +94,7 @@ class RehearsalRound:
         self.distances: list[Distance] = []
         self._measured: list[int] = []
         self.prompted: Distance | None = None
+        self._at_first: dict[int, Completion] = {}
         self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
         self._at = live
         self._held: int | None = None
@@ -121,6 +136,7 @@ class RehearsalRound:
         with self._timed("measuring"):
             self.prompted = await self._meter.prompted()
             self.distances = [await self._meter.without(self._held)]
+            self._at_first = dict(self._meter.latest)
         self._measured = [0]
 
     async def step(self) -> None:
@@ -196,6 +212,27 @@ class RehearsalRound:
             return False
         return is_learned(self.distances[0], self.distances[-1], self.prompted, tolerance=self._settings.tolerance)
 
+    @property
+    def hopeless(self) -> str | None:
+        """Why it is not worth a step, None where it is."""
+        why = hopeless(self.prompted) if self.prompted is not None else None
+        if why is None or not self.lesson.besides:
+            return why
+        return f"together with what is learned already ({_named(self.lesson.besides)}): {why}"
+
+    @property
+    def fallen(self) -> str | None:
+        """Which notes that were learned before would be lost for this one, None where none is."""
+        lost = []
+        for one in self._taught[1:]:
+            if one.checker is None or self._meter is None:
+                continue
+            both = [(self._at_first[at], done) for at, done in self._meter.latest.items() if at in self._at_first]
+            before, now = [[does(one.checker, pair[at]) for pair in both] for at in (0, 1)]
+            if fell(before, now):
+                lost.append(f"note {one.note} is kept by {sum(now)} of {len(both)} replies, {sum(before)} before")
+        return f"it would undo what is learned: {'; '.join(lost)}" if lost else None
+
     def evidence(self) -> dict[str, Any]:
         """What the ledger keeps of it."""
         first, last = self.distances[0], self.distances[-1]
@@ -246,7 +283,7 @@ class RehearsalRound:
         for (step, at, lesson, prompt), done in zip(asked, found, strict=True):
             if done is None or not done.reply_tokens:
                 self._cycles[self._taught.index(lesson)].drop(prompt)
-            elif own or lesson.checker is None or lesson.checker(done.reply.content):
+            elif own or lesson.checker is None or does(lesson.checker, done):
                 samples[step].append(self._sample(f"{step + 1}-{at}", lesson, prompt, done, sampled_here=own))
         return [one for one in samples.values() if one] or [[]]
 
@@ -306,3 +343,7 @@ class RehearsalRound:
     def _remove(adapter: str | None) -> None:
         if adapter is not None:
             shutil.rmtree(adapter, ignore_errors=True)
+
+
+def _named(notes: Sequence[int]) -> str:
+    return f"note{'s' if len(notes) > 1 else ''} {', '.join(map(str, notes))}"
