@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "notes": GROUND | {"store"},
     "views": GROUND | {"store", "versions", "notes"},
     "backends": GROUND | {"formats", "losses", "plugins", "machine"},
-    "envs": GROUND,
+    "envs": GROUND | {"tasks"},
     "clients": GROUND,
     # only app sees the whole config and wires
     "app": {room for floor in FLOORS[:5] for room in floor} - {"backends"},

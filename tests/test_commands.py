@@ -256,7 +256,7 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
+@pytest.mark.parametrize("name", ["gui", "swe"])
 def test_an_environment_that_does_not_ship_is_refused_with_the_remedy(name: str) -> None:
     line = ENVIRONMENTS[name]
     env = load(environ=exported(line)).config.env
@@ -265,6 +265,13 @@ def test_an_environment_that_does_not_ship_is_refused_with_the_remedy(name: str)
     assert said.startswith(
         f"env.type = {name}: this release has no {name} environment; unset ENV_TYPE to learn from talk"
     )
+
+
+@pytest.mark.parametrize("name", ["terminal", "toolcall"])
+def test_an_environment_that_ships_takes_its_names(name: str) -> None:
+    env = load(environ=exported(ENVIRONMENTS[name])).config.env
+    assert (env.type, str(env.parallel)) == (name, exported(ENVIRONMENTS[name])["PARALLEL_ENVS"])
+    assert load(flags={"--env": name}).config.env.type == name
 
 
 @pytest.mark.slow

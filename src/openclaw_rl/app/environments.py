@@ -16,6 +16,7 @@ from openclaw_rl.ports import Env, Rollout
 from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
+    from openclaw_rl.envs.actions import ActionForm
     from openclaw_rl.envs.episodes import Episodes
     from openclaw_rl.envs.pool.leases import EnvPool, LeasePool
     from openclaw_rl.envs.sandbox import SandboxSettings
@@ -112,6 +113,11 @@ def build_env(config: Config) -> Env:
     env = config.env
     offered = {
         "max_steps": env.max_steps,
+        "form": action_form(config),
+        "examples": env.examples,
+        "rungs": env.rungs,
+        "per_rung": env.per_rung,
+        "output_chars": env.output_chars,
         "screenshot_backend": env.screenshot_backend,
         "tools_config": env.tools_config,
         "swe_bench_path": env.swe_bench_path,
@@ -119,6 +125,13 @@ def build_env(config: Config) -> Env:
     }
     built: Env = plugins.build("env", env.type or "", offered=offered, options=env.options)
     return built
+
+
+def action_form(config: Config) -> ActionForm:
+    """How replies act: as the settings say, else as text for the embedded model and where no calls are read."""
+    if config.env.form != "auto":
+        return config.env.form
+    return "text" if config.policy.model == "embedded" or config.policy.tool_format == "none" else "tools"
 
 
 def build_sandbox_settings(config: Config) -> SandboxSettings:

@@ -131,8 +131,12 @@ def _nothing_before(ctx: click.Context) -> None:
 def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
     """Run only the loop that trains, or train from files.
 
-    With --data it trains from recorded conversations and ends.
+    With --data it trains from recorded conversations and ends. With --env it runs all loops, as 'up' does.
     """
+    if resolved.sources["env.type"] == "--env":
+        _begin(resolved)
+        _run(resolved, None)
+        return
     files = data or resolved.config.train.data
     _begin(resolved)
     if files:

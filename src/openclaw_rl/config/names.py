@@ -228,6 +228,7 @@ FLAGS: Final[Mapping[str, Flag]] = _flags(
         "--rollout-function-path": "train.rollout",
         "--custom-generate-function-path": "policy.generate",
         "--custom-rm-path": "judge.custom",
+        "--env": "env.type",
         "--gate": "gate.mode",
         "--eval-tasks": "eval.tasks",
     }

@@ -64,6 +64,7 @@ class RunSection(Section):
     )
 
 
+EnvForm = Literal["auto", "tools", "text"]
 SandboxDriver = Literal["bubblewrap", "podman", "docker"]
 
 
@@ -230,6 +231,21 @@ class EnvSection(Section):
         default=None, description="environment variable that holds the key of the workers"
     )
     max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
+    form: EnvForm = Field(
+        default="auto", description="how a reply acts: by tools, or as text in a fenced block; auto: as the model can"
+    )
+    examples: int | None = Field(
+        default=None, ge=0, le=16, description="solved tasks in the first prompt; not set: 2 in the text form, else 0"
+    )
+    rungs: tuple[str, ...] = Field(
+        default=(), description="rungs of the environment's ladder to take tasks from; empty: all"
+    )
+    per_rung: int = Field(
+        default=40, ge=1, le=100_000, description="tasks of each rung that train; half as many more are held out"
+    )
+    output_chars: int = Field(
+        default=4000, ge=40, le=1_000_000, description="most characters of an output in the next prompt, head and tail"
+    )
     screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
     tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")
     sandbox: SandboxSection = Field(default_factory=SandboxSection)

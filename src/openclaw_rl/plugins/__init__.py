@@ -52,7 +52,9 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "behaviour": "openclaw_rl.judge.behaviour:BehaviourJudge",
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
-    "env": {},
+    "env": {
+        "terminal": "openclaw_rl.envs.terminal.env:TerminalEnv",
+    },
     "rollout": {
         "episode": "openclaw_rl.envs.episodes:run_episode",
         "play": "openclaw_rl.envs.episodes:run_episode",  # its former name

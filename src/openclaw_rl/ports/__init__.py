@@ -20,7 +20,15 @@ from openclaw_rl.ports.judging import (
     RewardModel,
     Score,
 )
-from openclaw_rl.ports.playing import ChatClient, Env, Observation, Rollout, SupportsOutcome, TurnReply
+from openclaw_rl.ports.playing import (
+    ChatClient,
+    Env,
+    Observation,
+    Rollout,
+    SupportsOutcome,
+    SupportsTaskSets,
+    TurnReply,
+)
 from openclaw_rl.ports.policy import (
     Ability,
     Alternative,
@@ -94,6 +102,7 @@ __all__ = [
     "SupportsExamination",
     "SupportsOutcome",
     "SupportsScopes",
+    "SupportsTaskSets",
     "SupportsVersions",
     "Trainer",
     "TurnReply",

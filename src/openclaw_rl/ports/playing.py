@@ -59,6 +59,27 @@ class SupportsOutcome(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsTaskSets(Protocol):
+    """An environment whose tasks can be audited, and some of which are kept for evaluation alone."""
+
+    def held_out(self) -> Sequence[str]:
+        """The ids of the tasks that never train; none of them is among `tasks`."""
+        ...
+
+    def rung(self, task: str) -> str:
+        """The group of tasks, of about one difficulty, that this one is counted with."""
+        ...
+
+    def instruction(self, task: str) -> str:
+        """What the task asks."""
+        ...
+
+    def gold(self, task: str) -> Sequence[Message]:
+        """Replies that solve it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnReply:
     """What an API client gets back: the message and the id of the turn behind it."""

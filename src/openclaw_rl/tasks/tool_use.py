@@ -122,15 +122,18 @@ def mistake(task: ToolTask, calls: Sequence[ToolCall]) -> str | None:
 
 
 def schema_error(schema: Mapping[str, Any], value: Any, at: str = "arguments") -> str | None:
-    """Why a value does not fit a JSON schema of types, enums, properties and required; None when it does."""
+    """Why a value does not fit a JSON schema of types, enums, items, properties and required; None when it does."""
     kind = str(schema.get("type"))
     if kind in _TYPES and (not isinstance(value, _TYPES[kind]) or (isinstance(value, bool) and kind != "boolean")):
         return f"{at} is no {kind}"
     if "enum" in schema and value not in schema["enum"]:
         return f"{at} is none of {', '.join(map(str, schema['enum']))}"
-    if not isinstance(value, dict):
+    if isinstance(value, list):
+        items = schema.get("items", {})
+        return next((why for part in value if (why := schema_error(items, part, f"{at}[]")) is not None), None)
+    if not isinstance(value, dict) or "properties" not in schema:
         return None
-    properties = schema.get("properties", {})
+    properties = schema["properties"]
     lacking = [name for name in schema.get("required", ()) if name not in value]
     if lacking:
         return f"{at} lacks {', '.join(lacking)}"

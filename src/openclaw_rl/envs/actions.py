@@ -1,0 +1,76 @@
+"""Actions in a reply: calls of tools for models that make them, a fenced block for those that do not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from openclaw_rl.tasks.tool_use import schema_error
+from openclaw_rl.types import Message, Tool, ToolCall
+
+ActionForm = Literal["tools", "text"]
+
+_BLOCK = re.compile(r"```[ \t]*([a-zA-Z]*)[ \t]*\n?(.*?)(?:```|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """One thing to do: a tool and its arguments. ``call`` is the id of the tool call, None of a fenced block.
+
+    ``fault`` says why it cannot be done as it was written.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
+    call: str | None = None
+    fault: str = ""
+
+
+def calls_of(reply: Message, tools: Sequence[Tool]) -> tuple[Action, ...]:
+    """The calls of a reply, those that cannot be carried out with the reason."""
+    return tuple(_action(call, {tool.name: tool for tool in tools}) for call in reply.tool_calls)
+
+
+def _action(call: ToolCall, tools: Mapping[str, Tool]) -> Action:
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except json.JSONDecodeError as error:
+        return Action(tool=call.name, arguments={}, call=call.id, fault=f"the arguments are no JSON: {error}")
+    tool = tools.get(call.name)
+    if tool is None:
+        known = ", ".join(tools)
+        return Action(tool=call.name, arguments={}, call=call.id, fault=f"no tool {call.name}; there are: {known}")
+    fault = schema_error(tool.parameters, arguments) or ""
+    return Action(tool=call.name, arguments=arguments if not fault else {}, call=call.id, fault=fault)
+
+
+def block_of(text: str) -> str | None:
+    """What the first fenced block of a text holds; without one, the text where it is a single line; else None.
+
+    >>> block_of("Sure:\\n```bash\\nls -l\\n```")
+    'ls -l'
+    >>> block_of("$ pwd")
+    'pwd'
+    >>> block_of("I am done.\\nGood bye.") is None
+    True
+    """
+    found = _BLOCK.search(text)
+    if found is not None:
+        return found[2].strip() or None
+    line = text.strip().removeprefix("$ ").strip("`").strip()
+    return line if line and "\n" not in line else None
+
+
+def bounded(text: str, most: int) -> str:
+    """At most ``most`` characters: of a longer text the head and the tail, with what is left out counted.
+
+    >>> bounded("abcdefghij", 4)
+    'ab\\n[... 6 characters left out ...]\\nij'
+    """
+    if len(text) <= most:
+        return text
+    half = max(1, most // 2)
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"

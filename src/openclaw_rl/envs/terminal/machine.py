@@ -1,0 +1,131 @@
+"""The machine that a terminal task is done on: its files, its commands, and what they printed."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+import tarfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from openclaw_rl.envs.actions import bounded
+from openclaw_rl.envs.sandbox import HOME, CommandResult, Sandbox, SandboxSettings, Shell, open_sandbox
+from openclaw_rl.envs.terminal.checks import FinalState
+from openclaw_rl.errors import EnvFailed
+from openclaw_rl.types import Tool
+
+READ = 256 << 10
+"""most bytes of a file that the tools read"""
+
+
+def _tool(name: str, description: str, **texts: str) -> Tool:
+    properties = {key: {"type": "string", "description": about} for key, about in texts.items()}
+    return Tool(
+        name=name,
+        description=description,
+        parameters={"type": "object", "properties": properties, "required": list(texts)},
+    )
+
+
+_PATH = f"where it lies; without a leading slash, below {HOME}"
+TOOLS: Sequence[Tool] = (
+    _tool("bash", "Run a command in the terminal and see what it prints.", command="the command, as typed in bash"),
+    _tool("read", "Read a text file.", path=_PATH),
+    _tool("write", "Write a text file; one that is there is replaced.", path=_PATH, content="all that it is to hold"),
+    _tool(
+        "edit",
+        "Replace a passage of a text file.",
+        path=_PATH,
+        old="the passage, which is there once",
+        new="what it becomes",
+    ),
+)
+
+
+class TerminalMachine:
+    """A sandbox with a task's files. ``lasting``: commands share one shell, so that its folder and variables stay."""
+
+    def __init__(self, sandbox: Sandbox, *, lasting: bool, shown: int) -> None:
+        self._sandbox = sandbox
+        self._lasting = lasting
+        self._shown = shown
+        self._shell: Shell | None = None
+        self._printed = ""
+
+    @classmethod
+    async def begin(
+        cls, settings: SandboxSettings, files: Mapping[str, str], *, lasting: bool, shown: int
+    ) -> TerminalMachine:
+        """A new sandbox with these files below the home folder; ``shown`` characters are shown of any text."""
+        sandbox = await open_sandbox(settings)
+        try:
+            if files:
+                done = await sandbox.run(["tar", "-xf", "-"], stdin=_archive(files))
+                if not done.ok:
+                    raise EnvFailed(f"the files of a task could not be written: {done.output or done.stopped}")
+        except BaseException:
+            await sandbox.close()
+            raise
+        return cls(sandbox, lasting=lasting, shown=shown)
+
+    @property
+    def state(self) -> FinalState:
+        """What checks look at."""
+        return FinalState(sandbox=self._sandbox, printed=self._printed)
+
+    async def act(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Carry out one of `TOOLS`; what the agent is shown of it."""
+        if tool == "bash":
+            return await self.command(arguments["command"])
+        path = posixpath.join(HOME, arguments["path"])
+        try:
+            if tool == "read":
+                return bounded(await self._read(path), self._shown)
+            if tool == "write":
+                await self._sandbox.write(path, arguments["content"].encode(errors="replace"))
+                return f"written: {path}"
+            return await self._edit(path, arguments["old"], arguments["new"])
+        except OSError as error:
+            return f"error: {error}"
+
+    async def command(self, command: str) -> str:
+        """Run a command; its output, head and tail, with its exit code and seconds."""
+        ran = await self._run(command)
+        self._printed = ran.output
+        end = f"exit code {ran.code}" if ran.code is not None else ran.stopped
+        output = bounded(ran.output.rstrip("\n"), self._shown)
+        return "\n".join([*([output] if output else []), f"[{end}, {ran.seconds:.1f} s]"])
+
+    async def _run(self, command: str) -> CommandResult:
+        if "\0" in command:
+            return CommandResult(code=2, output="bash: a command holds no null character\n", seconds=0.0)
+        if not self._lasting:
+            return await self._sandbox.run(["bash", "-c", command])
+        if self._shell is None:
+            self._shell = await self._sandbox.shell()
+        return await self._shell.run(command)
+
+    async def _read(self, path: str) -> str:
+        return (await self._sandbox.read(path, most=READ)).decode(errors="replace")
+
+    async def _edit(self, path: str, old: str, new: str) -> str:
+        text = await self._read(path)
+        times = text.count(old) if old else 0
+        if times != 1:
+            return f"error: the passage is {times} times in {path}, not once"
+        await self._sandbox.write(path, text.replace(old, new).encode(errors="replace"))
+        return f"edited: {path}"
+
+    async def close(self) -> None:
+        await self._sandbox.close()
+
+
+def _archive(files: Mapping[str, str]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(path)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
