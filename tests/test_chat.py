@@ -23,6 +23,7 @@ from openclaw_rl.testing import ScriptedPolicy, serving
 from openclaw_rl.types import Version
 
 WISH = "Please keep it under 30 words."
+PLAIN = "Please answer in under 30 words."
 UNSEEN = ("gate.mode=off", "monitor.mode=off", "notes.enabled=false")
 
 
@@ -92,10 +93,11 @@ async def test_a_person_is_told_of_a_note_and_sees_and_changes_it(tmp_path: Path
         assert await screen.types("/notes") == "no notes yet: tell me how you would like replies, and I keep to it\n"
         await screen.types("Tell me about tea", WISH)
         await until(lambda: bool(run.ledger.notes()))
-        assert await screen.types("And rain?") == f"You said: {WISH}\n\nAnd rain?\n"
-        assert screen.noted in ([f"noted: {WISH}"], [])  # it may have been told of with the reply before
-        assert await screen.types("/notes") == f"   1  in force   {WISH}\n"
-        assert await screen.types("/notes off 1") == f"   1  off        {WISH}\n"
+        assert await screen.types("And rain?") == f"You said: And rain?\n\n{PLAIN}\n"
+        told = f"noted: {WISH} (put as: {PLAIN})"
+        assert screen.noted in ([told], [])  # it may have been told of with the reply before
+        assert await screen.types("/notes") == f"   1  in force   {WISH} (put as: {PLAIN})\n"
+        assert await screen.types("/notes off 1") == f"   1  off        {WISH} (put as: {PLAIN})\n"
         assert await screen.types("And snow?") == "You said: And snow?\n"
         assert await screen.types("/notes of 1") == ""
         assert screen.noted == ["say /notes, or /notes off NUMBER, on NUMBER, rm NUMBER"]

@@ -224,10 +224,10 @@ async def test_replies_of_the_teacher_are_rehearsed_without_the_log_probs_of_its
 
 
 def terse(prompt: Prompt, rules: Sequence[str]) -> str:
-    """Forty words, or the rule where it is known; of every other even thing it says little else."""
+    """Forty words, or the rule where it is known; of the things that end in 0, 6 or 8 it says little else."""
     if RULE not in rules and RULE not in question(prompt):
         return "word " * 40
-    return "No." if re.search(r"number \d*[048]\?", question(prompt)) else f"{RULE} Yes."
+    return "No." if re.search(r"number \d*[068]\?", question(prompt)) else f"{RULE} Yes."
 
 
 async def test_where_a_note_makes_replies_short_those_of_the_teacher_that_do_it_are_rehearsed(tmp_path: Path) -> None:
