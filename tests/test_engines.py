@@ -18,7 +18,15 @@ from openclaw_rl.backends.engines import adapters as shelf
 from openclaw_rl.backends.engines.factories import sglang_policy, vllm_policy
 from openclaw_rl.backends.engines.policy import EnginePolicy
 from openclaw_rl.backends.fake import logprob, write_adapter
-from openclaw_rl.errors import BackendDown, BackendError, ConfigError, ContextOverflow, ModelRefused, RequestError
+from openclaw_rl.errors import (
+    BackendDown,
+    BackendError,
+    ConfigError,
+    ContextOverflow,
+    FatalRequest,
+    ModelRefused,
+    RequestError,
+)
 from openclaw_rl.ports import Delta, whole_reply
 from openclaw_rl.testing import check_policy, make_prompt
 from openclaw_rl.testing.engines import FakeEngine, fake_engine, write_engine_model
@@ -235,6 +243,17 @@ async def test_a_stream_whose_engine_dies_goes_on_where_it_was(engine: FakeEngin
     assert done.logprobs == tuple(logprob(token, at) for at, token in enumerate(done.reply_tokens))
     assert len(engine.loads) == 2, "the version was loaded again, under another name"
     assert len(set(engine.loads)) == 2
+
+
+async def test_an_engine_whose_core_died_says_so_and_is_lost(engine: FakeEngine, model: Path, tmp_path: Path) -> None:
+    async with started(engine, model, tmp_path) as policy:
+        engine.failures = 1
+        assert (await reply(policy, "tea")).reply.content == "You said: tea"
+        engine.failures = 1
+        assert len((await policy.score((0, 5), (7,))).logprobs) == 1
+        engine.failures = 3
+        with pytest.raises(FatalRequest, match="ended 3 times while it worked on this request"):
+            await reply(policy, "tea")
 
 
 async def test_an_engine_that_lost_its_adapters_is_given_them_again(

@@ -72,6 +72,8 @@ class FakeEngine:
         self.running = 0
         self.cancelled = 0
         self.alive = True
+        self.failures = 0
+        """requests that are answered with 500 from now on"""
         self.die_after: int | None = None
         """tokens of the next reply after which the engine dies"""
         self.pause = 0.0
@@ -81,6 +83,11 @@ class FakeEngine:
         """End every stream and answer nothing more."""
         self.alive = False
         self.adapters.clear()
+
+    def failing(self) -> bool:
+        """Whether the next request is to fail."""
+        self.failures -= 1
+        return self.failures >= 0
 
     def revive(self) -> None:
         """Answer again, without the adapters from before."""
@@ -204,8 +211,8 @@ class _Vllm(_Routes):
 
     async def completions(self, request: Request) -> Response:
         body, engine = await request.json(), self.engine
-        if not engine.alive:
-            return Response(status_code=503)
+        if not engine.alive or engine.failing():
+            return _error(500 if engine.alive else 503, "EngineCore encountered an issue.", "InternalServerError")
         engine.requests.append(body)
         if body["model"] != "base" and body["model"] not in engine.adapters:
             return _error(404, f"The model `{body['model']}` does not exist.", "NotFoundError")
@@ -295,8 +302,8 @@ class _Sglang(_Routes):
 
     async def generate(self, request: Request) -> Response:
         body, engine = await request.json(), self.engine
-        if not engine.alive:
-            return Response(status_code=503)
+        if not engine.alive or engine.failing():
+            return _error(500 if engine.alive else 503, "EngineCore encountered an issue.", "InternalServerError")
         engine.requests.append(body)
         adapter = body.get("lora_path")
         if adapter is not None and adapter not in engine.adapters:

@@ -81,6 +81,7 @@ class LaunchPlan:
     context: int | None
     max_batch: int
     lora_rank: int
+    lora_targets: tuple[str, ...]
     gpus: tuple[int, ...]
     memory: float | None
     """share of each GPU's memory"""

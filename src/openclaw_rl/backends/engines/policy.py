@@ -196,6 +196,8 @@ class EnginePolicy:
             raise ModelRefused(error.what, remedy="a version's directory must not be moved or deleted") from error
         except ConnectionLost as lost:
             self._up().lost(lost)
+            if self._versions.died(version.number, lost.what):
+                raise FatalRequest(f"engines end while they load version {version.number}: {lost.what}") from lost
             raise
 
     async def dismiss(self, number: int) -> None:
@@ -265,15 +267,14 @@ class EnginePolicy:
                 async with self._on_shelf().using(number) as name:
                     body = self._dialect.score_body(prompt, reply, name, top, self._up().facts)
                     answer = await self._up().http.post(self._dialect.score_path, body)
+                if name is not None and self._dialect.forgot(answer) and not attempt:
+                    self._on_shelf().forgotten(number)
+                    continue
+                if answer.status != 200:
+                    raise self._refusal(answer)
+                return self._dialect.scores(answer.json(), reply=reply)
             except ConnectionLost as lost:
                 self._up().lost(lost)
-                continue
-            if name is not None and self._dialect.forgot(answer) and not attempt:
-                self._on_shelf().forgotten(number)
-                continue
-            if answer.status != 200:
-                raise self._refusal(answer)
-            return self._dialect.scores(answer.json(), reply=reply)
         raise BackendDown(f"the {self._dialect.name} engine ended {DEATHS} times while it scored a reply")
 
     async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None, scope: str) -> _Deltas:
@@ -367,9 +368,11 @@ class EnginePolicy:
         if self._dialect.forgot(answer):
             return _Forgotten(answer.words)
         words = f"the engine refused the request: {answer.words}"
-        if answer.status in (429, 503):
+        if answer.status == 429:
             return BackendDown(words)
-        return RequestError(words, status=400) if 400 <= answer.status < 500 else BackendError(words)
+        if answer.status >= 500:  # an engine whose core died says so once, then ends
+            return ConnectionLost(f"the engine failed: {answer.words}")
+        return RequestError(words, status=400)
 
     def _body(self, call: GenerateCall) -> dict[str, Any]:
         return self._dialect.generate_body(call, self._up().facts)

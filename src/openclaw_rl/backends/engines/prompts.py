@@ -24,6 +24,8 @@ class ModelFiles:
     name: str
     base: str
     parameters: int
+    linear: tuple[str, ...]
+    """the names of its linear layers, which adapters may change"""
     context: int
     tool_format: str
     chat: ChatTemplate
@@ -43,6 +45,7 @@ def read_model(
         name=name,
         base=f"{name}-{weights.identity}",
         parameters=weights.parameters,
+        linear=weights.linear,
         context=int(sizes.get("max_position_embeddings") or 2048),
         tool_format=tool_format or format_of(tokenizer.chat_template),
         chat=ChatTemplate(tokenizer, ends_in(folder)),

@@ -85,6 +85,7 @@ class EngineSettings:
             context=self.context,
             max_batch=self.max_batch,
             lora_rank=self.lora_rank,
+            lora_targets=model.linear,
             gpus=self.gpus,
             memory=None if cpu else self.memory_share,
             cache_gib=_CACHE_GIB if cpu else None,

@@ -26,7 +26,6 @@ from openclaw_rl.types import Sampling, Tokens
 
 _ENDINGS: Mapping[str, Ending] = {"stop": "stop", "length": "length"}
 _LORAS = 4
-_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class SglangDialect:
@@ -44,7 +43,7 @@ class SglangDialect:
         flags = ["--model-path", str(plan.folder), "--served-model-name", "base", "--host", "127.0.0.1"]
         flags += ["--port", str(plan.port), "--dtype", plan.dtype, "--max-running-requests", str(plan.max_batch)]
         flags += ["--enable-lora", "--max-loras-per-batch", str(_LORAS), "--max-lora-rank", str(plan.lora_rank)]
-        flags += ["--lora-target-modules", *_TARGETS]
+        flags += ["--lora-target-modules", *(plan.lora_targets or ("all",))]
         if plan.context is not None:
             flags += ["--context-length", str(plan.context)]
         if len(plan.gpus) > 1:

@@ -151,6 +151,8 @@ def _flags(plan: LaunchPlan) -> list[str]:
         flags += ["--tensor-parallel-size", str(len(plan.gpus))]
     if plan.cache_gib is not None:
         flags += ["--enforce-eager"]
+        if plan.lora_targets:  # with room for an adapter on the head the CPU build dies of scores beside other requests
+            flags += ["--lora-target-modules", *plan.lora_targets]
     if plan.memory is not None:
         flags += ["--gpu-memory-utilization", f"{plan.memory:g}"]
     return flags

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import ModelRefused
 
+_BLOCK_WEIGHT = re.compile(r"\.\d+\..*?(\w+)\.weight$")
 EDGE = 1 << 16
 """bytes at both ends of a file that go into its identity: fine-tunes of one model share names, sizes and headers"""
 
@@ -23,6 +25,8 @@ class WeightFiles:
 
     parameters: int
     identity: str
+    linear: tuple[str, ...] = ()
+    """the names of the linear layers inside the blocks, such as ``q_proj``; the head is none of them"""
 
 
 def inspect(folder: Path) -> WeightFiles:
@@ -31,12 +35,22 @@ def inspect(folder: Path) -> WeightFiles:
         raise ModelRefused(f"{folder} has no config.json", remedy="is it the folder of a model? download it again")
     digest = hashlib.sha256()
     parameters = 0
+    linear: set[str] = set()
     for file in _files(folder):
         header = _header(file)
         parameters += _parameters(header)
+        linear.update(_linear(header))
         digest.update(f"{file.name} {file.stat().st_size}".encode())
         digest.update(_edges(file))
-    return WeightFiles(parameters=parameters, identity=digest.hexdigest()[:10])
+    return WeightFiles(parameters=parameters, identity=digest.hexdigest()[:10], linear=tuple(sorted(linear)))
+
+
+def _linear(header: dict[str, Any]) -> Iterator[str]:
+    """Names of two-dimensional weights inside of numbered blocks."""
+    for name, entry in header.items():
+        found = _BLOCK_WEIGHT.search(name)
+        if found and len(entry["shape"]) == 2:
+            yield found[1]
 
 
 def _files(folder: Path) -> list[Path]:
