@@ -54,6 +54,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     },
     "env": {
         "terminal": "openclaw_rl.envs.terminal.env:TerminalEnv",
+        "toolcall": "openclaw_rl.envs.toolcall.env:ToolCallEnv",
     },
     "rollout": {
         "episode": "openclaw_rl.envs.episodes:run_episode",
