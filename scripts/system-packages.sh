@@ -4,7 +4,7 @@
 set -u
 
 command -v bwrap >/dev/null && exit 0
-wanted="bubblewrap is not installed: coding tasks are refused and the sandbox tests are skipped"
+wanted="bubblewrap is not installed: coding tasks and sandboxed environments are refused, and the sandbox tests are skipped"
 if [ "$(uname -s)" != Linux ]; then
   echo "==> $wanted"
 elif [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then

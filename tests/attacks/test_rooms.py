@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
@@ -13,34 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandboxes import LIMITS, needs_sandbox
 
-from openclaw_rl.envs.sandbox import CommandResult, Sandbox, SandboxLimits, SandboxSettings, open_sandbox
+from openclaw_rl.envs.sandbox import CommandResult, Sandbox, SandboxSettings, open_sandbox
 from openclaw_rl.errors import NoSandbox
-
-LIMITS = SandboxLimits(seconds=20, cpu=20, memory=128 << 20, processes=32, disk=32 << 20, output=1 << 20)
 
 
 def made(**more: Any) -> SandboxSettings:
     return SandboxSettings(**{"limits": LIMITS, "driver": "bubblewrap", "root": None, **more})
 
 
-def reason() -> str | None:
-    async def attempt() -> None:
-        await (await open_sandbox(made())).close()
-
-    try:
-        asyncio.run(attempt())
-    except NoSandbox as error:
-        return str(error)
-    return None
-
-
-why = reason()
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.anyio,
-    pytest.mark.skipif(why is not None, reason=why or ""),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio, needs_sandbox]
 
 
 @pytest.fixture
@@ -404,3 +389,37 @@ async def test_a_container_driver_that_is_missing_or_has_no_image_says_so(monkey
     monkeypatch.setattr(shutil, "which", lambda name, path=None: name)
     with pytest.raises(NoSandbox, match="docker needs an image"):
         await open_sandbox(made(driver="docker"))
+
+
+def a_system(folder: Path) -> Path:
+    """A few programs of this machine with the libraries that they load, as a system of its own."""
+    tools = [shutil.which(name) for name in ("bash", "sh", "cat", "ls", "rm", "mkdir", "chmod", "dirname", "setsid")]
+    loaded = subprocess.run(["ldd", *filter(None, tools)], capture_output=True, text=True, check=True).stdout
+    libraries = set(re.findall(r"(/\S+) \(0x", loaded))
+    for source in (*filter(None, tools), *libraries):
+        target = folder / source.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+    for place in ("bin", "proc", "dev", "root", "tmp"):
+        (folder / place).mkdir(exist_ok=True)
+    if not (folder / "bin" / "sh").exists():
+        (folder / "bin" / "sh").symlink_to(shutil.which("sh") or "")
+    (folder / "root" / "note").write_text("of the system\n")
+    return folder
+
+
+async def test_a_system_of_its_own_is_seen_whole_and_never_changed(tmp_path: Path) -> None:
+    system = a_system(tmp_path / "system")
+    try:
+        room = await open_sandbox(made(root=str(system)))
+    except NoSandbox as error:
+        pytest.skip(str(error))
+    try:
+        seen = await sh(room, "cat note; echo changed > note; rm /bin/cat /usr/bin/cat; ls -d /etc/passwd /usr/share")
+        assert seen.output.startswith("of the system\n")
+        assert "No such file" in seen.output, "nothing of this machine's own system"
+        assert (await (await room.shell()).run("read -r line < note; echo $line")).output == "changed\n"
+    finally:
+        await room.close()
+    assert (system / "root" / "note").read_text() == "of the system\n"
+    assert any((system / place).exists() for place in ("bin/cat", "usr/bin/cat"))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from sandboxes import needs_sandbox
 
 from openclaw_rl import config
 from openclaw_rl.app import doctor
@@ -20,17 +21,8 @@ from openclaw_rl.envs.sandbox import programs, seccomp
 from openclaw_rl.errors import NoSandbox
 from openclaw_rl.evals import models
 
-
-def reason() -> str | None:
-    try:
-        sandbox.isolation()
-    except NoSandbox as error:
-        return str(error)
-    return None
-
-
 pytestmark = pytest.mark.slow
-apart = pytest.mark.skipif(reason() is not None, reason=reason() or "")
+apart = needs_sandbox
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app import checks
 from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.environments import build_sandbox_settings
 from openclaw_rl.app.factories import build_policy
 from openclaw_rl.app.judge_models import is_address
 from openclaw_rl.config import Config
@@ -246,11 +247,30 @@ def _engine(config: Config) -> Diagnosis:
     return Diagnosis("engines", "trouble" if wrong else "ok", detail, "; ".join(each.remedy for each in wrong))
 
 
-def _sandbox(_: Config) -> Diagnosis:
+async def _try_room(settings: sandbox.SandboxSettings) -> None:
+    """Begin a sandbox and run a command in it."""
+    room = await sandbox.open_sandbox(settings)
     try:
-        return Diagnosis("sandbox", "ok", f"programs are kept apart by {sandbox.isolation()}")
+        ran = await room.run(["true"])
+    finally:
+        await room.close()
+    if not ran.ok:
+        raise NoSandbox(f"a command in it ended with {ran.code}: {ran.output.strip()[-200:] or ran.stopped}")
+
+
+def _sandbox(config: Config) -> Diagnosis:
+    try:
+        kept = f"programs are kept apart by {sandbox.isolation()}"
     except NoSandbox as error:
-        return Diagnosis("sandbox", "warning", f"{error.what}; 'eval' refuses coding tasks", error.remedy or "")
+        refused = "'eval' refuses coding tasks, and environments that run commands do not begin"
+        return Diagnosis("sandbox", "warning", f"{error.what}; {refused}", error.remedy or "")
+    try:
+        asyncio.run(_try_room(build_sandbox_settings(config)))
+    except NoSandbox as error:
+        return Diagnosis(
+            "sandbox", "warning", f"{kept}, but commands of environments are not: {error.what}", error.remedy or ""
+        )
+    return Diagnosis("sandbox", "ok", f"{kept}, and so are commands of environments")
 
 
 def _engines(config: Config) -> Diagnosis:

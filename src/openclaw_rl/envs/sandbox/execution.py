@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from openclaw_rl.envs.sandbox.contract import CommandResult, SandboxLimits
-from openclaw_rl.envs.sandbox.namespace import GRACE, ProcessNamespace, content
+from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE, ProcessNamespace, content
 from openclaw_rl.envs.sandbox.output import BoundedOutput
 from openclaw_rl.errors import NoSandbox
 
@@ -31,12 +31,12 @@ async def readable(fd: int) -> None:
         loop.remove_reader(fd)
 
 
-async def within_grace(work: Awaitable[T], what: str) -> T:
+async def in_time(work: Awaitable[T], what: str, seconds: float) -> T:
     """What the work gives, if it comes soon enough. Raises NoSandbox with ``what`` went wrong."""
     try:
-        return await asyncio.wait_for(work, GRACE)
+        return await asyncio.wait_for(work, seconds)
     except TimeoutError as error:
-        raise NoSandbox(f"{what} within {GRACE:g} s") from error
+        raise NoSandbox(f"{what} within {seconds:g} s") from error
 
 
 async def execute(
@@ -123,7 +123,7 @@ class _RunningProcess:
     async def enter(self) -> None:
         if self._within is not None:
             self._within.begun()
-            await within_grace(readable(self._within.status), "bubblewrap did not begin")
+            await in_time(readable(self._within.status), "bubblewrap did not begin", BEGIN_SECONDS)
             self._within.enter()
 
     async def until_end(self, seconds: float) -> str:
@@ -142,12 +142,12 @@ class _RunningProcess:
         try:
             if self._within is not None and self._within.first is not None:
                 self._within.kill()
-                await within_grace(readable(self._within.first), "a program could not be ended")
+                await in_time(readable(self._within.first), "a program could not be ended", GRACE)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             try:
-                await within_grace(readable(self._end), "a program could not be ended")
+                await in_time(readable(self._end), "a program could not be ended", GRACE)
             finally:
                 self._take()
                 asyncio.get_running_loop().remove_reader(self._pipe)

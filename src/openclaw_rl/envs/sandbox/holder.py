@@ -21,8 +21,10 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from openclaw_rl.envs.sandbox import network
 from openclaw_rl.envs.sandbox.contract import SandboxSettings
-from openclaw_rl.envs.sandbox.execution import readable, within_grace
+from openclaw_rl.envs.sandbox.execution import in_time, readable
+from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE
 from openclaw_rl.errors import NoSandbox
 
 REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
@@ -44,19 +46,6 @@ _OVERLAY = (
     "mkdir /mnt/room/upper /mnt/room/work;"
     'mount -t overlay overlay -o "userxattr,lowerdir=$2,upperdir=/mnt/room/upper,workdir=/mnt/room/work" /mnt/room/root'
 )
-_NETWORK = """
-import ctypes, fcntl, os, socket, struct, sys
-pid, port = sys.argv[1:]
-libc = ctypes.CDLL(None, use_errno=True)
-for name in (["user"] if os.geteuid() else []) + ["net"]:
-    if libc.setns(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY), 0):
-        raise OSError(ctypes.get_errno(), f"setns {name}")
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as device:
-    fcntl.ioctl(device, 0x8914, struct.pack("16sh", b"lo", 1))  # SIOCSIFFLAGS, IFF_UP
-if port != "0":
-    listening = socket.create_server(("127.0.0.1", int(port)), backlog=128)
-    socket.send_fds(socket.socket(fileno=0), [b"!"], [listening.fileno()])
-"""
 
 
 class Holder:
@@ -74,13 +63,7 @@ class Holder:
 
     async def listen(self, port: int) -> socket.socket:
         """A socket that listens at this port of the sandbox's loopback, with the loopback up."""
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            await _finish([sys.executable, "-I", "-S", "-c", _NETWORK, str(self.pid), str(port)], stdin=theirs.fileno())
-            _, [fd], _, _ = socket.recv_fds(ours, 1, 1)
-        listening = socket.socket(fileno=fd)
-        listening.setblocking(False)
-        return listening
+        return await network.listen(self.pid, port)
 
     async def close(self) -> None:
         """End it, and with it all files. Safe to call twice."""
@@ -89,7 +72,7 @@ class Holder:
                 self._process.send_signal(signal.SIGKILL)
             end = os.pidfd_open(self._process.pid)
             try:
-                await within_grace(readable(end), "the holder of a sandbox could not be ended")
+                await in_time(readable(end), "the holder of a sandbox could not be ended", GRACE)
             finally:
                 os.close(end)
             self._process.wait()
@@ -143,7 +126,7 @@ def _begin(settings: SandboxSettings, *, as_root: bool) -> subprocess.Popen[byte
 async def _fill(holder: Holder, settings: SandboxSettings, *, as_root: bool) -> None:
     process = holder._process
     assert process.stdout is not None
-    await within_grace(readable(process.stdout.fileno()), "the namespaces of a sandbox could not be made")
+    await in_time(readable(process.stdout.fileno()), "the namespaces of a sandbox could not be made", BEGIN_SECONDS)
     said = os.read(process.stdout.fileno(), 4096)
     if said != b"\n":
         raise NoSandbox(
@@ -154,14 +137,8 @@ async def _fill(holder: Holder, settings: SandboxSettings, *, as_root: bool) -> 
         _map_users(holder.pid, outside=0 if settings.root else _some_range())
     script = f"set -e; {_SCRATCH}; {_OVERLAY if settings.root else _UNPACK}"
     entering = _entering(holder.pid, as_root=as_root)
-    network = [sys.executable, "-I", "-S", "-c", _NETWORK, str(holder.pid), "0"]
-    await asyncio.gather(
-        _finish(network),
-        _finish(
-            [*entering, "sh", "-c", script, "sh", str(settings.limits.disk), settings.root or ""],
-            data=b"" if settings.root else skeleton(),
-        ),
-    )
+    command = [*entering, "sh", "-c", script, "sh", str(settings.limits.disk), settings.root or ""]
+    await asyncio.gather(network.bring_up(holder.pid), _finish(command, data=b"" if settings.root else skeleton()))
 
 
 def _entering(pid: int, *, as_root: bool) -> list[str]:
@@ -180,20 +157,18 @@ def _some_range() -> int:
     return 0x10000000 + _RANGE * random.SystemRandom().randrange(8192)
 
 
-async def _finish(command: Sequence[str], *, data: bytes = b"", stdin: int | None = None) -> None:
+async def _finish(command: Sequence[str], *, data: bytes) -> None:
     """Run a step of the set-up. Raises NoSandbox with what it said."""
     process = await asyncio.create_subprocess_exec(
         *command,
-        stdin=asyncio.subprocess.PIPE if stdin is None else stdin,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={"PATH": PATH},
         cwd="/",
     )
     try:
-        said, _ = await within_grace(
-            process.communicate(data if stdin is None else None), "the files of a sandbox could not be made"
-        )
+        said, _ = await in_time(process.communicate(data), "the files of a sandbox could not be made", BEGIN_SECONDS)
     except NoSandbox:
         process.kill()
         raise

@@ -8,6 +8,8 @@ import os
 import signal
 import tempfile
 
+BEGIN_SECONDS = 60.0
+"""seconds that a sandbox may take to begin, on a machine where many others do"""
 GRACE = 5.0
 """seconds that the end of a program may take after its kill"""
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits
-from openclaw_rl.envs.sandbox.execution import readable, within_grace
-from openclaw_rl.envs.sandbox.namespace import ProcessNamespace
+from openclaw_rl.envs.sandbox.execution import in_time, readable
+from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE, ProcessNamespace
 from openclaw_rl.envs.sandbox.output import BoundedOutput
 from openclaw_rl.types import new_id
 
@@ -129,7 +129,7 @@ class _Session:
     @classmethod
     async def open(cls, command_line: CommandLine, *, mark: bytes, filtered: bytes) -> _Session:
         session = cls._begin(command_line, mark=mark, filtered=filtered)
-        await within_grace(readable(session._inside.status), "bubblewrap did not begin")
+        await in_time(readable(session._inside.status), "bubblewrap did not begin", BEGIN_SECONDS)
         session._inside.enter()
         return session
 
@@ -246,8 +246,8 @@ class _Session:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             if self._inside.first is not None:
-                await within_grace(readable(self._inside.first), "a shell could not be ended")
-            await within_grace(readable(self._end), "a shell could not be ended")
+                await in_time(readable(self._inside.first), "a shell could not be ended", GRACE)
+            await in_time(readable(self._end), "a shell could not be ended", GRACE)
             self._process.wait()
         finally:
             self._inside.__exit__()
