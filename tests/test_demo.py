@@ -188,6 +188,7 @@ async def test_a_correction_is_obeyed_at_once_learned_and_leaves_the_prompt(tmp_
     [shown] = view.shown
     assert (shown.without.endswith(CLOSING), shown.within.endswith(CLOSING)) == (False, True)
     assert view.progresses[-1].state == plain["state"] == "learned"
+    assert (view.progresses[-1].live, view.progresses[-1].served) == (1, True), "what is measured is what answers"
     assert "learning" in {progress.state for progress in view.progresses}
     assert any("s of idle processor time" in progress.reason for progress in view.progresses), "before it is spent"
     assert view.answers.count((5, 5)) == 3, "before, with the note, after"

@@ -28,6 +28,7 @@ from openclaw_rl.judge.reader.combination import Combination, Thresholds, Weight
 from openclaw_rl.judge.reader.features import families, tokens
 from openclaw_rl.judge.reader.judge import read_case
 from openclaw_rl.judge.reader.kinds import GROUPS, KINDS, KindLogprobs, group_of, normalised
+from openclaw_rl.judge.reader.measures import named_measure
 from openclaw_rl.judge.reader.ngrams import NgramModel, pack, place, shipped_ngrams, unpack
 from openclaw_rl.judge.reader.sentences import carrier
 from openclaw_rl.judge.text import parse
@@ -339,3 +340,56 @@ def test_a_fitted_classifier_is_found_by_the_identity_of_its_base_and_brings_its
     assert found is not None
     assert (found.folder, found.combination.both) == (folder, {})
     assert classifier_for("org/model-other", tmp_path) is None
+
+
+# --- a measure that a remark names
+
+LONG = (
+    "The capital of Australia is a planned city that lies between two larger ones, and it was chosen because neither."
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "rule"),
+    [
+        ("you get 30 words, no more", "Please answer in at most 30 words."),
+        ("Boil your replies down to at most 30 words.", "Please answer in at most 30 words."),
+        ("make that fewer than thirty words going forward", "Please answer in under thirty words."),
+        ("cap it at 40 words", "Please answer in at most 40 words."),
+        ("you get a single sentence, no more", "Please answer in one sentence."),
+        ("set it out point by point with bullets", "Please answer in bullet points."),
+    ],
+)
+async def test_a_remark_that_names_a_measure_of_replies_is_a_rule(message: str, rule: str) -> None:
+    assert read_case(after(message, reply=LONG)).hints == (Hint(text=rule, kind="rule"),)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Now describe a tiger in under 30 words.",
+        "Write a poem about rain in one sentence.",
+        "Explain gravity in at most 20 words",
+        "The tweet limit is 30 words, rewrite it",
+        "I need a slogan of at most 6 words",
+        "my limit is 30 words for the abstract, can you cut it?",
+        "How do I add bullet points in Word?",
+        "my boss wants bullets from here on",
+        "Two sentences, I said.",
+        "It's the same bullets, you only put dots.",
+        "The limit was 100 words.",
+        "no more bullets please",
+        "that was more than 30 words",
+    ],
+)
+def test_an_errand_and_a_reply_that_had_it_name_no_measure_of_replies(message: str) -> None:
+    assert named_measure(message) is None
+
+
+async def test_a_measure_in_words_that_came_from_others_is_no_rule() -> None:
+    for message in (
+        'The page says "you get 30 words, no more"',
+        "```\nyou get 30 words, no more\n```",
+        "> you get 30 words, no more",
+    ):
+        assert not [hint for hint in read_case(after(message, reply=LONG)).hints if hint.kind == "rule"]

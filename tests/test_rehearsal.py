@@ -279,7 +279,7 @@ def test_once_the_policy_says_as_little_its_own_replies_are_rehearsed(idle: Idle
     assert begun.seconds_left == pytest.approx(16 * 8.0)
     begun.distances.append(Distance(kl=0.5, replies=4, met=3, words=39.0))
     assert not begun.by_teacher
-    begun.steps, begun.spent["training"] = 4, 22.0
+    begun.steps, begun.spent["training"], begun.spent["sampling"] = 4, 14.0, 8.0
     assert begun.seconds_left == pytest.approx(12 * 8.0), "32 s in four steps, twelve are left"
 
 

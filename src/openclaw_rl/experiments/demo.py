@@ -184,13 +184,13 @@ async def _obeyed(server: DemoServer, plan: DemoPlan, turns: int, view: DemoView
 
 
 async def _learn(server: DemoServer, note: Note, view: DemoView) -> Progress:
-    """Wait while the note is learned; how it ended."""
+    """Wait while the note is learned, and until the version that does it answers; how it ended."""
     view.phase("u1 is away: what the note asks for is rehearsed, and examined by the gate")
     until, began = time.monotonic() + PATIENCE, False
     while True:
         now = server.progress(note.number)
         view.progress(now)
         began = began or now.state != "in force"
-        if (began and now.state != "learning") or server.trouble() or time.monotonic() > until:
+        if (began and now.state != "learning" and now.served) or server.trouble() or time.monotonic() > until:
             return now
         await asyncio.sleep(POLL)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from openclaw_rl.app.application import App, full_batches_only, ledger_path
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
+from openclaw_rl.ports import Policy
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Note, NoteState
 from openclaw_rl.versions import LiveVersions
@@ -33,12 +34,14 @@ _NEVER = 65536
 class Progress:
     """How far a note is on its road: its state and the reason, and the rehearsal under way, ``step`` None for none.
 
-    ``kl`` are the distances measured so far, ``seconds_left`` what the steps that it may still take would cost.
+    ``live`` is the version that answers, ``served`` False while a newer one is promoted and not yet taken up; ``kl``
+    are the distances measured so far, ``seconds_left`` what the steps that it may still take would cost.
     """
 
     state: NoteState
     reason: str
     live: int
+    served: bool
     step: int | None = None
     of: int = 0
     kl: tuple[float, ...] = ()
@@ -47,9 +50,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoServer:
-    """A running server: its settings, a client, and the ledger to look into."""
+    """A running server: its settings, the policy that answers, a client, and the ledger to look into."""
 
     config: Config
+    policy: Policy
     client: ApiClient
     reader: LedgerReader
 
@@ -73,7 +77,8 @@ class DemoServer:
         return Progress(
             state=found.state,
             reason=change.reason,
-            live=live.number if live is not None else 0,
+            live=self.policy.live,
+            served=live is None or live.number == self.policy.live,
             step=now.get("step"),
             of=now.get("of", 0),
             kl=tuple(now.get("kl", ())),
@@ -116,6 +121,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
     from openclaw_rl.clients.api import ApiClient
 
     app, stop = App(config), asyncio.Event()
+    assert app.policy is not None, "an app with all loops answers"
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
     try:
@@ -124,7 +130,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
         key = next(iter(api_keys(config)), None)
         async with ApiClient(url, key=key, agent="simulated-user") as client:
             with LedgerReader(ledger_path(config)) as reader:
-                yield DemoServer(config=config, client=client, reader=reader)
+                yield DemoServer(config=config, policy=app.policy, client=client, reader=reader)
     finally:
         stop.set()
         await running

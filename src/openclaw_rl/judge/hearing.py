@@ -9,8 +9,9 @@ from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
 from openclaw_rl.judge.reader.combination import Belief, Combination, believe, shipped_combination
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, LanguageGroup, MessageKind, group_of, mass
+from openclaw_rl.judge.reader.measures import named_measure
 from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
-from openclaw_rl.judge.reader.sentences import carrier
+from openclaw_rl.judge.reader.sentences import carrier, may_be_foreign
 from openclaw_rl.judge.text import own_words, parse
 from openclaw_rl.types import Doubt, Hint, HintKind
 
@@ -18,6 +19,8 @@ MOST = 4_000
 """characters of own words that are read, head and tail"""
 PERHAPS = 0.6
 """the probability of a complaint from which on it is worth a question"""
+ERRAND, WISH = 0.4, 0.1
+"""of a remark that names a measure: the probability of an errand up to which, and of a rule from which on, it is one"""
 _NOTES = {-1: "a complaint, as read", 1: "praise, as read"}
 
 
@@ -60,6 +63,7 @@ def hear(
     belief = believe(estimate, weights.thresholds, rules=rules.score)
     belief = belief if whole else replace(belief, rule=False, fact=False)
     reaction = rules if _left_to_rules(own) else _reaction(own, belief, rules, request=request, reply=reply)
+    reaction = _with_measure(own, reaction, estimate) if whole else reaction
     return Hearing(
         reaction=reaction,
         group=group,
@@ -69,6 +73,25 @@ def hear(
         rules=rules,
         belief=belief,
     )
+
+
+def _with_measure(own: str, reaction: Reaction, estimate: KindLogprobs) -> Reaction:
+    """The measure of replies that a remark names is a rule, though nobody was sure that it is one.
+
+    Not where the remark is likelier praise, or an errand: there a measure is of what is to be made.
+    """
+    if reaction.score == 1 or any(hint.kind != "complaint" for hint in reaction.hints) or _not_own(own):
+        return reaction
+    wish, praise = mass(estimate, ("complaint", "rule", "mixed")), mass(estimate, ("praise",))
+    unlikely = mass(estimate, ("neutral",)) >= ERRAND or mass(estimate, ("rule", "mixed")) < WISH or wish <= praise
+    measure = None if unlikely else named_measure(own)
+    if measure is None:
+        return reaction
+    return replace(reaction, hints=(Hint(text=measure, kind="rule"),), doubt=None)
+
+
+def _not_own(own: str) -> bool:
+    return is_text(own) or steers(own) or may_be_foreign(own)
 
 
 def _left_to_rules(own: str) -> bool:

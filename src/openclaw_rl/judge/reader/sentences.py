@@ -30,12 +30,17 @@ _LEADS = re.compile(
 
 def carrier(own: str, sentences: Sequence[Sentence], weigh: Callable[[str], float]) -> str | None:
     """The sentence of ``own`` that weighs most, as it was written; None where it may be somebody else's words."""
-    if not sentences or len(sentences) > LONGEST or _FOREIGN.search(own) or _POINTS.search(own):
+    if not sentences or len(sentences) > LONGEST or may_be_foreign(own):
         return None
     if len(sentences) > 1 and any(sentence.asks for sentence in sentences):
         return None
     weights = [weigh(sentence.text) for sentence in sentences]
     return stripped(sentences[weights.index(max(weights))].text)
+
+
+def may_be_foreign(own: str) -> bool:
+    """Whether somebody else's words may be in a message."""
+    return _FOREIGN.search(own) is not None or _POINTS.search(own) is not None
 
 
 def stripped(sentence: str) -> str:

@@ -93,6 +93,7 @@ class RehearsalRound:
         self.metrics: dict[str, float] = {}
         self.distances: list[Distance] = []
         self._measured: list[int] = []
+        self._beginning = 0.0
         self.prompted: Distance | None = None
         self._at_first: dict[int, Completion] = {}
         self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
@@ -137,7 +138,7 @@ class RehearsalRound:
             self.prompted = await self._meter.prompted()
             self.distances = [await self._meter.without(self._held)]
             self._at_first = dict(self._meter.latest)
-        self._measured = [0]
+        self._measured, self._beginning = [0], self.seconds
 
     async def step(self) -> None:
         """Sample replies, take one step on them, and measure now and then."""
@@ -189,7 +190,9 @@ class RehearsalRound:
         """What the steps that it may still take will cost, by those it took; before any, by what sampling took."""
         left = self._settings.steps - self.steps
         if self.steps:
-            return self.seconds / self.steps * left
+            sampled = self.spent["sampling"] / (self.steps + len(self._ready))
+            others = self.seconds - self.spent["sampling"] - self._beginning
+            return (sampled + others / self.steps) * left
         if self.prompted is None or not self.distances:
             return None
         replies = self.prompted if self.by_teacher else self.distances[0]
