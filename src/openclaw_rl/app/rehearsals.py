@@ -8,11 +8,14 @@ from dataclasses import replace
 from openclaw_rl.app.factories import default_sampling
 from openclaw_rl.config import Config
 from openclaw_rl.notes import NotesBook
-from openclaw_rl.tasks.everyday import training
+from openclaw_rl.tasks.everyday import training, word_problems
 from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.train.loop import RehearsalParts
 from openclaw_rl.train.rehearsal.replies import GetPolicy
 from openclaw_rl.train.rehearsal.round import RehearsalSettings
+
+RECKONINGS = 8
+"""one in so many shipped prompts is a word problem: what is asked for must hold there too"""
 
 
 def rehearsal_settings(config: Config) -> RehearsalSettings:
@@ -35,6 +38,12 @@ def rehearsal_settings(config: Config) -> RehearsalSettings:
     )
 
 
+def everyday_prompts() -> list[str]:
+    """What is rehearsed on while a user has asked too little: facts, advice, and one reckoning in so many."""
+    asked = training()
+    return [task.prompt for task in (*asked, *word_problems(len(asked) // (RECKONINGS - 1), seed=0))]
+
+
 def build_rehearsal(
     config: Config, book: NotesBook, policy: GetPolicy, *, busy: Callable[[], bool]
 ) -> RehearsalParts | None:
@@ -45,7 +54,7 @@ def build_rehearsal(
         book=book,
         policy=policy,
         checker=checker_of,
-        everyday=[task.prompt for task in training()],
+        everyday=everyday_prompts(),
         busy=busy,
         settings=rehearsal_settings(config),
     )
