@@ -47,7 +47,7 @@ ALLOWED: dict[str, set[str]] = {
     "judge": GROUND,
     "train": GROUND | {"versions", "notes"},
     "versions": GROUND,
-    "gate": GROUND | {"formats", "tasks", "store", "versions"},
+    "gate": GROUND | {"formats", "tasks", "store", "versions", "notes"},
     "notes": GROUND | {"store"},
     "views": GROUND | {"store", "versions", "notes"},
     "backends": GROUND | {"formats", "losses", "plugins", "machine"},

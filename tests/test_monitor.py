@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,21 @@ def regression_in(story: list[ScoredTurn], versions: list[Version]) -> Regressio
     """The regression where the newest of these versions that was not taken back is live."""
     live = next(version for version in reversed(versions) if version.state == "live")
     return find_regression(story, versions, live=live, rules=RULES)
+
+
+def test_a_complaint_that_a_note_which_left_would_have_spared_says_nothing_of_the_version() -> None:
+    """Version 0 was good with note 1 in its prompt; version 1 was to have learned it, and the note is gone."""
+    plain, again = seen(0, 2, 18, rule=BRIEF), seen(1, 6, rule=BRIEF)
+    helped, still = ([replace(one, noted=(1,)) for one in turns] for turns in (plain, again))
+    versions, notes = chain("live", "live"), {1: "Please be brief."}
+
+    def found(*story: ScoredTurn) -> Regression | None:
+        return find_regression(story, versions, live=versions[-1], rules=RULES, notes=notes)
+
+    assert found(*helped, *again) is None, "it is the note that is missed"
+    assert found(*plain, *again) is not None, "nobody had a note: it is the version's doing"
+    assert found(*helped, *seen(1, 6)) is not None, "a note does not explain replies that went bad without a word of it"
+    assert found(*helped, *still) is not None, "nor complaints in spite of the note"
 
 
 def test_the_ratio_by_hand() -> None:

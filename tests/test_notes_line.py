@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from openclaw_rl.app.application import ledger_path
+from openclaw_rl.notes import NotesBook
+from openclaw_rl.store import NotesLedger
 from openclaw_rl.testing import RunningApp, ticking_app
 from openclaw_rl.types import PromptNote
 
@@ -109,6 +112,20 @@ async def test_what_is_said_outright_holds_in_the_very_next_turn(tmp_path: Path)
         assert (await run.client.post("/v1/feedback", json=body)).status_code == 200
         await run.app.loops["judge"].tick()
         assert await noted(run, "What is coffee?") == RULE
+
+
+async def test_a_complaint_that_says_what_a_learned_note_said_brings_the_note_back(tmp_path: Path) -> None:
+    async with ticking_app(tmp_path, NO_STEPS) as run:
+        await correct(run, "Too long. Please answer in under 30 words.")
+        with NotesLedger(ledger_path(run.app.config)) as ledger:
+            book = NotesBook(ledger)
+            book.advance(1, "learned", "version 1 does it")
+            assert await noted(run, "What is coffee?") is None, "the weights do it"
+            await correct(run, "That was too long again, shorter please!", about="rice")
+            assert await noted(run, "What is coffee?") == "Please answer in under 30 words.", "they did not"
+            last = book.history(1)[-1]
+        assert (last.state, last.by, last.reason) == ("in force", "judge", "the user said it again")
+        assert len(run.ledger.notes()) == 1
 
 
 def keys(root: Path, *users: str) -> tuple[str, dict[str, dict[str, str]]]:

@@ -485,7 +485,7 @@ async def test_the_gate_reads_again_what_learned_notes_came_from(idle: Idle) -> 
     note = idle.book.add(NewNote(user="u1", text="Under 30 words!", turn=turn, by="judge", reason="said")).note
     idle.book.advance(note.number, "learned", "it does")
     found = choose_probes(idle.train, before=idle.now + 1, count=1, replays=2)
-    assert next((one.id, rule) for one, rule in found.corrections) == (turn, "Under 30 words!")
+    assert next((one.id, rule) for one, rule in found.corrections) == (turn, RULE), "as it is put"
     assert found.corrections[1][0].id in others
 
 

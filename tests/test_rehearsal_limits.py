@@ -14,6 +14,7 @@ from openclaw_rl.app.factories import default_sampling, gate_limits
 from openclaw_rl.backends.fake import echo
 from openclaw_rl.config import load
 from openclaw_rl.gate.examination import VersionGate
+from openclaw_rl.gate.probes import choose as choose_probes
 from openclaw_rl.ports import Policy
 from openclaw_rl.types import Prompt
 from openclaw_rl.views import notes as views
@@ -162,6 +163,38 @@ async def test_what_contradicts_something_learned_is_rehearsed_instead_of_it(tmp
     samples = [sample for batch in idle.learner.batches for sample in batch]
     assert {sample.rehearses for sample in samples} == {str(new.number)}
     assert not any(RULE in teacher.messages[-1].content for sample in samples for teacher in sample.teachers)
+    idle.close()
+
+
+async def test_the_gate_reads_no_correction_again_that_its_user_has_taken_back(tmp_path: Path) -> None:
+    """Or it would refuse to unlearn what nobody wants any more."""
+    idle = Idle(tmp_path)
+    told = [idle.said(-1.0, rule) for rule in ("Please be brief.", "Please keep it shorter.", "Say please.")]
+    old = idle.note("Please be brief.", turn=told[0])
+    assert [turn.id for turn, _ in _read_again(idle)] == [told[2], told[1], told[0]]
+    new = idle.note("Please write at least 100 words.")
+    assert idle.book.note(old.number).state == "replaced"
+    assert [turn.id for turn, _ in _read_again(idle)] == [told[2]], (
+        "the second was never a note, but is the opposite too"
+    )
+    idle.book.remove(new.number, reason="by hand")
+    assert [turn.id for turn, _ in _read_again(idle)] == [told[2], told[1]], "what was replaced stays taken back"
+    idle.close()
+
+
+def _read_again(idle: Idle) -> list[Any]:
+    found = choose_probes(idle.train, before=idle.now + 1, count=1, replays=8).corrections
+    return sorted(found, key=lambda each: each[0].id, reverse=True)
+
+
+async def test_a_learned_note_that_is_asked_for_again_is_learned_anew(tmp_path: Path) -> None:
+    idle = Idle(tmp_path)
+    note = idle.note(RULE)
+    await idle.ticks()
+    assert idle.note("Please keep it shorter.", vague=True).number == note.number
+    assert [one.number for one in idle.book.in_force("u1")] == [note.number], "it helps at once"
+    await idle.ticks()
+    assert idle.states(note) == ["in force", "learning", "learned", "in force", "learning", "learned"]
     idle.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from openclaw_rl.gate.regression import MonitorRules, find_regression
+from openclaw_rl.notes.wording import put
 from openclaw_rl.ports import Regression
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.versions import LiveVersions
@@ -29,4 +30,10 @@ class VersionMonitor:
         live = self._versions.live()
         if live is None:
             return None
-        return find_regression(self._ledger.scored(REACH), self._versions.versions(), live=live, rules=self._rules)
+        return find_regression(
+            self._ledger.scored(REACH),
+            self._versions.versions(),
+            live=live,
+            rules=self._rules,
+            notes={note.number: put(note) for note in self._ledger.notes()},
+        )

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from openclaw_rl.notes.aspects import opposes
+from openclaw_rl.notes.wording import put
 from openclaw_rl.tasks.everyday import Task, held_out
 from openclaw_rl.tasks.preferences import About
 from openclaw_rl.types import Message, Note, Prompt, Turn, Verdict, texts
 
+_WITHDRAWN = ("replaced", "off", "removed")
 LONGEST = 2048
 """prompt tokens beyond which a turn is too costly to replay"""
 
@@ -60,11 +63,13 @@ class Probes:
 
 def choose(source: ProbeSource, *, before: float, count: int, replays: int) -> Probes:
     """The probes of an examination, ``count`` of them held out: of turns, only those judged ``before`` the step."""
-    names = _steady(source.corrections(replays * 4, before=before))
-    learned = {note.turn: note.text for note in source.notes() if note.state == "learned" and note.turn is not None}
+    names, notes = _steady(source.corrections(replays * 4, before=before)), source.notes()
+    learned = {note.turn: put(note) for note in notes if note.state == "learned" and note.turn is not None}
     asked = [*learned, *(name for name in names if name not in learned)]  # what left the prompt must stay learned
     corrected = [(source.turn(name), learned.get(name) or _rule(source, name)) for name in asked]
-    fit = [(turn, rule) for turn, rule in corrected if rule and _readable(turn)][:replays]
+    fit = [(turn, rule) for turn, rule in corrected if rule and _readable(turn) and not withdrawn(turn, rule, notes)][
+        :replays
+    ]
     pinned = [turn for turn in map(source.turn, source.pinned_turns()) if _readable(turn)]
     tooled = [turn for turn in pinned if turn.prompt.tools]
     replayed = [*tooled[:2], *(turn for turn, _ in fit[:1])]
@@ -73,6 +78,17 @@ def choose(source: ProbeSource, *, before: float, count: int, replays: int) -> P
         replayed=tuple(Probe(key=turn.id, prompt=turn.prompt, turn=turn.id) for turn in replayed),
         corrections=tuple(fit),
         pinned=tuple(pinned[:replays]),
+    )
+
+
+def withdrawn(turn: Turn, rule: str, notes: Sequence[Note]) -> bool:
+    """Whether its user no longer wants what a correction asked for: a version need not lean that way any more."""
+    made = [note.state for note in notes if note.turn == turn.id]
+    if made and all(state in _WITHDRAWN for state in made):
+        return True
+    return any(
+        note.user == turn.user and note.kind == "rule" and note.state not in _WITHDRAWN and opposes(rule, put(note))
+        for note in notes
     )
 
 

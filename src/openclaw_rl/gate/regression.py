@@ -6,6 +6,9 @@ is taken for it: the test asks whether the new turns are bad more often than eve
 ratio averaged over several worse rates; under any rate up to the bound it is a supermartingale, so the probability
 that it *ever* reaches ``1 / alpha`` is at most ``alpha`` (Ville), however often one looks. A promotion is monitored
 for ``window`` turns.
+
+What the turns before owe to a standing note is not the merit of their version: a complaint that says what a note said
+which has left the prompt since does not count. It brings the note back.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from openclaw_rl.notes.aspects import says_same
 from openclaw_rl.ports import Regression
 from openclaw_rl.stats import wilson
 from openclaw_rl.types import Version
@@ -45,6 +49,8 @@ class Evidence(Protocol):
     def score(self) -> float: ...
     @property
     def rules(self) -> tuple[str, ...]: ...
+    @property
+    def noted(self) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +67,17 @@ class MonitorRules:
 
 
 def find_regression(
-    seen: Sequence[Evidence], versions: Sequence[Version], *, live: Version, rules: MonitorRules
+    seen: Sequence[Evidence],
+    versions: Sequence[Version],
+    *,
+    live: Version,
+    rules: MonitorRules,
+    notes: Mapping[int, str] | None = None,
 ) -> Regression | None:
-    """The promotion after which it became worse, if there is one; ``seen`` is in order, oldest first."""
+    """The promotion after which it became worse, if there is one; ``seen`` is in order, oldest first.
+
+    ``notes`` has, by number, what standing notes say.
+    """
     line = lineage(live, versions)
     over = {version.number for version in versions if version.state == "rolled back"}  # a person brought it back since
     mine = [(line[one.version], one) for one in seen if one.version in line and one.version not in over]
@@ -74,7 +88,7 @@ def find_regression(
         if len(record) < FEWEST or not 0 < len(since) <= 2 * rules.window:  # beyond, it was looked at in time
             continue
         before, after = record[-rules.reference :], since[: rules.window]
-        strength = evidence(before, after, rules=rules, record=record)
+        strength = evidence(before, after, rules=rules, record=record, notes=notes)
         if strength >= 1 / rules.alpha:
             found.append((strength, place, _regression(place, before, after, line, versions, strength)))
     return max(found, key=lambda each: each[:2])[2] if found else None  # of promotions alike, the newest
@@ -101,7 +115,12 @@ def lineage(live: Version, versions: Sequence[Version]) -> dict[int, int]:
 
 
 def evidence(
-    before: Sequence[Evidence], after: Sequence[Evidence], *, rules: MonitorRules, record: Sequence[Evidence] = ()
+    before: Sequence[Evidence],
+    after: Sequence[Evidence],
+    *,
+    rules: MonitorRules,
+    record: Sequence[Evidence] = (),
+    notes: Mapping[int, str] | None = None,
 ) -> float:
     """How strongly the turns after speak for a drop: the largest averaged likelihood ratio on the way.
 
@@ -110,11 +129,14 @@ def evidence(
     """
     tolerated = _bounds(before, rules)
     known = _preferences(record or before)
+    prompted = _prompted(record or before)
     logs = [0.0] * len(_WORSE)
     strongest = 0.0
     for one in after:
         bad = one.score < 0
         if one.user not in tolerated or (bad and is_new(one.rules, known.get(one.user, ()))):
+            continue
+        if bad and misses_note(one, prompted[one.user], notes or {}):
             continue
         bound = tolerated[one.user]
         for index, share in enumerate(_WORSE):
@@ -140,6 +162,20 @@ def is_new(rules: Sequence[str], known: Sequence[frozenset[str]]) -> bool:
     """Whether a complaint is a preference that this user had never had: it says nothing about the version."""
     contents = [_content(text) for text in rules]
     return bool(contents) and not any(content & old for content in contents for old in known)
+
+
+def misses_note(one: Evidence, before: frozenset[int], notes: Mapping[int, str]) -> bool:
+    """Whether a complaint says what a note said that was in prompts ``before`` and is not in this turn's."""
+    left = [notes[number] for number in before.difference(one.noted) if number in notes]
+    return any(says_same(rule, text) for rule in one.rules for text in left)
+
+
+def _prompted(before: Sequence[Evidence]) -> Mapping[str, frozenset[int]]:
+    """By user, the notes that were in the prompts of these turns."""
+    found: dict[str, frozenset[int]] = defaultdict(frozenset)
+    for one in before:
+        found[one.user] |= frozenset(one.noted)
+    return found
 
 
 def _preferences(before: Sequence[Evidence]) -> Mapping[str, list[frozenset[str]]]:

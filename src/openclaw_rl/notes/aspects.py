@@ -138,6 +138,14 @@ def opposes(one: str, other: str) -> str | None:
     return next((aspect for aspect in first if aspect in second and first[aspect] != second[aspect]), None)
 
 
+def says_same(one: str, other: str) -> bool:
+    """Whether two rules want the same of an aspect of a reply, or, where the table knows none, are of the same words."""
+    first, second = aspects(one), aspects(other)
+    if first and second:
+        return any(second.get(aspect) == value for aspect, value in first.items())
+    return not first and not second and _overlap(one, other) >= _ALIKE
+
+
 def says_less(newer: Saying, older: Saying) -> bool:
     """Whether the newer note only says vaguely what the older one says with its measure."""
     new, old = aspects(newer.text), aspects(older.text)

@@ -35,13 +35,17 @@ class ReadEnding(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredTurn:
-    """One judged main turn, as the live monitor sees it: version, user, score, and the rules that the user gave."""
+    """One judged main turn, as the live monitor sees it: version, user, score, and the rules that the user gave.
+
+    ``noted`` are the standing notes that were in its prompt.
+    """
 
     turn: str
     version: int
     user: str
     score: float
     rules: tuple[str, ...] = ()
+    noted: tuple[int, ...] = ()
 
 
 class VerdictScore(NamedTuple):

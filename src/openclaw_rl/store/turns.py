@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 from openclaw_rl.errors import NotInLedger
@@ -220,7 +221,7 @@ class TurnQueries(LedgerFile):
     def scored(self, limit: int) -> list[ScoredTurn]:
         """The newest judged main turns that have a score, oldest first."""
         found = self.rows(
-            f"SELECT t.id, t.version, t.user, v.score, v.hints{_SCORED} ORDER BY t.seq DESC LIMIT ?", limit
+            f"SELECT t.id, t.version, t.user, t.note, v.score, v.hints{_SCORED} ORDER BY t.seq DESC LIMIT ?", limit
         )
         return [
             ScoredTurn(
@@ -229,6 +230,7 @@ class TurnQueries(LedgerFile):
                 user=row["user"],
                 score=row["score"],
                 rules=rules_of(row["hints"]),
+                noted=tuple(json.loads(row["note"])["notes"]) if row["note"] else (),
             )
             for row in reversed(found)
         ]

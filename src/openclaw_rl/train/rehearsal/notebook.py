@@ -164,7 +164,7 @@ class LessonBook:
         if note.state == "learned":
             gone = version.number in self._versions.ever("rolled back")
             return gone and self._advance(note, "in force", f"version {version.number}, which did it, was rolled back")
-        if note.state not in _UNTAUGHT:
+        if note.state not in _UNTAUGHT or not self._since_begun(note):  # what it had learned before, it has forgotten
             return False
         promoted = version.number in self._versions.ever("live")
         if row.learned and promoted and version.number not in self._versions.ever("rolled back"):
