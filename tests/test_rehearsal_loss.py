@@ -32,6 +32,7 @@ from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.batch import Student, gradient
 from openclaw_rl.backends.local.training.collation import collate
+from openclaw_rl.backends.local.training.forward import padded
 from openclaw_rl.backends.local.training.head import BaseOutputs, Head
 from openclaw_rl.backends.local.training.references import ComputedTokens, run_references
 from openclaw_rl.errors import BackendError, ConfigError, InvalidValue
@@ -263,3 +264,9 @@ def test_a_rehearsal_has_one_teacher_and_no_score() -> None:
 def test_a_rehearsal_loss_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="known: reverse, forward, sft"):
         trainer_args(rehearse_loss="backward")
+
+
+def test_few_lengths_stand_for_many_so_that_few_kernels_are_compiled() -> None:
+    assert [padded(size) for size in (1, 129, 1000, 1025, 1537, 2049, 4096)] == [128, 256, 1024, 1536, 2048, 3072, 4096]
+    assert len({padded(size) for size in range(900, 2700)}) == 4, "the batches of a rehearsal"
+    assert [padded(size) for size in (4097, 9000)] == [4352, 9216], "a long one grows by a sixteenth at most"

@@ -24,6 +24,7 @@ from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 ATTENTION = "openclaw_tree"
 _QUERIES = 256
 _BLOCK = 128
+_QUICK = 4096
 _CHAINS = 32  # each is a call of its own; beyond, one call that skips what nobody sees is quicker
 _TILES = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 3}
 """of flex attention's kernel where no gradient is wanted: an eighth quicker than its own choice on an H200
@@ -168,9 +169,13 @@ def _attend_apart(
     return torch.cat(parts, 2)
 
 
-def _padded(size: int) -> int:
-    """A few lengths for many sizes, as each new length costs a compilation: a sixteenth more at most, blocks of 128."""
-    step = max(_BLOCK, 1 << max(size.bit_length() - 5, 0))
+def padded(size: int) -> int:
+    """A few lengths for many sizes, as each new length costs a compilation (10 to 25 s on an H200); blocks of 128.
+
+    A sixteenth more at most; half as much again below `_QUICK`, where a pass is quick and sizes differ most.
+    """
+    parts = 2 if size <= _QUICK else 16
+    step = max(_BLOCK, (1 << max(size - 1, 1).bit_length() - 1) // parts)
     return -(-size // step) * step
 
 
@@ -187,7 +192,7 @@ def hidden(model: Any, packed: PackedTree, *, tree: bool) -> Tensor:
         parts = [tokens[a:b][None] for a, b in pairwise(cuts)]
         return torch.cat([body(input_ids=part, use_cache=False).last_hidden_state[0] for part in parts])
     depth, end, trees, size = packed.depth.to(device), packed.end, packed.roots(), packed.size
-    if device.type == "cuda" and (extra := _padded(size) - size):
+    if device.type == "cuda" and (extra := padded(size) - size):
         tokens, depth = nn.functional.pad(tokens, (0, extra)), nn.functional.pad(depth, (0, extra))
         if len(trees) == 1 and bool((end == size).all()):  # a chain grows: no token attends to a later one
             end = torch.full((size + extra,), size + extra)
