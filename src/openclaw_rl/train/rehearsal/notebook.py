@@ -59,23 +59,22 @@ class LessonBook:
     def next(self) -> Lesson | None:
         """The newest note that is still to be learned and may be."""
         notes = self._book.all()
-        for note in reversed(notes):
-            if _teachable(note) and self._book.enabled(note.user) and self._waits(note, notes) is None:
-                return self.lesson(note)
-        return None
+        able = [note for note in notes if _teachable(note) and self._book.enabled(note.user)]
+        waits = self._waiting(able, notes)
+        return next((self.lesson(note) for note in reversed(able) if note.number not in waits), None)
 
-    def _waits(self, note: Note, notes: Sequence[Note]) -> str | None:
-        """Why a note is not rehearsed as things are; None for one that is. Nothing of another's note is told."""
+    def _waiting(self, able: Sequence[Note], notes: Sequence[Note]) -> dict[int, str]:
+        """Which of the notes that could be rehearsed are not, as things are, and why."""
+        if not able:
+            return {}
         consent = self._consent()
-        if not consent.allows(note.text, note.user):
-            return consent.detail
-        for other in notes:
-            others = other.kind == "rule" and person(other.user) != person(note.user)
-            if others and (other.prompted or other.state == "learned"):
-                aspect = opposes(put(note), put(other))
-                if aspect is not None:
-                    return f"another user of this policy asks for the opposite ({aspect}), and it cannot do both"
-        return None
+        found = {}
+        for note in able:
+            why = None if consent.allows(note.text, note.user) else consent.detail
+            why = why or _opposed(note, notes)
+            if why is not None:
+                found[note.number] = why
+        return found
 
     def _given_up(self, note: Note) -> str | None:
         rows = self._since_begun(note)
@@ -151,11 +150,8 @@ class LessonBook:
         """Bring notes to where their rehearsals' versions are, and say why others wait; how many changed."""
         rows, notes = {row.note: row for row in self._ledger.rehearsals()}, self._book.all()
         moved = sum(self._settle(note, rows[note.number]) for note in notes if note.number in rows)
-        return moved + sum(self._explain(note, notes) for note in notes if note.state == "in force")
-
-    def _explain(self, note: Note, notes: Sequence[Note]) -> bool:
-        why = self._waits(note, notes) if _teachable(note) else None
-        return why is not None and self._book.explain(note.number, f"not rehearsed: {why}")
+        waits = self._waiting([note for note in notes if _teachable(note) and note.state == "in force"], notes)
+        return moved + sum(self._book.explain(number, f"not rehearsed: {why}") for number, why in waits.items())
 
     def _settle(self, note: Note, row: Rehearsal) -> bool:
         version = self._ledger.made_by(row.step)
@@ -179,6 +175,17 @@ class LessonBook:
 def _teachable(note: Note) -> bool:
     """Whether a note may be taught at all: a fact is none of the weights' business, nor what an environment says."""
     return note.kind == "rule" and note.state in _UNTAUGHT and environment_of(note.user) is None
+
+
+def _opposed(note: Note, notes: Sequence[Note]) -> str | None:
+    """Why a policy that is shared cannot learn a note: somebody else's says otherwise. Nothing more of it is told."""
+    for other in notes:
+        others = other.kind == "rule" and person(other.user) != person(note.user)
+        if others and (other.prompted or other.state == "learned"):
+            aspect = opposes(put(note), put(other))
+            if aspect is not None:
+                return f"another user of this policy asks for the opposite ({aspect}), and it cannot do both"
+    return None
 
 
 def _short(turn: Turn) -> bool:
