@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,19 +17,32 @@ from openclaw_rl.store import LedgerReader
 
 if TYPE_CHECKING:
     from openclaw_rl.envs.actions import ActionForm
-    from openclaw_rl.envs.episodes import Episodes
+    from openclaw_rl.envs.audit import AuditBook
+    from openclaw_rl.envs.episodes import Episode, Episodes
     from openclaw_rl.envs.pool.leases import EnvPool, LeasePool
     from openclaw_rl.envs.sandbox import SandboxSettings
 
+AUDITS = "envs-audit.jsonl"
+"""the file of a run directory with what the audits of tasks found"""
 EVENTS = "envs.jsonl"
 """the file of a run directory with what happened in its pool"""
 
 
 @asynccontextmanager
 async def running_episodes(
-    config: Config, ledger: LedgerReader, *, url: str, key: str | None
+    config: Config,
+    ledger: LedgerReader | None,
+    *,
+    url: str,
+    key: str | None,
+    rounds: int | None = None,
+    tasks: Sequence[str] | None = None,
+    report: Callable[[Episode], None] | None = None,
 ) -> AsyncIterator[Episodes]:
-    """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end."""
+    """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end.
+
+    ``rounds``, ``tasks`` and ``report``: see `Episodes`. Without a ledger nothing waits for judge and trainer.
+    """
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
     from openclaw_rl.envs.pool.pooled import PooledEnv
@@ -52,7 +65,10 @@ async def running_episodes(
                 seed=config.run.seed,
             ),
             rollout=rollout,
-            behind=lambda: ledger.backlog() >= env.max_pending,
+            behind=lambda: ledger is not None and ledger.backlog() >= env.max_pending,
+            tasks=tasks,
+            rounds=rounds,
+            report=report,
             describe=pool.status,
         )
         try:
@@ -84,13 +100,15 @@ async def open_pool(config: Config, *, events: Path | None) -> AsyncIterator[Lea
 
 def build_pool(config: Config, *, events: Path | None) -> EnvPool:
     """The pool of this process: as many environments as ``env.parallel``."""
+    from openclaw_rl.envs.audit import AuditedEnv
     from openclaw_rl.envs.pool.events import EventLog
     from openclaw_rl.envs.pool.leases import EnvPool
 
     if config.env.type is None:
         raise ConfigError("no environment is set", remedy="name one: --set env.type=NAME or env.type=file.py")
+    book = audit_book(config)
     return EnvPool(
-        lambda: build_env(config),
+        lambda: AuditedEnv(lambda: build_env(config), book),
         capacity=config.env.parallel,
         ttl=config.env.lease_seconds,
         events=EventLog(events),
@@ -108,9 +126,34 @@ def workers_key(config: Config) -> str | None:
     return key
 
 
+def audit_book(config: Config) -> AuditBook:
+    """What the audits of this run's environments found."""
+    from openclaw_rl.envs.audit import AuditBook
+
+    return AuditBook(config.run.dir / AUDITS)
+
+
+async def play_rounds(
+    config: Config,
+    *,
+    url: str,
+    key: str | None,
+    rounds: int,
+    tasks: Sequence[str] | None,
+    report: Callable[[Episode], None],
+) -> None:
+    """So many rounds of the tasks (None: all that train) against a server that runs; each episode is paid there."""
+    playing = running_episodes(config, None, url=url, key=key, rounds=rounds, tasks=tasks, report=report)
+    async with playing as loop:
+        while await loop.tick():
+            pass
+
+
 def build_env(config: Config) -> Env:
     """One environment of the kind that ``env.type`` names."""
     env = config.env
+    if env.type is None:
+        raise ConfigError("no environment is set", remedy="name one: --env terminal, toolcall or file.py")
     offered = {
         "max_steps": env.max_steps,
         "form": action_form(config),
@@ -123,7 +166,7 @@ def build_env(config: Config) -> Env:
         "swe_bench_path": env.swe_bench_path,
         "sandbox": build_sandbox_settings(config),
     }
-    built: Env = plugins.build("env", env.type or "", offered=offered, options=env.options)
+    built: Env = plugins.build("env", env.type, offered=offered, options=env.options)
     return built
 
 

@@ -15,6 +15,7 @@ from openclaw_rl.cli import (
     chat,
     connect,
     control,
+    env_tasks,
     envs,
     experiments,
     inspect,
@@ -88,6 +89,8 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }
 run.judge.add_command(judging.evaluate)
+for each in env_tasks.COMMANDS:
+    envs.envs.add_command(each)
 for group in GROUPS.values():
     for command in group:
         cli.add_command(command)

@@ -18,7 +18,7 @@ PORT = 30100
 
 @click.group()
 def envs() -> None:
-    """Serve environments to other machines, and see how they are."""
+    """Audit, evaluate, play or serve environments."""
 
 
 @envs.command()

@@ -169,8 +169,10 @@ async def _finish(command: Sequence[str], *, data: bytes) -> None:
     )
     try:
         said, _ = await in_time(process.communicate(data), "the files of a sandbox could not be made", BEGIN_SECONDS)
-    except NoSandbox:
-        process.kill()
+    except BaseException:  # also where the episode is cancelled: nothing is left running
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await asyncio.shield(process.wait())
         raise
     if process.returncode:
         raise NoSandbox(f"a sandbox could not be set up: {said.decode(errors='replace').strip()[-300:]}")

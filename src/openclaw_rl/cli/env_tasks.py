@@ -1,0 +1,239 @@
+"""The tasks of environments: what there is, whether it is sound, and how well a model does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openclaw_rl.cli.options import as_json, print_json, settings, settings_but
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Config, Resolved
+    from openclaw_rl.envs.episodes import Episode
+    from openclaw_rl.ports import Env
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command(name="list")
+@click.option("--tasks", is_flag=True, help="Name every task, not only the rungs.")
+@click.option("--task", metavar="ID", help="Show one task: its first prompt and its gold solution.")
+@as_json
+@settings
+def list_tasks(resolved: Resolved, tasks: bool, task: str | None, json_out: bool) -> None:
+    """Show the rungs and tasks of --env."""
+    config = resolved.config
+    view = asyncio.run(_shown(config, task)) if task else _listed(config)
+    if json_out:
+        print_json(view)
+    elif task:
+        click.echo(view["prompt"])
+        for reply in view["gold"]:
+            click.secho(f"\n{reply}", fg="green")
+    else:
+        for rung, one in view["rungs"].items():
+            train, held = len(one["train"]), len(one["held_out"])
+            click.echo(f"  {rung:<20} {train:>5} train, {held:>5} held out, {one['audited']} audited")
+            if tasks:
+                for each in (*one["train"], *one["held_out"]):
+                    click.echo(f"    {each}{'' if each in one['train'] else '  (held out)'}")
+
+
+def _listed(config: Config) -> dict[str, Any]:
+    from openclaw_rl.app.environments import audit_book, build_env
+    from openclaw_rl.ports import SupportsTaskSets
+
+    env, book = build_env(config), audit_book(config)
+    rungs: dict[str, dict[str, Any]] = {}
+    sets = env if isinstance(env, SupportsTaskSets) else None
+    for split, ids in (("train", env.tasks()), ("held_out", sets.held_out() if sets else ())):
+        for task in ids:
+            rung = rungs.setdefault(sets.rung(task) if sets else task, {"train": [], "held_out": [], "audited": 0})
+            rung[split].append(task)
+            rung["audited"] += book.find(env, task) is not None
+    return {"env": config.env.type, "rungs": rungs}
+
+
+async def _shown(config: Config, task: str) -> dict[str, Any]:
+    from openclaw_rl.app.environments import build_env
+    from openclaw_rl.ports import SupportsTaskSets
+
+    env = build_env(config)
+    try:
+        prompt = await env.reset(task, seed=config.run.seed)
+    finally:
+        await env.close()
+    gold = env.gold(task) if isinstance(env, SupportsTaskSets) else ()
+    return {
+        "task": task,
+        "prompt": "\n\n".join(f"[{message.role}]\n{message.content}" for message in prompt.messages),
+        "tools": [tool.name for tool in prompt.tools],
+        "gold": [reply.content or " ".join(f"{c.name} {c.arguments}" for c in reply.tool_calls) for reply in gold],
+    }
+
+
+@click.command()
+@click.option("--again", is_flag=True, help="Audit also what was audited before.")
+@as_json
+@settings
+def audit(resolved: Resolved, again: bool, json_out: bool) -> None:
+    """Check every task: gold scores 1, doing nothing does not.
+
+    What is found is kept in the run directory; a task that fails never trains. Ends with 1 where one fails.
+    """
+    from openclaw_rl.app.audits import audit_all
+
+    began, count = time.monotonic(), 0
+
+    def done(_: object) -> None:
+        nonlocal count
+        count += 1
+        if count % 20 == 0:
+            click.echo(f"\r{count} tasks, {time.monotonic() - began:.0f} s", nl=False, err=True)
+
+    found = asyncio.run(audit_all(resolved.config, again=again, done=done))
+    click.echo("\r", nl=False, err=True)
+    if json_out:
+        print_json(found)
+    else:
+        click.echo(
+            f"{found['env']}: {found['admitted']} of {found['tasks'] + found['held_out']} tasks admitted "
+            f"({found['tasks']} train, {found['held_out']} held out), {time.monotonic() - began:.0f} s"
+        )
+        if found["without_gold"]:
+            click.echo(f"  {found['without_gold']} have no gold solution: only doing nothing was tried")
+        for task, why in found["refused"].items():
+            click.secho(f"  {task}: {why}", fg="red")
+        for mine, other in found["near_duplicates"]:
+            click.secho(f"  {mine} is held out, and nearly the same as {other}, which trains", fg="yellow")
+    if found["refused"]:
+        raise click.exceptions.Exit(1)
+
+
+@click.command(name="eval")
+@click.option(
+    "--model-path",
+    default="live",
+    show_default=True,
+    help="As of 'openclaw-rl eval': a version's number, 'live', 'embedded', weights, or a server's http://HOST/v1.",
+)
+@click.option(
+    "--split", type=click.Choice(["held-out", "train"]), default="held-out", show_default=True, help="Which tasks."
+)
+@click.option("--count", type=click.IntRange(1), help="Tasks of each rung [default: all there are].")
+@click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Times each task is played.")
+@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0, 2), help="0 is greedy.")
+@click.option("--tokens", default=96, show_default=True, type=click.IntRange(1), help="Most tokens of a reply.")
+@click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
+@click.option("--json", "json_file", type=_FILE, help="Also write the figures and every reply to this file.")
+@settings_but("--model-path")
+def evaluate(
+    resolved: Resolved,
+    model_path: str,
+    split: str,
+    count: int | None,
+    seeds: int,
+    temperature: float,
+    tokens: int,
+    api_key_env: str | None,
+    json_file: Path | None,
+) -> None:
+    """Measure success by rung; nothing is trained.
+
+    Rates have 95 % intervals. The tasks are those that never train, unless --split says otherwise.
+    """
+    from openclaw_rl.evals import environments
+    from openclaw_rl.types import Sampling
+
+    began = time.monotonic()
+    sampling = Sampling(temperature=temperature, max_tokens=tokens)
+    running = _evaluated(resolved.config, model_path, split, count, seeds, sampling, api_key_env)
+    played = asyncio.run(running)
+    found = environments.by_rung(played)
+    click.echo(f"\r{resolved.config.env.type}, {split}, {model_path}, {time.monotonic() - began:.0f} s")
+    for line in environments.lines(found):
+        click.echo(line)
+    for why in sorted({each.error for each in played if each.error})[:5]:
+        click.secho(f"  failed: {why}", fg="red")
+    if json_file is not None:
+        view: dict[str, Any] = {"env": resolved.config.env.type, "model": model_path, "split": split, "rungs": found}
+        view["episodes"] = [asdict(each) for each in played]
+        json_file.write_text(json.dumps(view, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+async def _evaluated(
+    config: Config, name: str, split: str, count: int | None, seeds: int, sampling: Any, key_env: str | None
+) -> list[Any]:
+    from openclaw_rl.app.environments import build_env
+    from openclaw_rl.evals import environments, models
+
+    if name == "embedded":
+        config = config.model_copy(update={"policy": config.policy.model_copy(update={"model": name})})
+    tasks = environments.chosen_tasks(build_env(config), split=split, count=count)
+    first, solved, over = config.run.seed, 0, 0
+
+    def done(played: environments.PlayedTask) -> None:
+        nonlocal solved, over
+        solved, over = solved + played.solved, over + 1
+        click.echo(f"\r{over} of {len(tasks) * seeds} episodes, {solved} solved", nl=False, err=True)
+
+    def make_env() -> Env:
+        return build_env(config)
+
+    async with models.open_model(config, name, key_env=key_env) as model:
+        found = await environments.play_tasks(
+            model,
+            make_env,
+            tasks,
+            seeds=range(first, first + seeds),
+            sampling=sampling,
+            max_steps=config.env.max_steps,
+            parallel=config.env.parallel,
+            done=done,
+        )
+    click.echo(err=True)
+    return found
+
+
+@click.command(name="run")
+@click.option("--url", help="The server's http://HOST/v1 [default: the one of this run directory].")
+@click.option("--api-key-env", metavar="NAME", help="Environment variable with the environment's key (env:NAME).")
+@click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Times every task is played.")
+@click.option("--task", "tasks", multiple=True, metavar="ID", help="Play this one; may be repeated [default: all].")
+@settings
+def run_tasks(
+    resolved: Resolved, url: str | None, api_key_env: str | None, rounds: int, tasks: tuple[str, ...]
+) -> None:
+    """Play tasks through a running server; outcomes are paid and train.
+
+    Tasks that are held out are refused.
+    """
+    from openclaw_rl.app import address
+    from openclaw_rl.app.environments import play_rounds
+    from openclaw_rl.config import environment
+    from openclaw_rl.errors import ConfigError
+
+    here = address.read(resolved.config.run.dir)
+    if url is None and here is None:
+        raise ConfigError("no server runs in this run directory", remedy="start 'openclaw-rl up', or give --url")
+    place = url or (here.url if here else "")
+    over: list[Episode] = []
+
+    def report(episode: Episode) -> None:
+        over.append(episode)
+        outcome = episode.error or (f"{episode.reward:+.2f}" if episode.reward is not None else "-")
+        click.echo(f"{len(over):>5}  {episode.task:<24} {outcome}")
+
+    key = environment(api_key_env) if api_key_env else None
+    asyncio.run(play_rounds(resolved.config, url=place, key=key, rounds=rounds, tasks=tasks or None, report=report))
+    solved = sum(episode.reward == 1.0 for episode in over)
+    click.echo(f"{solved} of {len(over)} solved, {sum(episode.error is not None for episode in over)} failed")
+
+
+COMMANDS = (list_tasks, audit, evaluate, run_tasks)

@@ -1,0 +1,165 @@
+"""Audits, evaluation by rung, and the commands: no task trains that is broken or held out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rooms import needs_sandbox
+
+from openclaw_rl.cli import cli
+from openclaw_rl.envs.audit import AuditBook, AuditedEnv, audit_task, near_duplicates
+from openclaw_rl.errors import EnvFailed
+from openclaw_rl.evals.environments import by_rung, chosen_tasks, lines, play_tasks
+from openclaw_rl.evals.suites import ModelReply
+from openclaw_rl.ports import Observation
+from openclaw_rl.testing import FakeEnv, running_app, until
+from openclaw_rl.testing.apps import FAKES
+from openclaw_rl.types import Message, Prompt, Sampling
+
+pytestmark = pytest.mark.anyio
+
+
+class Spelling(FakeEnv):
+    """Say the task's own name. ``rotten`` cannot be solved, ``free`` pays for nothing, ``spare`` is held out."""
+
+    name = "spelling"
+
+    def __init__(self, *, wanted: str = "") -> None:
+        super().__init__()
+        self.wanted = wanted
+
+    def tasks(self) -> Sequence[str]:
+        return ("ant", "bee", "rotten", "free")
+
+    def held_out(self) -> Sequence[str]:
+        return ("spare",)
+
+    def rung(self, task: str) -> str:
+        return "short" if len(task) == 3 else "long"
+
+    def instruction(self, task: str) -> str:
+        return f"Say {task}.{self.wanted}"
+
+    def gold(self, task: str) -> Sequence[Message]:
+        return (Message(role="assistant", content=task),)
+
+    async def reset(self, task: str, *, seed: int) -> Prompt:
+        self.task = task
+        return Prompt(messages=(Message(role="user", content=self.instruction(task)),))
+
+    async def step(self, reply: Message) -> Observation:
+        if self.task == "lost":
+            raise EnvFailed("the machine is gone")
+        right = (reply.content == self.task and self.task != "rotten") or self.task == "free"
+        return Observation(messages=(), reward=1.0 if right else -1.0, done=True)
+
+
+async def test_a_task_is_admitted_when_gold_scores_1_and_nothing_scores_nothing() -> None:
+    found = {task: (await audit_task(Spelling, task)).fault for task in Spelling().tasks()}
+    assert found == {
+        "ant": "",
+        "bee": "",
+        "rotten": "its gold solution scores -1, not 1",
+        "free": "doing nothing scores 1, not -1",
+    }
+
+
+async def test_what_an_audit_found_is_kept_and_a_task_that_changes_is_audited_anew(tmp_path: Path) -> None:
+    book = AuditBook(tmp_path / "run" / "audit.jsonl")
+    assert book.find(Spelling(), "ant") is None
+    first = await book.audited(Spelling, Spelling(), "ant")
+    with (tmp_path / "run" / "audit.jsonl").open("a") as file:
+        file.write('{"env": "spell')  # a process was killed while it wrote
+    again = AuditBook(tmp_path / "run" / "audit.jsonl")
+    assert again.find(Spelling(), "ant") == first
+    assert again.find(Spelling(wanted=" Please."), "ant") is None
+
+
+async def test_one_audit_is_enough_for_all_the_episodes_of_a_group(tmp_path: Path) -> None:
+    made: list[Spelling] = []
+
+    def make() -> Spelling:
+        made.append(Spelling())
+        return made[-1]
+
+    book, env = AuditBook(tmp_path / "audit.jsonl"), Spelling()
+    await asyncio.gather(*(book.audited(make, env, "ant") for _ in range(8)))
+    assert len(made) == 1
+    assert made[0].closed == 1
+
+
+async def test_what_is_broken_or_held_out_never_begins(tmp_path: Path) -> None:
+    env = AuditedEnv(Spelling, AuditBook(tmp_path / "audit.jsonl"))
+    assert (await env.reset("ant", seed=0)).messages[0].content == "Say ant."
+    assert (await env.step(Message(role="assistant", content="ant"))).reward == 1.0
+    with pytest.raises(EnvFailed, match="task rotten is not admitted: its gold solution scores -1, not 1"):
+        await env.reset("rotten", seed=0)
+    with pytest.raises(EnvFailed, match="task spare is held out: it never trains"):
+        await env.reset("spare", seed=0)
+    assert env.tasks() == ["ant", "bee", "free"], "what is known to be broken is not even offered"
+
+
+async def test_an_environment_without_task_sets_is_played_as_it_is(tmp_path: Path) -> None:
+    env = AuditedEnv(FakeEnv, AuditBook(tmp_path / "audit.jsonl"))
+    assert list(env.tasks()) == ["a", "b"]
+    assert (await env.reset("a", seed=3)).messages[0].content == "a from 2 with 3"
+
+
+def test_instructions_that_differ_by_a_word_of_many_are_near_duplicates() -> None:
+    text = " ".join(f"word{number}" for number in range(60))
+    assert near_duplicates(["say ant", f"{text} now"], ["say bee", text]) == [(1, 1)]
+
+
+async def test_success_is_told_by_rung_with_intervals_and_failures_apart() -> None:
+    async def model(prompt: Prompt, sampling: Sampling) -> ModelReply:
+        return ModelReply(text="ant")
+
+    tasks = [*chosen_tasks(Spelling(), split="train", count=1), ("lost", "long")]
+    assert tasks == [("ant", "short"), ("rotten", "long"), ("lost", "long")]
+    sampling = Sampling(temperature=0.0, max_tokens=8)
+    options = {"seeds": (0, 1), "sampling": sampling, "max_steps": 3, "parallel": 2, "done": lambda _: None}
+    found = by_rung(await play_tasks(model, Spelling, tasks, **options))  # type: ignore[arg-type]
+    assert [(rung, one["solved"], one["of"], one["failed"]) for rung, one in found.items()] == [
+        ("short", 2, 2, 0),
+        ("long", 0, 2, 2),
+        ("all", 2, 4, 2),
+    ]
+    assert (found["all"]["low"], found["all"]["high"]) == (0.15, 0.85), "Wilson's interval of 2 of 4"
+    assert lines(found)[1] == "  long                    0 of 2      0%  (0% to 66%), 2 failed"
+
+
+def typed(tmp_path: Path, *words: str) -> str:
+    sets = [word for one in (*FAKES, "env.per_rung=2") for word in ("--set", one)]
+    done = CliRunner().invoke(cli, ["envs", *words, "--run-dir", str(tmp_path / "run"), *sets], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_the_commands_list_audit_and_evaluate_an_environment(tmp_path: Path) -> None:
+    one = ("--env", "toolcall", "--set", 'env.rungs=["timer", "sums"]')
+    assert "  timer                    2 train,     1 held out, 0 audited" in typed(tmp_path, "list", *one)
+    assert "toolcall: 6 of 6 tasks admitted (4 train, 2 held out)" in typed(tmp_path, "audit", *one)
+    listed = json.loads(typed(tmp_path, "list", "--json", *one))
+    assert [rung["audited"] for rung in listed["rungs"].values()] == [3, 3]
+    shown = typed(tmp_path, "list", "--task", listed["rungs"]["timer"]["train"][0], "--set", "env.form=text", *one)
+    assert shown.count("set_timer(minutes=") == 3, "two solved tasks, and the gold solution of this one"
+    said = typed(tmp_path, "eval", "--model-path", "fake", "--json", str(tmp_path / "found.json"), *one)
+    assert "  all                     0 of 2      0%" in said
+    assert len(json.loads((tmp_path / "found.json").read_text())["episodes"]) == 2
+
+
+@needs_sandbox
+@pytest.mark.slow
+async def test_a_run_learns_from_a_terminal_and_only_from_tasks_that_passed_their_audit(tmp_path: Path) -> None:
+    reply = "```bash\\necho canyon\\n```"
+    sets = ("env.type=terminal", 'env.rungs=["print-word"]', "env.per_rung=2", "env.form=text", "env.parallel=2")
+    more = ("train.num_rollouts_per_prompt=1", "train.batch_size=2", f'policy.options={{reply="{reply}"}}')
+    async with running_app(tmp_path / "run", *sets, *more) as run:
+        await until(lambda: run.ledger.counts()["trained"] >= 4)
+    audits = [json.loads(line) for line in (tmp_path / "run" / "envs-audit.jsonl").read_text().splitlines()]
+    assert {(audit["gold"], audit["nothing"]) for audit in audits} == {(1.0, -1.0)}
