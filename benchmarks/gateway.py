@@ -8,7 +8,8 @@
 
 The same greedy chat goes to the engine itself and to `openclaw-rl serve` before it, in turn, ``--rounds`` times each; a
 level has ``--requests`` requests for each stream. Each server is a process of its own, clients are plain sockets here.
-A ratio of 1 means that the gateway costs nothing; it keeps every turn in its ledger meanwhile.
+A ratio of 1 means that the gateway costs nothing; it keeps every turn in its ledger meanwhile. The CPU time that its
+process takes for a token is what it costs on a machine that others use too.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -90,8 +92,8 @@ async def loaded(url: str, model: str, *, streams: int, requests: int, tokens: i
 
 
 @contextlib.contextmanager
-def gateway(engine: str, model: str, backend: str, folder: Path) -> Iterator[str]:
-    """`openclaw-rl serve` before an engine; its address."""
+def gateway(engine: str, model: str, backend: str, folder: Path) -> Iterator[tuple[str, int]]:
+    """`openclaw-rl serve` before an engine; its address and its process."""
     command = [sys.executable, "-m", "openclaw_rl", "serve", "--backend", backend, "--engine-url", engine]
     command += ["--model", model, "--port", "0", "--run-dir", str(folder / "run"), "--set", "notes.enabled=off"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -100,7 +102,7 @@ def gateway(engine: str, model: str, backend: str, folder: Path) -> Iterator[str
             for line in process.stdout:
                 found = re.search(r"http://[\d.]+:\d+", line)
                 if found and found[0] != engine:
-                    yield found[0]
+                    yield found[0], process.pid
                     break
             else:
                 raise SystemExit("the gateway did not start")
@@ -140,18 +142,35 @@ async def vllm(python: str, folder: Path) -> AsyncIterator[str]:
         await policy.stop()
 
 
-async def compared(engine: str, served: str, names: tuple[str, str], given: Any) -> list[dict[str, Any]]:
+async def compared(urls: tuple[str, str], names: tuple[str, str], pid: int, given: Any) -> list[dict[str, Any]]:
     rows = []
     for streams in map(int, given.streams.split(",")):
-        direct, through = Load(), Load()
+        totals, spent = (Load(), Load()), 0.0
         size = {"streams": streams, "requests": given.requests, "tokens": given.tokens}
-        for round in range(given.rounds):
-            offset = 10_000 * round
-            for url, model, total in ((engine, names[0], direct), (served, names[1], through)):
-                total.add(await loaded(url, model, **size, offset=offset))
-        rows.append(row(streams, direct, through))
+        for turn in range(given.rounds):
+            for which in (
+                (0, 1) if turn % 2 else (1, 0)
+            ):  # none has the quieter moments, none the other's cached prompts
+                before = cpu_seconds(pid)
+                offset = 10_000 * (2 * turn + which)
+                totals[which].add(await loaded(urls[which], names[which], **size, offset=offset))
+                spent += which * (cpu_seconds(pid) - before)
+        rows.append({**row(streams, *totals), "gateway_cpu_ms_per_token": millis(spent / totals[1].tokens)})
         print(f"{streams} streams done", file=sys.stderr)
     return rows
+
+
+def millis(seconds: float) -> float:
+    return round(seconds * 1e3, 3)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed so far; it does not grow while others have the processor."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # no Linux
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def row(streams: int, direct: Load, through: Load) -> dict[str, Any]:
@@ -173,14 +192,20 @@ def row(streams: int, direct: Load, through: Load) -> dict[str, Any]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    head = (
-        "| streams | requests/s engine | gateway | ratio | first token, added | between tokens, added |\n"
-        + ("|---" * 6)
-        + "|"
+    names = (
+        "streams",
+        "requests/s engine",
+        "gateway",
+        "ratio",
+        "first token, added",
+        "between tokens, added",
+        "CPU a token",
     )
+    head = f"| {' | '.join(names)} |\n{'|---' * len(names)}|"
     lines = [
         f"| {r['streams']} | {r['direct_rps']} | {r['gateway_rps']} | {r['ratio']} | {r['first_added_ms']:+} ms of "
-        f"{r['first_ms'][0]} | {r['between_added_ms']:+} ms of {r['between_ms'][0]} |"
+        f"{r['first_ms'][0]} | {r['between_added_ms']:+} ms of {r['between_ms'][0]} | "
+        f"{r['gateway_cpu_ms_per_token']} ms |"
         for r in rows
     ]
     return "\n".join([head, *lines])
@@ -199,10 +224,10 @@ async def measure(given: argparse.Namespace) -> list[dict[str, Any]]:
                 engine = given.url or await stack.enter_async_context(vllm(given.python, folder))
             answer = (await EngineHttp(engine).get("/v1/models")).json()
             names = (answer["data"][0]["id"], given.model)
-            served = stack.enter_context(gateway(engine, given.model, given.backend, folder))
+            served, pid = stack.enter_context(gateway(engine, given.model, given.backend, folder))
             for url, model in zip((engine, served), names, strict=True):  # nothing is cold when it counts
                 await loaded(url, model, streams=2, requests=1, tokens=4, offset=99_999)
-            return await compared(engine, served, names, given)
+            return await compared((engine, served), names, pid, given)
 
 
 def main() -> None:
