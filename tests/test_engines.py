@@ -202,12 +202,24 @@ async def test_each_load_has_a_name_and_a_folder_of_its_own_and_the_old_is_let_g
         assert (await stream).reply.content == "You said: tea [learned: one]"
         assert (await reply(policy, "tea")).reply.content == "You said: tea [learned: two]"
         async with asyncio.timeout(10):
-            while first in engine.adapters or (tmp_path / "engine-adapters" / first).exists():
+            while first in engine.adapters or (tmp_path / "engine-adapters" / str(os.getpid()) / first).exists():
                 await asyncio.sleep(0.01)
         await policy.load(version(3, tmp_path, "three"))
     assert len(set(engine.loads)) == 3
     assert engine.unloads[0] == first
     assert not (tmp_path / "engine-adapters").exists()
+
+
+async def test_folders_of_another_process_stay_and_those_of_an_ended_one_go(
+    engine: FakeEngine, model: Path, tmp_path: Path
+) -> None:
+    other, ended = (tmp_path / "engine-adapters" / pid / "openclaw-v1-aaa" for pid in ("1", "999999999"))
+    other.mkdir(parents=True)
+    ended.mkdir(parents=True)
+    async with started(engine, model, tmp_path) as policy:
+        await policy.load(version(1, tmp_path, "one"))
+    assert [folder.name for folder in (tmp_path / "engine-adapters").iterdir()] == ["1"]
+    assert other.is_dir()
 
 
 async def test_streams_across_versions_fail_never_and_mix_never(

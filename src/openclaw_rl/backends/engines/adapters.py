@@ -14,7 +14,7 @@ import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -107,7 +107,17 @@ class AdapterShelf:
                 except BackendDown:
                     break
         self._loaded.clear()
-        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+        await asyncio.to_thread(self._sweep)
+
+    def _sweep(self) -> None:
+        """Remove our folders, and those of processes that ended without doing so."""
+        if not self._folder.parent.is_dir():
+            return
+        for folder in self._folder.parent.iterdir():
+            if folder == self._folder or not _runs(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # others still have theirs in it
+            self._folder.parent.rmdir()
 
     async def _entry(self, number: int) -> _Loaded:
         async with self._locks.setdefault(number, asyncio.Lock()):
@@ -171,6 +181,17 @@ class AdapterShelf:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process with this number is there."""
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def _linked(source: Path, target: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -70,8 +71,8 @@ class EngineSettings:
 
     @property
     def folder(self) -> Path:
-        """Where the folders of loaded adapters are made."""
-        return self.run_dir / "engine-adapters"
+        """Where this process makes the folders of loaded adapters; another one may have an engine of its own."""
+        return self.run_dir / "engine-adapters" / str(os.getpid())
 
     def plan(self, model: ModelFiles) -> LaunchPlan:
         """How the engine is to be started."""
