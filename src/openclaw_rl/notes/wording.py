@@ -34,6 +34,12 @@ _FILLER = frozenset(
 )
 """words that may stand around what a rule asks for without asking for anything more"""
 
+_SHORTER = re.compile(
+    r"\b(?:(?:too|so) (?:long|wordy|verbose)|(?:more )?(?:brief(?:ly)?|concise(?:ly)?|succinct(?:ly)?|terse)"
+    r"|briefer|short(?:er)?|to the point|fewer words|less wordy|less text)\b",
+    re.IGNORECASE,
+)
+
 
 class _Shape(NamedTuple):
     """What a rule may consist of, besides filler, and the sentence that says it."""
@@ -74,11 +80,7 @@ _SHAPES = (
         rf"\b{_LIST}(?: (?:of|with) short (?:points|items))?(?! of)\b",
         "Please answer with a bulleted list of short points.",
     ),
-    _shape(
-        r"\b(?:(?:too|so) (?:long|wordy|verbose)|(?:more )?(?:brief(?:ly)?|concise(?:ly)?|succinct(?:ly)?|terse)"
-        r"|briefer|short(?:er)?|to the point|fewer words|less wordy|less text)\b",
-        SHORT,
-    ),
+    _Shape(_SHORTER, lambda _found: SHORT),
 )
 """in the order in which they are tried"""
 
@@ -87,8 +89,11 @@ def wording(text: str) -> str:
     """The words that go into a prompt for a rule that was heard so."""
     for shape in _SHAPES:
         found = shape.pattern.search(text.replace("’", "'"))
-        if found is not None and _asks_nothing_more(f"{text[: found.start()]} {text[found.end() :]}"):
-            return shape.sentence(found)
+        if found is not None:
+            rest = f"{text[: found.start()]} {text[found.end() :]}"
+            said = shape.sentence(found)
+            if _asks_nothing_more(_SHORTER.sub(" ", rest) if "list" not in said else rest):  # "too long, one sentence"
+                return said
     return _sentence(text)
 
 
