@@ -95,7 +95,7 @@ async def test_the_gold_command_is_paid_1_and_doing_nothing_is_worth_minus_1() -
     env = make_env()
     prompt = await env.reset("write-word/0", seed=0)
     assert "Write the word mint into the file otter.txt." in prompt.messages[-1].content
-    assert prompt.messages[-1].content.count("```bash") == 2, "two solved tasks"
+    assert [message.role for message in prompt.messages] == ["system", *["user", "assistant"] * 2, "user"]
     assert await env.outcome() == -1.0
     seen = await env.step(said("```bash\necho mint > otter.txt\n```"))
     assert (seen.done, seen.reward) == (True, 1.0)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from openclaw_rl.tasks.tool_use import schema_error
-from openclaw_rl.types import Message, Tool, ToolCall
+from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 ActionForm = Literal["tools", "text"]
 
@@ -62,6 +62,14 @@ def block_of(text: str) -> str | None:
         return found[2].strip() or None
     line = text.strip().removeprefix("$ ").strip("`").strip()
     return line if line and "\n" not in line else None
+
+
+def worked_prompt(how: str, examples: Sequence[tuple[str, str]], task: str) -> Prompt:
+    """A prompt for the text form: how to reply, solved tasks as turns of the conversation, then the task."""
+    messages = [Message(role="system", content=how)]
+    for asked, done in examples:
+        messages += [Message(role="user", content=asked), Message(role="assistant", content=done)]
+    return Prompt(messages=(*messages, Message(role="user", content=task)))
 
 
 def bounded(text: str, most: int) -> str:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of
+from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, worked_prompt
 from openclaw_rl.envs.sandbox import HOME, SandboxSettings
 from openclaw_rl.envs.terminal.checks import all_met
 from openclaw_rl.envs.terminal.ladder import LADDER, TerminalTask
@@ -130,11 +130,9 @@ class TerminalEnv:
 
 
 def _text_prompt(task: TerminalTask, examples: Sequence[TerminalTask]) -> Prompt:
-    """One message: how to reply, solved tasks, the task."""
-    parts = [TEXT if task.steps == 1 else TEXT_STEPS]
-    parts += [f"Task: {each.instruction}\n{_fenced(' && '.join(each.gold))}" for each in examples]
-    parts.append(f"Task: {task.instruction}")
-    return Prompt(messages=(Message(role="user", content="\n\n".join(parts)),))
+    """How to reply, solved tasks as turns of the conversation, the task."""
+    solved = [(each.instruction, _fenced(" && ".join(each.gold))) for each in examples]
+    return worked_prompt(TEXT if task.steps == 1 else TEXT_STEPS, solved, task.instruction)
 
 
 def _tools_prompt(task: TerminalTask, examples: Sequence[TerminalTask]) -> Prompt:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of
+from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of, worked_prompt
 from openclaw_rl.envs.ladders import Split
 from openclaw_rl.envs.toolcall import tasks_file
 from openclaw_rl.envs.toolcall.calls import INTERPRETER, as_call, signature, written_calls
@@ -226,11 +226,9 @@ class FileSource:
 
 
 def _text_prompt(episode: ToolEpisode) -> Prompt:
-    """One message: how to reply, the functions, solved tasks, the task."""
-    parts = [TEXT + ANSWER * episode.answered, "\n".join(["Functions:", *map(signature, episode.tools)])]
-    parts += [f"Task: {asked}\n{done}" for asked, done in episode.examples]
-    parts.append(f"Task: {episode.instruction}")
-    return Prompt(messages=(Message(role="user", content="\n\n".join(parts)),))
+    """How to reply, the functions, solved tasks as turns of the conversation, the task."""
+    how = "\n".join([TEXT + ANSWER * episode.answered, "Functions:", *map(signature, episode.tools)])
+    return worked_prompt(how, episode.examples, episode.instruction)
 
 
 def _solved(task: CallTask) -> str:
