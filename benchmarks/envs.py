@@ -126,7 +126,7 @@ class Measured:
 async def episodes(pool: LeasePool, count: int, steps: int, found: Measured) -> None:
     """One player: episode after episode."""
     for _ in range(count):
-        env = PooledEnv(pool, name="bench")
+        env = PooledEnv(pool)
         try:
             found.begin.append(await _timed(env.reset("only", seed=0)))
             for _ in range(steps):

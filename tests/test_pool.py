@@ -10,6 +10,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from openclaw_rl.app.environments import build_pool
+from openclaw_rl.app.workers import OwnWorker
+from openclaw_rl.config import load
 from openclaw_rl.envs.pool import leases
 from openclaw_rl.envs.pool.events import EventLog
 from openclaw_rl.envs.pool.leases import EnvPool
@@ -128,7 +131,7 @@ async def test_a_lease_that_nobody_speaks_of_is_closed_and_one_that_beats_is_not
     assert (await made.pool.step(heard.id, REPLY, request="s1")).reward == 0.0
     await made.pool.close()
     assert [env.closed for env in made.envs] == [1, 1]
-    assert made.pool.status()["leased"] == 0
+    assert (await made.pool.status())["leased"] == 0
 
 
 async def test_a_step_under_way_is_not_reaped_until_it_has_had_much_longer() -> None:
@@ -141,7 +144,7 @@ async def test_a_step_under_way_is_not_reaped_until_it_has_had_much_longer() -> 
     assert await made.pool.reap() == 0
     made.clock.now += leases.BUSY_SECONDS
     assert await made.pool.reap() == 1
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(EnvFailed, match="given back while"):
         await step
     await made.pool.close()
     assert made.envs[0].closed == 1
@@ -177,7 +180,7 @@ async def test_what_happened_is_written_down(tmp_path: Path) -> None:
     await made.pool.release(lease.id)
     lines = (tmp_path / "envs.jsonl").read_text().splitlines()
     assert [line.split('"event": ')[1].split(",")[0] for line in lines] == ['"leased"', '"step"', '"released"']
-    assert made.pool.status()["counts"] == {"leased": 1, "step": 1, "released": 1}
+    assert (await made.pool.status())["counts"] == {"leased": 1, "step": 1, "released": 1}
 
 
 # --- as an environment ---
@@ -192,7 +195,7 @@ async def test_an_environment_of_a_pool_looks_like_any_other_and_beats(made: Mad
             await asyncio.Event().wait()
         await asyncio.sleep(0)
 
-    env = PooledEnv(made.pool, name="fake", sleep=sleep)
+    env = PooledEnv(made.pool, sleep=sleep)
     assert tuple(env.tasks()) == ("a", "b")
     prompt = await env.reset("a", seed=5)
     assert prompt.messages[0].content == "a from 2 with 5"
@@ -215,7 +218,7 @@ async def test_an_episode_waits_for_a_place(made: Made) -> None:
         elif len(naps) > 2:
             await asyncio.Event().wait()
 
-    env = PooledEnv(made.pool, name="fake", sleep=sleep)
+    env = PooledEnv(made.pool, sleep=sleep)
     await env.reset("b", seed=1)
     assert naps[:2] == [1.0, 1.0]
     await env.close()
@@ -247,7 +250,7 @@ async def test_a_pool_elsewhere_keeps_the_same_contract_and_runs_nothing_twice(m
     wire = Broken(pool_app(made.pool, key="k"), lost=2)
     async with RemotePool(["http://one"], key="k", transport=wire, sleep=no_sleep) as pool:
         assert pool.tasks() == ("a", "b")
-        env = PooledEnv(pool, name="fake")
+        env = PooledEnv(pool)
         prompt = await env.reset("a", seed=5)
         assert (prompt.messages[0].content, prompt.tools[0].name) == ("a from 2 with 5", "t")
         seen = await env.step(make_message("assistant", "knock"))
@@ -291,11 +294,11 @@ async def test_a_task_goes_to_its_worker_and_to_the_next_when_that_is_full_or_aw
     async with RemotePool(["http://one", "http://two"], key=None, transport=ByHost(), sleep=no_sleep) as pool:
         first = await pool.lease("a", seed=1, request="r1")
         await pool.lease("a", seed=1, request="r2")
-        assert [one.pool.status()["leased"] for one in pools.values()] == [1, 1]
+        assert [(await one.pool.status())["leased"] for one in pools.values()] == [1, 1]
         with pytest.raises(TooMany):
             await pool.lease("a", seed=1, request="r3")
         await pool.release(first.id)
-        [free] = [name for name, one in pools.items() if not one.pool.status()["leased"]]
+        [free] = [name for name, one in pools.items() if not (await one.pool.status())["leased"]]
         away.add(free)
         with pytest.raises(TooMany):
             await pool.lease("a", seed=1, request="r4")
@@ -304,3 +307,29 @@ async def test_a_task_goes_to_its_worker_and_to_the_next_when_that_is_full_or_aw
             await pool.lease("a", seed=1, request="r5")
     for one in pools.values():
         await one.pool.close()
+
+
+@pytest.mark.slow
+async def test_the_pool_beside_a_server_is_begun_anew_when_it_ends_and_ends_with_us(tmp_path: Path) -> None:
+    (tmp_path / "door.py").write_text("from openclaw_rl.testing import FakeEnv\nclass Env(FakeEnv):\n    pass\n")
+    config = load(file=None, preset=None, sets=[f"env.type={tmp_path}/door.py:Env"], flags={}).config
+    async with OwnWorker(config, events=tmp_path / "envs.jsonl", build=build_pool) as pool:
+        env = PooledEnv(pool)
+        assert (env.name, tuple(env.tasks())) == ("fake", ("a", "b"))
+        await env.reset("a", seed=1)
+        assert (await env.step(REPLY)).reward == 1.0
+        process = pool._process
+        assert process is not None
+        process.kill()
+        await process.wait()
+        with pytest.raises(EnvFailed):
+            await env.step(REPLY)
+        await env.reset("b", seed=1)
+        assert (await pool.status())["leased"] == 1
+        await env.close()
+        last = pool._process
+    assert last is not None
+    assert last.returncode == 0
+    wrong = load(file=None, preset=None, sets=["env.type=nothing"], flags={}).config
+    with pytest.raises(EnvFailed, match="cannot be run: no env called 'nothing'"):
+        await OwnWorker(wrong, events=None, build=build_pool).__aenter__()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -49,14 +48,13 @@ async def running_episodes(
 
     env, train = config.env, config.train
     assert env.type is not None
-    name = env.type
     rollout: Rollout = plugins.resolve("rollout", train.rollout or "episode")
     async with (
         open_pool(config, events=config.run.dir / EVENTS) as pool,
-        ApiClient(url, key=key, agent=f"env:{name}") as client,
+        ApiClient(url, key=key, agent=f"env:{env.type}") as client,
     ):
         loop = Episodes(
-            lambda: PooledEnv(pool, name=name),
+            lambda: PooledEnv(pool),
             client,
             EpisodeSettings(
                 parallel=env.parallel,
@@ -79,23 +77,20 @@ async def running_episodes(
 
 @asynccontextmanager
 async def open_pool(config: Config, *, events: Path | None) -> AsyncIterator[LeasePool]:
-    """Where environments come from: the pools of ``env.workers``, else one of this process, with its reaper."""
+    """Where environments come from: the pools of ``env.workers``, else one in a process of its own.
+
+    What an environment does, beginning processes above all, would hold up whoever waits for a reply in this one.
+    """
     if config.env.workers:
         from openclaw_rl.envs.pool.remote import RemotePool
 
         async with RemotePool(config.env.workers, key=workers_key(config)) as remote:
             yield remote
         return
-    from openclaw_rl.envs.pool.leases import reap_for_ever
+    from openclaw_rl.app.workers import OwnWorker
 
-    pool = build_pool(config, events=events)
-    reaping = asyncio.create_task(reap_for_ever(pool))
-    try:
-        yield pool
-    finally:
-        reaping.cancel()
-        await asyncio.gather(reaping, return_exceptions=True)
-        await pool.close()
+    async with OwnWorker(config, events=events, build=build_pool) as own:
+        yield own
 
 
 def build_pool(config: Config, *, events: Path | None) -> EnvPool:

@@ -1,43 +1,61 @@
-"""A pool of environments as a server of its own, and the look at one."""
+"""A pool of environments as a server of its own: for other machines, or in a process beside this one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import json
+import os
+import pickle
+import secrets
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from openclaw_rl.app.runner import stop_on_signals
-from openclaw_rl.errors import ConfigError
+from openclaw_rl.config import Config
+from openclaw_rl.errors import ConfigError, EnvFailed, OpenClawError
 from openclaw_rl.serve.listener import HttpServer, bind, is_loopback
 
 if TYPE_CHECKING:
-    from openclaw_rl.envs.pool.leases import EnvPool
+    from openclaw_rl.envs.pool.leases import EnvPool, Lease
+    from openclaw_rl.envs.pool.remote import RemotePool
+    from openclaw_rl.ports import Observation
+    from openclaw_rl.types import Message
 
 _LOOK_SECONDS = 10.0
 _GRACE = 30.0
+_NICE = 5
+"""how far a pool beside a server stands back from it"""
 _HEAD_SECONDS = 60.0
 _HEAD_BYTES = 65536
 
 
 async def serve_pool(pool: EnvPool, *, host: str, port: int, key: str | None, listening: Callable[[str], None]) -> None:
     """Serve until a signal; every lease is closed at the end."""
-    from openclaw_rl.envs.pool.server import pool_app
-
     if key is None and not is_loopback(host):
         raise ConfigError(
             f"{host!r} is reachable from outside and there is no key",
             remedy="export one and name it: --key-env VARIABLE; or listen on 127.0.0.1",
         )
+    stop = asyncio.Event()
+    with stop_on_signals(stop):
+        await _serve_until(stop, pool, host=host, port=port, key=key, listening=listening)
+
+
+async def _serve_until(
+    stop: asyncio.Event, pool: EnvPool, *, host: str, port: int, key: str | None, listening: Callable[[str], None]
+) -> None:
+    from openclaw_rl.envs.pool.server import pool_app
+
     pool.tasks()  # what cannot work is said before anything listens
     server = HttpServer(
         pool_app(pool, key=key), bind(host, port), grace=_GRACE, head_seconds=_HEAD_SECONDS, head_bytes=_HEAD_BYTES
     )
-    stop = asyncio.Event()
-    with stop_on_signals(stop):
-        await server.begin()
-        listening(server.url.removesuffix("/v1"))
-        await stop.wait()
-        await server.end()
+    await server.begin()
+    listening(server.url.removesuffix("/v1"))
+    await stop.wait()
+    await server.end()
 
 
 async def worker_status(url: str, *, key: str | None) -> dict[str, Any]:
@@ -53,3 +71,125 @@ async def worker_status(url: str, *, key: str | None) -> dict[str, Any]:
     except (httpx2.HTTPError, ValueError) as error:
         return {"error": f"cannot be reached: {type(error).__name__}: {error}"}
     return {"error": found["error"]["message"]} if "error" in found else found
+
+
+# --- beside this process ----------------------------------------------------------------------------------------------
+
+
+class BuildPool(Protocol):
+    """How the pool of a process is made from the settings."""
+
+    def __call__(self, config: Config, *, events: Path | None) -> EnvPool: ...
+
+
+class OwnWorker:
+    """See `LeasePool`: a worker in a process of its own on this machine, which ends when we do and is begun anew when
+    it ends by itself."""
+
+    def __init__(self, config: Config, *, events: Path | None, build: BuildPool) -> None:
+        """``build`` makes the pool there, so it must be a function of a module."""
+        self._build = build
+        self._config = config
+        self._events = events
+        self._key = secrets.token_urlsafe(24)
+        self._process: asyncio.subprocess.Process | None = None
+        self._remote: RemotePool | None = None
+        self._beginning = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._remote is not None:
+            await self._remote.__aexit__()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()  # its sign to end
+        try:
+            await asyncio.wait_for(process.wait(), _GRACE)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _begin(self) -> None:
+        from openclaw_rl.envs.pool.remote import RemotePool
+
+        code = "from openclaw_rl.app.workers import beside; beside()"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        given = pickle.dumps((self._build, self._config, self._events, self._key))
+        process.stdin.write(len(given).to_bytes(8, "big") + given)
+        said = json.loads(await process.stdout.readline() or b'{"error": "it ended before it began"}')
+        if "error" in said:
+            await process.wait()
+            raise EnvFailed(f"the environments cannot be run: {said['error']}", remedy=said.get("remedy"))
+        self._process = process
+        self._remote = await RemotePool([said["url"]], key=self._key).__aenter__()
+
+    async def _there(self) -> RemotePool:
+        """The worker, begun anew where it has ended."""
+        async with self._beginning:
+            if self._process is None or self._process.returncode is not None:
+                await self._begin()
+        assert self._remote is not None
+        return self._remote
+
+    def _now(self) -> RemotePool:
+        assert self._remote is not None
+        return self._remote
+
+    @property
+    def name(self) -> str:
+        return self._now().name
+
+    def tasks(self) -> Sequence[str]:
+        return self._now().tasks()
+
+    async def lease(self, task: str, *, seed: int, request: str) -> Lease:
+        return await (await self._there()).lease(task, seed=seed, request=request)
+
+    async def step(self, lease: str, reply: Message, *, request: str) -> Observation:
+        return await self._now().step(lease, reply, request=request)
+
+    async def outcome(self, lease: str, *, request: str) -> float:
+        return await self._now().outcome(lease, request=request)
+
+    async def heartbeat(self, lease: str) -> None:
+        await self._now().heartbeat(lease)
+
+    async def release(self, lease: str) -> None:
+        await self._now().release(lease)
+
+    async def status(self) -> Mapping[str, Any]:
+        return await self._now().status()
+
+
+def beside() -> None:
+    """The process of `OwnWorker`: settings come in through stdin, which stays open as long as the parent lives."""
+    size = int.from_bytes(sys.stdin.buffer.read(8), "big")
+    build, config, events, key = pickle.loads(sys.stdin.buffer.read(size))
+    os.setsid()  # Ctrl-C is the parent's affair
+    os.nice(_NICE)
+
+    def say(found: dict[str, str | None]) -> None:
+        print(json.dumps(found), flush=True)
+
+    try:
+        asyncio.run(_serve_beside(build(config, events=events), key=key, listening=lambda url: say({"url": url})))
+    except OpenClawError as error:
+        say({"error": error.what, "remedy": error.remedy})
+
+
+async def _serve_beside(pool: EnvPool, *, key: str, listening: Callable[[str], None]) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(0, lambda: None if os.read(0, 4096) else stop.set())
+    await _serve_until(stop, pool, host="127.0.0.1", port=0, key=key, listening=listening)

@@ -98,7 +98,7 @@ class Episodes:
         tasks: Sequence[str] | None = None,
         rounds: int | None = None,
         report: Callable[[Episode], None] | None = None,
-        describe: Callable[[], Mapping[str, Any]] | None = None,
+        describe: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
         """``tasks`` None: all of the environment. ``rounds`` None: for ever. ``report`` gets each that ended.
 
@@ -142,7 +142,7 @@ class Episodes:
 
     async def status(self) -> Mapping[str, Any]:
         """What `status` and `envs status` show."""
-        return {"running": self.running, "pool": dict(self._describe()) if self._describe else {}}
+        return {"running": self.running, "pool": dict(await self._describe()) if self._describe else {}}
 
     async def stop(self) -> None:
         """End the episodes under way and their environments. Safe to call twice."""

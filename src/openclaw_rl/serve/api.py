@@ -136,8 +136,8 @@ def _routes(server: ServerState, outright: OutrightFeedback, health: Health) -> 
             "/v1/messages/count_tokens", "count_tokens", CountTokensHandler(server, messages, outright), messages.error
         ),
         post("/v1/feedback", "feedback", FeedbackHandler(server)),
-        post("/v1/sessions/{id}/reward", "reward", RewardHandler(server)),
-        post("/v1/sessions/{id}/end", "session_end", SessionEndHandler(server)),
+        post("/v1/sessions/{id:path}/reward", "reward", RewardHandler(server)),
+        post("/v1/sessions/{id:path}/end", "session_end", SessionEndHandler(server)),
         get("/v1/models", info.models),
         get("/v1/models/{id:path}", info.model),
         get("/metrics", info.metrics),

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from openclaw_rl.envs.pool.events import EventLog
 from openclaw_rl.errors import EnvFailed, TooMany
@@ -19,6 +19,7 @@ from openclaw_rl.ports import Env, Observation, SupportsOutcome
 from openclaw_rl.types import Message, Prompt, new_id
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CLOSE_SECONDS = 30.0
 """how long an environment may take to close before it is left to itself"""
@@ -46,6 +47,11 @@ class LeasePool(Protocol):
     Raises EnvFailed for what is not the policy's fault, a lease that has expired among it.
     """
 
+    @property
+    def name(self) -> str:
+        """The environment's own name."""
+        ...
+
     def tasks(self) -> Sequence[str]:
         """The ids of the tasks."""
         ...
@@ -70,7 +76,7 @@ class LeasePool(Protocol):
         """Give it back. It always ends; safe to call twice, and for a lease that is gone."""
         ...
 
-    def status(self) -> Mapping[str, Any]:
+    async def status(self) -> Mapping[str, Any]:
         """How it is, in plain JSON."""
         ...
 
@@ -109,16 +115,18 @@ class EnvPool:
         self._leased: dict[str, asyncio.Task[Lease]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._tasks: Sequence[str] | None = None
+        self.name = ""
 
     def tasks(self) -> Sequence[str]:
         if self._tasks is None:
-            self._tasks = tuple(self._make_env().tasks())
+            one = self._make_env()
+            self.name, self._tasks = one.name, tuple(one.tasks())
         return self._tasks
 
     async def lease(self, task: str, *, seed: int, request: str) -> Lease:
         if request in self._leased:
             self._events.add("replayed", request=request)
-            return await asyncio.shield(self._leased[request])
+            return await _answer(self._leased[request])
         if len(self._held) + self._beginning >= self._capacity:
             self._events.add("refused", task=task)
             raise TooMany(
@@ -128,7 +136,7 @@ class EnvPool:
             )
         self._forget_old_requests()
         self._leased[request] = _once_task(self._begin(task, seed))
-        return await asyncio.shield(self._leased[request])
+        return await _answer(self._leased[request])
 
     async def _begin(self, task: str, seed: int) -> Lease:
         self._beginning += 1
@@ -166,7 +174,7 @@ class EnvPool:
             self._events.add("replayed", lease=lease, request=request)
         else:
             held.answers[request] = _once_task(self._work(lease, held, what, work))
-        return await asyncio.shield(held.answers[request])
+        return await _answer(held.answers[request])
 
     async def _work(self, lease: str, held: _Held, what: str, work: Callable[[], Awaitable[Any]]) -> Any:
         held.busy += 1
@@ -247,7 +255,7 @@ class EnvPool:
             if self._leased[request].done():
                 del self._leased[request]
 
-    def status(self) -> dict[str, Any]:
+    async def status(self) -> dict[str, Any]:
         """What `envs status` shows."""
         by_task: dict[str, int] = {}
         for held in self._held.values():
@@ -275,6 +283,17 @@ def _once_task(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     task = asyncio.create_task(work)
     task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
     return task
+
+
+async def _answer(work: asyncio.Task[T]) -> T:
+    """What the work gives. It goes on though we go away; where it was ended instead, the environment has failed."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        caller = asyncio.current_task()
+        if work.cancelled() and not (caller is not None and caller.cancelling()):
+            raise EnvFailed("the lease was given back while this was being worked on") from None
+        raise
 
 
 def _failed(error: BaseException) -> BaseException:

@@ -21,10 +21,8 @@ LONGEST_WAIT = 600.0
 class PooledEnv:
     """See `Env`. It keeps its lease alive in the background, so that a slow reply loses no episode."""
 
-    def __init__(
-        self, pool: LeasePool, *, name: str, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    ) -> None:
-        self.name = name
+    def __init__(self, pool: LeasePool, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self.name = pool.name
         self._pool = pool
         self._sleep = sleep
         self._lease: Lease | None = None

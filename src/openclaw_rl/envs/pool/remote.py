@@ -39,6 +39,7 @@ class RemotePool:
         self._client = httpx2.AsyncClient(headers=headers, timeout=waits, transport=transport)
         self._sleep = sleep
         self._tasks: tuple[str, ...] = ()
+        self.name = ""
         self._places: dict[str, str] = {}
 
     async def __aenter__(self) -> Self:
@@ -53,7 +54,7 @@ class RemotePool:
         if found is None:
             await self._client.aclose()
             raise last
-        self._tasks = tuple(found["tasks"])
+        self._tasks, self.name = tuple(found["tasks"]), str(found["name"])
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -99,8 +100,12 @@ class RemotePool:
             except EnvFailed:
                 return  # it is away: its own reaper closes the lease
 
-    def status(self) -> Mapping[str, Any]:
-        return {"workers": list(self._workers), "leased here": len(self._places)}
+    async def status(self) -> Mapping[str, Any]:
+        """That of the only worker; of several only where they are, and how many leases are ours."""
+        if len(self._workers) > 1:
+            return {"workers": list(self._workers), "leased here": len(self._places)}
+        found: Mapping[str, Any] = await self._call("GET", f"{self._workers[0]}/v1/status")
+        return found
 
     def _url(self, lease: str, part: str = "") -> str:
         worker = self._places.get(lease)

@@ -102,10 +102,10 @@ class _Handlers:
         return JSONResponse({})
 
     async def tasks(self, _: Request) -> Response:
-        return JSONResponse({"tasks": list(self._pool.tasks())})
+        return JSONResponse({"tasks": list(self._pool.tasks()), "name": self._pool.name})
 
     async def status(self, _: Request) -> Response:
-        return JSONResponse(self._pool.status())
+        return JSONResponse(await self._pool.status())
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from openclaw_rl.envs.sandbox import cgroups, seccomp
 from openclaw_rl.envs.sandbox.cgroups import ControlGroup
 from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits, SandboxSettings, Shell
 from openclaw_rl.envs.sandbox.execution import execute
-from openclaw_rl.envs.sandbox.holder import PATH, ROOT, SHOWN, Holder, hold
+from openclaw_rl.envs.sandbox.holder import NICE, PATH, ROOT, SHOWN, Holder, hold
 from openclaw_rl.envs.sandbox.namespace import ProcessNamespace
 from openclaw_rl.envs.sandbox.terminal import TerminalShell
 from openclaw_rl.errors import NoSandbox
@@ -206,14 +206,14 @@ def _cancelled() -> bool:
 
 
 def _limiting(limits: SandboxLimits, group: ControlGroup) -> str:
-    """A shell script that takes on the limits, then becomes what follows it."""
+    """A shell script that takes on the limits, then becomes what follows it, after everything that serves people."""
     joining = [f"echo $$ > {shlex.quote(file)} || exit 125" for file in group.members]
     own = {"c": 0, "t": limits.cpu, "f": limits.disk // 512 + 1, "n": 1024}
     if not cgroups.enforced():
         own["v"] = limits.memory // 1024
     limiting = [f"ulimit -{name} {value} || exit 125" for name, value in own.items()]
     limiting += [f"ulimit -u {limits.processes} 2>/dev/null || ulimit -p {limits.processes} || exit 125"]
-    return "; ".join([*joining, *limiting, 'exec "$@"'])
+    return "; ".join([*joining, *limiting, f'exec nice -n {NICE} "$@"'])
 
 
 def _unmerged() -> list[str]:

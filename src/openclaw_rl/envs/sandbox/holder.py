@@ -28,11 +28,13 @@ from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE
 from openclaw_rl.errors import NoSandbox
 
 REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
-TOOLS = ("bwrap", "unshare", "nsenter", "mount", "tar", "sh")
+TOOLS = ("bwrap", "nice", "unshare", "nsenter", "mount", "tar", "sh")
 ROOT = "/mnt/room/root"
 """where the holder's mount table has the root of the sandbox"""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+NICE = 10
+"""how far what environments run stands back from what serves people"""
 _RANGE = 65536
 _READY = "echo; exec cat"
 _FOLDERS = "set -e; mount -t tmpfs -o size=64k,mode=755 tmpfs /mnt; mkdir /mnt/room /mnt/binds"
@@ -106,7 +108,7 @@ def check_tools() -> None:
 
 def _begin(settings: SandboxSettings, *, as_root: bool) -> subprocess.Popen[bytes]:
     """The process, with its namespaces. Root shows folders that only root may reach before it becomes nobody."""
-    own = ("unshare", "-U", "-m", "-n", "-i")
+    own = ("nice", "-n", str(NICE), "unshare", "-U", "-m", "-n", "-i")
     if as_root:
         script = f"{_FOLDERS}{_BINDS}; exec {' '.join(own)} sh -c '{_READY}'"
         command = ["unshare", "-m", "sh", "-c", script, "sh", *settings.binds]
@@ -137,7 +139,18 @@ async def _fill(holder: Holder, settings: SandboxSettings, *, as_root: bool) -> 
         _map_users(holder.pid, outside=0 if settings.root else _some_range())
     script = f"set -e; {_SCRATCH}; {_OVERLAY if settings.root else _UNPACK}"
     entering = _entering(holder.pid, as_root=as_root)
-    command = [*entering, "sh", "-c", script, "sh", str(settings.limits.disk), settings.root or ""]
+    command = [
+        "nice",
+        "-n",
+        str(NICE),
+        *entering,
+        "sh",
+        "-c",
+        script,
+        "sh",
+        str(settings.limits.disk),
+        settings.root or "",
+    ]
     await asyncio.gather(network.bring_up(holder.pid), _finish(command, data=b"" if settings.root else skeleton()))
 
 
