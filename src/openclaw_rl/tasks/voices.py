@@ -89,6 +89,6 @@ def _asked(hint: str) -> str | None:
     """The preference that a rule asks for, None where it is another one."""
     checks = checker_of(hint)
     for name in ("list", "one_sentence"):
-        if checks is PREFERENCES[name].met_by:
+        if checks is not None and checks.met_by is PREFERENCES[name].met_by:
             return name
     return "short" if _SHORTER.search(hint) else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 import struct
 import threading
@@ -31,7 +30,7 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# <tool_call> #}"
 )
-_ASKED = re.compile(r".*<\|im_start\|>user\n(.*?)<\|im_end\|>\n<\|im_start\|>assistant\n(.*)\Z", re.DOTALL)
+_USER, _ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 CONTEXT = 4096
 EngineKind = Literal["vllm", "sglang"]
 _Token = tuple[int, int, str | None]
@@ -96,8 +95,8 @@ class FakeEngine:
     def reply(self, ids: Sequence[int], adapter: str | None) -> tuple[list[int], int]:
         """The tokens that follow, the end of the turn among them, and how many of the reply came before them."""
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False)
-        found = _ASKED.match(text)
-        asked, written = found.groups() if found else ("", "")
+        asked, ended, written = text.rpartition(_USER)[2].partition(_ASSISTANT)
+        asked = asked if ended else ""
         rules = read_rules(self.adapters[adapter]) if adapter else ()
         said = f"You said: {asked}" + "".join(f" [learned: {rule}]" for rule in rules)
         whole = [*self.tokenizer.encode(said, add_special_tokens=False).ids, 1]
