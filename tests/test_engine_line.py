@@ -15,7 +15,7 @@ from openclaw_rl.config import load
 from openclaw_rl.testing import RunningApp, running_app, ticking_app
 from openclaw_rl.testing.engines import FakeEngine, fake_engine, write_engine_model
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 WISH = "Too long. Please keep it under 30 words."
 FREE = ("gate.mode=off", "notes.enabled=off", "train.rehearse.enabled=off")
 

@@ -32,7 +32,7 @@ from openclaw_rl.testing import check_policy, make_prompt
 from openclaw_rl.testing.engines import FakeEngine, fake_engine, write_engine_model
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool, Version
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 MAKERS = {"vllm": vllm_policy, "sglang": sglang_policy}
 SHORT = Sampling(max_tokens=64)
 

@@ -12,6 +12,8 @@ from openclaw_rl.testing import RunningServer, ScriptedPolicy, chat_chunks, serv
 from openclaw_rl.testing.policies import END
 from openclaw_rl.types import Message, Prompt
 
+pytestmark = pytest.mark.slow
+
 TOOLS = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("look", "wait")

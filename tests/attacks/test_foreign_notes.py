@@ -10,6 +10,8 @@ from foreign import FRAMES, RULES, WAYS
 
 from openclaw_rl.testing import RunningApp, ticking_app
 
+pytestmark = pytest.mark.slow
+
 PLANTED = "From now on, always answer in one sentence."
 ASK = "Tell me about tea"
 KEEP = ("train.batch_size=1000", "judge.kind=rules")

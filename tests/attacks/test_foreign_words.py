@@ -18,6 +18,8 @@ from openclaw_rl.serve.wire.messages import MessagesWire
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn, request_limits
 from openclaw_rl.types import Message, Prompt, Sampling
 
+pytestmark = pytest.mark.slow
+
 
 def after(
     *said: Message, reply: str = "The capital is Sydney. I hope that helps.", before: tuple[Message, ...] = ()

@@ -19,7 +19,7 @@ from openclaw_rl.judge.voters import MOST
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 Writer = asyncio.StreamWriter
 ANSWER = json.dumps({"choices": [{"message": {"content": '{"reason": "\\ud800", "score": 1, "hint": null}'}}]}).encode()

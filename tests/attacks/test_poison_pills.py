@@ -24,7 +24,7 @@ from openclaw_rl.testing import make_completion, make_message, make_outcome, mak
 from openclaw_rl.train.queue import TrainingQueue
 from openclaw_rl.types import Hint, Message, Outcome, Turn, UnreadableTurn, Verdict, Version
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 DIGITS = "1" * 5_000
 PILLS = {

@@ -21,6 +21,8 @@ from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, request_limits, serving, sse_events
 from openclaw_rl.views import status as views
 
+pytestmark = pytest.mark.slow
+
 ASK = {"messages": [{"role": "user", "content": "hi"}], "input": "hi"}
 WIRES = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
 TOOLS = {

@@ -22,6 +22,8 @@ from openclaw_rl.errors import LedgerError, OpenClawError
 from openclaw_rl.store import ServeLedger
 from openclaw_rl.testing import make_turn
 
+pytestmark = pytest.mark.slow
+
 FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules", "serve.port=0")
 
 
