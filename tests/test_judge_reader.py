@@ -21,7 +21,6 @@ from openclaw_rl.judge.reader.classifier import (
     PolicyClassifier,
     classifier_for,
     classifier_in,
-    cut,
     fitted_folder,
 )
 from openclaw_rl.judge.reader.combination import Combination, Thresholds, Weights, as_json, believe, shipped_combination
@@ -34,6 +33,7 @@ from openclaw_rl.judge.reader.sentences import carrier
 from openclaw_rl.judge.text import parse
 from openclaw_rl.ports import Case, Scores
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
+from openclaw_rl.text import head_and_tail
 from openclaw_rl.types import Hint, Version
 
 pytestmark = pytest.mark.anyio
@@ -301,7 +301,7 @@ async def test_a_long_reply_is_cut_to_its_budget_with_head_and_tail() -> None:
     said = [word for word in engine.prompts[0] if word.startswith("r")]
     assert len(said) == BUDGETS["reply"] - 1
     assert (said[0], said[-1]) == ("r0", "r599")
-    assert cut([1, 2, 3, 4, 5, 6, 7], 6) == [1, 2, 3, 4, 6, 7]
+    assert head_and_tail([1, 2, 3, 4, 5, 6, 7], 6) == [1, 2, 3, 4, 6, 7]
 
 
 async def test_another_base_model_is_never_asked() -> None:

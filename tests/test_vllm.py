@@ -110,10 +110,8 @@ def test_a_correction_becomes_an_adapter_that_vllm_answers_with(tmp_path: Path, 
             assert run.show(first["id"])["step"] == 1
             learned = await run.ask("Tell me about rain.")
             print(said, step.metrics, learned, run.ledger.versions(), sep="\n")
-            decided = run.ledger.versions()[-1].state
-            assert decided in ("live", "refused")
-            if decided == "live":
-                assert learned["system_fingerprint"] == "openclaw-rl-v1"
+            assert run.ledger.versions()[-1].state == "live"
+            assert learned["system_fingerprint"] == "openclaw-rl-v1"
 
     loop.run(walk())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 
 WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 _PLAIN_WORD = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?")
@@ -24,6 +25,14 @@ _TEMPLATE = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|\ufffd|[\x00-\x08\x0b-\x1f]"
 _RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI"})
 """scripts that do not part words by spaces, so that counting them says nothing"""
+
+
+def head_and_tail(tokens: Sequence[int], most: int) -> list[int]:
+    """Two thirds of ``most`` from the head and one third from the tail of what is longer."""
+    if len(tokens) <= most:
+        return list(tokens)
+    tail = most // 3
+    return [*tokens[: most - tail], *tokens[len(tokens) - tail :]]
 
 
 def words(text: str) -> tuple[str, ...]:

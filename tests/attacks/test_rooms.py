@@ -7,6 +7,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -301,8 +302,9 @@ asyncio.run(main())
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", program)
     await until(lambda: len(set(left(f"sleep\0{mark}")) - set(left("bwrap"))) >= 2)
     process.kill()
-    await process.wait()
+    assert await process.wait() == -signal.SIGKILL
     await until(lambda: left(f"sleep\0{mark}") == [])
+    assert left(f"sleep\0{mark}") == []
 
 
 async def test_several_users_live_in_a_room_for_many() -> None:

@@ -20,6 +20,7 @@ from openclaw_rl.errors import BackendError
 from openclaw_rl.judge.reader.combination import Combination, from_json, shipped_combination
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, MessageKind, normalised
 from openclaw_rl.ports import LabelledText, Policy, Scores, SupportsCandidates
+from openclaw_rl.text import head_and_tail
 from openclaw_rl.types import Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -77,14 +78,6 @@ def classifier_in(folder: Path) -> ClassifierFolder | None:
     own = told.get("combination")
     believed = shipped_combination() if own is None else from_json(own, name=str(about))
     return ClassifierFolder(folder=folder, base=str(told["base"]), combination=believed)
-
-
-def cut(tokens: Sequence[int], most: int) -> list[int]:
-    """Head and tail of what is too long: two thirds and one third."""
-    if len(tokens) <= most:
-        return list(tokens)
-    tail = most // 3
-    return [*tokens[: most - tail], *tokens[len(tokens) - tail :]]
 
 
 def parts(request: str, reply: str, message: str) -> list[tuple[str, int]]:
@@ -161,7 +154,7 @@ class PolicyClassifier:
         room = most * CHARACTERS
         short = text if len(text) <= room else text[: room * 2 // 3] + text[-room // 3 :]
         tokens: Tokens = await self._policy.tokenize(short)
-        return cut(tokens[:-1], most)  # without the end of turn, which `tokenize` appends
+        return head_and_tail(tokens[:-1], most)  # without the end of turn, which `tokenize` appends
 
 
 def _kinds(scores: Scores, labels: Sequence[int]) -> KindLogprobs | None:

@@ -21,6 +21,7 @@ from openclaw_rl.backends.local.classifier.messages import LabelFitArgs
 from openclaw_rl.backends.local.training.model import linear_layers
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.ports import LabelledText
+from openclaw_rl.text import head_and_tail
 
 VOCABULARY_WEIGHT = 0.05
 """of the loss over the whole vocabulary: it keeps the words among the likeliest, so one scoring call finds them"""
@@ -114,7 +115,9 @@ class LabelAdapter:
     def _encode(self, parts: Sequence[tuple[str, int]]) -> list[int]:
         """Each part is encoded by itself and cut to its most tokens."""
         return [
-            token for text, most in parts for token in cut(self._tokenizer.encode(text, add_special_tokens=False), most)
+            token
+            for text, most in parts
+            for token in head_and_tail(self._tokenizer.encode(text, add_special_tokens=False), most)
         ]
 
     def _logits(self, batch: Sequence[list[int]]) -> torch.Tensor:
@@ -145,14 +148,6 @@ def fit_labels(
     found = adapter.read(held_out)
     adapter.save(folder)
     return adapter.base, found
-
-
-def cut(tokens: list[int], most: int) -> list[int]:
-    """Head and tail of what is too long: two thirds and one third."""
-    if len(tokens) <= most:
-        return tokens
-    tail = most // 3
-    return tokens[: most - tail] + tokens[-tail:]
 
 
 def label_tokens(tokenizer: Any, words: Sequence[str], *, name: str) -> list[int]:
