@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import socket
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
@@ -24,17 +24,22 @@ _ANYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAddress:
-    """Host and port as they were bound, the model's name as clients see it, the process. No key is kept."""
+    """Host and port as they were bound, the model's name as clients see it, the process.
+
+    No key of anybody is kept but ``env_key``, made anew at each start: who may read the run directory may act as its
+    environment.
+    """
 
     host: str
     port: int
     model: str
     pid: int
+    env_key: str | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, host: str, port: int, *, model: str) -> Self:
+    def of(cls, host: str, port: int, *, model: str, env_key: str | None = None) -> Self:
         """The address of a server in this process."""
-        return cls(host=host, port=port, model=model, pid=os.getpid())
+        return cls(host=host, port=port, model=model, pid=os.getpid(), env_key=env_key)
 
     @property
     def url(self) -> str:
@@ -76,7 +81,13 @@ def read(run_dir: Path) -> ServerAddress | None:
     """The address that was written last and not removed; None if there is none, or none that can be read."""
     try:
         kept = json.loads((run_dir / FILE).read_text("utf-8"))
-        return ServerAddress(host=kept["host"], port=int(kept["port"]), model=kept["model"], pid=int(kept["pid"]))
+        return ServerAddress(
+            host=kept["host"],
+            port=int(kept["port"]),
+            model=kept["model"],
+            pid=int(kept["pid"]),
+            env_key=kept.get("env_key"),
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -95,7 +95,7 @@ class App:
         self.ready = asyncio.Event()
         self._ledgers: dict[str, LedgerWriter] = {}
         self._notes: NotesLedger | None = None
-        self._env_key: str | None = None
+        self._env_key, self._local_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
         self._recorder: Recorder | None = None
         self._own_policy: LazyPolicy | None = None
         self.api: Any = None
@@ -280,10 +280,10 @@ class App:
         serve = self.config.serve
         keys = settings.api_keys(self.config)
         refuse_open_listener(serve.host, keys)
-        own = {}
-        if self.config.env.type:  # the environments of this process need a key like everybody
-            self._env_key = secrets.token_urlsafe(32)
-            own = {self._env_key: f"{ENVIRONMENT}{self.config.env.type}"}
+        # the environments of this process, and of commands on its run directory, need a key like everybody
+        own = {self._local_key: f"{ENVIRONMENT}local"}
+        if self.config.env.type:
+            own[self._env_key] = f"{ENVIRONMENT}{self.config.env.type}"
         return AccessRules(keys=keys, own_keys=own, cors_origins=serve.cors_origins)
 
     def _health(self) -> dict[str, Any]:
@@ -392,7 +392,7 @@ class App:
         await server.begin()
         host, port = listener.getsockname()[:2]
         model = self.api.state.server.model_name
-        address.write(self.config.run.dir, ServerAddress.of(host, port, model=model))
+        address.write(self.config.run.dir, ServerAddress.of(host, port, model=model, env_key=self._local_key))
         listening(server.url)
         return server
 

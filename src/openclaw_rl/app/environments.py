@@ -144,8 +144,8 @@ async def play_rounds(
             pass
 
 
-def build_env(config: Config) -> Env:
-    """One environment of the kind that ``env.type`` names."""
+def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
+    """One environment of the kind that ``env.type`` names, in sandboxes made by ``sandbox`` or as the settings say."""
     env = config.env
     if env.type is None:
         raise ConfigError("no environment is set", remedy="name one: --env terminal, toolcall or file.py")
@@ -159,7 +159,7 @@ def build_env(config: Config) -> Env:
         "screenshot_backend": env.screenshot_backend,
         "tools_config": env.tools_config,
         "swe_bench_path": env.swe_bench_path,
-        "sandbox": build_sandbox_settings(config),
+        "sandbox": sandbox or build_sandbox_settings(config),
     }
     built: Env = plugins.build("env", env.type, offered=offered, options=env.options)
     return built

@@ -22,6 +22,7 @@ from openclaw_rl.cli import (
     judging,
     new,
     notes,
+    play,
     run,
     settings,
     transcripts,
@@ -85,7 +86,7 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
     "Measure it": (versions.evaluate, experiments.bench),
     "Move conversations": (transcripts.import_, transcripts.export),
-    "Run one loop alone": (run.serve, run.collect, run.judge, run.train, envs.envs),
+    "Run one loop alone": (run.serve, run.collect, run.judge, run.train, envs.envs, play.play),
     "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }
 run.judge.add_command(judging.evaluate)

@@ -203,7 +203,7 @@ async def _evaluated(
 
 @click.command(name="run")
 @click.option("--url", help="The server's http://HOST/v1 [default: the one of this run directory].")
-@click.option("--api-key-env", metavar="NAME", help="Environment variable with the environment's key (env:NAME).")
+@click.option("--api-key-env", metavar="NAME", help="Environment variable with an environment's key (env:NAME).")
 @click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Times every task is played.")
 @click.option("--task", "tasks", multiple=True, metavar="ID", help="Play this one; may be repeated [default: all].")
 @settings
@@ -222,7 +222,9 @@ def run_tasks(
     here = address.read(resolved.config.run.dir)
     if url is None and here is None:
         raise ConfigError("no server runs in this run directory", remedy="start 'openclaw-rl up', or give --url")
-    place = url or (here.url if here else "")
+    place, key = (url or "", None) if url or here is None else (here.url, here.env_key)
+    if api_key_env:
+        key = environment(api_key_env)
     over: list[Episode] = []
 
     def report(episode: Episode) -> None:
@@ -230,7 +232,6 @@ def run_tasks(
         outcome = episode.error or (f"{episode.reward:+.2f}" if episode.reward is not None else "-")
         click.echo(f"{len(over):>5}  {episode.task:<24} {outcome}")
 
-    key = environment(api_key_env) if api_key_env else None
     asyncio.run(play_rounds(resolved.config, url=place, key=key, rounds=rounds, tasks=tasks or None, report=report))
     solved = sum(episode.reward == 1.0 for episode in over)
     click.echo(f"{solved} of {len(over)} solved, {sum(episode.error is not None for episode in over)} failed")

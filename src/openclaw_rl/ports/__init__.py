@@ -21,6 +21,8 @@ from openclaw_rl.ports.judging import (
     Score,
 )
 from openclaw_rl.ports.playing import (
+    AGENT_HOME,
+    AgentCommand,
     ChatClient,
     Env,
     Observation,
@@ -62,7 +64,9 @@ from openclaw_rl.ports.training import (
 )
 
 __all__ = [
+    "AGENT_HOME",
     "Ability",
+    "AgentCommand",
     "Alternative",
     "Case",
     "ChatClient",

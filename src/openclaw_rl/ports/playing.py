@@ -80,6 +80,19 @@ class SupportsTaskSets(Protocol):
         ...
 
 
+AGENT_HOME = "/home/agent"
+"""the home of an agent program in its sandbox: what it keeps there is no part of a task"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCommand:
+    """How an agent program is started on a task: its words, its environment, and its files by path below its home."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+    files: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnReply:
     """What an API client gets back: the message and the id of the turn behind it."""

@@ -37,7 +37,7 @@ NICE = 10
 """how far what environments run stands back from what serves people"""
 _RANGE = 65536
 _READY = "echo; exec cat"
-_FOLDERS = "set -e; mount -t tmpfs -o size=64k,mode=755 tmpfs /mnt; mkdir /mnt/room /mnt/binds"
+_FOLDERS = "set -e; umask 022; mount -t tmpfs -o size=64k,mode=755 tmpfs /mnt; mkdir /mnt/room /mnt/binds"
 _BINDS = (
     '; number=0; for each in "$@"; do mkdir /mnt/binds/$number;'
     ' mount --rbind "$each" /mnt/binds/$number; number=$((number + 1)); done'

@@ -48,8 +48,8 @@ class ProcessNamespace:
             line += part
         if b"child-pid" not in line:
             return
-        self.first = os.pidfd_open(int(json.loads(line)["child-pid"]))
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # it has failed in the meantime
+            self.first = os.pidfd_open(int(json.loads(line)["child-pid"]))
             os.write(self._go, b"!")
 
     def kill(self) -> None:

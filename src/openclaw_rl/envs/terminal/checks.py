@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from openclaw_rl.envs.sandbox import Sandbox
@@ -14,10 +15,14 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalState:
-    """What there is to look at: the sandbox, and what the last command printed there."""
+    """What there is to look at: the sandbox, and what the last command printed there.
+
+    ``shown`` are folders of this machine that can be seen in it: no part of anything.
+    """
 
     sandbox: Sandbox
     printed: str
+    shown: tuple[str, ...] = ()
 
 
 class StateCheck(Protocol):
@@ -34,23 +39,23 @@ class Printed:
     any_order: bool = False
 
     async def met(self, state: FinalState) -> bool:
-        found, wanted = (_lines(text) for text in (state.printed, self.text))
-        return sorted(found) == sorted(wanted) if self.any_order else found == wanted
+        return _same_lines(state.printed, self.text, any_order=self.any_order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHolds:
-    """A file with these lines."""
+    """A file with these lines; ``any_order``: in whatever order."""
 
     path: str
     text: str
+    any_order: bool = False
 
     async def met(self, state: FinalState) -> bool:
         try:
             found = await state.sandbox.read(self.path, most=LARGEST)
         except OSError:
             return False
-        return _lines(found.decode(errors="replace")) == _lines(self.text)
+        return _same_lines(found.decode(errors="replace"), self.text, any_order=self.any_order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +68,18 @@ class Holds:
     async def met(self, state: FinalState) -> bool:
         done = await state.sandbox.run(["find", self.path, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\n"])
         folder = await state.sandbox.run(["test", "-d", self.path])
-        return folder.ok and done.ok and sorted(done.output.split()) == sorted(self.names)
+        shown = {PurePosixPath(each).relative_to(self.path).parts[0] for each in state.shown if self._holds(each)}
+        found = [name for name in done.output.split() if name not in shown]
+        return folder.ok and done.ok and sorted(found) == sorted(self.names)
+
+    def _holds(self, path: str) -> bool:
+        return path != self.path and PurePosixPath(path).is_relative_to(self.path)
 
 
-def _lines(text: str) -> list[str]:
-    return [line.strip() for line in text.strip().splitlines()]
+def _same_lines(found: str, wanted: str, *, any_order: bool) -> bool:
+    lines = [[line.strip() for line in text.strip().splitlines()] for text in (found, wanted)]
+    mine, theirs = map(sorted, lines) if any_order else lines
+    return mine == theirs
 
 
 async def all_met(checks: Sequence[StateCheck], state: FinalState) -> bool:

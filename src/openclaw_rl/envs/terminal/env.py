@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, worked_prompt
+from openclaw_rl.envs.play.contract import AgentTask
 from openclaw_rl.envs.sandbox import HOME, SandboxSettings
 from openclaw_rl.envs.terminal.checks import all_met
-from openclaw_rl.envs.terminal.ladder import LADDER, TerminalTask
+from openclaw_rl.envs.terminal.ladder import LADDER, TerminalTask, in_files
 from openclaw_rl.envs.terminal.machine import TOOLS, TerminalMachine
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
@@ -87,6 +88,14 @@ class TerminalEnv:
         )
         shown = LADDER.examples(task, self._examples)
         return _text_prompt(found, shown) if self._form == "text" else _tools_prompt(found, shown)
+
+    async def hand_over(self, task: str, *, seed: int) -> AgentTask:
+        await self.close()
+        self._task = found = in_files(LADDER.task(task))
+        self._machine = await TerminalMachine.begin(
+            self._settings, found.files, lasting=False, shown=self._output_chars
+        )
+        return AgentTask(instruction=found.instruction, sandbox=self._machine.state.sandbox, cwd=HOME)
 
     async def step(self, reply: Message) -> Observation:
         self._left -= 1

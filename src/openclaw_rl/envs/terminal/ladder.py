@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from openclaw_rl.envs.ladders import WORDS, Ladder
 from openclaw_rl.envs.sandbox import HOME
@@ -24,6 +24,27 @@ class TerminalTask:
     checks: tuple[StateCheck, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     steps: int = 1
+
+
+ANSWER = "answer.txt"
+"""where a program writes what it is to print"""
+
+
+def in_files(task: TerminalTask) -> TerminalTask:
+    """The same task for a program whose commands nobody sees: what is to be printed goes into a file."""
+    asked = [check for check in task.checks if isinstance(check, Printed)]
+    if not asked:
+        return task
+    return replace(
+        task,
+        instruction=f"{task.instruction} Do not print it: write it into the file {ANSWER}.",
+        gold=(*task.gold[:-1], f"({task.gold[-1]}) > {ANSWER}"),
+        checks=tuple(_answered(check) if isinstance(check, Printed) else check for check in task.checks),
+    )
+
+
+def _answered(check: Printed) -> FileHolds:
+    return FileHolds(path=at(ANSWER), text=check.text, any_order=check.any_order)
 
 
 def at(name: str) -> str:

@@ -45,8 +45,9 @@ TOOLS: Sequence[Tool] = (
 class TerminalMachine:
     """A sandbox with a task's files. ``lasting``: commands share one shell, so that its folder and variables stay."""
 
-    def __init__(self, sandbox: Sandbox, *, lasting: bool, shown: int) -> None:
+    def __init__(self, sandbox: Sandbox, *, lasting: bool, shown: int, binds: tuple[str, ...] = ()) -> None:
         self._sandbox = sandbox
+        self._binds = binds
         self._lasting = lasting
         self._shown = shown
         self._shell: Shell | None = None
@@ -66,12 +67,12 @@ class TerminalMachine:
         except BaseException:
             await sandbox.close()
             raise
-        return cls(sandbox, lasting=lasting, shown=shown)
+        return cls(sandbox, lasting=lasting, shown=shown, binds=settings.binds)
 
     @property
     def state(self) -> FinalState:
         """What checks look at."""
-        return FinalState(sandbox=self._sandbox, printed=self._printed)
+        return FinalState(sandbox=self._sandbox, printed=self._printed, shown=self._binds)
 
     async def act(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """Carry out one of `TOOLS`; what the agent is shown of it."""

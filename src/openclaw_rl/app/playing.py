@@ -1,0 +1,255 @@
+"""Agent programs wired to a server that runs, an environment's tasks, and the journal of a run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from socket import socket
+from typing import TYPE_CHECKING, Any
+
+from openclaw_rl.app import address
+from openclaw_rl.app.environments import action_form, audit_book, build_env, build_sandbox_settings
+from openclaw_rl.clients.agents import AGENTS, OwnAgent
+from openclaw_rl.clients.api import ApiClient
+from openclaw_rl.clients.connect import ServerInfo, read_server
+from openclaw_rl.config import Config, Resolved
+from openclaw_rl.errors import ConfigError, EnvFailed
+from openclaw_rl.ports import AgentCommand, Env, SupportsTaskSets
+from openclaw_rl.serve.listener import HttpServer
+from openclaw_rl.types import new_id
+
+if TYPE_CHECKING:
+    from openclaw_rl.envs.play.journal import PlayPlan
+    from openclaw_rl.envs.play.player import AgentPlayer, PlayedEpisode
+    from openclaw_rl.envs.play.programs import FoundProgram
+
+PLAYS = "plays"
+"""the folder of a run directory with the journals of its plays"""
+_HEAD_SECONDS, _HEAD_BYTES, _GRACE = 60.0, 65536, 1.0
+_ROOMY = {"disk_mb": 512, "processes": 512, "output_kb": 64 << 10}
+"""what a sandbox allows an agent program where the settings do not say"""
+_MEMORY_MB = 2048
+_ADDRESSES_MB = 64 << 10
+"""where only the addresses of a process can be limited, and not its memory: runtimes reserve many"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayRequest:
+    """What a person asks for: see the options of ``openclaw-rl play``."""
+
+    agent: str
+    program: str | None
+    binds: tuple[Path, ...]
+    more: tuple[str, ...]
+    tasks: tuple[str, ...]
+    count: int | None
+    split: str
+    rollouts: int
+    seconds: float
+    max_calls: int
+    retries: int
+    temperature: float | None
+    url: str | None
+    key: str | None
+    resume: bool
+
+
+async def play(
+    resolved: Resolved, request: PlayRequest, *, report: Callable[[PlayedEpisode], None], say: Callable[[str], None]
+) -> tuple[PlayPlan, list[PlayedEpisode]]:
+    """Play what is asked for. Whatever can be refused is refused before anything begins."""
+    from openclaw_rl.envs.play.journal import PlayJournal, resumed
+
+    config = _with_env(resolved.config)
+    found, agent = _agent(config, request)
+    url, key = _server(config, request)
+    server = await read_server(url, key)
+    plan = _plan(config, request)
+    folder = config.run.dir / PLAYS
+    async with ApiClient(url, key=key, agent=f"env:play/{plan.agent}") as client:
+        inside = replace(server, url=_inside())
+        player = _player(resolved, config, request, found, lambda text: agent(inside, text), client, key)
+        await _settle_old(player, folder, say)
+        with resumed(folder, plan) if request.resume else PlayJournal.begin(folder, plan) as journal:
+            assert journal.plan is not None
+            if request.resume:
+                say(f"{len(journal.done)} of {len(plan.tasks) * plan.rollouts} episodes were done before")
+            return journal.plan, await player.play(journal, report=report)
+
+
+def _inside() -> str:
+    from openclaw_rl.envs.play.player import INSIDE
+
+    return INSIDE
+
+
+def _with_env(config: Config) -> Config:
+    """The terminal where no environment is set."""
+    if config.env.type is not None:
+        return config
+    return config.model_copy(update={"env": config.env.model_copy(update={"type": "terminal"})})
+
+
+def _server(config: Config, request: PlayRequest) -> tuple[str, str | None]:
+    """Where the gateway is and the key of an environment there; its own run directory knows both."""
+    here = address.read(config.run.dir)
+    if request.url is not None:
+        return request.url, request.key
+    if here is None:
+        raise ConfigError("no server runs in this run directory", remedy="start 'openclaw-rl up', or give --url")
+    return here.url, request.key or here.env_key
+
+
+# --- the agent
+
+
+def _agent(config: Config, request: PlayRequest) -> tuple[FoundProgram, Callable[[ServerInfo, str], AgentCommand]]:
+    """The program on this machine, and how it is started against a server on an instruction."""
+    from openclaw_rl.envs.play.programs import find_program
+
+    known, more = AGENTS.get(request.agent), request.more
+    if known is None:
+        own = OwnAgent.read(request.agent)
+        found = find_program(request.program or own.program, more=request.binds, copied=own.copied)
+        return found, lambda server, text: own.command(server, text, path=found.path, more=more)
+    found = find_program(request.program or known.program, install=known.install, more=request.binds)
+    calls_tools = action_form(config) == "tools"
+    return found, lambda server, text: known.command(server, text, path=found.path, calls_tools=calls_tools, more=more)
+
+
+# --- the tasks
+
+
+def _plan(config: Config, request: PlayRequest) -> PlayPlan:
+    from openclaw_rl.envs.play.contract import SupportsAgents
+    from openclaw_rl.envs.play.journal import PlayPlan
+
+    env = build_env(config)
+    if not isinstance(env, SupportsAgents):
+        raise ConfigError(
+            f"environment {env.name} has no tasks for agent programs: what it checks is not in files",
+            remedy="take one that has, such as --env terminal",
+        )
+    tasks = chosen(env, request.tasks, split=request.split, count=request.count)
+    name = request.agent if request.agent in AGENTS else "own"
+    return PlayPlan(
+        id=f"play-{new_id()}",
+        agent=name,
+        env=env.name,
+        split=request.split,
+        tasks=tuple(tasks),
+        rollouts=request.rollouts,
+    )
+
+
+def chosen(env: Env, names: Sequence[str], *, split: str, count: int | None) -> list[str]:
+    """The tasks that are meant by ``names`` (ids and rungs; none: all), ``count`` of each rung, of one split.
+
+    Raises ConfigError for a name that means nothing, or a task of the other split.
+    """
+    sets = env if isinstance(env, SupportsTaskSets) else None
+    held = list(sets.held_out()) if sets is not None else []
+    there = held if split == "held-out" else list(env.tasks())
+    by_rung: dict[str, list[str]] = {}
+    for task in there:
+        by_rung.setdefault(sets.rung(task) if sets is not None else task, []).append(task)
+    if not there:
+        raise ConfigError(f"environment {env.name} has no tasks that are {split}", remedy="take the other --split")
+    found = [task for name in (names or by_rung) for task in _meant(name, there, by_rung, count, split)]
+    return list(dict.fromkeys(found))
+
+
+def _meant(
+    name: str, there: Sequence[str], by_rung: dict[str, list[str]], count: int | None, split: str
+) -> Sequence[str]:
+    if name in by_rung:
+        return by_rung[name][:count]
+    if name in there:
+        return [name]
+    raise ConfigError(
+        f"--tasks {name}: no such rung or task is {split}",
+        remedy=f"rungs: {', '.join(list(by_rung)[:20])}; 'openclaw-rl envs list --tasks' shows all",
+    )
+
+
+# --- the player
+
+
+def _player(
+    resolved: Resolved,
+    config: Config,
+    request: PlayRequest,
+    found: FoundProgram,
+    command: Callable[[str], AgentCommand],
+    client: ApiClient,
+    key: str | None,
+) -> AgentPlayer:
+    from openclaw_rl.envs.play.player import AgentPlayer, PlaySettings
+
+    sandbox = replace(build_sandbox_settings(_roomy(resolved, config, request.seconds)), binds=found.folders)
+    book, plain = audit_book(config), build_env(config)
+
+    async def admit(task: str) -> None:
+        if isinstance(plain, SupportsTaskSets):
+            audit = await book.audited(lambda: build_env(config), plain, task)
+            if audit.fault:
+                raise EnvFailed(
+                    f"task {task} is not admitted: {audit.fault}", remedy="'openclaw-rl envs audit' shows all"
+                )
+
+    return AgentPlayer(
+        lambda: build_env(config, sandbox=sandbox),
+        client,
+        PlaySettings(
+            root=client.url.removesuffix("/v1"),
+            key=key,
+            command=command,
+            search=found.search,
+            parallel=config.env.parallel,
+            seconds=request.seconds,
+            max_calls=request.max_calls,
+            retries=request.retries,
+            temperature=request.temperature,
+            seed=config.run.seed,
+        ),
+        serve=serving_at,
+        admit=admit,
+    )
+
+
+def _roomy(resolved: Resolved, config: Config, seconds: float) -> Config:
+    """The settings with a sandbox that has room for a program like node, except where they say how much it has."""
+    from openclaw_rl.envs.sandbox import cgroups
+
+    room = {**_ROOMY, "memory_mb": _MEMORY_MB if cgroups.enforced() else _ADDRESSES_MB, "cpu_seconds": round(seconds)}
+    free = {name: size for name, size in room.items() if resolved.sources[f"env.sandbox.{name}"] == "default"}
+    sandbox = config.env.sandbox.model_copy(update=free)
+    return config.model_copy(update={"env": config.env.model_copy(update={"sandbox": sandbox})})
+
+
+@asynccontextmanager
+async def serving_at(app: Any, listener: socket) -> AsyncIterator[None]:
+    """Serve an ASGI application at a socket that listens, which is closed at the end."""
+    server = HttpServer(app, listener, grace=_GRACE, head_seconds=_HEAD_SECONDS, head_bytes=_HEAD_BYTES)
+    await server.begin()
+    try:
+        yield
+    finally:
+        await server.end()
+        listener.close()
+
+
+async def _settle_old(player: AgentPlayer, folder: Path, say: Callable[[str], None]) -> None:
+    """Finish what players that were killed have left."""
+    from openclaw_rl.envs.play.journal import PlayJournal
+
+    for journal in PlayJournal.taken_over(folder):
+        with journal:
+            for kept in await player.finish(journal):
+                say(f"{kept.session}, of a player that was killed, is {_what(kept.outcome)}")
+
+
+def _what(outcome: float | None) -> str:
+    return "told to have failed" if outcome is None else f"paid {outcome:+.2f}"

@@ -1,0 +1,106 @@
+"""The command by which agent programs play tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from openclaw_rl.cli.options import as_json, print_json, settings
+
+if TYPE_CHECKING:
+    from openclaw_rl.config import Resolved
+    from openclaw_rl.envs.play.player import PlayedEpisode
+
+_FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option(
+    "--agent",
+    required=True,
+    metavar="NAME|COMMAND",
+    help="claude-code, codex, opencode, openclaw, mini-swe-agent, or a command of your own with {instruction} in it.",
+)
+@click.option("--tasks", "tasks", metavar="A,B", multiple=True, help="Rungs or tasks [default: all that train].")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="Tasks of each rung [default: all there are].")
+@click.option(
+    "--split",
+    type=click.Choice(["train", "held-out"]),
+    default="train",
+    show_default=True,
+    help="Held-out tasks are played for their score alone: nothing of them trains.",
+)
+@click.option("--seconds", type=click.FloatRange(1), default=600.0, show_default=True, help="Longest of an episode.")
+@click.option("--max-calls", type=click.IntRange(1), default=50, show_default=True, help="Most calls of the model.")
+@click.option("--retries", type=click.IntRange(0, 10), default=1, show_default=True, help="Where the machine failed.")
+@click.option("--temperature", type=click.FloatRange(0, 2), metavar="T", help="Of every call [default: the agent's].")
+@click.option("--program", metavar="PATH", help="The agent's program, where it is not on the PATH.")
+@click.option("--bind", "binds", type=_FOLDER, multiple=True, help="Also show it this folder, read-only.")
+@click.option("--url", help="The server's http://HOST/v1 [default: the one of this run directory].")
+@click.option("--api-key-env", metavar="NAME", help="Variable with an environment's key there (env:NAME).")
+@click.option("--resume", is_flag=True, help="Go on with the last play of the same agent and tasks.")
+@as_json
+@click.argument("more", nargs=-1, metavar="[-- ARGS...]")
+@settings
+def play(
+    resolved: Resolved,
+    tasks: tuple[str, ...],
+    api_key_env: str | None,
+    json_out: bool,
+    **given: Any,
+) -> None:
+    """Let an agent program do tasks; its calls train.
+
+    The program runs in a sandbox whose only network is the server of this run directory ('openclaw-rl up'). Every call
+    is recorded token by token, and what the task's checker says at the end is paid to all of them. ARGS go to the
+    program.
+    """
+    from openclaw_rl.app.playing import PlayRequest
+    from openclaw_rl.app.playing import play as play_tasks
+    from openclaw_rl.config import environment
+
+    request = PlayRequest(
+        tasks=tuple(name for each in tasks for name in each.split(",") if name),
+        rollouts=resolved.config.train.num_rollouts_per_prompt,
+        key=environment(api_key_env) if api_key_env else None,
+        **given,
+    )
+    running = play_tasks(resolved, request, report=_line, say=lambda text: click.echo(text, err=True))
+    plan, over = asyncio.run(running)
+    if json_out:
+        print_json({**asdict(plan), "solved": sum(one.solved for one in over), "episodes": list(map(asdict, over))})
+        return
+    for line in _summary(over):
+        click.echo(line)
+
+
+def _line(played: PlayedEpisode) -> None:
+    """Progress, to stderr."""
+    if played.error:
+        click.secho(f"  {played.task:<24} failed: {played.error}", fg="red", err=True)
+        return
+    end = played.stopped or f"exit {played.exit}"
+    paid = "paid" if played.paid else "not paid"
+    click.echo(
+        f"  {played.task:<24} {played.outcome:+.2f} {paid}, {played.calls} calls, {played.seconds:.0f} s, {end}",
+        err=True,
+    )
+
+
+def _summary(over: Sequence[PlayedEpisode]) -> list[str]:
+    """Solved of played by rung, and in all."""
+    rungs = Counter(one.task.partition("/")[0] for one in over if not one.error)
+    solved = Counter(one.task.partition("/")[0] for one in over if one.solved)
+    lines = [f"  {rung:<24} {solved[rung]:>4} of {number:<4} solved" for rung, number in rungs.items()]
+    failed = sum(bool(one.error) for one in over)
+    calls, paid = sum(one.calls for one in over), sum(one.paid for one in over)
+    total = (
+        f"{sum(solved.values())} of {sum(rungs.values())} solved, {failed} failed, {calls} calls, {paid} sessions paid"
+    )
+    return [*lines, total]

@@ -1,0 +1,141 @@
+"""The way from an agent program to the gateway: its calls go on under the key and the session of its episode.
+
+The program is told an address inside its sandbox and needs no key, no header and no name for its session: all of them
+are put in here, and whatever it says of them itself is left out. Only calls of the model pass. A program that could
+reach the rest of the API could pay itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+
+import httpx2
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+LARGEST = 64 << 20
+"""bytes of one call"""
+CALLS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+"""where a program asks for a reply"""
+_LOOKS = frozenset({"/v1/models", "/v1/messages/count_tokens"})
+_PASSED_ON = ("content-type", "accept", "user-agent", "anthropic-version", "anthropic-beta", "x-turn-type")
+_PASSED_BACK = ("content-type", "retry-after", "x-request-id", "request-id")
+_OURS = "x-openclaw-rl-"
+
+
+class GatewayForwarder:
+    """Passes the calls of one episode on. ``calls`` counts those that ask for a reply.
+
+    ``spent`` is set when the program asks for one reply more than it has. ``outage`` says what of the gateway failed,
+    "" where nothing did.
+    """
+
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        *,
+        root: str,
+        headers: Mapping[str, str],
+        max_calls: int,
+        temperature: float | None,
+    ) -> None:
+        """``root`` is the gateway's address without /v1; ``headers`` go with each call; ``temperature`` None leaves it
+        to the program."""
+        self._client = client
+        self._root = root
+        self._headers = dict(headers)
+        self._max_calls = max_calls
+        self._temperature = temperature
+        self.calls = 0
+        self.spent = asyncio.Event()
+        self.outage = ""
+
+    def app(self) -> Starlette:
+        """What listens in the sandbox."""
+        return Starlette(routes=[Route("/{path:path}", self._pass_on, methods=["GET", "POST"])])
+
+    async def _pass_on(self, request: Request) -> Response:
+        path = request.url.path.rstrip("/")
+        asks = request.method == "POST" and path in CALLS
+        if not (asks or path in _LOOKS or path.startswith("/v1/models/")):
+            return _refusal(404, f"{request.method} {path} is not open to an agent program")
+        if asks and self.calls >= self._max_calls:
+            self.spent.set()
+            return _refusal(429, f"the {self._max_calls} calls of this episode are used up")
+        body = await _body(request)
+        if body is None:
+            return _refusal(413, f"a call may have {LARGEST} bytes")
+        self.calls += asks
+        return await self._answer(request, path, self._sampled(body) if asks else body)
+
+    def _sampled(self, body: bytes) -> bytes:
+        """The call at the temperature of this play; what is no JSON is for the gateway to refuse."""
+        if self._temperature is None:
+            return body
+        try:
+            fields = json.loads(body)
+        except ValueError:
+            return body
+        return json.dumps({**fields, "temperature": self._temperature}).encode() if isinstance(fields, dict) else body
+
+    async def _answer(self, request: Request, path: str, body: bytes) -> Response:
+        given = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}
+        call = self._client.build_request(
+            request.method,
+            f"{self._root}{path}",
+            content=body,
+            headers={**given, "accept-encoding": "identity", **self._headers},
+        )
+        try:
+            answer = await _unless_gone(request, self._client, call)
+        except httpx2.TransportError as error:
+            self.outage = f"the gateway cannot be reached: {type(error).__name__}: {error}"
+            return _refusal(503, "the gateway cannot be reached")
+        if answer is None:
+            return Response(status_code=499)
+        if answer.status_code >= 500:
+            self.outage = f"the gateway answered with status {answer.status_code}"
+        back = {name: value for name, value in answer.headers.items() if name in _PASSED_BACK or name.startswith(_OURS)}
+        return StreamingResponse(self._streamed(answer), status_code=answer.status_code, headers=back)
+
+    async def _streamed(self, answer: httpx2.Response) -> AsyncIterator[bytes]:
+        try:
+            async for part in answer.aiter_raw():
+                yield part
+        except httpx2.TransportError as error:
+            self.outage = f"a reply of the gateway broke off: {type(error).__name__}: {error}"
+            raise
+        finally:
+            await answer.aclose()
+
+
+async def _body(request: Request) -> bytes | None:
+    """What was sent; None where it is too much."""
+    parts, size = [], 0
+    async for part in request.stream():
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST:
+            return None
+    return b"".join(parts)
+
+
+async def _unless_gone(request: Request, client: httpx2.AsyncClient, call: httpx2.Request) -> httpx2.Response | None:
+    """The answer once it begins; None, and the call is given up, where the program has gone before that."""
+    answering = asyncio.ensure_future(client.send(call, stream=True))
+    leaving = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return await answering if answering.done() else None
+    finally:
+        for task in (answering, leaving):
+            task.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)
+
+
+def _refusal(status: int, why: str) -> Response:
+    return JSONResponse({"error": {"message": why, "type": "invalid_request_error"}}, status_code=status)
