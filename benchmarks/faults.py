@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx2
 
-from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.app.application import App, ledger_place
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.clients.api import ApiClient
@@ -33,7 +33,7 @@ from openclaw_rl.experiments.sessions import run_sessions
 from openclaw_rl.experiments.users import SimulatedUser
 from openclaw_rl.judge.rules import RulesJudge
 from openclaw_rl.ports import Case, StepResult
-from openclaw_rl.store import LedgerReader, submit_request
+from openclaw_rl.store import LedgerReader, Place, submit_request
 from openclaw_rl.tasks.everyday import Task, is_relevant, training
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import degenerate, word_count
@@ -104,7 +104,7 @@ class Run:
 
     def evidence(self) -> dict[str, Any]:
         """What the ledger says: the table, the story of version 1, the alarms."""
-        with LedgerReader(ledger_path(self.app.config)) as ledger:
+        with LedgerReader(ledger_place(self.app.config)) as ledger:
             rows = why.versions(ledger)
             story = why.version(ledger, 1) if len(rows) > 1 else None
             return {"versions": rows, "story": story, "paused": ledger.paused()}
@@ -159,16 +159,16 @@ async def monitored() -> dict[str, Any]:
     """With the gate off a version that talks nonsense is served, until what users say of it rolls it back."""
 
     async def act(run: Run) -> dict[str, Any]:
-        path = ledger_path(run.app.config)
+        place = ledger_place(run.app.config)
         tasks = iter(training("facts"))
         await run.settle()
-        submit_request(path, "pause", reason="a clean record first")
+        submit_request(place, "pause", reason="a clean record first")
         clean = [await _relevant(run, next(tasks)) for _ in range(12)]
         await run.settle()
-        submit_request(path, "resume")
+        submit_request(place, "resume")
         await run.settle()
         spoiled = 0
-        while not _rolled_back(path) and spoiled < 40:
+        while not _rolled_back(place) and spoiled < 40:
             await _relevant(run, next(tasks))
             await run.settle()
             spoiled += 1
@@ -201,8 +201,8 @@ async def _relevant(run: Run, task: Task) -> bool:
     return fine
 
 
-def _rolled_back(path: Path) -> bool:
-    with LedgerReader(path) as ledger:
+def _rolled_back(place: Place) -> bool:
+    with LedgerReader(place) as ledger:
         return bool(ledger.ever("rolled back"))
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from openclaw_rl.ports import Case
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.store.codec import plain
-from openclaw_rl.store.rows import insert, turn_row
+from openclaw_rl.store.rows import turn_row
 from openclaw_rl.types import Completion, Drop, JudgedTurn, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936
@@ -98,7 +98,7 @@ def fill(path: Path, turns: int, rng: random.Random) -> None:
         for at in range(0, turns, 500):
             with ledger.writing() as db:
                 for i in range(min(500, turns - at)):
-                    insert(db, "turns", packed[i % 16] | {"id": new_id()})
+                    db.insert("turns", packed[i % 16] | {"id": new_id()})
     _settle(path, turns)
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres import Server, why_not
 from shards import pytest_addoption, pytest_configure, pytest_ignore_collect  # noqa: F401 (hooks)
 from system import System
 
-from openclaw_rl.store.file import LedgerFile
+from openclaw_rl.store import ServerPlace
+from openclaw_rl.store.connection import LedgerConnection
 
 HERE = Path(__file__).parent
 SMALL = 5.0
@@ -42,10 +44,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(autouse=True)
 def ledgers_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test opens itself is closed after it; what the application opens is its own to close."""
-    opened: list[LedgerFile] = []
-    begin = LedgerFile.__init__
+    opened: list[LedgerConnection] = []
+    begin = LedgerConnection.__init__
 
-    def noted(self: LedgerFile, *args: Any, **more: Any) -> None:
+    def noted(self: LedgerConnection, *args: Any, **more: Any) -> None:
         begin(self, *args, **more)
         frame = sys._getframe(1)
         while frame.f_back is not None and "/openclaw_rl/store/" in frame.f_code.co_filename:
@@ -53,7 +55,7 @@ def ledgers_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if frame.f_code.co_filename.startswith(str(HERE)) or "/openclaw_rl/testing/" in frame.f_code.co_filename:
             opened.append(self)
 
-    monkeypatch.setattr(LedgerFile, "__init__", noted)
+    monkeypatch.setattr(LedgerConnection, "__init__", noted)
     yield
     for ledger in opened:
         ledger.close()
@@ -67,6 +69,30 @@ def anyio_backend() -> str:
 @pytest.fixture
 def ledger_path(tmp_path: Path) -> Path:
     return tmp_path / "ledger.db"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A PostgreSQL server of this session's own; a test that kills it starts it again."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    server = Server()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def database(postgres: Server, tmp_path: Path) -> ServerPlace:
+    """The place of a ledger that does not exist yet, in a database of its own."""
+    return ServerPlace(url=postgres.database(), root=tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest) -> Path | ServerPlace:
+    """The place of a ledger that does not exist yet, in each of the stores."""
+    found: Path | ServerPlace = request.getfixturevalue("ledger_path" if request.param == "sqlite" else "database")
+    return found
 
 
 @pytest.fixture

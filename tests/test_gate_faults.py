@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from defaults import engine_args
 
-from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.application import ledger_place
 from openclaw_rl.backends.fake import ADAPTER, FakePolicy, FakeTrainer, echo
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
@@ -424,7 +424,7 @@ async def test_a_version_whose_ancestor_was_taken_back_is_not_promoted(tmp_path:
         policy.away = True
         await walk.talk(sentence="Please use a bulleted list.")
         assert walk.ledger.version(2).state == "candidate"
-        submit_request(ledger_path(walk.app.config), "rollback", reason="I liked it better before")
+        submit_request(ledger_place(walk.app.config), "rollback", reason="I liked it better before")
         await walk.app.finish()
         assert walk.ledger.version(2).state == "refused"
         assert LiveVersions(walk.ledger).live().adapter is None  # type: ignore[union-attr]

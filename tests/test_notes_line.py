@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.application import ledger_place
 from openclaw_rl.notes import NotesBook
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.testing import RunningApp, ticking_app
@@ -117,7 +117,7 @@ async def test_what_is_said_outright_holds_in_the_very_next_turn(tmp_path: Path)
 async def test_a_complaint_that_says_what_a_learned_note_said_brings_the_note_back(tmp_path: Path) -> None:
     async with ticking_app(tmp_path, NO_STEPS) as run:
         await correct(run, "Too long. Please answer in under 30 words.")
-        with NotesLedger(ledger_path(run.app.config)) as ledger:
+        with NotesLedger(ledger_place(run.app.config)) as ledger:
             book = NotesBook(ledger)
             book.advance(1, "learned", "version 1 does it")
             assert await noted(run, "What is coffee?") is None, "the weights do it"

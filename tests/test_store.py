@@ -14,7 +14,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from openclaw_rl.errors import ConfigError, LedgerDamaged, LedgerDown, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
+from openclaw_rl.errors import (
+    AlreadyInLedger,
+    ConfigError,
+    LedgerDamaged,
+    LedgerDown,
+    LedgerError,
+    LedgerHeld,
+    LedgerNewer,
+    NotInLedger,
+)
 from openclaw_rl.store import (
     WRITERS,
     CollectLedger,
@@ -22,11 +31,13 @@ from openclaw_rl.store import (
     JudgeLedger,
     LedgerReader,
     LedgerWriter,
+    Place,
     ServeLedger,
     TrainLedger,
     codec,
     submit_request,
 )
+from openclaw_rl.store.places import root_of
 from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn, make_verdict
 from openclaw_rl.types import (
@@ -66,7 +77,7 @@ OPENED = {
 }
 
 
-def one_of_each(path: Path, role: str | None) -> Any:
+def one_of_each(path: Place, role: str | None) -> Any:
     return OPENED[role](path)
 
 
@@ -127,8 +138,8 @@ def test_any_turn_comes_back_as_it_was(
         assert ledger.turn(turn.id) == turn
 
 
-def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path: Path) -> None:
-    serve, collect, judge, train = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge", "train"))
+def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(place: Place) -> None:
+    serve, collect, judge, train = (one_of_each(place, r) for r in ("serve", "collect", "judge", "train"))
     turn = make_turn()
     serve.add_turn(turn)
 
@@ -150,7 +161,7 @@ def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path:
     assert row.verdict.hints == (Hint(text="Be brief, please."),)
     train.add_version(Version(number=0, parent=None, base="b", state="live"))
     step = Step(number=1, turns=(turn.id,), metrics={"loss": 0.5}, seconds=1.0, baselines={"u1": Baseline(0.05, 0.05)})
-    train.add_step(step, Version(number=1, parent=0, base="b", adapter=str(ledger_path.parent / "v1"), step=1))
+    train.add_step(step, Version(number=1, parent=0, base="b", adapter=str(root_of(place) / "v1"), step=1))
     assert train.untrained(10) == []
     assert train.step(1) == step
     assert train.trained_in(turn.id) == 1
@@ -160,36 +171,36 @@ def test_a_turn_walks_from_table_to_table_and_leaves_each_work_list(ledger_path:
     assert [s for s, _, _ in train.history(1)] == ["candidate", "live"]
 
 
-def test_a_turn_cannot_be_trained_twice_not_even_by_mistake(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "train") as train:
+def test_a_turn_cannot_be_trained_twice_not_even_by_mistake(place: Place) -> None:
+    with one_of_each(place, "train") as train:
         train.add_step(Step(number=1, turns=("a",), metrics={}, seconds=0.0), None)
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(AlreadyInLedger):
             train.add_step(Step(number=2, turns=("b", "a"), metrics={}, seconds=0.0), None)
         assert train.last_step().number == 1
         assert train.trained_in("b") is None
 
 
-def test_what_was_read_but_not_settled_is_open_after_a_restart(ledger_path: Path) -> None:
+def test_what_was_read_but_not_settled_is_open_after_a_restart(place: Place) -> None:
     turns = [make_turn(str(i)) for i in range(5)]
-    with one_of_each(ledger_path, "serve") as serve:
+    with one_of_each(place, "serve") as serve:
         for turn in turns:
             serve.add_turn(turn)
-    with one_of_each(ledger_path, "collect") as collect:
+    with one_of_each(place, "collect") as collect:
         read = collect.new_turns(4)
         collect.settle(
             [make_outcome(turns[1])],
             [Drop(turn=turns[2].id, stage="collect", reason="unmatched")],
             turns_read=read[-1][0],
         )
-    with one_of_each(ledger_path, "collect") as collect:
+    with one_of_each(place, "collect") as collect:
         assert [t.id for _, t in collect.open_turns()] == [turns[0].id, turns[3].id]
         assert [t.id for _, t in collect.new_turns(10)] == [turns[4].id]
         assert collect.drop_counts() == {"unmatched": 1}
 
 
-def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(ledger_path: Path) -> None:
+def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(place: Place) -> None:
     turns = [make_turn(str(i)) for i in range(4)]
-    serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
+    serve, collect, judge = (one_of_each(place, r) for r in ("serve", "collect", "judge"))
     for turn in turns:
         serve.add_turn(turn)
     collect.settle([make_outcome(turn) for turn in turns], [], turns_read=4)
@@ -197,12 +208,12 @@ def test_an_unanswered_case_stays_on_the_judges_list_while_later_ones_leave_it(l
     judge.add_verdicts([make_verdict(turns[0]), make_verdict(turns[2]), make_verdict(turns[3])])
     assert [c.turn.id for c in judge.unjudged(10)] == [turns[1].id]
     judge.close()
-    with one_of_each(ledger_path, "judge") as judge:
+    with one_of_each(place, "judge") as judge:
         assert [c.turn.id for c in judge.unjudged(10)] == [turns[1].id]
 
 
-def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(ledger_path: Path) -> None:
-    serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
+def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(place: Place) -> None:
+    serve, collect, judge = (one_of_each(place, r) for r in ("serve", "collect", "judge"))
     turn = make_turn()
     serve.add_turn(turn)
     plain = judge.row
@@ -219,7 +230,7 @@ def test_an_outcome_that_comes_while_the_work_list_is_read_is_not_passed_by(ledg
     assert [case.turn.id for case in judge.unjudged(10)] == [turn.id]
 
 
-def walked(path: Path) -> tuple[ServeLedger, JudgeLedger, TrainLedger, str]:
+def walked(path: Place) -> tuple[ServeLedger, JudgeLedger, TrainLedger, str]:
     serve, collect, judge, train = (one_of_each(path, r) for r in ("serve", "collect", "judge", "train"))
     turn = make_turn()
     serve.add_turn(turn)
@@ -229,8 +240,8 @@ def walked(path: Path) -> tuple[ServeLedger, JudgeLedger, TrainLedger, str]:
     return serve, judge, train, turn.id
 
 
-def test_a_thumb_after_the_verdict_comes_back_to_the_judge_once(ledger_path: Path) -> None:
-    serve, judge, train, turn = walked(ledger_path)
+def test_a_thumb_after_the_verdict_comes_back_to_the_judge_once(place: Place) -> None:
+    serve, judge, train, turn = walked(place)
     train.add_drops([Drop(turn=turn, stage="train", reason="no signal")])
     assert train.untrained(10) == []
     assert train.dropped(turn).reason == "no signal"
@@ -244,8 +255,8 @@ def test_a_thumb_after_the_verdict_comes_back_to_the_judge_once(ledger_path: Pat
     assert train.dropped(turn) is None
 
 
-def test_a_thumb_that_came_while_the_judge_was_thinking_is_not_lost(ledger_path: Path) -> None:
-    serve, collect, judge = (one_of_each(ledger_path, r) for r in ("serve", "collect", "judge"))
+def test_a_thumb_that_came_while_the_judge_was_thinking_is_not_lost(place: Place) -> None:
+    serve, collect, judge = (one_of_each(place, r) for r in ("serve", "collect", "judge"))
     turn = make_turn()
     serve.add_turn(turn)
     collect.settle([make_outcome(turn)], [], turns_read=1)
@@ -257,15 +268,15 @@ def test_a_thumb_that_came_while_the_judge_was_thinking_is_not_lost(ledger_path:
     assert late.feedback[0].hint == "Say it in French, please."
 
 
-def test_a_thumb_after_training_changes_nothing(ledger_path: Path) -> None:
-    serve, judge, train, turn = walked(ledger_path)
+def test_a_thumb_after_training_changes_nothing(place: Place) -> None:
+    serve, judge, train, turn = walked(place)
     train.add_step(Step(number=1, turns=(turn,), metrics={}, seconds=0.0), None)
     serve.add_feedback(Feedback(turn=turn, score=-1.0))
     assert judge.late_feedback(10) == []
 
 
-def test_feedback_for_a_turn_that_is_not_there_is_refused(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "serve") as serve, pytest.raises(NotInLedger, match="no turn 'nope'"):
+def test_feedback_for_a_turn_that_is_not_there_is_refused(place: Place) -> None:
+    with one_of_each(place, "serve") as serve, pytest.raises(NotInLedger, match="no turn 'nope'"):
         serve.add_feedback(Feedback(turn="nope", score=1.0))
 
 
@@ -311,9 +322,9 @@ def test_each_writer_has_its_own_methods_and_no_others() -> None:
     assert {ledger.writer for ledger in WRITES} == set(WRITERS)
 
 
-def test_a_reader_cannot_write_not_even_by_sql(ledger_path: Path) -> None:
-    one_of_each(ledger_path, "serve").close()
-    with LedgerReader(ledger_path) as reader, pytest.raises(LedgerDown, match="may only be read"):
+def test_a_reader_cannot_write_not_even_by_sql(place: Place) -> None:
+    one_of_each(place, "serve").close()
+    with LedgerReader(place) as reader, pytest.raises(LedgerDown, match="may only be read"):
         reader.rows("INSERT INTO endings (session, user, at) VALUES ('s', 'u', 1.0)")
 
 
@@ -391,26 +402,26 @@ def test_a_migration_that_fails_half_way_changes_nothing(ledger_path: Path) -> N
         assert ledger.rows("SELECT name FROM sqlite_master WHERE name = 'extra'") == []
 
 
-def test_an_imported_conversation_is_written_whole_or_not_at_all(ledger_path: Path) -> None:
+def test_an_imported_conversation_is_written_whole_or_not_at_all(place: Place) -> None:
     first, second = make_turn("a"), make_turn("b")
     said = [ImportRecord(turn=t.id, session="s", index=i, kind="main") for i, t in enumerate((first, second))]
-    with one_of_each(ledger_path, "import") as ledger:
-        with pytest.raises(sqlite3.IntegrityError):
+    with one_of_each(place, "import") as ledger:
+        with pytest.raises(AlreadyInLedger):
             ledger.add_recorded([(first, said[0]), (first, said[0])])
         assert ledger.counts()["turns"] == 0
         ledger.add_recorded([(first, said[0]), (second, said[1])])
         assert ledger.recorded(second.id) == said[1]
 
 
-def test_a_request_is_there_until_it_is_done_and_survives_a_restart(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "train") as train:
-        submit_request(ledger_path, "rollback", version=3)
+def test_a_request_is_there_until_it_is_done_and_survives_a_restart(place: Place) -> None:
+    with one_of_each(place, "train") as train:
+        submit_request(place, "rollback", version=3)
         [request] = train.new_requests(10)
         assert (request.command, request.version, request.reason) == ("rollback", 3, "on request")
-    with one_of_each(ledger_path, "train") as train:
+    with one_of_each(place, "train") as train:
         assert len(train.new_requests(10)) == 1
         train.done_requests(request.seq)
-    with one_of_each(ledger_path, "train") as train:
+    with one_of_each(place, "train") as train:
         assert train.new_requests(10) == []
 
 
@@ -448,8 +459,8 @@ def test_many_processes_may_begin_a_ledger_at_once(ledger_path: Path) -> None:
     assert sorted(p.name for p in ledger_path.parent.iterdir() if p.suffix != ".lock") == ["ledger.db"]
 
 
-def test_a_version_that_was_refused_stays_so_when_its_weights_are_deleted(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "train") as train:
+def test_a_version_that_was_refused_stays_so_when_its_weights_are_deleted(place: Place) -> None:
+    with one_of_each(place, "train") as train:
         for number in (0, 1, 2):
             train.add_version(Version(number=number, parent=number - 1 if number else None, base="b"))
         train.set_state(1, "refused", "nonsense")
@@ -458,8 +469,8 @@ def test_a_version_that_was_refused_stays_so_when_its_weights_are_deleted(ledger
         assert (train.ever("refused"), train.ever("deleted"), train.ever("live")) == ({1}, {1}, set())
 
 
-def test_readers_see_what_is_committed_while_a_writer_writes(ledger_path: Path) -> None:
-    with one_of_each(ledger_path, "serve") as serve, LedgerReader(ledger_path) as reader:
+def test_readers_see_what_is_committed_while_a_writer_writes(place: Place) -> None:
+    with one_of_each(place, "serve") as serve, LedgerReader(place) as reader:
         turn = make_turn()
         serve.add_turn(turn)
         assert reader.turn(turn.id) == turn
@@ -471,7 +482,7 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
     with one_of_each(ledger_path, "serve") as ledger:
         seen: list[str] = []
         for each in (ledger, collect, judge, train):
-            each.db.set_trace_callback(seen.append)
+            each.db.connection.set_trace_callback(seen.append)
         collect.new_turns(1), collect.open_turns(), collect.new_endings(1), judge.unjudged(1), judge.late_feedback(1)
         (
             train.untrained(1),
@@ -483,7 +494,7 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
         ledger.session_users("s"), ledger.opted_out("s", "u")
         ledger.recall("t", within=4)
         for each in (ledger, collect, judge, train):
-            each.db.set_trace_callback(None)
+            each.db.connection.set_trace_callback(None)
         reads = [sql for sql in seen if sql.startswith("SELECT")]
         assert len(reads) > 10
         for sql in reads:

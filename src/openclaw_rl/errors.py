@@ -10,6 +10,7 @@
     │   ├── LedgerNewer       written by a later release
     │   ├── LedgerHeld        another process is this writer already
     │   ├── LedgerDown        no room, no right or no disk: it goes on once that is there again
+    │   ├── AlreadyInLedger   such a row is written once, and is written
     │   └── NotInLedger       no such turn, session, step or version
     ├── RequestError          the caller's fault: a 4xx, never retried by us
     │   ├── ContextOverflow   prompt and reply do not fit the model
@@ -91,6 +92,10 @@ class LedgerDown(LedgerError):
     def __init__(self, what: str, *, why: str, remedy: str | None = None) -> None:
         super().__init__(what, remedy=remedy)
         self.why = why
+
+
+class AlreadyInLedger(LedgerError):
+    """A row that is written once is there already; nothing was changed."""
 
 
 class NotInLedger(LedgerError):

@@ -76,7 +76,7 @@ def test_turns_wait_in_their_order_and_are_written_as_soon_as_there_is_room(
             assert refused.status_code == 503
             assert refused.json()["error"]["code"] == "ledger_down"
             assert "free some space" in refused.json()["error"]["message"]
-            assert str(book.path) not in refused.text, "where the files lie is not a caller's business"
+            assert str(book.place) not in refused.text, "where the files lie is not a caller's business"
             assert int(refused.headers["retry-after"]) >= 1
 
         full(book, pages=10**6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +14,7 @@ from system import System
 
 from openclaw_rl.app.operations import roll_back_now
 from openclaw_rl.config import load
-from openclaw_rl.errors import LedgerError, NotInLedger
+from openclaw_rl.errors import AlreadyInLedger, LedgerError, NotInLedger
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger, submit_request
 from openclaw_rl.testing import make_turn
 from openclaw_rl.types import Version
@@ -117,7 +116,7 @@ def test_what_could_not_be_written_moves_no_mark(ledger_path: Path) -> None:
         collect.db.execute("PRAGMA query_only = on")
         with pytest.raises(LedgerError, match="may only be read"):
             collect.settle([], [], turns_read=seq)
-        assert not collect.db.in_transaction
+        assert not collect.db.connection.in_transaction
         collect.db.execute("PRAGMA query_only = off")
         assert [found for found, _ in collect.new_turns(9)] == [seq], "it is still there to be read"
         collect.settle([], [], turns_read=seq)
@@ -139,5 +138,5 @@ def test_a_write_that_fails_at_its_end_does_not_spoil_the_next_one(ledger_path: 
         serve.add_turn(make_turn("again"))
         assert serve.counts()["turns"] == kept + 1
         assert serve.check() == []
-        with pytest.raises(sqlite3.IntegrityError):
+        with pytest.raises(AlreadyInLedger):
             serve.add_turn(serve.turn(serve.row("SELECT id FROM turns")["id"]))

@@ -15,7 +15,6 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openclaw_rl import config as settings
@@ -41,6 +40,7 @@ from openclaw_rl.app.judge_settings import judge_loop_settings
 from openclaw_rl.app.judges import build_judge, judges_itself, running
 from openclaw_rl.app.notes import note_taker, standing_notes
 from openclaw_rl.app.runner import LoopRunner, drain
+from openclaw_rl.app.waking import LoopWakes
 from openclaw_rl.config import Config
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.judge.parts import at_work
@@ -53,7 +53,9 @@ from openclaw_rl.store import (
     LedgerReader,
     LedgerWriter,
     NotesLedger,
+    Place,
     ServeLedger,
+    ServerPlace,
     TrainLedger,
     Writer,
 )
@@ -71,9 +73,11 @@ L = TypeVar("L", bound=LedgerWriter)
 LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
 
 
-def ledger_path(config: Config) -> Path:
-    """Where the run's ledger lies."""
-    return config.run.dir / "ledger.db"
+def ledger_place(config: Config) -> Place:
+    """Where the run's ledger lies: in its directory, unless store.url names a server."""
+    if config.store.url is None:
+        return config.run.dir / "ledger.db"
+    return ServerPlace(url=config.store.url.get_secret_value(), root=config.run.dir)
 
 
 def full_batches_only(config: Config) -> Config:
@@ -96,6 +100,8 @@ class App:
         self._ledgers: dict[str, LedgerWriter] = {}
         self._notes: NotesLedger | None = None
         self._env_key, self._local_key = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
+        self._url: str | None = None
+        self._wakes = LoopWakes(ledger_place(config), self.names)
         self._recorder: Recorder | None = None
         self._own_policy: LazyPolicy | None = None
         self.api: Any = None
@@ -141,8 +147,14 @@ class App:
         from openclaw_rl.serve.loop import ServeLoop
 
         assert self.policy is not None
-        self._turns = self._opened(ServeLedger(ledger_path(self.config), sync=self.config.store.sync))
-        return ServeLoop(self.policy, LiveVersions(self._turns), alarms=self._storage_alarms, busy=self._busy)
+        self._turns = self._opened(ServeLedger(ledger_place(self.config), sync=self.config.store.sync))
+        return ServeLoop(
+            self.policy,
+            LiveVersions(self._turns),
+            alarms=self._storage_alarms,
+            busy=self._busy,
+            url=lambda: self._url,
+        )
 
     def _busy(self) -> bool:
         """Whether somebody waits for a reply of this process."""
@@ -154,13 +166,13 @@ class App:
     def _collect_loop(self) -> Loop:
         from openclaw_rl.collect.loop import CollectLoop
 
-        ledger = self._opened(CollectLedger(ledger_path(self.config)))
+        ledger = self._opened(CollectLedger(ledger_place(self.config)))
         return CollectLoop(ledger, session_idle=self.config.collect.session_idle)
 
     def _judge_loop(self) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop
 
-        ledger = self._opened(JudgeLedger(ledger_path(self.config)))
+        ledger = self._opened(JudgeLedger(ledger_place(self.config)))
         self.judge = build_judge(self.config, self.policy)
         take = note_taker(self.config, self._book()) if self.config.notes.enabled else None
         return JudgeLoop(ledger, self.judge, judge_loop_settings(self.config), take_notes=take)
@@ -168,7 +180,7 @@ class App:
     def _book(self) -> NotesBook:
         """The notes of this run, through a connection of their own: any loop may change them."""
         if self._notes is None:
-            self._notes = NotesLedger(ledger_path(self.config))
+            self._notes = NotesLedger(ledger_place(self.config))
         return NotesBook(self._notes)
 
     def _train_loop(self) -> Loop:
@@ -177,7 +189,7 @@ class App:
         from openclaw_rl.train.queue import QueueSettings
         from openclaw_rl.train.startup import RunOrigin
 
-        ledger = self._opened(TrainLedger(ledger_path(self.config), sync=self.config.store.sync))
+        ledger = self._opened(TrainLedger(ledger_place(self.config), sync=self.config.store.sync))
         assert self.trainer is not None
         train = self.config.train
         directory = train.save_dir or self.config.run.dir / "versions"
@@ -352,11 +364,17 @@ class App:
         server = await self._listen(listening) if self.api is not None else None
         try:
             started = self.started(wait_for_judge=False)
-            async with started, self._env_loops(server) as env_loops, asyncio.TaskGroup() as group:
+            async with (
+                started,
+                self._env_loops(server) as env_loops,
+                self._wakes.listening(),
+                asyncio.TaskGroup() as group,
+            ):
                 tasks = [
                     group.create_task(self._runner(*named).run(stop)) for named in (self.loops | env_loops).items()
                 ]
                 await stop.wait()
+                self._wakes.wake_all()
                 await self._stop_listening(server)
                 await asyncio.wait(tasks, timeout=self.config.run.drain)
                 for task in tasks:  # a step or a judgement under way costs nothing: it is done again
@@ -365,8 +383,9 @@ class App:
             await self._stop_listening(server)
 
     def _runner(self, name: str, loop: Loop) -> LoopRunner:
-        health = self._ledgers.get(name) or self._turns
-        return LoopRunner(loop, health, poll=self.config.run.poll, backoff=self.config.run.backoff)
+        health, run, wakes = self._ledgers.get(name) or self._turns, self.config.run, self._wakes
+        poll, wake = wakes.poll(name, run.poll), wakes.event(name)
+        return LoopRunner(loop, health, poll=poll, backoff=run.backoff, wake=wake)
 
     @contextlib.asynccontextmanager
     async def _env_loops(self, server: HttpServer | None) -> AsyncIterator[dict[str, Loop]]:
@@ -393,6 +412,7 @@ class App:
         host, port = listener.getsockname()[:2]
         model = self.api.state.server.model_name
         address.write(self.config.run.dir, ServerAddress.of(host, port, model=model, env_key=self._local_key))
+        self._url = server.url
         listening(server.url)
         return server
 

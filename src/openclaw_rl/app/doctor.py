@@ -18,7 +18,7 @@ from typing import Literal
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app import checks
-from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.application import ledger_place
 from openclaw_rl.app.environments import build_sandbox_settings
 from openclaw_rl.app.factories import build_policy
 from openclaw_rl.app.judge_models import is_address
@@ -28,7 +28,7 @@ from openclaw_rl.errors import NoSandbox, OpenClawError
 from openclaw_rl.machine import GIB, total_memory
 from openclaw_rl.ports import SupportsExamination
 from openclaw_rl.serve.listener import is_loopback
-from openclaw_rl.store import LedgerReader
+from openclaw_rl.store import LedgerReader, exists
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,18 +220,18 @@ def _keys(config: Config) -> Diagnosis:
 
 
 def _ledger(config: Config) -> Diagnosis:
-    path = ledger_path(config)
-    if not path.exists():
-        return Diagnosis("ledger", "ok", f"none yet at {path}; it will be made")
+    place = ledger_place(config)
     try:
-        with LedgerReader(path) as ledger:
+        if not exists(place):
+            return Diagnosis("ledger", "ok", f"none yet at {place}; it will be made")
+        with LedgerReader(place) as ledger:
             faults = ledger.check()
             turns = ledger.counts()["turns"]
     except OpenClawError as error:
         return Diagnosis("ledger", "trouble", error.what, error.remedy or "")
     if faults:
-        return Diagnosis("ledger", "trouble", f"{path}: {faults[0]}", "restore a copy, or move it away to begin anew")
-    return Diagnosis("ledger", "ok", f"{path}: {turns} turns, whole")
+        return Diagnosis("ledger", "trouble", f"{place}: {faults[0]}", "restore a copy, or move it away to begin anew")
+    return Diagnosis("ledger", "ok", f"{place}: {turns} turns, whole")
 
 
 def _engine(config: Config) -> Diagnosis:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.application import ledger_place
 from openclaw_rl.app.judge_settings import hint_limits
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Case
-from openclaw_rl.store import LedgerReader
+from openclaw_rl.store import LedgerReader, exists
 from openclaw_rl.types import ImportRecord, Turn
 from openclaw_rl.views.transcripts import Unread, new_turns
 
@@ -41,10 +41,10 @@ def _files(path: Path) -> Iterator[Path]:
 
 def holds_something_new(config: Config, files: Sequence[Path], *, user: str) -> bool:
     """Whether any of the files has a turn that this run does not know yet."""
-    path = ledger_path(config)
-    if not path.exists():
+    place = ledger_place(config)
+    if not exists(place):
         return True
-    with LedgerReader(path) as ledger:
+    with LedgerReader(place) as ledger:
         return any(new_turns(ledger, file, user=user) for file in files)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openclaw_rl.app.application import App, full_batches_only, ledger_path
+from openclaw_rl.app.application import App, full_batches_only, ledger_place
 from openclaw_rl.app.imports import data_files, unread_by_rules
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Policy
@@ -55,7 +55,7 @@ async def train_from(config: Config, files: Sequence[Path], *, user: str = "defa
     files = data_files(files)
     app = App(full_batches_only(config), loops=("collect", "judge", "train"), policy=True)
     async with app.started():
-        with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
+        with ImportLedger(ledger_place(config), sync=config.store.sync) as ledger:
             assert app.policy is not None
             return await _Pipeline(app, app.policy, ledger, user, progress).take(files)
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.application import ledger_place
 from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.imports import unread_by_rules
 from openclaw_rl.app.judge_settings import hint_limits
@@ -27,7 +27,7 @@ async def import_files(
 ) -> dict[Path, transcripts.ImportReport]:
     """Read recorded conversations into the ledger, with the policy's own tokens and log-probs."""
     async with running_policy(config) as policy:
-        with ImportLedger(ledger_path(config), sync=config.store.sync) as ledger:
+        with ImportLedger(ledger_place(config), sync=config.store.sync) as ledger:
             live = LiveVersions(ledger).live()
             if live is not None:
                 await policy.load(live)
@@ -54,7 +54,7 @@ async def explain_verdict(config: Config, turn: str) -> dict[str, Any]:
     """How the judge comes to its verdict on a turn: it judges anew and nothing is written."""
     from openclaw_rl.judge.explain import explain
 
-    with LedgerReader(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_place(config)) as ledger:
         case = ledger.case(turn)
     async with contextlib.AsyncExitStack() as stack:
         policy = await stack.enter_async_context(running_policy(config)) if asks_policy(config) else None
@@ -69,15 +69,15 @@ async def roll_back_now(config: Config, *, to: int | None, why: str, patience: f
 
     ``patience`` None: half a minute longer than a failing trainer waits before it tries again.
     """
-    path = ledger_path(config)
+    place = ledger_place(config)
     patience = config.run.backoff + 30.0 if patience is None else patience
-    with LedgerReader(path) as reader:
+    with LedgerReader(place) as reader:
         LiveVersions(reader).rollback_target(to)  # raises when it cannot be done
         try:
-            with TrainLedger(path, sync=config.store.sync) as ledger:
+            with TrainLedger(place, sync=config.store.sync) as ledger:
                 return VersionManager(ledger).roll_back(to, why)
         except LedgerHeld:
-            request = submit_request(path, "rollback", version=to, reason=why)
+            request = submit_request(place, "rollback", version=to, reason=why)
         for _ in range(int(patience / 0.1)):
             if reader.carried_out(request):
                 return _version_of(reader, request)

@@ -48,9 +48,12 @@ class LoopRunner:
         *,
         poll: float,
         backoff: float,
+        wake: asyncio.Event | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``wake`` ends the wait of an idle loop, and is also set by who stops it."""
         self.loop = loop
+        self._wake = wake
         self._health = health
         self._poll = poll
         self._backoff = backoff
@@ -66,7 +69,9 @@ class LoopRunner:
         await self._report("starting")
         try:
             while not stop.is_set():
-                await _wait(stop, await self.once())
+                await _wait(self._wake or stop, await self.once())
+                if self._wake is not None:
+                    self._wake.clear()  # before the tick: what comes during it is seen after it
         finally:
             await self._report("stopped")
 
@@ -109,12 +114,12 @@ class LoopRunner:
             log.warning("loop %s could not report its health", self.loop.name, exc_info=True)
 
 
-async def _wait(stop: asyncio.Event, seconds: float) -> None:
+async def _wait(event: asyncio.Event, seconds: float) -> None:
     if seconds <= 0:
         await asyncio.sleep(0)
         return
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), seconds)
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 async def drain(loops: Sequence[Loop], *, rounds: int = 10_000) -> int:

@@ -111,14 +111,14 @@ def _looker(config: Config) -> Callable[[str], Sequence[str]]:
     """Reads a turn's way from the run's ledger, which is opened for reading each time and let go."""
 
     def look(turn: str) -> Sequence[str]:
-        from openclaw_rl.app.application import ledger_path
+        from openclaw_rl.app.application import ledger_place
         from openclaw_rl.clients.chat import describe_turn
         from openclaw_rl.store import LedgerReader
         from openclaw_rl.views import status as views
 
-        path = ledger_path(config)
+        place = ledger_place(config)
         try:
-            with LedgerReader(path) as ledger:
+            with LedgerReader(place) as ledger:
                 shown = views.turn(ledger, turn)
                 made = [version.number for version in ledger.versions() if version.step is not None]
                 return describe_turn(shown, [views.version(ledger, number) for number in made])

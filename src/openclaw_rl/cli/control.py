@@ -45,8 +45,8 @@ def resume(resolved: Resolved) -> None:
 
 
 def _submit(resolved: Resolved, command: Command, *, reason: str) -> None:
-    from openclaw_rl.app.application import ledger_path
+    from openclaw_rl.app.application import ledger_place
     from openclaw_rl.store import submit_request
 
-    submit_request(ledger_path(resolved.config), command, reason=reason)
+    submit_request(ledger_place(resolved.config), command, reason=reason)
     click.echo(f"{command}: written down; a running trainer takes it up at its next tick")

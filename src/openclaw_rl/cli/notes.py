@@ -153,14 +153,14 @@ def _tell(added: AddedNote) -> None:
 @contextmanager
 def _book(resolved: Resolved) -> Iterator[NotesBook]:
     """The notes of a run that exists."""
-    from openclaw_rl.app.application import ledger_path
+    from openclaw_rl.app.application import ledger_place
     from openclaw_rl.notes import NotesBook
-    from openclaw_rl.store import NotesLedger
+    from openclaw_rl.store import NotesLedger, exists
 
-    path = ledger_path(resolved.config)
-    if not path.exists():
-        raise NotInLedger(f"there is no ledger at {path}", remedy="start 'openclaw-rl up' first, or set --run-dir")
-    with NotesLedger(path) as ledger:
+    place = ledger_place(resolved.config)
+    if not exists(place):
+        raise NotInLedger(f"there is no ledger at {place}", remedy="start 'openclaw-rl up' first, or set --run-dir")
+    with NotesLedger(place) as ledger:
         yield NotesBook(ledger)
 
 

@@ -77,7 +77,7 @@ def print_json(value: Any) -> None:
 
 
 def reader(resolved: Resolved) -> LedgerReader:
-    from openclaw_rl.app.application import ledger_path
+    from openclaw_rl.app.application import ledger_place
     from openclaw_rl.store import LedgerReader
 
-    return LedgerReader(ledger_path(resolved.config))
+    return LedgerReader(ledger_place(resolved.config))

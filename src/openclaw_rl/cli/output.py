@@ -31,6 +31,8 @@ def print_status(view: Mapping[str, Any]) -> None:
         click.echo(
             f"process {loop['pid']}, {loop['moved']} items, {loop['seconds_ago']:.0f} s ago" + _more(loop["detail"])
         )
+        if url := loop["detail"].get("url"):
+            click.echo(f"          answers at {url}")
         if runner := loop["detail"].get("runner"):
             click.echo(f"          runs by {runner}")
     for line in _judges(view["loops"]):

@@ -181,13 +181,15 @@ def _train_first(resolved: Resolved) -> None:
 
 
 def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
-    from openclaw_rl.app.application import LOOPS, App, ledger_path
+    from openclaw_rl.app.application import LOOPS, App, ledger_place
     from openclaw_rl.app.runner import stop_on_signals
 
     async def go() -> None:
         build = App.without_waiting if once else App
         app = build(resolved.config, loops=(only,) if only else LOOPS)
-        click.echo(f"run directory  {ledger_path(resolved.config).parent}", err=True)
+        click.echo(f"run directory  {resolved.config.run.dir}", err=True)
+        if resolved.config.store.url is not None:
+            click.echo(f"ledger         {ledger_place(resolved.config)}", err=True)
         if app.judging:
             click.echo(f"judge          {app.judging}", err=True)
         for note in app.notes:

@@ -97,19 +97,19 @@ def unpin(resolved: Resolved, name: str) -> None:
 
 
 def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
-    from openclaw_rl.app.application import ledger_path
+    from openclaw_rl.app.application import ledger_place
     from openclaw_rl.store import submit_request
     from openclaw_rl.versions import LiveVersions
     from openclaw_rl.views.status import turn_id
 
-    path = ledger_path(resolved.config)
+    place = ledger_place(resolved.config)
     with reader(resolved) as ledger:
         if name.isdecimal():
             version = LiveVersions(ledger).kept(int(name))
-            submit_request(path, "pin version" if on else "unpin version", version=version.number)
+            submit_request(place, "pin version" if on else "unpin version", version=version.number)
         else:
             turn = ledger.turn(turn_id(name))
-            submit_request(path, "pin turn" if on else "unpin turn", turn=turn.id)
+            submit_request(place, "pin turn" if on else "unpin turn", turn=turn.id)
     click.echo(f"{'pin' if on else 'unpin'}: written down; a running trainer takes it up at its next tick")
 
 

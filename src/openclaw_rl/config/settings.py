@@ -20,6 +20,7 @@ from openclaw_rl.config.judge_settings import JudgeSection
 from openclaw_rl.config.train_settings import GateSection, MonitorSection, TrainSection
 from openclaw_rl.config.values import (
     Address,
+    DatabaseUrl,
     Device,
     Dtype,
     Location,
@@ -171,6 +172,10 @@ class StoreSection(Section):
     """The ledger."""
 
     sync: Sync = Field(default="full", description="normal outlives a killed process, full also a power cut")
+    url: DatabaseUrl | None = Field(
+        default=None,
+        description="PostgreSQL database of the ledger, postgresql://...; not set: a SQLite file in run.dir",
+    )
 
 
 class CollectSection(Section):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -48,6 +48,12 @@ def _address(url: str) -> str:
     return url.rstrip("/")
 
 
+def _database_url(url: SecretStr) -> SecretStr:
+    if not re.match(r"postgres(ql)?://", url.get_secret_value(), re.IGNORECASE):
+        raise ValueError("must begin with postgresql://, such as postgresql://NAME@HOST:5432/DATABASE")
+    return url
+
+
 def _device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", name):
         raise ValueError("must be one of auto, cpu, mps, cuda or cuda:N")
@@ -80,6 +86,7 @@ Location = Annotated[Path, AfterValidator(_location)]
 Plugin = Annotated[str, AfterValidator(_plugin)]
 Weights = Annotated[str, AfterValidator(weights)]
 Address = Annotated[str, AfterValidator(_address)]
+DatabaseUrl = Annotated[SecretStr, AfterValidator(_database_url)]
 Variable = Annotated[str, AfterValidator(_variable)]
 Device = Annotated[str, AfterValidator(_device)]
 Sharing = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_sharing)]

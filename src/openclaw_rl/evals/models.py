@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.app.application import ledger_path
+from openclaw_rl.app.application import ledger_place
 from openclaw_rl.app.factories import default_sampling, running_policy
 from openclaw_rl.config import Config, environment
 from openclaw_rl.envs import sandbox
@@ -52,7 +52,7 @@ def _version(config: Config, name: str) -> Version | None:
     """The version that a number or "live" names; None for a name of weights."""
     if name != "live" and not name.isdecimal():
         return None
-    with LedgerReader(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_place(config)) as ledger:
         versions = LiveVersions(ledger)
         found = versions.live() if name == "live" else versions.kept(int(name))
     if found is None:
@@ -177,7 +177,7 @@ async def answer_again(config: Config, turn: str, *, seed: int = 0) -> dict[str,
     """The prompt of a turn, answered by the live version now; nothing of it is kept."""
     version = _version(config, "live")
     assert version is not None
-    with LedgerReader(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_place(config)) as ledger:
         found = ledger.turn(turn)
     sampling = found.completion.sampling
     async with running_policy(config) as policy:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.app.application import App, ledger_place
 from openclaw_rl.config import Config
 from openclaw_rl.experiments.sessions import SimulatedTurn
 from openclaw_rl.gate.ability import Quiz, margin, quizzes
@@ -39,7 +39,7 @@ async def ability(policy: Policy) -> float:
 async def added_tokens(app: App, turn: SimulatedTurn) -> int:
     """Tokens of a session's first prompt beyond what its user typed: a note's, or those of a client's memory."""
     assert app.policy is not None, "every arm serves"
-    with LedgerReader(ledger_path(app.config)) as reader:
+    with LedgerReader(ledger_place(app.config)) as reader:
         sent = len(reader.turn(turn.turn).completion.prompt_tokens)
     return sent - len(await app.policy.encode(_asking(turn.task.prompt)))
 
@@ -50,7 +50,7 @@ def _asking(question: str) -> Prompt:
 
 def training_of(config: Config) -> dict[str, Any]:
     """What became of the versions of a run, how long it trained, and why that was paused, if it was."""
-    with LedgerReader(ledger_path(config)) as reader:
+    with LedgerReader(ledger_place(config)) as reader:
         versions = LiveVersions(reader)
         every = sum(version.number > 0 for version in versions.versions())
         refused, back = len(versions.ever("refused")), len(versions.ever("rolled back"))
@@ -70,13 +70,13 @@ def per_correction(training: Mapping[str, Any] | None, corrections: int) -> floa
 
 def prompted_notes(config: Config, user: str) -> int:
     """How many notes of a user are in their prompts."""
-    with LedgerReader(ledger_path(config)) as reader:
+    with LedgerReader(ledger_place(config)) as reader:
         return sum(note.prompted for note in reader.notes(user))
 
 
 def notes_of(config: Config) -> list[dict[str, Any]]:
     """Each note that was made, where it stands and why, and what its rehearsals measured and took."""
-    with LedgerReader(ledger_path(config)) as reader:
+    with LedgerReader(ledger_place(config)) as reader:
         return [
             {
                 "user": note.user,

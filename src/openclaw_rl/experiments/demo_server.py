@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from openclaw_rl.app.application import App, full_batches_only, ledger_path
+from openclaw_rl.app.application import App, full_batches_only, ledger_place
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Policy
@@ -129,7 +129,7 @@ async def serving(config: Config) -> AsyncIterator[DemoServer]:
         await _unless_ended(running, asyncio.ensure_future(app.ready.wait()))
         key = next(iter(api_keys(config)), None)
         async with ApiClient(url, key=key, agent="simulated-user") as client:
-            with LedgerReader(ledger_path(config)) as reader:
+            with LedgerReader(ledger_place(config)) as reader:
                 yield DemoServer(config=config, policy=app.policy, client=client, reader=reader)
     finally:
         stop.set()

@@ -49,11 +49,13 @@ class ServeLoop:
         *,
         alarms: Callable[[], list[dict[str, Json]]] = list,
         busy: Callable[[], bool] = lambda: False,
+        url: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
         self._alarms = alarms
         self._busy = busy
+        self._url = url
         self._versions = versions
         self._clock = clock
         self._newest: int | None = None
@@ -109,7 +111,7 @@ class ServeLoop:
         """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns.
 
         ``busy`` tells other processes that somebody waits for a reply.
-        And how the model is run, where the policy says it.
+        And where it answers, and how the model is run, where the policy says it.
         """
         alarms = self._alarms()
         if isinstance(self._policy, ReportsOutage) and self._policy.outage:
@@ -120,7 +122,8 @@ class ServeLoop:
             what = f"version {number} is live but cannot be loaded, version {self._policy.live} answers: {why}"
             alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
         runner = self._policy.runner if isinstance(self._policy, ReportsRunner) else None
-        return {"alarms": alarms, "busy": self._busy(), **({"runner": runner} if runner else {})}
+        said = {"runner": runner, "url": self._url()}
+        return {"alarms": alarms, "busy": self._busy(), **{name: value for name, value in said.items() if value}}
 
     def _unknown_versions(self) -> list[Version]:
         """Versions that the policy does not know yet, oldest first: all of them once, then what follows."""

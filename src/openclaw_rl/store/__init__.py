@@ -1,4 +1,4 @@
-"""The ledger: append-only facts in SQLite, each table with one writer and a class for it.
+"""The ledger: append-only facts in SQLite or PostgreSQL, each table with one writer and a class for it.
 
     ServeLedger   -> turns, feedback, endings      ImportLedger -> turns, records
     CollectLedger -> outcomes                      JudgeLedger  -> verdicts
@@ -9,24 +9,33 @@ Each of them reads as `LedgerReader` does. A loop's work list is "rows of the ta
 mine, after my cursor": its cost does not grow with history, a crash costs nothing, and a run resumes by starting.
 Cursors are low-water marks, so losing the newest position of one only means looking at some settled rows again.
 
+A ledger is opened by its place: the path of a file, or a `ServerPlace`. Several gateways may write to a server's, each
+as a writer of its own.
+
 Every method is synchronous and thread-safe; a call from an event loop goes through ``asyncio.to_thread``.
 """
 
 from __future__ import annotations
 
 from openclaw_rl.store.collect import CollectLedger
-from openclaw_rl.store.file import WRITERS, LedgerWriter, Sync, Writer
+from openclaw_rl.store.connection import LedgerWriter
+from openclaw_rl.store.database import Sync
 from openclaw_rl.store.imports import ImportLedger
 from openclaw_rl.store.judge import JudgeLedger
 from openclaw_rl.store.notes import NotesLedger
+from openclaw_rl.store.places import AnyPlace, Place, ServerPlace, is_url, place_of
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import submit_request
 from openclaw_rl.store.results import LoopState, ScoredTurn
+from openclaw_rl.store.roles import WAITS_FOR, WRITERS, Writer
 from openclaw_rl.store.serve import ServeLedger
+from openclaw_rl.store.stores import exists
 from openclaw_rl.store.train import TrainLedger
 
 __all__ = [
+    "WAITS_FOR",
     "WRITERS",
+    "AnyPlace",
     "CollectLedger",
     "ImportLedger",
     "JudgeLedger",
@@ -34,10 +43,15 @@ __all__ = [
     "LedgerWriter",
     "LoopState",
     "NotesLedger",
+    "Place",
     "ScoredTurn",
     "ServeLedger",
+    "ServerPlace",
     "Sync",
     "TrainLedger",
     "Writer",
+    "exists",
+    "is_url",
+    "place_of",
     "submit_request",
 ]

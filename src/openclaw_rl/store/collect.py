@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from openclaw_rl.store.file import LedgerWriter, Writer
+from openclaw_rl.store.connection import LedgerWriter
+from openclaw_rl.store.database import Row
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.results import ReadEnding, ReadTurn, SettledTurn
+from openclaw_rl.store.roles import Writer
 from openclaw_rl.store.rows import (
     OUTCOME,
     TURN,
-    Row,
     decoded,
-    insert,
     insert_drops,
     outcome_row,
     to_outcome,
@@ -30,13 +30,14 @@ class CollectLedger(LedgerWriter, LedgerReader):
 
     def new_turns(self, limit: int) -> list[ReadTurn]:
         """Turns that collect has not read yet, oldest first, with their sequence numbers."""
-        return self.turns_after(self.cursor("turns"), limit)
+        read = self.cursor("turns")
+        return self.turns_after(read, limit, up_to=self.horizon("turns", read))
 
     def open_turns(self) -> list[ReadTurn]:
         """Turns that were read before and have no outcome yet: what a restart must remember."""
         rows = self.rows(
-            f"SELECT t.seq, {TURN} FROM open_turns p CROSS JOIN turns t ON t.seq = p.turn_seq ORDER BY p.turn_seq"
-        )
+            f"SELECT t.seq, {TURN} FROM open_turns p LEFT JOIN turns t ON t.seq = p.turn_seq ORDER BY p.turn_seq"
+        )  # LEFT: SQLite then begins with the few that are open
         return [to_read_turn(row) for row in rows]
 
     def settled_turns(self, since: float) -> list[SettledTurn]:
@@ -54,9 +55,11 @@ class CollectLedger(LedgerWriter, LedgerReader):
 
     def new_endings(self, limit: int) -> list[ReadEnding]:
         """Sessions declared over since collect last looked."""
+        read = self.cursor("endings")
         rows = self.rows(
-            "SELECT seq, session, user, at FROM endings WHERE seq > ? ORDER BY seq LIMIT ?",
-            self.cursor("endings"),
+            "SELECT seq, session, user, at FROM endings WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?",
+            read,
+            self.horizon("endings", read),
             limit,
         )
         return [
@@ -76,11 +79,12 @@ class CollectLedger(LedgerWriter, LedgerReader):
         with self.writing() as db:
             if turns_read is not None:
                 db.execute(
-                    "INSERT OR IGNORE INTO open_turns (turn_seq) SELECT seq FROM turns WHERE seq > ? AND seq <= ?",
+                    "INSERT INTO open_turns (turn_seq) SELECT seq FROM turns WHERE seq > ? AND seq <= ?"
+                    " ON CONFLICT DO NOTHING",
                     (self.cursor("turns"), turns_read),
                 )
             for outcome in outcomes:
-                insert(db, "outcomes", outcome_row(outcome))
+                db.insert("outcomes", outcome_row(outcome))
             insert_drops(db, drops)
             settled = [(outcome.turn,) for outcome in outcomes] + [(drop.turn,) for drop in drops]
             db.executemany("DELETE FROM open_turns WHERE turn_seq = (SELECT seq FROM turns WHERE id = ?)", settled)

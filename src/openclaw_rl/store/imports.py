@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from openclaw_rl.store.file import DurableWriter, Writer
+from openclaw_rl.store.connection import DurableWriter
 from openclaw_rl.store.reader import LedgerReader
-from openclaw_rl.store.rows import insert, recorded_row, turn_row
+from openclaw_rl.store.roles import Writer
+from openclaw_rl.store.rows import recorded_row, turn_row
 from openclaw_rl.types import ImportRecord, Turn
 
 
@@ -20,5 +21,5 @@ class ImportLedger(DurableWriter, LedgerReader):
         """Write one imported conversation, whole or not at all."""
         with self.writing() as db:
             for turn, recorded in turns:
-                insert(db, "turns", turn_row(turn))
-                insert(db, "records", recorded_row(recorded))
+                db.insert("turns", turn_row(turn))
+                db.insert("records", recorded_row(recorded))

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import ClassVar
 
 from openclaw_rl.ports import Case
-from openclaw_rl.store.file import LedgerWriter, Writer
+from openclaw_rl.store.connection import LedgerWriter
+from openclaw_rl.store.database import Row
+from openclaw_rl.store.places import AnyPlace
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.results import VerdictScore
+from openclaw_rl.store.roles import Writer
 from openclaw_rl.store.rows import (
     NEWEST_REWARD,
     OUTCOME,
     TURN,
     VERDICT,
-    Row,
     decoded,
-    insert,
     insert_drops,
     to_feedback,
     to_outcome,
@@ -26,7 +26,6 @@ from openclaw_rl.store.rows import (
     to_verdict,
     verdict_row,
 )
-from openclaw_rl.store.schema import MIGRATIONS
 from openclaw_rl.types import Drop, UnreadableTurn, Verdict
 
 
@@ -35,8 +34,8 @@ class JudgeLedger(LedgerWriter, LedgerReader):
 
     writer: ClassVar[Writer | None] = "judge"
 
-    def __init__(self, path: str | Path, *, migrations: Sequence[str] = MIGRATIONS) -> None:
-        super().__init__(path, migrations=migrations)
+    def __init__(self, place: AnyPlace, *, migrations: Sequence[str] | None = None) -> None:
+        super().__init__(place, migrations=migrations)
         self._seen: dict[str, tuple[int, int]] = {}  # the newest feedback and reward that a case was read with, by turn
 
     def unjudged(self, limit: int) -> list[Case | UnreadableTurn]:
@@ -61,13 +60,14 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         with self.lock:
             low = self.advance("feedback", f"SELECT min(f.seq) FROM feedback f WHERE {unseen}")
             rows = self.rows(
-                f"SELECT DISTINCT {OUTCOME}, {TURN} FROM feedback f JOIN turns t ON t.id = f.turn"
+                f"SELECT {OUTCOME}, {TURN} FROM feedback f JOIN turns t ON t.id = f.turn"
                 f" JOIN outcomes o ON o.turn = f.turn WHERE {unseen}"
                 " AND EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = f.turn) ORDER BY f.seq LIMIT ?",
                 low,
                 limit,
             )
-            return [self._case(row) for row in rows]
+            once = {row["turn_id"]: row for row in rows}  # a turn may have had feedback several times
+            return [self._case(row) for row in once.values()]
 
     def late_rewards(self, limit: int) -> list[Case | UnreadableTurn]:
         """Turns whose session was paid after their verdict and that have not trained, with that verdict."""
@@ -122,7 +122,7 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         with self.writing() as db:
             for verdict in verdicts:
                 heard, paid = self._seen.pop(verdict.turn, (0, 0))
-                insert(db, "verdicts", verdict_row(verdict) | {"feedback_seen": heard, "reward_seen": paid})
+                db.insert("verdicts", verdict_row(verdict) | {"feedback_seen": heard, "reward_seen": paid})
             insert_drops(db, drops)
             self.save_cursors(db)
 

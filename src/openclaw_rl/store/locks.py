@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from openclaw_rl.errors import LedgerHeld
-from openclaw_rl.store.opening import PRIVATE_FILE
-from openclaw_rl.store.troubles import file_errors
+from openclaw_rl.store.troubles import PRIVATE_FILE, file_errors
 
 
 class WriterLock:

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.store import codec
-from openclaw_rl.store.file import LedgerFile, SharedWriter
+from openclaw_rl.store.connection import LedgerConnection, SharedWriter
+from openclaw_rl.store.database import Row
 from openclaw_rl.store.results import GivenHints, GivenRemark
-from openclaw_rl.store.rows import Row, insert
 from openclaw_rl.types import Note, NoteAuthor, NoteChange, NoteKind, NoteState, Rehearsal
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _NOTE = (
 )
 
 
-class NoteQueries(LedgerFile):
+class NoteQueries(LedgerConnection):
     """What is known of standing notes."""
 
     def note(self, number: int) -> Note:
@@ -81,7 +81,7 @@ class NotesLedger(SharedWriter, NoteQueries):
 
     def atomically(self, work: Callable[[], T]) -> T:
         """What ``work`` returns; all that it reads and writes of notes is of one moment."""
-        with self.writing():
+        with self.writing(alone="notes"):
             return work()
 
     def insert_note(
@@ -90,7 +90,7 @@ class NotesLedger(SharedWriter, NoteQueries):
         """Write a note that is in force; its number. To be called inside `atomically`."""
         now = time.time()
         row = {"user": user, "kind": kind, "text": text, "vague": vague, "turn": turn, "at": now}
-        number = insert(self.db, "notes", row)
+        number = self.db.insert_numbered("notes", row, key="number")
         self.insert_change(number, "in force", by=by, reason=reason)
         return number
 
@@ -99,11 +99,11 @@ class NotesLedger(SharedWriter, NoteQueries):
     ) -> None:
         """Write a change of a note's state. To be called inside `atomically`."""
         row = {"note": number, "state": state, "author": by, "reason": reason, "replaced_by": replaced_by}
-        insert(self.db, "note_changes", row | {"at": time.time()})
+        self.db.insert("note_changes", row | {"at": time.time()})
 
     def insert_switch(self, user: str, enabled: bool, reason: str) -> None:
         """Write that a user's notes are put into prompts or not. To be called inside `atomically`."""
-        insert(self.db, "note_switches", {"user": user, "enabled": enabled, "reason": reason, "at": time.time()})
+        self.db.insert("note_switches", {"user": user, "enabled": enabled, "reason": reason, "at": time.time()})
 
     def new_hints(self, limit: int) -> list[GivenHints]:
         """The hints of verdicts that no note was made of yet, oldest first.
@@ -112,7 +112,7 @@ class NotesLedger(SharedWriter, NoteQueries):
         it, and a record that was imported is of other conversations.
         """
         rows = self.rows(
-            "SELECT v.seq, v.turn, t.user, v.hints, t.trainable AND coalesce(o.kind = 'main', 0)"
+            "SELECT v.seq, v.turn, t.user, v.hints, t.trainable AND coalesce(o.kind = 'main', false)"
             " AND NOT EXISTS (SELECT 1 FROM records r WHERE r.turn = v.turn) AS counts"
             " FROM verdicts v JOIN turns t ON t.id = v.turn LEFT JOIN outcomes o ON o.turn = v.turn"
             " WHERE v.seq > ? ORDER BY v.seq LIMIT ?",
@@ -126,10 +126,13 @@ class NotesLedger(SharedWriter, NoteQueries):
 
         A verdict waits for what comes after a turn; who says outright what would have been better need not wait.
         """
+        read = self.cursor(_FEEDBACK)
         rows = self.rows(
             "SELECT f.seq, f.turn, t.user, t.reply, CASE WHEN f.source = 'explicit' AND t.trainable THEN f.hint END"
-            " AS text FROM feedback f JOIN turns t ON t.id = f.turn WHERE f.seq > ? ORDER BY f.seq LIMIT ?",
-            self.cursor(_FEEDBACK),
+            " AS text FROM feedback f JOIN turns t ON t.id = f.turn WHERE f.seq > ? AND f.seq <= ?"
+            " ORDER BY f.seq LIMIT ?",
+            read,
+            self.horizon("feedback", read),
             limit,
         )
         return [_to_remark(row) for row in rows]

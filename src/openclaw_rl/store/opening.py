@@ -18,10 +18,7 @@ from pathlib import Path
 
 from openclaw_rl.errors import LedgerError, LedgerNewer, NotInLedger
 from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
-from openclaw_rl.store.troubles import damaged, file_errors, sqlite_errors
-
-PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
-"""a run holds people's conversations: nobody but its owner may read it. sqlite gives -wal and -shm the ledger's mode"""
+from openclaw_rl.store.troubles import PRIVATE_DIRECTORY, PRIVATE_FILE, damaged, file_errors, sqlite_errors
 
 _HEADER = 100
 

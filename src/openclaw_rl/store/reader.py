@@ -17,13 +17,12 @@ class LedgerReader(TurnQueries, VersionQueries, NoteQueries):
     """Every query that does not change the ledger; a connection of this class cannot write."""
 
     def counts(self) -> dict[str, int]:
-        """How many rows each table of facts has: from the sequence numbers where that will do, not by counting.
+        """How many rows each table of facts has: without counting them, where the store can.
 
         A turn may have several verdicts, the last of which counts: ``judged_turns`` are turns that have any.
         """
         tables = ("turns", "feedback", "endings", "outcomes", "verdicts", "drops")
-        known = {row["name"]: row["seq"] for row in self.rows("SELECT name, seq FROM sqlite_sequence")}
-        counted = {table: int(known.get(table, 0)) for table in tables}
+        counted = {table: self.db.count(table) for table in tables}
         for table in ("open_turns", "trained", "steps", "versions"):
             counted[table] = self.one(f"SELECT count(*) AS n FROM {table}")["n"]
         counted["judged_turns"] = self.one("SELECT count(DISTINCT turn) AS n FROM verdicts")["n"]
@@ -39,8 +38,7 @@ class LedgerReader(TurnQueries, VersionQueries, NoteQueries):
 
     def newest(self, table: Literal["turns", "feedback", "outcomes", "verdicts", "requests"]) -> int:
         """The sequence number of a table's newest row, 0 if it has none: has anything come in?"""
-        row = self.row("SELECT seq FROM sqlite_sequence WHERE name = ?", table)
-        return row["seq"] if row else 0
+        return int(self.one(f"SELECT coalesce(max(seq), 0) AS newest FROM {table}")["newest"])
 
     def backlog(self) -> int:
         """How many settled turns wait to be judged, trained or dropped."""
@@ -60,9 +58,14 @@ class LedgerReader(TurnQueries, VersionQueries, NoteQueries):
         return {row["reason"]: row["n"] for row in rows}
 
     def check(self) -> list[str]:
-        """Read the whole file for damage: what is wrong, empty if nothing."""
-        found = [row["quick_check"] for row in self.rows("PRAGMA quick_check(10)")]
-        return [] if found == ["ok"] else found
+        """Read the whole ledger for damage: what is wrong, empty if nothing."""
+        with self.lock:
+            return self.db.faults()
+
+    def size(self) -> int:
+        """How many bytes the ledger takes."""
+        with self.lock:
+            return self.db.size()
 
     def health(self) -> list[LoopHealth]:
         """The newest report of each loop."""

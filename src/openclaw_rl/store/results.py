@@ -138,3 +138,8 @@ class LoopHealth:
     failures: int
     error: str
     detail: Mapping[str, Any]
+
+    @property
+    def role(self) -> str:
+        """The loop's name without the number that one of several gateways has."""
+        return self.loop.partition(" ")[0]

@@ -6,12 +6,12 @@ Each list names its columns with a prefix (``turn_id``, ``outcome_at``), so that
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from openclaw_rl.store import codec
+from openclaw_rl.store.database import Database, Row
 from openclaw_rl.store.results import ReadTurn
 from openclaw_rl.types import (
     Completion,
@@ -29,7 +29,6 @@ from openclaw_rl.types import (
 )
 
 Noun = TypeVar("Noun")
-Row = sqlite3.Row
 
 
 def _columns(table: str, prefix: str, names: str) -> str:
@@ -66,13 +65,7 @@ OUTCOME_AWAITED = (
 """steps of an environment whose episode may still be paid, or whose verdict does not know yet what it was paid"""
 
 
-def insert(db: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int:
-    marks = ", ".join("?" * len(row))
-    done = db.execute(f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
-    return done.lastrowid or 0
-
-
-def insert_drops(db: sqlite3.Connection, drops: Sequence[Drop]) -> None:
+def insert_drops(db: Database, drops: Sequence[Drop]) -> None:
     db.executemany(
         "INSERT INTO drops (turn, stage, reason, detail, at, verdict)"
         " VALUES (?, ?, ?, ?, ?, (SELECT max(seq) FROM verdicts WHERE turn = ?))",
@@ -80,11 +73,11 @@ def insert_drops(db: sqlite3.Connection, drops: Sequence[Drop]) -> None:
     )
 
 
-def insert_version(db: sqlite3.Connection, version: Version, root: Path) -> None:
+def insert_version(db: Database, version: Version, root: Path) -> None:
     names = ("number", "parent", "base", "step", "note", "origin", "source", "request", "at")
     row = {name: getattr(version, name) for name in names}
-    insert(db, "versions", row | {"adapter": _inside(version.adapter, root)})
-    insert(db, "states", {"version": version.number, "state": version.state, "reason": version.note, "at": version.at})
+    db.insert("versions", row | {"adapter": _inside(version.adapter, root)})
+    db.insert("states", {"version": version.number, "state": version.state, "reason": version.note, "at": version.at})
 
 
 def decoded(read: Callable[[Row], Noun], row: Row, *, turn: str) -> Noun | UnreadableTurn:

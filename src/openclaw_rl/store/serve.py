@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from openclaw_rl.store.file import DurableWriter, Writer, missing
+from openclaw_rl.errors import LedgerDown
+from openclaw_rl.store.connection import DurableWriter, missing
+from openclaw_rl.store.database import Sync
+from openclaw_rl.store.places import AnyPlace
 from openclaw_rl.store.reader import LedgerReader
-from openclaw_rl.store.rows import feedback_row, insert, turn_row
+from openclaw_rl.store.results import LoopState
+from openclaw_rl.store.roles import Writer
+from openclaw_rl.store.rows import feedback_row, turn_row
 from openclaw_rl.types import Feedback, SessionReward, Turn
 
 REWARD = ("session", "user", "score", "failed", "at")
@@ -18,39 +24,68 @@ class ServeLedger(DurableWriter, LedgerReader):
 
     writer: ClassVar[Writer | None] = "serve"
 
+    def __init__(self, place: AnyPlace, *, sync: Sync, migrations: Sequence[str] | None = None) -> None:
+        super().__init__(place, sync=sync, migrations=migrations)
+        self._unsure: set[str] = set()  # turns of which it is not known whether they were committed
+
     def add_turn(self, turn: Turn) -> None:
         """Write an answered turn; durable when this returns."""
         row = turn_row(turn)  # packed before the file is locked
+        try:
+            self._insert_turn(turn.id, row)
+        except LedgerDown:
+            self._unsure.add(turn.id)
+            if not self.db.lost:
+                raise
+            self._insert_turn(turn.id, row)
+        self._unsure.discard(turn.id)
+
+    def _insert_turn(self, turn: str, row: Mapping[str, Any]) -> None:
         with self.writing() as db:
-            insert(db, "turns", row)
+            if turn not in self._unsure or db.row("SELECT 1 FROM turns WHERE id = ?", (turn,)) is None:
+                db.insert("turns", row)
 
     def add_feedback(self, feedback: Feedback) -> None:
         """Write explicit feedback on a turn."""
         with self.writing() as db:
-            if db.execute("SELECT 1 FROM turns WHERE id = ?", (feedback.turn,)).fetchone() is None:
+            if db.row("SELECT 1 FROM turns WHERE id = ?", (feedback.turn,)) is None:
                 raise missing("turn", feedback.turn)
-            insert(db, "feedback", feedback_row(feedback))
+            db.insert("feedback", feedback_row(feedback))
 
     def add_ending(self, session: str, user: str) -> None:
         """Write that a session is over."""
         with self.writing() as db:
-            insert(db, "endings", {"session": session, "user": user, "at": time.time()})
+            db.insert("endings", {"session": session, "user": user, "at": time.time()})
 
     def add_reward(self, reward: SessionReward) -> bool:
         """Write what a session is worth; False, and nothing written, once a turn of it has trained."""
-        with self.writing() as db:
-            trained = db.execute(
+        with self.writing(alone="trained") as db:
+            trained = db.row(
                 "SELECT 1 FROM turns t JOIN trained x ON x.turn = t.id WHERE t.session = ? AND t.user = ? LIMIT 1",
                 (reward.session, reward.user),
-            ).fetchone()
+            )
             if trained is None:
-                insert(db, "session_rewards", {name: getattr(reward, name) for name in REWARD})
+                db.insert("session_rewards", {name: getattr(reward, name) for name in REWARD})
             return trained is None
 
     def add_optout(self, session: str, user: str) -> None:
         """Write that no turn of a session may train from now on."""
         with self.writing() as db:
             db.execute(
-                "INSERT OR IGNORE INTO session_optouts (user, session, at) VALUES (?, ?, ?)",
+                "INSERT INTO session_optouts (user, session, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 (user, session, time.time()),
             )
+
+    def report(
+        self,
+        loop: str,
+        *,
+        state: LoopState,
+        moved: int,
+        failures: int,
+        error: str = "",
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write how a loop is doing, in place of its report before; each gateway has its own."""
+        name = loop if self.db.slot == 1 else f"{loop} {self.db.slot}"
+        super().report(name, state=state, moved=moved, failures=failures, error=error, detail=detail)

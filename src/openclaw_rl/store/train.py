@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from sqlite3 import Connection
 from typing import ClassVar
 
 from openclaw_rl.ports import GateDecision
-from openclaw_rl.store.file import DurableWriter, Writer
+from openclaw_rl.store.connection import DurableWriter
+from openclaw_rl.store.database import Database, Row
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import insert_request
+from openclaw_rl.store.roles import Writer
 from openclaw_rl.store.rows import (
     OUTCOME,
     OUTCOME_AWAITED,
     TURN,
     UNTRAINED,
     VERDICT,
-    Row,
     decoded,
-    insert,
     insert_drops,
     insert_version,
     to_outcome,
@@ -60,19 +59,18 @@ class TrainLedger(DurableWriter, LedgerReader):
 
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None:
         """Write a step, the turns it used up and the version it made, all at once: a turn trains once."""
-        with self.writing() as db:
+        with self.writing(alone="trained") as db:
             self._insert_step(db, step, version, drops)
 
     def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version) -> None:
         """Write a rehearsal with its step and the version it made, all at once."""
         row = {name: getattr(rehearsal, name) for name in ("note", "step", "learned", "at")}
-        with self.writing() as db:
+        with self.writing(alone="trained") as db:
             self._insert_step(db, step, version, ())
-            insert(db, "rehearsals", row | {"evidence": json.dumps(dict(rehearsal.evidence), ensure_ascii=False)})
+            db.insert("rehearsals", row | {"evidence": json.dumps(dict(rehearsal.evidence), ensure_ascii=False)})
 
-    def _insert_step(self, db: Connection, step: Step, version: Version | None, drops: Sequence[Drop]) -> None:
-        insert(
-            db,
+    def _insert_step(self, db: Database, step: Step, version: Version | None, drops: Sequence[Drop]) -> None:
+        db.insert(
             "steps",
             {
                 "number": step.number,
@@ -100,19 +98,22 @@ class TrainLedger(DurableWriter, LedgerReader):
     def set_state(self, version: int, state: VersionState, reason: str) -> None:
         """Write that a version became live, refused or rolled back, and why."""
         with self.writing() as db:
-            insert(db, "states", {"version": version, "state": state, "reason": reason, "at": time.time()})
+            db.insert("states", {"version": version, "state": state, "reason": reason, "at": time.time()})
 
     def add_gate_decision(self, decision: GateDecision) -> None:
         """Write what the gate decided, with its numbers and examples."""
         row = {name: getattr(decision, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
         with self.writing() as db:
-            insert(db, "gate_decisions", row | {"evidence": json.dumps(dict(decision.evidence), ensure_ascii=False)})
+            db.insert("gate_decisions", row | {"evidence": json.dumps(dict(decision.evidence), ensure_ascii=False)})
 
     def new_requests(self, limit: int) -> list[ControlRequest]:
         """The requests that `done_requests` has not acknowledged, oldest first."""
+        done = self.cursor("requests")
         rows = self.rows(
-            "SELECT seq, command, version, turn, reason, at FROM requests WHERE seq > ? ORDER BY seq LIMIT ?",
-            self.cursor("requests"),
+            "SELECT seq, command, version, turn, reason, at FROM requests WHERE seq > ? AND seq <= ?"
+            " ORDER BY seq LIMIT ?",
+            done,
+            self.horizon("requests", done),
             limit,
         )
         return [ControlRequest(**dict(row)) for row in rows]

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from openclaw_rl.errors import LedgerDamaged, LedgerDown, LedgerError
+from openclaw_rl.errors import AlreadyInLedger, LedgerDamaged, LedgerDown, LedgerError
+
+PRIVATE_DIRECTORY, PRIVATE_FILE = 0o700, 0o600
+"""a run holds people's conversations: nobody but its owner may read it. sqlite gives -wal and -shm the ledger's mode"""
 
 _ROOM = "free some space on its disk"
 _RIGHT = "give this user the right to write there (chmod u+w), or choose another run directory (run.dir)"
@@ -29,6 +32,7 @@ _DAMAGED = {
     sqlite3.SQLITE_NOTADB: "it does not begin as a ledger does",
     sqlite3.SQLITE_CORRUPT: "it is damaged or cut short",
 }
+_THERE = (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY, sqlite3.SQLITE_CONSTRAINT_ROWID)
 _REMEDIES = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: _ROOM,
@@ -43,11 +47,14 @@ _REMEDIES = {
 
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
-    """What sqlite raises inside, as LedgerDown or LedgerDamaged; mistakes in our own SQL stay what they are."""
+    """What sqlite raises inside, as an error of the ledger; mistakes in our own SQL stay what they are."""
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        full = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        if full in _THERE:
+            raise AlreadyInLedger(f"{path} has such a row already ({error}); nothing was changed") from error
+        code = full & 0xFF
         if code in _DAMAGED:
             raise damaged(path, f"{_DAMAGED[code]} ({error})") from error
         if code in _DOWN:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import Case
-from openclaw_rl.store.file import LedgerFile, missing
+from openclaw_rl.store.connection import LedgerConnection, missing
+from openclaw_rl.store.database import ALL, Row
 from openclaw_rl.store.results import BadRate, FailedVersion, GroupProgress, ReadTurn, ScoredTurn, SessionKey, UserRules
 from openclaw_rl.store.rows import (
     FEEDBACK,
@@ -15,7 +16,6 @@ from openclaw_rl.store.rows import (
     OUTCOME,
     TURN,
     VERDICT,
-    Row,
     decoded,
     rules_of,
     to_feedback,
@@ -34,7 +34,7 @@ _SCORED = (
 )
 
 
-class TurnQueries(LedgerFile):
+class TurnQueries(LedgerConnection):
     """What is known of turns and of the sessions and users that they belong to."""
 
     def turn(self, turn: str) -> Turn:
@@ -48,9 +48,10 @@ class TurnQueries(LedgerFile):
         """Whether a turn of this id was written."""
         return self.row("SELECT 1 FROM turns WHERE id = ?", turn) is not None
 
-    def turns_after(self, seq: int, limit: int) -> list[ReadTurn]:
+    def turns_after(self, seq: int, limit: int, *, up_to: int = ALL) -> list[ReadTurn]:
         """The turns after a place in the ledger, oldest first, each with its own place."""
-        rows = self.rows(f"SELECT t.seq, {TURN} FROM turns t WHERE t.seq > ? ORDER BY t.seq LIMIT ?", seq, limit)
+        sql = f"SELECT t.seq, {TURN} FROM turns t WHERE t.seq > ? AND t.seq <= ? ORDER BY t.seq LIMIT ?"
+        rows = self.rows(sql, seq, up_to, limit)
         return [to_read_turn(row) for row in rows]
 
     def latest_turns(self, user: str, *, session: str | None, limit: int) -> list[Turn]:
@@ -98,20 +99,18 @@ class TurnQueries(LedgerFile):
         Of ``within`` turns before it, only main ones that may be trained on count. A vague rule does not
         displace an earlier one that is none: who says "under 30 words" and then "shorter" still means the former.
         """
-        rule = "SELECT 1 FROM json_each(v.hints) h WHERE coalesce(json_extract(h.value, '$.kind'), 'rule') = 'rule'"
-        row = self.row(
+        rows = self.rows(
             f"SELECT {VERDICT} FROM (SELECT p.id, p.seq FROM turns t JOIN turns p ON p.user = t.user AND p.seq < t.seq"
             "  WHERE t.id = ?1 ORDER BY p.seq DESC LIMIT ?2) p JOIN verdicts v ON v.turn = p.id"
             " WHERE v.hints != '[]' AND v.seq < (SELECT max(seq) FROM verdicts WHERE turn = ?1)"
-            f" AND EXISTS ({rule})"
             " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
             " AND EXISTS (SELECT 1 FROM turns x WHERE x.id = p.id AND x.trainable)"
             " AND EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = p.id AND o.kind = 'main')"
-            f" ORDER BY EXISTS ({rule} AND NOT coalesce(json_extract(h.value, '$.vague'), 0)) DESC, p.seq DESC LIMIT 1",
+            " ORDER BY p.seq DESC",
             turn,
             within,
         )
-        return to_verdict(row) if row else None
+        return _last_rule([to_verdict(row) for row in rows])
 
     def dropped(self, turn: str) -> Drop | None:
         """The newest drop of a turn, None if it was never dropped or has been judged again or trained since."""
@@ -180,11 +179,11 @@ class TurnQueries(LedgerFile):
     def group(self, user: str, group: str) -> GroupProgress:
         """How far the sessions of one user's group are."""
         row = self.one(
-            "SELECT count(DISTINCT coalesce(t.session, t.id)) AS sessions, coalesce(sum(CASE WHEN"
+            "SELECT count(DISTINCT coalesce(t.session, t.id)) AS sessions, count(*) FILTER (WHERE CASE WHEN"
             " NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
             " THEN NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)"
             f" ELSE coalesce({NEWEST_REWARD}, 0) >"
-            " (SELECT max(v.reward_seen) FROM verdicts v WHERE v.turn = t.id) END), 0) AS unjudged"
+            " (SELECT max(v.reward_seen) FROM verdicts v WHERE v.turn = t.id) END) AS unjudged"
             " FROM turns t WHERE t.grp = ? AND t.user = ?",
             group,
             user,
@@ -237,7 +236,8 @@ class TurnQueries(LedgerFile):
 
     def bad_rates(self) -> dict[int, BadRate]:
         """By version that answered: how many of its scored main turns were bad, and how many there are."""
-        found = self.rows(f"SELECT t.version, sum(v.score < 0) AS bad, count(*) AS scored{_SCORED} GROUP BY t.version")
+        bad = "count(*) FILTER (WHERE v.score < 0) AS bad"
+        found = self.rows(f"SELECT t.version, {bad}, count(*) AS scored{_SCORED} GROUP BY t.version")
         return {row["version"]: BadRate(bad=row["bad"], scored=row["scored"]) for row in found}
 
     def corrections(self, limit: int, *, before: float) -> list[str]:
@@ -260,3 +260,9 @@ class TurnQueries(LedgerFile):
             limit,
         )
         return [UserRules(user=row["user"], rules=rules_of(row["hints"])) for row in rows]
+
+
+def _last_rule(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The first of these that has a rule which is not vague; else the first that has any."""
+    precise = (verdict for verdict in verdicts if verdict.precise)
+    return next(precise, next((verdict for verdict in verdicts if verdict.rules), None))

@@ -6,13 +6,14 @@ import json
 from typing import Literal
 
 from openclaw_rl.ports import GateDecision
-from openclaw_rl.store.file import LedgerFile, missing
+from openclaw_rl.store.connection import LedgerConnection, missing
+from openclaw_rl.store.database import Row
 from openclaw_rl.store.results import LiveSince, StateChange
-from openclaw_rl.store.rows import VERSION, Row, to_version
+from openclaw_rl.store.rows import VERSION, to_version
 from openclaw_rl.types import Baseline, Step, Version, VersionState
 
 
-class VersionQueries(LedgerFile):
+class VersionQueries(LedgerConnection):
     """What is known of steps and versions."""
 
     def step(self, number: int) -> Step:

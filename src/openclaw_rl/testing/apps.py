@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.app.application import App, ledger_place
 from openclaw_rl.config import Config, load
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.testing.clocks import PATIENCE
@@ -70,7 +70,7 @@ async def ticking_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
     app = App(fake_config(root, *settings))
     client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app.api), base_url="http://localhost", verify=False)
     async with app.started(), client:
-        with LedgerReader(ledger_path(app.config)) as ledger:
+        with LedgerReader(ledger_place(app.config)) as ledger:
             yield RunningApp(app, client, ledger)
 
 
@@ -90,7 +90,7 @@ async def running_app(root: Path, *settings: str) -> AsyncIterator[RunningApp]:
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     running = asyncio.create_task(app.run(stop, listening=address.set_result))
     async with httpx2.AsyncClient(base_url=(await address).removesuffix("/v1"), timeout=30, verify=False) as client:
-        with LedgerReader(ledger_path(app.config)) as ledger:
+        with LedgerReader(ledger_place(app.config)) as ledger:
             try:
                 yield RunningApp(app, client, ledger)
             finally:

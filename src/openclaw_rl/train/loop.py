@@ -42,7 +42,7 @@ class HealthRow(Protocol):
     """What a loop, here or elsewhere, said last of itself."""
 
     @property
-    def loop(self) -> str: ...
+    def role(self) -> str: ...
     @property
     def at(self) -> float: ...
     @property
@@ -160,7 +160,7 @@ class TrainLoop:
         def quiet() -> bool:
             last, now = self._ledger.last_turn_at(), self._clock()
             waits = parts.busy() or any(
-                one.loop == "serve" and bool(one.detail.get("busy")) and now - one.at < _FRESH
+                one.role == "serve" and bool(one.detail.get("busy")) and now - one.at < _FRESH
                 for one in self._ledger.health()
             )
             return not waits and (last is None or now - last >= parts.settings.idle)

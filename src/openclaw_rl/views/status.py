@@ -41,8 +41,8 @@ def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None)
     loops = [_loop(health, now) for health in ledger.health()]
     behind = falling_behind(*ledger.stale_and_trained(now - LATELY))
     return {
-        "ledger": str(ledger.path),
-        "bytes": ledger.path.stat().st_size,
+        "ledger": str(ledger.place),
+        "bytes": ledger.size(),
         "loops": loops,
         "turns": {
             "answered": counts["turns"],
@@ -93,7 +93,7 @@ def alarms(counts: Mapping[str, int], drops: Mapping[DropReason, int], loops: li
 
 
 def _room(ledger: LedgerReader) -> list[str]:
-    free = shutil.disk_usage(ledger.root).free
+    free = shutil.disk_usage(ledger.root).free if ledger.root.exists() else LITTLE
     if free >= LITTLE:
         return []
     return [f"{free / 2**20:.1f} MiB are left on the disk of {ledger.root}; free some, or turns are lost"]

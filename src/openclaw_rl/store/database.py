@@ -1,0 +1,113 @@
+"""What the ledger needs of a store, so that its classes are written once.
+
+Statements are those that SQLite and PostgreSQL both understand, with ``?`` and ``?1`` for values. Where the two differ,
+the difference is a method here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Literal
+
+Row = Mapping[str, Any]
+"""columns are read by name"""
+Sync = Literal["full", "normal"]
+Access = Literal["read", "add", "write"]
+"""``read`` cannot write; ``add`` writes to a ledger that is there; ``write`` makes it or brings it forward too"""
+
+ALL: Final = 2**63 - 1
+"""a sequence number that no row reaches"""
+
+GAPS: Final = "gaps in "
+"""before the name of a table, among the cursors: how many numbers below its newest have no row"""
+
+
+class Database(ABC):
+    """One connection to a store, for one thread at a time. What goes wrong is raised as a LedgerError."""
+
+    generation = 0
+    """how often the connection was made anew: what was committed just before may be gone with the server that had it"""
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection is gone, so that what failed may be tried again: it is made anew then."""
+        return False
+
+    @property
+    def slot(self) -> int:
+        """Which of several writers of one role this is, from 1."""
+        return 1
+
+    @abstractmethod
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        """All rows of a query."""
+
+    @abstractmethod
+    def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        """The first row of a query, None if there is none."""
+
+    @abstractmethod
+    def transaction(self, *, alone: str | None = None) -> AbstractContextManager[None]:
+        """All of it is written, or nothing; whatever fails, the connection is ready for the next one.
+
+        ``alone``: no other transaction of this name runs at the same time.
+        """
+
+    @abstractmethod
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
+        """A statement of a transaction."""
+
+    @abstractmethod
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """A statement of a transaction, once for each row of values."""
+
+    @abstractmethod
+    def insert_numbered(self, table: str, row: Mapping[str, Any], *, key: str) -> int:
+        """Insert a row, inside a transaction; the number that it got."""
+
+    def insert(self, table: str, row: Mapping[str, Any]) -> None:
+        """Insert a row, inside a transaction."""
+        self.execute(insertion(table, row), tuple(row.values()))
+
+    @abstractmethod
+    def horizon(self, table: str, after: int) -> int:
+        """A number up to which no row of a table will appear any more that is not there now; at least ``after``.
+
+        A work list that moves a mark looks no further: of two writers, the one that got the lower number may be the
+        later one to commit.
+        """
+
+    @abstractmethod
+    def count(self, table: str) -> int:
+        """How many rows a table of facts has."""
+
+    @abstractmethod
+    def continue_numbers(self, table: str, key: str) -> None:
+        """Have the next row of a table numbered after those that were inserted with their numbers."""
+
+    @abstractmethod
+    def writers(self) -> list[str]:
+        """Who writes to this ledger now, in words; not whoever has this connection."""
+
+    @abstractmethod
+    def durability(self, sync: Sync) -> None:
+        """What a commit outlives from now on: ``normal`` the process, ``full`` a power cut as well."""
+
+    @abstractmethod
+    def faults(self) -> list[str]:
+        """Read the whole ledger for damage: what is wrong, empty if nothing."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """How many bytes it takes."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let it go, and the writer's place with it. Safe to call twice."""
+
+
+def insertion(table: str, row: Mapping[str, Any]) -> str:
+    """The statement that inserts a row."""
+    return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"

@@ -1,0 +1,134 @@
+"""The ledger in a SQLite file: the default."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.errors import LedgerHeld
+from openclaw_rl.store.database import ALL, GAPS, Access, Database, Row, Sync, insertion
+from openclaw_rl.store.locks import WriterLock
+from openclaw_rl.store.opening import connect, create, migrate, open_current, open_read_only, transaction
+from openclaw_rl.store.roles import WRITERS
+from openclaw_rl.store.schema import MIGRATIONS
+from openclaw_rl.store.troubles import damaged, file_errors, sqlite_errors
+
+
+class SqliteDatabase(Database):
+    """A connection to a ledger's file. Opening a damaged file, a newer one, or another program's changes nothing."""
+
+    def __init__(
+        self, path: Path, access: Access, *, role: str | None = None, migrations: Sequence[str] | None = None
+    ) -> None:
+        """``role``: the writer whose place it holds until it is closed."""
+        self.path = path
+        self._lock: WriterLock | None = None
+        self._reader: sqlite3.Connection | None = None  # closed last: beside it, nobody clears the log away
+        known = MIGRATIONS if migrations is None else migrations
+        self.connection = self._write(role, known) if access == "write" else self._current(access, known)
+        self.connection.row_factory = sqlite3.Row
+
+    def _current(self, access: Access, migrations: Sequence[str]) -> sqlite3.Connection:
+        reader = open_current(self.path, newest=len(migrations))
+        if access == "read":
+            return reader
+        self._reader = reader
+        return connect(self.path, mode="rw")
+
+    def _write(self, role: str | None, migrations: Sequence[str]) -> sqlite3.Connection:
+        with file_errors(self.path):
+            new = not self.path.exists()
+        if new:
+            create(self.path, migrations)
+        open_read_only(self.path, newest=len(migrations)).close()
+        self._lock = WriterLock(self.path, role) if role else None
+        try:
+            return self._migrated(migrations)
+        except BaseException:
+            self._release()
+            raise
+
+    def _migrated(self, migrations: Sequence[str]) -> sqlite3.Connection:
+        db = connect(self.path, mode="rw")
+        try:
+            with sqlite_errors(self.path):
+                migrate(db, migrations)
+                db.execute("PRAGMA synchronous = normal")
+        except sqlite3.DatabaseError as error:  # a ledger that its own migrations do not fit
+            db.close()
+            raise damaged(self.path, str(error)) from error
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        with sqlite_errors(self.path):
+            return self.connection.execute(sql, values).fetchall()
+
+    def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        with sqlite_errors(self.path):
+            found: Row | None = self.connection.execute(sql, values).fetchone()
+        return found
+
+    @contextmanager
+    def transaction(self, *, alone: str | None = None) -> Iterator[None]:
+        with sqlite_errors(self.path), transaction(self.connection):  # SQLite has one at a time, whatever its name
+            yield
+
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
+        self.connection.execute(sql, values)
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        self.connection.executemany(sql, rows)
+
+    def insert_numbered(self, table: str, row: Mapping[str, Any], *, key: str) -> int:
+        return self.connection.execute(insertion(table, row), tuple(row.values())).lastrowid or 0
+
+    def horizon(self, table: str, after: int) -> int:
+        return ALL  # who writes has the file alone, so rows appear in the order of their numbers
+
+    def count(self, table: str) -> int:
+        row = self.row(  # no fact is ever deleted, and numbers have no gaps but those that were copied
+            f"SELECT coalesce(max(seq), 0) - coalesce((SELECT seq FROM cursors WHERE name = ?), 0) AS n FROM {table}",
+            (GAPS + table,),
+        )
+        return int(row["n"]) if row else 0
+
+    def continue_numbers(self, table: str, key: str) -> None:
+        """SQLite does so by itself; what has to be noted is how many numbers are missing, so that `count` is true."""
+        [row] = self.rows(f"SELECT coalesce(max({key}), 0) - count(*) AS gaps FROM {table}")
+        if row["gaps"]:
+            self.insert("cursors", {"name": GAPS + table, "seq": row["gaps"]})
+
+    def writers(self) -> list[str]:
+        found = []
+        for role in WRITERS:
+            try:
+                WriterLock(self.path, role).release()
+            except LedgerHeld as error:
+                found.append(error.what)
+        return found
+
+    def durability(self, sync: Sync) -> None:
+        self.connection.execute(f"PRAGMA synchronous = {sync}")
+
+    def faults(self) -> list[str]:
+        found = [row["quick_check"] for row in self.rows("PRAGMA quick_check(10)")]
+        return [] if found == ["ok"] else found
+
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+    def close(self) -> None:
+        self.connection.close()
+        if self._reader is not None:
+            self._reader.close()
+        self._release()
