@@ -20,6 +20,7 @@ from openclaw_rl.cli import (
     experiments,
     inspect,
     judging,
+    ledger,
     new,
     notes,
     play,
@@ -85,7 +86,7 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
     "See what it does": (inspect.status, inspect.show, versions.versions, versions.why, versions.compare),
     "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
     "Measure it": (versions.evaluate, experiments.bench),
-    "Move conversations": (transcripts.import_, transcripts.export),
+    "Move conversations": (transcripts.import_, transcripts.export, ledger.ledger),
     "Run one loop alone": (run.serve, run.collect, run.judge, run.train, envs.envs, play.play),
     "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }
