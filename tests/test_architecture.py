@@ -19,7 +19,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("types",),
     ("ports", "config", "losses"),
     ("plugins", "store", "formats", "tasks"),
-    ("serve", "collect", "judge", "train", "versions", "gate", "notes", "views", "backends", "envs", "clients"),
+    ("serve", "collect", "judge", "train", "versions", "gate", "notes", "views", "backends", "envs", "clients", "page"),
     ("app",),
     ("evals", "experiments"),
     ("cli", "testing", "__init__", "__main__"),
@@ -53,6 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     "backends": GROUND | {"formats", "losses", "plugins", "machine"},
     "envs": GROUND | {"tasks"},
     "clients": GROUND,
+    # the page looks through views and acts through the API's client, like anybody else
+    "page": GROUND | {"store", "views", "clients"},
     # only app sees the whole config and wires
     "app": {room for floor in FLOORS[:5] for room in floor} - {"backends"},
     "evals": {room for floor in FLOORS[:6] for room in floor} - {"backends", "train", "judge", "collect", "serve"},

@@ -15,6 +15,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openclaw_rl import config as settings
@@ -22,6 +23,7 @@ from openclaw_rl import plugins
 from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.checks import refuse_unworkable
+from openclaw_rl.app.control import submit_control
 from openclaw_rl.app.devices import device_notes, visible_gpus
 from openclaw_rl.app.factories import (
     build_generation,
@@ -283,6 +285,7 @@ class App:
             recording=build_recording(self.config),
             outright=build_outright(self.config),
             notes=standing_notes(self.config, self._book(), self.policy),
+            control=partial(submit_control, ledger_place(self.config)),
             health=self._health,
         )
 
@@ -296,7 +299,7 @@ class App:
         own = {self._local_key: f"{ENVIRONMENT}local"}
         if self.config.env.type:
             own[self._env_key] = f"{ENVIRONMENT}{self.config.env.type}"
-        return AccessRules(keys=keys, own_keys=own, cors_origins=serve.cors_origins)
+        return AccessRules(keys=keys, own_keys=own, admins=serve.admins, cors_origins=serve.cors_origins)
 
     def _health(self) -> dict[str, Any]:
         """Whether the model is loaded, and what else makes this server unfit for requests."""

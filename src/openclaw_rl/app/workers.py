@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import pickle
 import secrets
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from openclaw_rl.app import beside
 from openclaw_rl.app.runner import stop_on_signals
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError, EnvFailed, OpenClawError
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 10.0
 _GRACE = 30.0
-_NICE = 5
-"""how far a pool beside a server stands back from it"""
 _HEAD_SECONDS = 60.0
 _HEAD_BYTES = 65536
 
@@ -103,34 +98,16 @@ class OwnWorker:
     async def __aexit__(self, *_: object) -> None:
         if self._remote is not None:
             await self._remote.__aexit__()
-        process = self._process
-        if process is None or process.returncode is not None:
-            return
-        assert process.stdin is not None
-        process.stdin.close()  # its sign to end
-        try:
-            await asyncio.wait_for(process.wait(), _GRACE)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await beside.end(self._process)
 
     async def _begin(self) -> None:
         from openclaw_rl.envs.pool.remote import RemotePool
 
-        code = "from openclaw_rl.app.workers import beside; beside()"
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        given = pickle.dumps((self._build, self._config, self._events, self._key))
-        process.stdin.write(len(given).to_bytes(8, "big") + given)
-        said = json.loads(await process.stdout.readline() or b'{"error": "it ended before it began"}')
+        given = (self._build, self._config, self._events, self._key)
+        process, said = await beside.begin("openclaw_rl.app.workers:serve_beside", *given)
         if "error" in said:
-            await process.wait()
             raise EnvFailed(f"the environments cannot be run: {said['error']}", remedy=said.get("remedy"))
+        assert said["url"] is not None
         self._process = process
         self._remote = await RemotePool([said["url"]], key=self._key).__aenter__()
 
@@ -172,24 +149,16 @@ class OwnWorker:
         return await self._now().status()
 
 
-def beside() -> None:
-    """The process of `OwnWorker`: settings come in through stdin, which stays open as long as the parent lives."""
-    size = int.from_bytes(sys.stdin.buffer.read(8), "big")
-    build, config, events, key = pickle.loads(sys.stdin.buffer.read(size))
-    os.setsid()  # Ctrl-C is the parent's affair
-    os.nice(_NICE)
-
-    def say(found: dict[str, str | None]) -> None:
-        print(json.dumps(found), flush=True)
-
+def serve_beside() -> None:
+    """The process of `OwnWorker`."""
+    build, config, events, key = beside.taken()
     try:
-        asyncio.run(_serve_beside(build(config, events=events), key=key, listening=lambda url: say({"url": url})))
+        asyncio.run(_serve_beside(build(config, events=events), key=key))
     except OpenClawError as error:
-        say({"error": error.what, "remedy": error.remedy})
+        beside.say(error=error.what, remedy=error.remedy)
 
 
-async def _serve_beside(pool: EnvPool, *, key: str, listening: Callable[[str], None]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(0, lambda: None if os.read(0, 4096) else stop.set())
-    await _serve_until(stop, pool, host="127.0.0.1", port=0, key=key, listening=listening)
+async def _serve_beside(pool: EnvPool, *, key: str) -> None:
+    await _serve_until(
+        beside.parent_ended(), pool, host="127.0.0.1", port=0, key=key, listening=lambda url: beside.say(url=url)
+    )

@@ -23,6 +23,7 @@ from openclaw_rl.cli import (
     ledger,
     new,
     notes,
+    page,
     play,
     run,
     settings,
@@ -82,7 +83,7 @@ def cli() -> None:
 
 
 GROUPS: dict[str, tuple[click.Command, ...]] = {
-    "Use it": (run.up, chat.chat, notes.notes, connect.connect, experiments.demo),
+    "Use it": (run.up, page.page, chat.chat, notes.notes, connect.connect, experiments.demo),
     "See what it does": (inspect.status, inspect.show, versions.versions, versions.why, versions.compare),
     "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
     "Measure it": (versions.evaluate, experiments.bench),

@@ -26,15 +26,16 @@ LOG_FILES = 5
 
 
 @click.command()
+@click.option("--no-page", is_flag=True, help="Do not start the page in the browser (page.enabled).")
 @settings
-def up(resolved: Resolved) -> None:
+def up(resolved: Resolved, no_page: bool) -> None:
     """Serve, collect, judge and train in one process.
 
     Recorded conversations (train.data, DATA_PATH) are read and trained on first, once.
     """
     _begin(resolved)
     _train_first(resolved)
-    _run(resolved, None)
+    _run(resolved, None, with_page=resolved.config.page.enabled and not no_page)
 
 
 @click.command()
@@ -180,9 +181,17 @@ def _train_first(resolved: Resolved) -> None:
         _train_from(resolved, files, DEFAULT_USER)
 
 
-def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None:
+def _run(resolved: Resolved, only: Writer | None, *, once: bool = False, with_page: bool = False) -> None:
     from openclaw_rl.app.application import LOOPS, App, ledger_place
+    from openclaw_rl.app.page import PageBeside
     from openclaw_rl.app.runner import stop_on_signals
+
+    page = PageBeside(resolved.config, said=_tell_page)
+
+    def listening(url: str) -> None:
+        click.secho(f"listening on   {url}", fg="green", err=True)
+        if with_page:
+            page.begin()
 
     async def go() -> None:
         build = App.without_waiting if once else App
@@ -199,11 +208,21 @@ def _run(resolved: Resolved, only: Writer | None, *, once: bool = False) -> None
                 click.echo(f"moved {await app.finish()} items", err=True)
             return
         stop = asyncio.Event()
-        with stop_on_signals(stop):
-            await app.run(stop, listening=lambda url: click.secho(f"listening on   {url}", fg="green", err=True))
+        try:
+            with stop_on_signals(stop):
+                await app.run(stop, listening=listening)
+        finally:
+            await page.end()
         click.echo("ended cleanly", err=True)
 
     _event_loop().run(go())
+
+
+def _tell_page(url: str | None, why: str) -> None:
+    if url is not None:
+        click.secho(f"page           {url}", fg="green", err=True)
+    else:
+        click.secho(f"note: there is no page: {why}", fg="yellow", err=True)
 
 
 def _begin(resolved: Resolved, log_file: str = "training.log") -> None:

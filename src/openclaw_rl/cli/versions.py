@@ -98,18 +98,17 @@ def unpin(resolved: Resolved, name: str) -> None:
 
 def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
     from openclaw_rl.app.application import ledger_place
-    from openclaw_rl.store import submit_request
-    from openclaw_rl.versions import LiveVersions
+    from openclaw_rl.app.control import submit_control
     from openclaw_rl.views.status import turn_id
 
-    place = ledger_place(resolved.config)
-    with reader(resolved) as ledger:
-        if name.isdecimal():
-            version = LiveVersions(ledger).kept(int(name))
-            submit_request(place, "pin version" if on else "unpin version", version=version.number)
-        else:
-            turn = ledger.turn(turn_id(name))
-            submit_request(place, "pin turn" if on else "unpin turn", turn=turn.id)
+    numbered = name.isdecimal()
+    submit_control(
+        ledger_place(resolved.config),
+        "pin" if on else "unpin",
+        version=int(name) if numbered else None,
+        turn=None if numbered else turn_id(name),
+        reason="",
+    )
     click.echo(f"{'pin' if on else 'unpin'}: written down; a running trainer takes it up at its next tick")
 
 

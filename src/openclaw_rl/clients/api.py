@@ -30,6 +30,7 @@ CONNECT_SECONDS = 10.0
 """a server that is there accepts a connection at once; how long a reply may take is the caller's choice"""
 VERSION = "x-openclaw-rl-version"
 TURN = "x-openclaw-rl-turn"
+NOTES = "x-openclaw-rl-notes"
 _OTHER_SERVER = "give the address that 'openclaw-rl up' prints, with /v1 at its end"
 
 
@@ -59,11 +60,12 @@ class ApiReply:
 
 @dataclass(slots=True)
 class StreamedReply:
-    """A reply as it comes: its turn and version are known before its first words."""
+    """A reply as it comes: its turn, its version and the notes in its prompt are known before its first words."""
 
     turn: str
     version: int | None
     deltas: AsyncIterator[str]
+    notes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,15 @@ class ServedNote:
     kind: str
     state: str
     replaced_by: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyToken:
+    """One token of a reply as it was sampled."""
+
+    token: int
+    text: str
+    logprob: float
 
 
 class ApiClient:
@@ -175,20 +186,24 @@ class ApiClient:
 
     @asynccontextmanager
     async def stream(
-        self, prompt: Prompt, *, session: str | None = None, options: Mapping[str, Json] | None = None
+        self,
+        prompt: Prompt,
+        *,
+        session: str | None = None,
+        train: bool = True,
+        options: Mapping[str, Json] | None = None,
     ) -> AsyncIterator[StreamedReply]:
-        """The reply, once it has begun; leaving early stops it."""
+        """The reply, once it has begun; leaving early stops it. ``train`` False keeps it out of training."""
         body = {**self._body(prompt, options), "stream": True}
-        request = self._client.stream(
-            "POST", f"{self.url}/chat/completions", json=body, headers=_headers(session=session)
-        )
+        headers = _headers(session=session, train=train)
+        request = self._client.stream("POST", f"{self.url}/chat/completions", json=body, headers=headers)
         with _reaching(self.url):
             async with request as response:
                 if response.status_code >= 400:
                     await response.aread()
                     raise self._refusal(response)
                 turn = response.headers.get(TURN, "")
-                yield StreamedReply(turn, _version(response), _deltas(response.aiter_lines()))
+                yield StreamedReply(turn, _version(response), _deltas(response.aiter_lines()), _notes(response))
 
     async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
         """One reply for a rollout."""
@@ -209,6 +224,10 @@ class ApiClient:
         """The caller's standing notes, oldest first."""
         return tuple(_served_note(one) for one in (await self._call("GET", "/notes"))["data"])
 
+    async def add_note(self, text: str) -> ServedNote:
+        """A note of the caller's own, in force at once."""
+        return _served_note(await self._call("POST", "/notes", {"text": text}))
+
     async def switch_note(self, number: int, enabled: bool) -> ServedNote:
         """Put a note into prompts or keep it out."""
         return _served_note(await self._call("PATCH", f"/notes/{number}", {"enabled": enabled}))
@@ -216,6 +235,19 @@ class ApiClient:
     async def remove_note(self, number: int) -> None:
         """Take a note away for good."""
         await self._call("DELETE", f"/notes/{number}")
+
+    async def control(
+        self, command: str, *, version: int | None = None, turn: str | None = None, reason: str | None = None
+    ) -> int:
+        """Tell the run what to do (rollback, pause, resume, pin, unpin); the number of the request."""
+        given = {"command": command, "version": version, "turn": turn, "reason": reason}
+        found = await self._call("POST", "/control", {name: one for name, one in given.items() if one is not None})
+        return int(found["request"])
+
+    async def tokens(self, turn: str) -> tuple[ReplyToken, ...]:
+        """The tokens of a turn's reply, each with its text and the log-prob it was sampled with."""
+        found = await self._call("GET", f"/turns/{quote(turn, safe='')}/tokens")
+        return tuple(ReplyToken(**one) for one in found["reply"])
 
     async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None:
         """What an environment pays a whole session, or why it failed through no fault of the policy's."""
@@ -300,6 +332,11 @@ def _served_note(found: Mapping[str, Json]) -> ServedNote:
 def _version(response: httpx2.Response) -> int | None:
     version = response.headers.get(VERSION, "")
     return int(version) if version.isdecimal() else None
+
+
+def _notes(response: httpx2.Response) -> tuple[int, ...]:
+    numbers = response.headers.get(NOTES, "").split(",")
+    return tuple(int(number) for number in map(str.strip, numbers) if number.isdecimal())
 
 
 def _error_message(response: httpx2.Response) -> str:

@@ -1,6 +1,6 @@
 """The settings as one typed tree. Each is declared once, with what it does, its range and its default.
 
-    Config = run + serve (limits) + policy (sampling) + store + collect + notes + judge (llm, models, classifier)
+    Config = run + serve (limits) + page + policy (sampling) + store + collect + notes + judge (llm, models, classifier)
            + train (loss, optim, lora, local, alarms) + gate (limits) + monitor + eval + env + gpus + cloud
 
 `judge_settings` and `train_settings` hold the sections of those loops, this file all others and the tree.
@@ -99,6 +99,9 @@ class ServeSection(Section):
         default=None,
         description='keys of several users: lines "user:key", or .toml: user = "key"; an environment is user env:NAME',
     )
+    admins: tuple[str, ...] = Field(
+        default=("default",), description="users whose key may see everybody's talks and control versions"
+    )
     no_train_users: tuple[str, ...] = Field(default=(), description="users whose turns are never trained on")
     redact: bool = Field(default=True, description="mask e-mail, phone, card and key patterns before anything is kept")
     store_optouts: bool = Field(
@@ -109,6 +112,15 @@ class ServeSection(Section):
     )
     cors_origins: tuple[str, ...] = Field(default=(), description="web origins that may call the API; empty: none")
     limits: ServeLimitsSection = Field(default_factory=ServeLimitsSection)
+
+
+class PageSection(Section):
+    """The page in the browser, beside the API."""
+
+    enabled: bool = Field(default=True, description="whether 'up' starts the page")
+    port: int | None = Field(
+        default=None, ge=0, le=65535, description="port of the page, at serve.host; not set: the one after serve.port"
+    )
 
 
 class SamplingSection(Section):
@@ -288,6 +300,7 @@ class Config(Section):
 
     run: RunSection = Field(default_factory=RunSection)
     serve: ServeSection = Field(default_factory=ServeSection)
+    page: PageSection = Field(default_factory=PageSection)
     policy: PolicySection = Field(default_factory=PolicySection)
     store: StoreSection = Field(default_factory=StoreSection)
     collect: CollectSection = Field(default_factory=CollectSection)

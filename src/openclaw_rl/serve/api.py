@@ -3,6 +3,7 @@
 POST /v1/chat/completions   /v1/responses   /v1/messages   /v1/messages/count_tokens
 POST /v1/feedback           /v1/sessions/{id}/reward   /v1/sessions/{id}/end
 GET, POST, PATCH /v1/notes  GET, PATCH, DELETE /v1/notes/{number}
+POST /v1/control            GET /v1/turns/{id}/tokens
 GET  /v1/models   /healthz   /readyz   /metrics   /openapi.json
 """
 
@@ -27,6 +28,7 @@ from starlette.routing import Route
 from openclaw_rl.ports import Policy, ReportsHealth
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
+from openclaw_rl.serve.control import SubmitsControl, control_routes
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
 from openclaw_rl.serve.feedback import FeedbackHandler, RewardHandler, SessionEndHandler
 from openclaw_rl.serve.headers import NOTES_HEADER
@@ -58,6 +60,7 @@ def build_app(
     recording: RecordingRules,
     outright: OutrightRules,
     notes: StandingNotes | None,
+    control: SubmitsControl | None,
     health: Health,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
@@ -81,7 +84,11 @@ def build_app(
     )
     server = ServerState(answerer, access, notes.prompter if notes else None)
     app = Starlette(
-        routes=[*_routes(server, OutrightFeedback(server, outright), health), *note_routes(server, notes)],
+        routes=[
+            *_routes(server, OutrightFeedback(server, outright), health),
+            *note_routes(server, notes),
+            *control_routes(server, control),
+        ],
         middleware=_cors(access.cors_origins),
         exception_handlers={HTTPException: _not_found},
         lifespan=_lifespan(answerer, writer, server.parser),

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 from pydantic_core import core_schema
 
+from openclaw_rl.serve.control import ControlWord, RunControlRequest
 from openclaw_rl.serve.feedback import FeedbackRequest, RewardRequest
 from openclaw_rl.serve.notes import NoteChangeRequest, NoteRequest, NotesSwitchRequest
 from openclaw_rl.serve.sse import dumps
@@ -110,6 +111,27 @@ class NoteList(ResponseModel):
     data: list[NoteObject]
 
 
+class ControlTaken(ResponseModel):
+    object: Literal["control"]
+    command: ControlWord
+    request: Count
+
+
+class TokenObject(ResponseModel):
+    token: Count
+    text: str
+    logprob: float
+
+
+class TurnTokens(ResponseModel):
+    object: Literal["turn.tokens"]
+    turn: str
+    version: Count
+    prompt_tokens: Count
+    reply_tokens: Count
+    reply: list[TokenObject]
+
+
 class ModelEntry(ResponseModel):
     id: str
     object: Literal["model"]
@@ -152,6 +174,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     *(NoteRequest, NoteChangeRequest, NotesSwitchRequest, NoteObject, NoteList),
     *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionPaid, SessionEnded),
     *(ModelList, ModelEntry, HealthReport, ErrorAnswer, MessagesError),
+    *(RunControlRequest, ControlTaken, TurnTokens, TokenObject),
 )
 
 
@@ -215,7 +238,7 @@ def ref(name: str) -> Schema:
 _ERRORS = {
     "400": "the request cannot be read; the message names the field",
     "401": "no key, or one that is not known",
-    "403": "a page of another origin, or a reward without an environment's key",
+    "403": "a page of another origin, a reward without an environment's key, or control without an admin's",
     "404": "no such model, version, turn or session",
     "405": "this method is not allowed here",
     "408": "the request came too slowly",
@@ -319,6 +342,8 @@ def _paths() -> Schema:
             "patch": _with_number(_change("Edit a note, or switch it", "NoteChangeRequest", "Note")),
             "delete": _with_number({"summary": "Remove a note", "responses": _answers("Note", "Error")}),
         },
+        "/v1/control": _post("Tell the run what to do; for admins", "RunControlRequest", "ControlTaken"),
+        "/v1/turns/{id}/tokens": _get("The tokens of a reply with their log-probs", "TurnTokens", path="id"),
         "/v1/models": _get("Known models", "Models"),
         "/v1/models/{id}": _get("One model", "Model", path="id"),
         "/healthz": _get("Alive", "Health"),

@@ -16,11 +16,12 @@ class AccessRules:
     """Who may use the API: decided by a request's headers, before its body is read.
 
     ``keys`` maps each key to its user; without any, everybody is one user and only loopback names are answered.
-    ``own_keys`` does so for the environments that this process runs.
+    ``own_keys`` does so for the environments that this process runs. ``admins`` may control the run.
     """
 
     keys: Mapping[str, str]
     own_keys: Mapping[str, str]
+    admins: Collection[str]
     cors_origins: Collection[str]
 
 

@@ -67,6 +67,7 @@ class ServerState:
         self.keys = ApiKeys(access.keys, access.own_keys)
         self.model_name = answerer.generation.model_name
         self._cors_origins = frozenset(access.cors_origins)
+        self._admins = frozenset(access.admins)
         self._optout_users = frozenset(answerer.recording.optout_users)
         self._queues: dict[str, UserQueue] = {}
         self.parser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bodies")
@@ -89,6 +90,10 @@ class ServerState:
         if self.keys.open:
             refuse_foreign_page(headers, self._cors_origins)
         return self.keys.user(headers)
+
+    def is_admin(self, user: str) -> bool:
+        """Whether a user may control the run and see everybody's turns; without keys everybody is one person."""
+        return self.keys.open or user in self._admins
 
     def queue(self, user: str) -> UserQueue:
         return self._queues.setdefault(user, UserQueue(self.limits, self.metrics))
@@ -167,15 +172,15 @@ class ServerState:
             raise RequestError("no such session", field="id", status=404)
         return kept
 
-    async def turn(self, response_id: str, user: str) -> Turn:
-        """The turn behind a response id, if it is this user's."""
+    async def turn(self, response_id: str, user: str, *, others: bool = False) -> Turn:
+        """The turn behind a response id, if it is this user's; ``others``: whosever it is."""
         turn_id = turn_of(response_id)
         missing = RequestError(f"there is no turn {turn_id} of yours", field="turn", status=404)
         try:
             turn = await self.answerer.write(lambda: self._kept_turn(turn_id))
         except NotInLedger as error:
             raise missing from error
-        if turn.user != user:
+        if turn.user != user and not others:
             raise missing
         return turn
 

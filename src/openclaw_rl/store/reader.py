@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Literal
 
+from openclaw_rl.store.browse import BrowseQueries
 from openclaw_rl.store.notes import NoteQueries
 from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.store.rows import UNTRAINED
@@ -13,7 +14,7 @@ from openclaw_rl.store.versions import VersionQueries
 from openclaw_rl.types import DropReason
 
 
-class LedgerReader(TurnQueries, VersionQueries, NoteQueries):
+class LedgerReader(TurnQueries, VersionQueries, NoteQueries, BrowseQueries):
     """Every query that does not change the ledger; a connection of this class cannot write."""
 
     def counts(self) -> dict[str, int]:

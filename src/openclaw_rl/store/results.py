@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -61,6 +61,65 @@ class SessionKey(NamedTuple):
 
     session: str
     user: str
+
+
+class ListedTurn(NamedTuple):
+    """A turn in a list, with its place in the ledger; ``session`` None where it was not asked for."""
+
+    seq: int
+    id: str
+    user: str
+    at: float
+    session: str | None
+
+
+class SessionTally(NamedTuple):
+    """Of some turns, how many are well and badly received, have trained, were dropped."""
+
+    good: int
+    bad: int
+    trained: int
+    dropped: int
+
+
+class Reception(NamedTuple):
+    """Of ``scored`` replies of a version, how many were well and badly received."""
+
+    good: int
+    bad: int
+    scored: int
+
+
+class StepFigures(NamedTuple):
+    """What one step measured; ``skipped`` says why it made no version."""
+
+    number: int
+    metrics: Mapping[str, float]
+    seconds: float
+    skipped: str | None
+    at: float
+
+
+class ScoreMark(NamedTuple):
+    """One verdict as a point of a curve: its score and votes, the version, the bytes of the reply's tokens."""
+
+    at: float
+    score: float
+    votes: Sequence[int | None]
+    version: int
+    size: int
+
+
+class TaskTally(NamedTuple):
+    """Of the ``episodes`` of one task, how many were won, failed through no fault of the policy's; the mean outcome."""
+
+    user: str
+    task: str
+    episodes: int
+    won: int
+    mean: float | None
+    failed: int
+    at: float
 
 
 class GroupProgress(NamedTuple):

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from openclaw_rl.app.factories import build_generation, build_limits, build_outright, build_recording
 from openclaw_rl.config import Config
 from openclaw_rl.serve import RequestLimits, build_app
+from openclaw_rl.serve.control import SubmitsControl
 from openclaw_rl.serve.notes import StandingNotes
 from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.testing.ledgers import MemoryLedger
@@ -77,6 +78,7 @@ def fake_api(
     *,
     limits: RequestLimits | None = None,
     notes: StandingNotes | None = None,
+    control: SubmitsControl | None = None,
     health: Callable[[], Mapping[str, Any]] = dict,
     **options: Any,
 ) -> Starlette:
@@ -85,7 +87,7 @@ def fake_api(
     ``options`` change fields of `AccessRules`, `GenerationRules`, `RecordingRules` and `OutrightRules`.
     """
     config = Config()
-    access = AccessRules(keys={}, own_keys={}, cors_origins=())
+    access = AccessRules(keys={}, own_keys={}, admins=(), cors_origins=())
     recording = replace(build_recording(config), redact=None)
     rules: list[Any] = [access, build_generation(config, policy, None), recording, build_outright(config)]
     known = [{name: options.pop(name) for name in group.__slots__ if name in options} for group in rules]
@@ -102,6 +104,7 @@ def fake_api(
         recording=recording,
         outright=outright,
         notes=notes,
+        control=control,
         health=health,
     )
 

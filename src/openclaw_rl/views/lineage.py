@@ -66,7 +66,7 @@ def version(ledger: LedgerReader, number: int) -> View:
     """A version back to its beginnings: each step of its line with the turns, verdicts, hints and sentences."""
     found = ledger.version(number)
     line = list(_line(ledger, found))
-    steps = [_step(ledger, one) for one in line if one.step is not None]
+    steps = [step_behind(ledger, one) for one in line if one.step is not None]
     view = {
         "number": found.number,
         "parent": found.parent,
@@ -91,7 +91,8 @@ def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
         weights = older.adapter
 
 
-def _step(ledger: LedgerReader, made: Version) -> View:
+def step_behind(ledger: LedgerReader, made: Version) -> View:
+    """The step that made a version, with every turn it used."""
     assert made.step is not None
     step, rehearsal = ledger.step(made.step), ledger.rehearsal_of(made.step)
     return {

@@ -353,16 +353,20 @@ def _written(reply: Message) -> str:
 def export(ledger: LedgerReader, *, tokens: bool = False) -> Iterator[Json]:
     """Every session in the manual format; imported ones exactly as they came, served ones with all that is known."""
     for session, user in ledger.sessions():
-        turns = [ledger.turn(found) for found in ledger.session(session, user) or [session]]
-        out: dict[str, Json] = {"session_id": session, "turns": []}
-        for turn in turns:
-            found = ledger.recorded(turn.id)
-            recorded = found if isinstance(found, ImportRecord) else None
-            if recorded and "session" in recorded.extra:
-                out |= recorded.extra["session"]
-            original = recorded.extra.get("turn") if recorded else None
-            out["turns"].append(original if original is not None else _exported(ledger, turn, tokens=tokens))
-        yield out
+        yield export_session(ledger, session, user, tokens=tokens)
+
+
+def export_session(ledger: LedgerReader, session: str, user: str, *, tokens: bool = False) -> Json:
+    """One session in the manual format."""
+    out: dict[str, Json] = {"session_id": session, "turns": []}
+    for turn in [ledger.turn(found) for found in ledger.session(session, user) or [session]]:
+        found = ledger.recorded(turn.id)
+        recorded = found if isinstance(found, ImportRecord) else None
+        if recorded and "session" in recorded.extra:
+            out |= recorded.extra["session"]
+        original = recorded.extra.get("turn") if recorded else None
+        out["turns"].append(original if original is not None else _exported(ledger, turn, tokens=tokens))
+    return out
 
 
 def _exported(ledger: LedgerReader, turn: Turn, *, tokens: bool) -> dict[str, Json]:

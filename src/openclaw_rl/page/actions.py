@@ -1,0 +1,195 @@
+"""What a person does on the page: each is a call of the public API with that person's key, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeAlias
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from openclaw_rl.clients.api import ApiClient
+from openclaw_rl.errors import NotInLedger, OpenClawError, RequestError
+from openclaw_rl.page.door import Person
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.types import Json, Message, Prompt, Role, new_id
+
+OpenLedger: TypeAlias = Callable[[], LedgerReader]
+OpenApi: TypeAlias = "Callable[[str | None], ApiClient]"
+"""a client of the API that acts with a key"""
+Act: TypeAlias = "Callable[[Request, Person, Mapping[str, Json]], Awaitable[Response]]"
+
+LARGEST = 8 * 2**20
+"""bytes of a request's body"""
+_PATIENCE, _LOOK = 8.0, 0.2
+"""seconds that a command's effect is waited for, and between two looks"""
+_PROMPTS = 8
+_COMPARED = 160
+"""most prompts of a comparison, and tokens of a reply in one"""
+_ROLES: Mapping[str, Role] = {"user": "user", "assistant": "assistant"}
+
+
+class Actions:
+    """The acts, by their addresses under /do."""
+
+    def __init__(self, ledger: OpenLedger, api: OpenApi) -> None:
+        self._ledger = ledger
+        self._api = api
+        self.by_path: Mapping[str, Act] = {
+            "/do/talk": self.talk,
+            "/do/feedback": self.feedback,
+            "/do/notes": self.add_note,
+            "/do/notes/{number:int}": self.switch_note,
+            "/do/notes/{number:int}/remove": self.remove_note,
+            "/do/again": self.again,
+            "/do/control": self.control,
+            "/do/compare": self.compare,
+            "/do/tokens": self.tokens,
+        }
+
+    async def talk(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A reply as it comes, as lines of JSON; a browser that goes away stops it."""
+        session = _word(given, "session") if given.get("session") else new_id()
+        prompt = Prompt(messages=_messages(given.get("messages")))
+        return StreamingResponse(self._reply(person, prompt, session), media_type="application/x-ndjson")
+
+    async def _reply(self, person: Person, prompt: Prompt, session: str) -> AsyncIterator[str]:
+        try:
+            async with self._api(person.key) as api, api.stream(prompt, session=session) as reply:
+                yield _line(session=session, turn=reply.turn, version=reply.version, notes=reply.notes)
+                async for delta in reply.deltas:
+                    yield _line(text=delta)
+            yield _line(end=True)
+        except OpenClawError as error:
+            yield _line(error=str(error))
+
+    async def feedback(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A thumb, a comment or an edit on a turn."""
+        fields = {name: _word(given, name) for name in ("thumb", "comment", "edit") if given.get(name) is not None}
+        async with self._api(person.key) as api:
+            await api.send_feedback(_word(given, "turn"), **fields)
+        return JSONResponse({"said": "Noted. What becomes of it is in Learning."})
+
+    async def add_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A note of the person's own."""
+        async with self._api(person.key) as api:
+            note = await api.add_note(_word(given, "text"))
+        return JSONResponse({"said": f"Note {note.number} is in your next prompt."})
+
+    async def switch_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A note into prompts or out of them."""
+        async with self._api(person.key) as api:
+            note = await api.switch_note(request.path_params["number"], given.get("enabled") is True)
+        return JSONResponse({"said": f"Note {note.number} is {note.state}."})
+
+    async def remove_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A note away for good."""
+        async with self._api(person.key) as api:
+            await api.remove_note(request.path_params["number"])
+        return JSONResponse({"said": "The note is removed."})
+
+    async def again(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """The prompt of a turn, answered by what is live now; nothing is trained on it."""
+        name = _word(given, "turn")
+        turn = await asyncio.to_thread(self._own_turn, person, name)
+        async with self._api(person.key) as api:
+            reply = await api.complete(turn, train=False)
+        return JSONResponse({"version": reply.version, "text": reply.text})
+
+    async def control(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """What the run is to do; waits a little, so that its effect is seen."""
+        command, version, turn = _word(given, "command"), given.get("version"), given.get("turn")
+        reason = _word(given, "reason") if given.get("reason") else None
+        async with self._api(person.key) as api:
+            number = await api.control(command, version=version, turn=turn, reason=reason)
+        done = await self._carried_out(number)
+        later = "a running trainer takes it up at its next tick"
+        return JSONResponse({"said": f"{command}: done." if done else f"{command}: written down; {later}."})
+
+    async def _carried_out(self, number: int) -> bool:
+        def look() -> bool:
+            with self._ledger() as ledger:
+                return ledger.carried_out(number)
+
+        for _ in range(int(_PATIENCE / _LOOK)):
+            if await asyncio.to_thread(look):
+                return True
+            await asyncio.sleep(_LOOK)
+        return False
+
+    async def compare(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """The same prompts answered by two versions; nothing is trained on them."""
+        lines = [line.strip() for line in _word(given, "prompts").splitlines() if line.strip()][:_PROMPTS]
+        versions = [_number(given, name) for name in ("first", "second")]
+        async with self._api(person.key) as api:
+            model = (await api.models())[0].name
+
+            async def ask(line: str, version: int) -> str:
+                prompt = Prompt(messages=(Message(role="user", content=line),))
+                options = {"model": f"{model}@{version}", "seed": 0, "max_tokens": _COMPARED}
+                return (await api.complete(prompt, train=False, notes=False, options=options)).text
+
+            asked = [ask(line, version) for line in lines for version in versions]
+            replies = iter(await asyncio.gather(*asked))
+        rows = [{"prompt": line, "first": next(replies), "second": next(replies)} for line in lines]
+        return JSONResponse({"versions": versions, "rows": rows})
+
+    async def tokens(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """The tokens of a reply with their log-probs."""
+        async with self._api(person.key) as api:
+            found = await api.tokens(_word(given, "turn"))
+        return JSONResponse({"tokens": [[one.text, round(one.logprob, 3)] for one in found]})
+
+    def _own_turn(self, person: Person, name: str) -> Prompt:
+        with self._ledger() as ledger:
+            turn = ledger.turn(name)
+        if person.scope not in (None, turn.user):
+            raise NotInLedger(f"there is no turn {name!r} of yours")
+        return turn.prompt
+
+
+async def read_json(request: Request) -> Mapping[str, Json]:
+    """The body as an object; RequestError where it is none."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST:
+            raise RequestError(f"the body is larger than {LARGEST} bytes", status=413)
+    try:
+        given: Any = json.loads(body or b"{}")
+    except ValueError as error:
+        raise RequestError(f"the body is no JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise RequestError("the body is no JSON object")
+    return given
+
+
+def _word(given: Mapping[str, Json], name: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise RequestError(f"{name}: is missing, or is no text", field=name)
+    return value
+
+
+def _number(given: Mapping[str, Json], name: str) -> int:
+    value = given.get(name)
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RequestError(f"{name}: is no version", field=name)
+    return value
+
+
+def _messages(given: Json) -> tuple[Message, ...]:
+    if not isinstance(given, list) or not given:
+        raise RequestError("messages: is no list of messages", field="messages")
+    try:
+        return tuple(Message(role=_ROLES[one["role"]], content=str(one["content"])) for one in given)
+    except (KeyError, TypeError) as error:
+        raise RequestError(f"messages: a message has a role and a content: {error}", field="messages") from error
+
+
+def _line(**fields: Any) -> str:
+    return json.dumps(fields, ensure_ascii=False) + "\n"

@@ -1,0 +1,103 @@
+"""Curves as drawings that need no script: a line, and the same in words for whoever cannot see it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from openclaw_rl.page.html import Html, el
+from openclaw_rl.views.browse import Curve
+
+WIDE, HIGH, EDGE = 600.0, 160.0, 8.0
+_MOST = 300
+"""points of a line: more would not be seen"""
+
+
+def chart(curve: Curve) -> Html:
+    """A card with the curve, what it is now, and what good looks like."""
+    points = thinned(curve.points)
+    first, last = points[0], points[-1]
+    low, high = min(y for _, y in points), max(y for _, y in points)
+    told = f"{curve.title}: {figure(first[1])} at {curve.axis} {first[0]:g}, {figure(last[1])} at {last[0]:g}"
+    spread = f"; between {figure(low)} and {figure(high)}"
+    return el(
+        "figure",
+        el(
+            "figcaption",
+            el("h2", curve.title),
+            el("p", el("strong", figure(last[1])), el("span", curve.unit, class_="faint"), class_="value"),
+        ),
+        *(_drawn(curve, points, low, high, label=told + spread) if len(points) > 1 else [_alone(curve, first)]),
+        el("p", curve.good, class_="good-is"),
+        class_="card curve",
+    )
+
+
+def _drawn(curve: Curve, points: Sequence[tuple[float, float]], low: float, high: float, *, label: str) -> list[Html]:
+    ends = f"{curve.axis} {points[0][0]:g}", f"{figure(low)} to {figure(high)}", f"{points[-1][0]:g}"
+    return [_drawing(points, low, high, label=label), el("p", *[el("span", end) for end in ends], class_="axis")]
+
+
+def _alone(curve: Curve, point: tuple[float, float]) -> Html:
+    return el("p", f"one point so far, {curve.axis} {point[0]:g}", class_="axis")
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most so many of them, evenly, the last one always."""
+    if len(points) <= _MOST:
+        return list(points)
+    every = len(points) / _MOST
+    return [points[int(at * every)] for at in range(_MOST - 1)] + [points[-1]]
+
+
+def figure(value: float) -> str:
+    """A number as a person reads it."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    return f"{value:,.0f}" if size >= 100 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
+
+
+def _drawing(points: Sequence[tuple[float, float]], low: float, high: float, *, label: str) -> Html:
+    places = [_place(point, points, low, high) for point in points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    (first, _), (x, y) = places[0], places[-1]
+    return el(
+        "svg",
+        el("path", d=f"M{first:.1f},{HIGH} L{line.replace(' ', ' L')} L{x:.1f},{HIGH} Z", class_="area"),
+        el("polyline", points=line, class_="stroke"),
+        el("circle", cx=round(x, 1), cy=round(y, 1), r=4.5, class_="end"),
+        viewBox=f"0 0 {WIDE:g} {HIGH:g}",
+        role="img",
+        aria_label=label,
+    )
+
+
+def _place(
+    point: tuple[float, float], points: Sequence[tuple[float, float]], low: float, high: float
+) -> tuple[float, float]:
+    left, right = points[0][0], points[-1][0]
+    across = (point[0] - left) / (right - left) if right > left else 1.0
+    up = (point[1] - low) / (high - low) if high > low else 0.5
+    return EDGE + across * (WIDE - 2 * EDGE), HIGH - EDGE - up * (HIGH - 2.5 * EDGE)
+
+
+def bars(rows: Sequence[tuple[str, float, str]], *, label: str) -> Html:
+    """Amounts beside their names: name, amount, what is said of it."""
+    most = max((amount for _, amount, _ in rows), default=0.0) or 1.0
+    drawn = [
+        el(
+            "li",
+            el("span", name),
+            el(
+                "svg",
+                el("rect", width=100, height=8, class_="track"),
+                el("rect", width=round(100 * amount / most, 1), height=8, class_="fill"),
+                viewBox="0 0 100 8",
+                preserveAspectRatio="none",
+                aria_hidden="true",
+            ),
+            el("span", said),
+        )
+        for name, amount, said in rows
+    ]
+    return el("ul", *drawn, class_="amounts", aria_label=label)

@@ -1,0 +1,176 @@
+"""Each view as it is drawn for a person: what is read of the ledger, for whom, and from what the address says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from starlette.datastructures import QueryParams
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.page.curves import curves_view, environments_view
+from openclaw_rl.page.door import Person
+from openclaw_rl.page.html import Html
+from openclaw_rl.page.learning import Lessons, learning_view
+from openclaw_rl.page.sessions import FILTERS, SessionQuery, session_view, sessions_view, turn_view
+from openclaw_rl.page.talk import read_talk, talk_view
+from openclaw_rl.page.versions import VersionList, VersionStory, version_view, versions_view
+from openclaw_rl.ports import GateDecision
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.types import Turn
+from openclaw_rl.views import browse, learning, lineage, status, transcripts
+from openclaw_rl.views.learning import Correction
+
+CORRECTIONS, VERSIONS, SESSIONS, TURNS = 20, 50, 30, 100
+"""how many of each stand on one page"""
+
+
+class Drawing:
+    """The views of one person, at one moment of the ledger."""
+
+    def __init__(self, ledger: LedgerReader, person: Person, query: QueryParams, alarms: list[str]) -> None:
+        self._ledger = ledger
+        self._person = person
+        self._query = query
+        self._alarms = alarms
+
+    def draw(self, view: str) -> Html:
+        """A view by its name."""
+        drawn: Mapping[str, Draw] = {
+            "talk": Drawing.talk,
+            "learning": Drawing.learning,
+            "versions": Drawing.versions,
+            "curves": Drawing.curves,
+            "environments": Drawing.environments,
+            "sessions": Drawing.sessions,
+        }
+        return drawn[view](self)
+
+    def talk(self) -> Html:
+        """A talk, by its session or new."""
+        return talk_view(read_talk(self._ledger, self._person, self._query.get("session")))
+
+    def learning(self) -> Html:
+        """All corrections, or the one of a turn."""
+        ledger, person = self._ledger, self._person
+        notes = [note for note in ledger.notes(person.scope) if note.state not in ("replaced", "removed")]
+        turn, before = self._query.get("turn"), self._number("before")
+        found, more = self._corrections(turn, before)
+        lessons = Lessons(
+            corrections=found,
+            notes=notes,
+            notes_on=ledger.notes_enabled(person.user),
+            whose=person.scope is None and len({note.user for note in notes} | {one.user for one in found}) > 1,
+            unheard=() if turn or before else learning.unheard(ledger, person.user, limit=5),
+            more=more,
+            one=turn is not None,
+        )
+        return learning_view(lessons, learning.progress(ledger).sentence)
+
+    def _corrections(self, turn: str | None, before: int | None) -> tuple[list[Correction], str | None]:
+        if turn is not None:
+            self._own(turn)
+            return [learning.correction(self._ledger, turn)], None
+        found = learning.corrections(self._ledger, self._person.scope, limit=CORRECTIONS, before=before)
+        return found, f"/learning?before={found[-1].seq}" if len(found) == CORRECTIONS else None
+
+    def versions(self) -> Html:
+        """The newest versions, or one."""
+        ledger = self._ledger
+        lines = browse.version_lines(ledger, limit=VERSIONS)
+        number = self._number("version")
+        if number is not None:
+            return version_view(self._story(number))
+        found = VersionList(
+            lines=lines, paused=ledger.paused(), back=browse.rollback_target(ledger), steers=self._person.admin
+        )
+        return versions_view(found)
+
+    def _story(self, number: int) -> VersionStory:
+        """A version; what it was trained on is shown to an admin alone, for it is people's talk."""
+        ledger = self._ledger
+        version = ledger.version(number)
+        decisions = ledger.gate_decisions(number)
+        line = browse.VersionLine(
+            version=version,
+            live=ledger.last_live() == number,
+            pinned=number in ledger.pinned(),
+            decision=decisions[-1] if decisions else None,
+            reception=None,
+        )
+        admin = self._person.admin
+        return VersionStory(
+            line=line,
+            history=ledger.history(number),
+            decisions=decisions if admin else [_without_talk(one) for one in decisions],
+            step=lineage.step_behind(ledger, version) if admin and version.step is not None else None,
+        )
+
+    def curves(self) -> Html:
+        """Figures of training; those of replies are of this person's own, or of everybody's for an admin."""
+        drops, backlog = self._ledger.drop_counts(), self._ledger.backlog()
+        return curves_view(browse.curves(self._ledger, self._person.scope), drops, self._alarms, backlog=backlog)
+
+    def environments(self) -> Html:
+        """How tasks end."""
+        return environments_view(browse.tasks_played(self._ledger))
+
+    def sessions(self) -> Html:
+        """A list, a session or a turn."""
+        if (turn := self._query.get("turn")) is not None:
+            return turn_view(self._own(turn), status.turn(self._ledger, turn))
+        if (session := self._query.get("session")) is not None:
+            user = self._person.scope or self._query.get("user") or self._person.user
+            turns = browse.session_turns(self._ledger, session, user, limit=TURNS)
+            if not turns:
+                raise NotInLedger(f"there is no session {session!r} of {user}")
+            told = [(turn, status.turn(self._ledger, turn.id)) for turn in turns]
+            return session_view(session, user, told, own=user == self._person.user)
+        return self._session_list()
+
+    def _session_list(self) -> Html:
+        ledger, person = self._ledger, self._person
+        query = SessionQuery(
+            words=self._query.get("q", "").strip()[:200],
+            only=self._query.get("only", "") if self._query.get("only") in FILTERS else "",
+            user=self._query.get("user", "") if person.admin else "",
+            before=self._number("before"),
+        )
+        found = browse.sessions(
+            ledger,
+            person.scope or query.user or None,
+            limit=SESSIONS,
+            before=query.before,
+            words=query.words,
+            keep=FILTERS[query.only][1],
+        )
+        users = ledger.users() if person.admin else []
+        return sessions_view(found, query, users if len(users) > 1 else ())
+
+    def export(self) -> str:
+        """A session as a line of JSON."""
+        session = self._query.get("session", "")
+        user = self._person.scope or self._query.get("user") or self._person.user
+        if not browse.session_turns(self._ledger, session, user, limit=1):
+            raise NotInLedger(f"there is no session {session!r} of {user}")
+        return json.dumps(transcripts.export_session(self._ledger, session, user), ensure_ascii=False) + "\n"
+
+    def _own(self, name: str) -> Turn:
+        turn = self._ledger.turn(status.turn_id(name))
+        if self._person.scope not in (None, turn.user):
+            raise NotInLedger(f"there is no turn {name!r} of yours")
+        return turn
+
+    def _number(self, name: str) -> int | None:
+        given = self._query.get(name, "")
+        return int(given) if given.isdecimal() and len(given) < 19 else None
+
+
+def _without_talk(decision: GateDecision) -> GateDecision:
+    """A decision without the examples that are of people's own talk."""
+    examples = [one for one in decision.evidence.get("examples", ()) if one.get("turn") is None]
+    return replace(decision, evidence={**decision.evidence, "examples": examples})
+
+
+Draw = Callable[[Drawing], Html]

@@ -1,0 +1,126 @@
+"""Markup as values: text is escaped where it is put in, so there is no place where one could forget to. Pure."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from html import escape
+from typing import TypeAlias
+
+_VOID = frozenset({"meta", "link", "input", "br", "hr", "img", "path", "circle", "line", "rect", "polyline"})
+_NAME = re.compile(r"[a-z][a-z0-9-]*", re.IGNORECASE)
+_BARRED = frozenset({"script", "style", "iframe", "object", "embed"})
+
+
+class Html(str):
+    """Markup that is right as it stands. Made by `el` and `join` alone; any other text is escaped."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "Html | str | int | float | Iterable[Html | str | None] | None"
+Attribute: TypeAlias = str | int | float | bool | None
+
+
+def el(tag: str, *children: Child, **attributes: Attribute) -> Html:
+    """An element. ``class_`` is class, ``data_x`` is data-x; None and False leave an attribute out, True names it.
+
+    >>> el("p", "1 < 2", class_="sum")
+    '<p class="sum">1 &lt; 2</p>'
+    """
+    assert _NAME.fullmatch(tag), f"{tag!r} is no element"
+    assert tag not in _BARRED, f"<{tag}>: no script and no style stands in markup"
+    opening = "".join(_attribute(name, value) for name, value in attributes.items())
+    if tag in _VOID:
+        return Html(f"<{tag}{opening} />")
+    return Html(f"<{tag}{opening}>{join(*children)}</{tag}>")
+
+
+def _attribute(name: str, value: Attribute) -> str:
+    if value is None or value is False:
+        return ""
+    name = name.rstrip("_").replace("_", "-")
+    assert _NAME.fullmatch(name), f"{name!r} is no attribute"
+    assert not name.lower().startswith("on"), f"{name}: no script stands in markup"
+    return f" {name}" if value is True else f' {name}="{escape(str(value), quote=True)}"'
+
+
+def join(*children: Child) -> Html:
+    """Children as one piece of markup."""
+    found: list[str] = []
+    for child in children:
+        if child is None:
+            continue
+        if isinstance(child, Html):
+            found.append(child)
+        elif isinstance(child, str | int | float):
+            found.append(escape(str(child), quote=False))
+        else:
+            found.append(join(*child))
+    return Html("".join(found))
+
+
+def script(source: str, *, first: bool = False) -> Html:
+    """A script of our own, by its address: none stands inside a page. ``first``: before anything is drawn."""
+    return Html(f'<script{"" if first else " type=module"} src="{escape(source)}"></script>')
+
+
+def document(*children: Child, **attributes: Attribute) -> Html:
+    """A whole page."""
+    return Html("<!doctype html>" + el("html", *children, **attributes))
+
+
+# --- small pieces that many views use ---
+
+
+def text(words: str, *, most: int = 20_000) -> Html:
+    """What a model or a person wrote: the browser lays it out from the text itself, as text."""
+    shown = words if len(words) <= most else f"{words[:most]}\n\n… {len(words) - most:,} characters more"
+    return el("div", shown, class_="prose", data_prose=True)
+
+
+def clipped(words: str, most: int = 180) -> str:
+    """The beginning of a text, in one line."""
+    line = " ".join(words[: most * 8].split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def chip(words: str, kind: str = "") -> Html:
+    """A word or two that say a state."""
+    return el("span", words, class_=f"chip {kind}".strip())
+
+
+def when(at: float) -> Html:
+    """A moment; the browser shows it as its reader's clock would, and how long ago that is."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    return el("time", stamp.replace("T", " ").removesuffix("Z"), datetime=stamp)
+
+
+def empty(title: str, *children: Child) -> Html:
+    """What stands where there is nothing yet, with what to do about it."""
+    return el("div", el("h2", title), el("p", *children), class_="empty")
+
+
+_ICONS = {
+    "talk": "M4 5h16v11H9l-4 4v-4H4z",
+    "learning": "M4 18l5-6 4 3 7-9 M20 6v5 M20 6h-5",
+    "versions": "M7 4v16 M7 8c0 5 10 3 10 9 M4.5 4.5h5 M14.5 18.5h5",
+    "curves": "M4 4v16h16 M7 15c3 0 3-8 6-8s3 5 6 5",
+    "environments": "M4 5h16v14H4z M7 9l3 3-3 3 M12 15h5",
+    "sessions": "M5 5h14 M5 10h14 M5 15h9 M5 20h6",
+    "up": "M7 11l4-7c2 0 2.5 1.5 2 3l-.7 3H18c1.3 0 2 1 1.7 2.2l-1.5 6c-.2 1-1 1.8-2.2 1.8H7z M4 11h3v9H4z",
+    "down": "M17 13l-4 7c-2 0-2.5-1.5-2-3l.7-3H6c-1.3 0-2-1-1.7-2.2l1.5-6C6 4.8 6.8 4 8 4h9z M20 13h-3V4h3z",
+    "edit": "M5 19l1-4L16 5l3 3L9 18z M14 7l3 3",
+    "again": "M19 12a7 7 0 1 1-2-5l2 2 M19 4v5h-5",
+    "copy": "M9 9h10v11H9z M5 15V4h10",
+    "theme": "M12 4a8 8 0 1 0 8 8 6 6 0 0 1-8-8z",
+    "new": "M12 5v14 M5 12h14",
+    "leave": "M10 5H5v14h5 M14 8l4 4-4 4 M18 12H9",
+}
+
+
+def icon(name: str) -> Html:
+    """A small drawing beside words, or in a button that has a label."""
+    drawn = el("path", d=_ICONS[name])
+    return el("svg", drawn, viewBox="0 0 24 24", class_="icon", aria_hidden="true")

@@ -1,0 +1,245 @@
+"""Learning: what you said, what was understood, what was trained, the answer before and now; for each correction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openclaw_rl.page.frame import button, header
+from openclaw_rl.page.html import Child, Html, chip, clipped, el, empty, join, text, when
+from openclaw_rl.page.talk import STATES, notes_panel
+from openclaw_rl.types import Note, Rehearsal
+from openclaw_rl.views.learning import Correction, TrainedIn, VersionAnswer
+
+_TOLD = 1200
+"""characters of an answer that a card shows"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What the view shows: corrections, newest first, and standing notes; ``more`` leads to older ones."""
+
+    corrections: Sequence[Correction]
+    notes: Sequence[Note]
+    notes_on: bool
+    whose: bool
+    unheard: Sequence[Correction] = ()
+    more: str | None = None
+    one: bool = False
+
+
+def learning_view(lessons: Lessons, sentence: str) -> Html:
+    """Corrections that need a word first, then all of them as lines; notes beside."""
+    asks = [one for one in lessons.corrections if one.asks]
+    cards = [_card(one, whose=lessons.whose) for one in lessons.corrections]
+    main = el(
+        "section",
+        _not_understood(asks) if asks and not lessons.one else None,
+        el("div", *(cards or [_nothing()]), class_="cards"),
+        _unheard(lessons.unheard) if lessons.unheard else None,
+        el("a", "Older corrections", href=lessons.more, class_="button") if lessons.more else None,
+        data_live="corrections",
+    )
+    panel = notes_panel(lessons.notes, on=lessons.notes_on, whose=lessons.whose)
+    back = el("a", "All corrections", href="/learning", class_="button") if lessons.one else None
+    told = f"From what you said to a better answer. {sentence}."
+    return join(header("Learning", told, back), el("div", main, panel, class_="columns"))
+
+
+def _nothing() -> Html:
+    return empty(
+        "No correction yet",
+        "Correct a reply in ",
+        el("a", "Talk", href="/talk"),
+        " or in any client: “shorter, please” is enough. Here you will see what was understood of it, the step that"
+        " trained on it, and the answer before and after.",
+    )
+
+
+def _not_understood(found: Sequence[Correction]) -> Html:
+    rows = [
+        el(
+            "li",
+            el("blockquote", clipped(one.said or "You rated the reply as bad.", 240)),
+            el("p", "after ", el("q", clipped(one.question, 120)), class_="faint"),
+            _say_what(one),
+        )
+        for one in found[:5]
+    ]
+    return el(
+        "div",
+        el("h2", f"Not understood ({len(found)})"),
+        el("p", "It heard that these replies were not what you wanted, and does not know what would have been better."),
+        el("ul", *rows),
+        class_="asks",
+    )
+
+
+def _unheard(found: Sequence[Correction]) -> Html:
+    rows = [
+        el(
+            "li",
+            el("blockquote", clipped(one.said or "", 240)),
+            el("p", "after ", el("q", clipped(one.question, 120)), class_="faint"),
+            _say_what(one, label="It was a correction"),
+        )
+        for one in found
+    ]
+    return el(
+        "details",
+        el("summary", f"Taken as ordinary talk ({len(found)})"),
+        el("p", "Nothing is learned from these. If one of them was a correction, say what you meant.", class_="faint"),
+        el("ul", *rows),
+        class_="asks plain",
+    )
+
+
+def _say_what(one: Correction, *, label: str = "Say what you meant") -> Html:
+    return button(
+        label,
+        "/do/feedback",
+        body=json.dumps({"turn": one.turn, "thumb": "down"}),
+        ask="comment",
+        confirm="What would have made this reply better?",
+        example="Please keep it under 30 words.",
+        class_="primary",
+    )
+
+
+# --- one correction as a line of four steps ---
+
+
+def _card(one: Correction, *, whose: bool) -> Html:
+    steps = (_said(one), _understood(one), _trained(one), _answers(one))
+    top = el(
+        "header",
+        el("h2", clipped(one.question, 140)),
+        el("p", when(one.at), el("span", one.user) if whose else None, _links(one), class_="faint row"),
+    )
+    return el("article", top, el("ol", *steps, class_="line"), class_="card", id=f"turn-{one.turn}")
+
+
+def _links(one: Correction) -> Html:
+    return el("a", "only this", href=f"/learning?turn={one.turn}")
+
+
+def _step(title: str, done: bool, *children: Child) -> Html:
+    mark = el("span", class_="mark", aria_hidden="true")
+    state = el("span", "done: " if done else "waits: ", class_="hidden")
+    return el("li", el("h3", mark, state, title), *children, class_="done" if done else "waits")
+
+
+def _said(one: Correction) -> Html:
+    hows = {"comment": "said outright", "edit": "an edit of the reply", "thumb": "a thumb down", "message": ""}
+    words = el("blockquote", clipped(one.said, 400)) if one.said else None
+    how = hows[one.how] or ("your next message" if one.said else "")
+    return _step("You said", True, words, el("p", how, class_="faint") if how else None)
+
+
+def _understood(one: Correction) -> Html:
+    if not one.judged and not one.notes:
+        return _step("It understood", False, el("p", "The judge has not read it yet."))
+    rows: list[Html] = [
+        el("p", el("strong", hint.text), chip(hint.kind)) for hint in one.hints if hint.kind != "complaint"
+    ]
+    known = {hint.text for hint in one.hints}
+    rows += [el("p", el("strong", note.text), chip(note.kind)) for note in one.notes if note.text not in known]
+    if not rows:
+        rows = [el("p", "That it was not what you wanted, and not what would be."), _say_what(one)]
+    rows += [_note_state(note) for note in one.notes]
+    score = "" if one.score is None else f"score {one.score:+g}"
+    rows.append(el("p", " · ".join(filter(None, (score, one.reading))), class_="faint"))
+    return _step("It understood", one.understood, *rows)
+
+
+def _note_state(note: Note) -> Html:
+    name, colour, meaning = STATES.get(note.state, (note.state, "", ""))
+    return el("p", chip(f"note {note.number} {name}", colour), title=meaning)
+
+
+def _trained(one: Correction) -> Html:
+    rows = [_lesson(lesson) for lesson in one.trained]
+    if rows:
+        return _step("It trained", True, *rows)
+    if one.dropped:
+        return _step("It trained", False, el("p", "Not on this turn: ", el("strong", one.dropped)))
+    waits = {
+        "in force": "Waits for idle time to be rehearsed; until then the note does the work.",
+        "learning": "Being rehearsed now.",
+        "kept": "Kept as a note: it cannot be taught.",
+        "off": "You switched the note off.",
+    }
+    said = next((waits[note.state] for note in one.notes if note.state in waits), "Waits for a batch to train in.")
+    return _step("It trained", False, el("p", said))
+
+
+def _lesson(lesson: TrainedIn) -> Html:
+    made = el("p", f"Step {lesson.step}", _version(lesson))
+    how = el("p", f"by rehearsing note {lesson.note}", class_="faint") if lesson.note is not None else None
+    figures = _rehearsed(lesson.rehearsal) if lesson.rehearsal is not None else None
+    ruling = el("p", f"Gate: {lesson.ruling}", class_="faint") if lesson.ruling else None
+    return el("div", made, how, figures, ruling)
+
+
+def _version(lesson: TrainedIn) -> Html | None:
+    if lesson.version is None:
+        return None
+    colours = {"live": "good", "refused": "bad", "rolled back": "bad", "candidate": "busy"}
+    state = {"live": "served", "candidate": "being examined"}.get(lesson.state or "", lesson.state or "")
+    return join(" made ", chip(f"version {lesson.version}: {state}", colours.get(lesson.state or "", "")))
+
+
+def _rehearsed(done: Rehearsal) -> Html:
+    """Of replies without the note, how many do what it asks: before, after, and with the note."""
+    figures = done.evidence
+    parts = [(figures[name], what) for name, what in (("first", "before"), ("last", "after"), ("with_note", "told"))]
+    if any(one["met"] is None for one, _ in parts):
+        kl = " to ".join(f"{one['kl']:.2f}" for one, what in parts if what != "told")
+        return el("p", f"{kl} nats a token from the replies with the note")
+    bars = [_bar(what, one["met"], one["replies"]) for one, what in parts]
+    return el("div", *bars, class_="bars", title="replies that do what the note asks, on prompts never rehearsed")
+
+
+def _bar(what: str, met: int, of: int) -> Html:
+    share = 100 * met / max(of, 1)
+    drawn = el(
+        "svg",
+        el("rect", width=100, height=6, class_="track"),
+        el("rect", width=round(share, 1), height=6, class_="fill"),
+        viewBox="0 0 100 6",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )
+    return el("p", el("span", what), drawn, el("span", f"{met} of {of}"))
+
+
+def _answers(one: Correction) -> Html:
+    now = next(iter(one.after), None)
+    again = el(
+        "div",
+        button(
+            "Ask it now" if now is None else "Ask it again now",
+            "/do/again",
+            body=json.dumps({"turn": one.turn}),
+            answer="true",
+        ),
+        class_="again",
+    )
+    return _step(
+        "Before and now",
+        now is not None,
+        _answer("before", one.before),
+        _answer("now", now) if now is not None else None,
+        again,
+    )
+
+
+def _answer(when_: str, answer: VersionAnswer) -> Html:
+    named = f"{when_}, version {answer.version}"
+    return el(
+        "details",
+        el("summary", el("span", named, class_="faint"), el("span", clipped(answer.reply, 160), class_="glimpse")),
+        text(answer.reply, most=_TOLD),
+        class_=f"answer {when_}",
+    )

@@ -1,0 +1,185 @@
+"""The page as an ASGI app: a view for each address, an act for each /do, our own scripts and styles, and the door."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import TypeAlias
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from openclaw_rl.errors import NotAllowed, NotInLedger, OpenClawError, RequestError
+from openclaw_rl.page.actions import Act, Actions, OpenApi, OpenLedger, read_json
+from openclaw_rl.page.door import COOKIE, HEADERS, LASTS, Door, Person, refuse_foreign_act
+from openclaw_rl.page.drawing import Drawing
+from openclaw_rl.page.frame import VIEWS, PageContext, failure_page, login_page, page
+from openclaw_rl.page.html import Html
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.views import learning
+
+log = logging.getLogger(__name__)
+
+TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+
+Handle: TypeAlias = "Callable[[Request], Awaitable[Response]]"
+Alarms: TypeAlias = "Callable[[LedgerReader], list[str]]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What the page is handed: the ledger to read, the API to act by, the door, and what is wrong with the run."""
+
+    ledger: OpenLedger
+    api: OpenApi
+    door: Door
+    alarms: Alarms
+
+
+def build_site(site: Site) -> Starlette:
+    """The whole page."""
+    views = [Route(f"/{name}", _guarded(_view(site, name))) for name, _ in VIEWS]
+    acts = [
+        Route(path, _guarded(_acting(site, act)), methods=["POST"])
+        for path, act in Actions(site.ledger, site.api).by_path.items()
+    ]
+    return Starlette(
+        routes=[
+            Route("/", _guarded(_home)),
+            *views,
+            *acts,
+            Route("/export", _guarded(_export(site))),
+            Route("/do/login", _guarded(_log_in(site.door)), methods=["POST"]),
+            Route("/do/logout", _guarded(_log_out(site.door)), methods=["POST"]),
+            Route("/static/{name}", _guarded(_static)),
+            Route("/{rest:path}", _guarded(_nowhere)),
+        ]
+    )
+
+
+# --- views ---
+
+
+def _view(site: Site, name: str) -> Handle:
+    async def handle(request: Request) -> Response:
+        person = site.door.person(request)
+        if person is None:
+            return HTMLResponse(login_page(), status_code=401)
+        return HTMLResponse(await asyncio.to_thread(_drawn, site, person, name, request))
+
+    return handle
+
+
+def _drawn(site: Site, person: Person, name: str, request: Request) -> Html:
+    with site.ledger() as ledger:
+        context = PageContext(
+            person=person,
+            progress=learning.progress(ledger),
+            alarms=site.alarms(ledger) if person.admin else [],
+            login=not site.door.open,
+        )
+        drawing = Drawing(ledger, person, request.query_params, list(context.alarms))
+        return page(context, name, drawing.draw(name))
+
+
+def _export(site: Site) -> Handle:
+    async def handle(request: Request) -> Response:
+        person = site.door.person(request)
+        if person is None:
+            return HTMLResponse(login_page(), status_code=401)
+        written = await asyncio.to_thread(_exported, site, person, request)
+        headers = {"content-disposition": 'attachment; filename="session.jsonl"'}
+        return Response(written, media_type="application/jsonl", headers=headers)
+
+    return handle
+
+
+def _exported(site: Site, person: Person, request: Request) -> str:
+    with site.ledger() as ledger:
+        return Drawing(ledger, person, request.query_params, []).export()
+
+
+# --- acts ---
+
+
+def _acting(site: Site, act: Act) -> Handle:
+    async def handle(request: Request) -> Response:
+        refuse_foreign_act(request.headers)
+        person = site.door.person(request)
+        if person is None:
+            raise NotAllowed("you are not logged in", remedy="load the page again")
+        return await act(request, person, await read_json(request))
+
+    return handle
+
+
+def _log_in(door: Door) -> Handle:
+    async def handle(request: Request) -> Response:
+        refuse_foreign_act(request.headers)
+        given = await read_json(request)
+        response = JSONResponse({"said": "welcome"})
+        token = door.log_in(str(given.get("key", "")).strip())
+        secure = request.url.scheme == "https"
+        response.set_cookie(COOKIE, token, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
+        return response
+
+    return handle
+
+
+def _log_out(door: Door) -> Handle:
+    async def handle(request: Request) -> Response:
+        refuse_foreign_act(request.headers)
+        door.log_out(request.cookies.get(COOKIE, ""))
+        response = JSONResponse({"said": "bye"})
+        response.delete_cookie(COOKIE, httponly=True, samesite="strict")
+        return response
+
+    return handle
+
+
+# --- the rest ---
+
+
+async def _home(_: Request) -> Response:
+    return RedirectResponse("/talk", status_code=303)
+
+
+async def _nowhere(_: Request) -> Response:
+    return HTMLResponse(failure_page("There is nothing here", "This address leads to no view."), status_code=404)
+
+
+async def _static(request: Request) -> Response:
+    found = files("openclaw_rl.page").joinpath("static", request.path_params["name"])
+    suffix = "." + request.path_params["name"].rpartition(".")[2]
+    if suffix not in TYPES or not found.is_file():
+        return await _nowhere(request)
+    return Response(found.read_bytes(), media_type=TYPES[suffix], headers={"cache-control": "no-cache"})
+
+
+def _guarded(handle: Handle) -> Handle:
+    """Every answer has the headers of the door; an error becomes an answer that says what to do."""
+
+    async def guarded(request: Request) -> Response:
+        try:
+            response = await handle(request)
+        except OpenClawError as error:
+            response = _failed(request, error)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    return guarded
+
+
+def _failed(request: Request, error: OpenClawError) -> Response:
+    status = error.status if isinstance(error, RequestError) else 404 if isinstance(error, NotInLedger) else 503
+    log.info("request failed path=%s status=%d error=%s", request.url.path, status, type(error).__name__)
+    if request.method == "POST":
+        return JSONResponse({"error": str(error)}, status_code=status)
+    title = "There is nothing here" if status == 404 else "This cannot be shown now"
+    return HTMLResponse(failure_page(title, str(error)), status_code=status)

@@ -1,0 +1,147 @@
+"""Queries for a person who looks around: newest first, a page at a time, of one user or (None) of everybody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from openclaw_rl.ports import GateDecision
+from openclaw_rl.store.connection import LedgerConnection
+from openclaw_rl.store.database import ALL
+from openclaw_rl.store.results import ListedTurn, Reception, ScoreMark, SessionTally, StepFigures, TaskTally
+from openclaw_rl.store.rows import VERSION, to_version
+from openclaw_rl.types import Version
+
+WITHIN = 20_000
+"""how many turns back a question looks that no index answers, so that it is answered at once in a large ledger too"""
+
+_GOOD = "coalesce(sum(CASE WHEN v.score > 0 THEN 1 ELSE 0 END), 0) AS good"
+_BAD = "coalesce(sum(CASE WHEN v.score < 0 THEN 1 ELSE 0 END), 0) AS bad"
+_CORRECTED = (
+    "EXISTS (SELECT 1 FROM feedback f WHERE f.turn = t.id AND f.source = 'explicit'"
+    " AND (f.score < 0 OR f.hint IS NOT NULL OR f.edit IS NOT NULL))"
+    " OR EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id "
+    " AND (v.hints != '[]' OR v.score < 0 AND v.source IN ('explicit', 'judge'))"
+    " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq))"
+)
+
+
+class BrowseQueries(LedgerConnection):
+    """What is looked at in a list."""
+
+    def corrected(self, user: str, *, before: int | None, limit: int, within: int = WITHIN) -> list[ListedTurn]:
+        """The newest turns that a user corrected, newest first, of the ``within`` turns before a place."""
+        rows = self.rows(
+            "SELECT t.seq, t.id, t.user, t.at FROM (SELECT seq, id, user, at FROM turns"
+            " WHERE user = ? AND seq < ? ORDER BY seq DESC LIMIT ?) t"
+            f" WHERE {_CORRECTED} ORDER BY t.seq DESC LIMIT ?",
+            user,
+            _end(before),
+            within,
+            limit,
+        )
+        return [ListedTurn(**dict(row), session=None) for row in rows]
+
+    def unheard(self, user: str, *, limit: int, within: int = 500) -> list[ListedTurn]:
+        """The newest main turns of a user that people went on from and no judge made anything of, newest first."""
+        rows = self.rows(
+            "SELECT t.seq, t.id, t.user, t.at FROM (SELECT seq, id, user, at FROM turns"
+            " WHERE user = ? ORDER BY seq DESC LIMIT ?) t"
+            " JOIN outcomes o ON o.turn = t.id AND o.kind = 'main' AND o.ended IS NULL"
+            " JOIN verdicts v ON v.turn = t.id AND v.score IS NULL AND v.hints = '[]'"
+            " WHERE NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
+            " AND NOT EXISTS (SELECT 1 FROM feedback f WHERE f.turn = t.id) ORDER BY t.seq DESC LIMIT ?",
+            user,
+            within,
+            limit,
+        )
+        return [ListedTurn(**dict(row), session=None) for row in rows]
+
+    def latest(self, user: str | None, *, before: int | None, limit: int) -> list[ListedTurn]:
+        """The newest turns before a place, newest first, each with the name of its session."""
+        where, values = ("AND t.user = ?", [user]) if user is not None else ("", [])
+        rows = self.rows(
+            "SELECT t.seq, t.id, t.user, t.at, coalesce(o.session, t.session, t.id) AS session FROM turns t"
+            f" LEFT JOIN outcomes o ON o.turn = t.id WHERE t.seq < ? {where} ORDER BY t.seq DESC LIMIT ?",
+            _end(before),
+            *values,
+            limit,
+        )
+        return [ListedTurn(**dict(row)) for row in rows]
+
+    def tally(self, turns: Sequence[str]) -> SessionTally:
+        """How many of these turns are well and badly received, trained, and dropped."""
+        if not turns:
+            return SessionTally(good=0, bad=0, trained=0, dropped=0)
+        marks = ", ".join("?" * len(turns))
+        scores = self.one(
+            f"SELECT {_GOOD}, {_BAD} FROM verdicts v"
+            f" WHERE v.turn IN ({marks})"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)",
+            *turns,
+        )
+        trained = self.one(f"SELECT count(*) AS n FROM trained WHERE turn IN ({marks})", *turns)
+        dropped = self.one(f"SELECT count(DISTINCT turn) AS n FROM drops WHERE turn IN ({marks})", *turns)
+        return SessionTally(good=scores["good"], bad=scores["bad"], trained=trained["n"], dropped=dropped["n"])
+
+    def newest_versions(self, limit: int) -> list[Version]:
+        """The newest versions, newest first."""
+        rows = self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number DESC LIMIT ?", limit)
+        return [to_version(row, self.root) for row in rows]
+
+    def received(self, *, within: int = WITHIN) -> dict[int, Reception]:
+        """By version that answered: how its replies were received, of the newest verdicts."""
+        rows = self.rows(
+            f"SELECT t.version, {_GOOD}, {_BAD}, count(*) AS scored"
+            " FROM (SELECT seq, turn, score FROM verdicts ORDER BY seq DESC LIMIT ?) v JOIN turns t ON t.id = v.turn"
+            " WHERE v.score IS NOT NULL AND t.user NOT LIKE 'env:%'"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq) GROUP BY t.version",
+            within,
+        )
+        return {row["version"]: Reception(good=row["good"], bad=row["bad"], scored=row["scored"]) for row in rows}
+
+    def step_metrics(self, limit: int) -> list[StepFigures]:
+        """The figures of the newest steps, oldest first."""
+        rows = self.rows(
+            "SELECT s.number, s.metrics, s.seconds, s.skipped, s.at FROM steps s ORDER BY s.number DESC LIMIT ?", limit
+        )
+        return [StepFigures(**{**dict(row), "metrics": json.loads(row["metrics"])}) for row in reversed(rows)]
+
+    def score_marks(self, user: str | None, limit: int) -> list[ScoreMark]:
+        """The newest verdicts that have a score, oldest first: of people, or of one user."""
+        where, values = ("t.user = ?", [user]) if user is not None else ("t.user NOT LIKE 'env:%'", [])
+        rows = self.rows(
+            "SELECT v.at, v.score, v.votes, t.version, length(t.reply_tokens) AS size"
+            f" FROM (SELECT seq, turn, score, votes, at FROM verdicts ORDER BY seq DESC LIMIT {WITHIN}) v"
+            f" JOIN turns t ON t.id = v.turn WHERE v.score IS NOT NULL AND {where} ORDER BY v.seq DESC LIMIT ?",
+            *values,
+            limit,
+        )
+        return [ScoreMark(**{**dict(row), "votes": json.loads(row["votes"])}) for row in reversed(rows)]
+
+    def played(self, *, within: int = WITHIN) -> list[TaskTally]:
+        """How the newest sessions of environments ended, by environment and task, most played first."""
+        rows = self.rows(
+            "SELECT r.user, coalesce(t.grp, r.session) AS task, count(*) AS episodes, avg(r.score) AS mean,"
+            " max(r.at) AS at, sum(CASE WHEN r.score > 0 THEN 1 ELSE 0 END) AS won, count(r.failed) AS failed"
+            " FROM (SELECT seq, session, user, score, failed, at FROM session_rewards ORDER BY seq DESC LIMIT ?) r"
+            " LEFT JOIN turns t ON t.id = (SELECT id FROM turns x WHERE x.session = r.session AND x.user = r.user"
+            " ORDER BY x.seq LIMIT 1)"
+            " GROUP BY r.user, coalesce(t.grp, r.session) ORDER BY max(r.seq) DESC LIMIT 200",
+            within,
+        )
+        return [TaskTally(**dict(row)) for row in rows]
+
+    def newest_decisions(self, limit: int) -> list[GateDecision]:
+        """The gate's newest decisions, newest first, with their evidence."""
+        rows = self.rows(
+            "SELECT version, against, decision, reason, evidence, seconds, at FROM gate_decisions"
+            " ORDER BY seq DESC LIMIT ?",
+            limit,
+        )
+        return [GateDecision(**{**dict(row), "evidence": json.loads(row["evidence"])}) for row in rows]
+
+
+def _end(before: int | None) -> Any:
+    return ALL if before is None else before

@@ -1,0 +1,301 @@
+"""What is looked at in lists and drawn as curves: versions, sessions, the figures of training. Typed, newest first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.ports import GateDecision
+from openclaw_rl.stats import wilson
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.store.results import ListedTurn, Reception, ScoreMark, SessionTally, StepFigures
+from openclaw_rl.types import Turn, Version, environment_of, texts
+from openclaw_rl.versions import LiveVersions
+
+SessionName: TypeAlias = tuple[str, str]
+"""the name of a session and its user"""
+SEARCHED = 4000
+"""turns that one search looks through; the next goes on where it ended"""
+_CHUNK = 500
+_EXAMINED = 100
+SMOOTH = 20
+"""verdicts that one point of a rate averages"""
+
+
+# --- versions ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionLine:
+    """A version in the list: what the gate ruled, how its replies were received, whether it is live or pinned."""
+
+    version: Version
+    live: bool
+    pinned: bool
+    decision: GateDecision | None
+    reception: Reception | None
+
+    @property
+    def bad_high(self) -> float | None:
+        """The upper end of the rate of bad replies, at 95 %."""
+        found = self.reception
+        return wilson(found.bad, found.scored)[1] if found else None
+
+
+def version_lines(ledger: LedgerReader, *, limit: int) -> list[VersionLine]:
+    """The newest versions."""
+    live, pinned, received = ledger.last_live(), ledger.pinned(), ledger.received()
+    found = []
+    for version in ledger.newest_versions(limit):
+        decisions = ledger.gate_decisions(version.number)
+        found.append(
+            VersionLine(
+                version=version,
+                live=version.number == live,
+                pinned=version.number in pinned,
+                decision=decisions[-1] if decisions else None,
+                reception=received.get(version.number),
+            )
+        )
+    return found
+
+
+def rollback_target(ledger: LedgerReader) -> int | None:
+    """What a rollback would go back to; None where there is nothing."""
+    try:
+        return LiveVersions(ledger).rollback_target(None).number
+    except NotInLedger:
+        return None
+
+
+# --- sessions ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionLine:
+    """A session in the list: how it began, how many turns it has of those looked at, how they went."""
+
+    session: str
+    user: str
+    at: float
+    title: str
+    turns: int
+    tally: SessionTally
+    found: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage:
+    """One page of sessions; ``next`` is the place to go on from, None at the end; ``looked`` turns were read."""
+
+    lines: tuple[SessionLine, ...]
+    next: int | None
+    looked: int
+
+
+def sessions(
+    ledger: LedgerReader,
+    user: str | None,
+    *,
+    limit: int,
+    before: int | None = None,
+    words: str = "",
+    keep: Callable[[SessionTally], bool] = lambda _: True,
+) -> SessionPage:
+    """Sessions by their newest turn; with ``words`` those that say them, with ``keep`` those whose tally fits."""
+    found: dict[SessionName, list[ListedTurn]] = {}
+    hits: dict[SessionName, str] = {}
+    place, looked = before, 0
+    for turn in _newest(ledger, user, before):
+        key = (turn.session or turn.id, turn.user)
+        if looked >= SEARCHED or (len(hits) >= limit if words else len(found) >= limit and key not in found):
+            break
+        found.setdefault(key, []).append(turn)
+        if words and key not in hits and (hit := _hit(ledger, turn.id, words)):
+            hits[key] = hit
+        place, looked = turn.seq, looked + 1
+    else:
+        place = None
+    lines = [_session_line(ledger, key, found[key], hits.get(key)) for key in found if not words or key in hits]
+    return SessionPage(lines=tuple(line for line in lines if keep(line.tally)), next=place, looked=looked)
+
+
+def _newest(ledger: LedgerReader, user: str | None, before: int | None) -> Iterator[ListedTurn]:
+    """Turns from a place on, newest first; so many are read at once."""
+    while turns := ledger.latest(user, before=before, limit=_CHUNK):
+        yield from turns
+        before = turns[-1].seq
+
+
+def _hit(ledger: LedgerReader, turn: str, words: str) -> str | None:
+    """Where a turn's last message or its reply says the words, with what stands around them."""
+    found = ledger.turn(turn)
+    for spoken in (found.prompt.messages[-1].content, found.completion.reply.content):
+        at = spoken.lower().find(words.lower())
+        if at >= 0:
+            return spoken[max(at - 60, 0) : at + len(words) + 60]
+    return None
+
+
+def _session_line(ledger: LedgerReader, key: SessionName, turns: Sequence[ListedTurn], hit: str | None) -> SessionLine:
+    first = ledger.turn(turns[-1].id)
+    asked = texts(first.prompt.messages, "user")
+    return SessionLine(
+        session=key[0],
+        user=key[1],
+        at=turns[0].at,
+        title=asked[0] if asked else first.prompt.messages[0].content,
+        turns=len(turns),
+        tally=ledger.tally([turn.id for turn in turns[:_CHUNK]]),
+        found=hit,
+    )
+
+
+def session_turns(ledger: LedgerReader, session: str, user: str, *, limit: int) -> list[Turn]:
+    """The newest turns of a session, oldest first; empty where the user has none of this name."""
+    names = ledger.session(session, user) or ([session] if ledger.has_turn(session) else [])  # a turn by itself
+    return [turn for turn in map(ledger.turn, names[-limit:]) if turn.user == user]
+
+
+# --- curves ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Points of one figure, in order; ``good`` says in a sentence what good looks like."""
+
+    name: str
+    title: str
+    good: str
+    unit: str
+    points: tuple[tuple[float, float], ...]
+    axis: str
+
+
+_STEPS: tuple[tuple[str, str, str, str], ...] = (
+    ("loss", "Loss", "Falls within a rehearsal; across steps it may go anywhere, as long as it stays finite.", ""),
+    ("gap_mean", "Log-prob gap, engine to trainer", "Near 0: what was sampled is what is trained.", "nats"),
+    ("ess", "Effective sample size", "Near 1: every sample of a batch counts.", ""),
+    ("grad_norm", "Gradient norm", "Steady; a spike that does not come back is a broken batch.", ""),
+    ("rehearsal_kl_last", "Left to learn after a rehearsal", "Falls towards 0: the weights do it unprompted.", "nats"),
+)
+
+
+def curves(ledger: LedgerReader, user: str | None, *, limit: int = 400) -> list[Curve]:
+    """Every figure that there are points for."""
+    steps, marks = ledger.step_metrics(limit), ledger.score_marks(user, limit * 3)
+    found = [_of_step(steps, *row) for row in _STEPS]
+    found[1:1] = [_drift(ledger)]
+    found += [_reward(marks), _length(marks), _agreement(marks), _preference(ledger), _speed(steps)]
+    return [curve for curve in found if curve.points]
+
+
+def _of_step(steps: Sequence[StepFigures], name: str, title: str, good: str, unit: str) -> Curve:
+    points = [(float(step.number), step.metrics[name]) for step in steps if name in step.metrics]
+    return Curve(name=name, title=title, good=good, unit=unit, points=_finite(points), axis="step")
+
+
+def _drift(ledger: LedgerReader) -> Curve:
+    """How far each examined version is from the base model, as the gate measured it."""
+    points: list[tuple[float, float]] = []
+    for decision in reversed(ledger.newest_decisions(_EXAMINED)):
+        found = [check["numbers"] for check in decision.evidence.get("checks", ()) if check["name"] == "kl"]
+        points += [(float(decision.version), float(numbers["kl"])) for numbers in found if "kl" in numbers]
+    good = "Rises slowly and stays under the gate's budget; a version beyond it is not served."
+    title, unit = "KL to the base model", "nats a token"
+    return Curve(name="kl", title=title, good=good, unit=unit, points=_finite(points), axis="version")
+
+
+def _reward(marks: Sequence[ScoreMark]) -> Curve:
+    return Curve(
+        name="reward",
+        title="Reward",
+        good=f"Rises: people are happier with replies. Mean of {SMOOTH} verdicts, -1 to 1.",
+        unit="",
+        points=_rolling([mark.score for mark in marks]),
+        axis="verdict",
+    )
+
+
+def _length(marks: Sequence[ScoreMark]) -> Curve:
+    sizes = [max(mark.size - 1, 0) / 2 for mark in marks]
+    good = f"Follows what people ask for; a collapse to nothing is not learning. Mean of {SMOOTH} replies."
+    return Curve(name="length", title="Reply length", good=good, unit="tokens", points=_rolling(sizes), axis="verdict")
+
+
+def _agreement(marks: Sequence[ScoreMark]) -> Curve:
+    agreed = [
+        float(len({vote for vote in mark.votes if vote is not None}) == 1) for mark in marks if len(mark.votes) > 1
+    ]
+    good = "Near 1: the judge's votes say the same. Below 0.7 it guesses."
+    return Curve(name="agreement", title="Judge agreement", good=good, unit="", points=_rolling(agreed), axis="verdict")
+
+
+def _preference(ledger: LedgerReader) -> Curve:
+    """Of each rehearsal, the share of replies without the note that do what it asks."""
+    last = [done.evidence["last"] for done in ledger.rehearsals()[-200:]]
+    points = [(float(at), one["met"] / one["replies"]) for at, one in enumerate(last, 1) if one["met"] is not None]
+    good = "Near 1 after each rehearsal: replies do what the note asks, without the note."
+    return Curve(
+        name="preference", title="Preference rate", good=good, unit="", points=_finite(points), axis="rehearsal"
+    )
+
+
+def _speed(steps: Sequence[StepFigures]) -> Curve:
+    points = [
+        (float(step.number), step.metrics["tokens_computed"] / step.metrics["seconds"])
+        for step in steps
+        if step.metrics.get("seconds", 0) > 0 and "tokens_computed" in step.metrics
+    ]
+    good = "Steady; a fall means that the trainer shares its processor with something."
+    return Curve(
+        name="speed", title="Training speed", good=good, unit="tokens a second", points=_finite(points), axis="step"
+    )
+
+
+def _rolling(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
+    """Means of the newest values up to each, so that single verdicts do not hide the trend."""
+    found, total = [], 0.0
+    for at, value in enumerate(values):
+        total += value - (values[at - SMOOTH] if at >= SMOOTH else 0.0)
+        found.append((float(at + 1), total / min(at + 1, SMOOTH)))
+    return _finite(found)
+
+
+def _finite(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    return tuple(point for point in points if math.isfinite(point[1]))
+
+
+# --- environments ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLine:
+    """How the episodes of one task ended."""
+
+    environment: str
+    task: str
+    episodes: int
+    won: int
+    mean: float | None
+    failed: int
+    at: float
+
+
+def tasks_played(ledger: LedgerReader) -> list[TaskLine]:
+    """By environment and task, the most recent first."""
+    return [
+        TaskLine(
+            environment=environment_of(row.user) or row.user,
+            task=row.task,
+            episodes=row.episodes,
+            won=row.won or 0,
+            mean=row.mean,
+            failed=row.failed or 0,
+            at=row.at,
+        )
+        for row in ledger.played()
+    ]

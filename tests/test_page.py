@@ -1,0 +1,395 @@
+"""The page without a browser: who comes in, what is shown to whom, what is done with whose key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from openclaw_rl.app.page import page_app
+from openclaw_rl.clients.api import ApiClient
+from openclaw_rl.errors import NotAllowed
+from openclaw_rl.page.door import COOKIE, MARK, Door
+from openclaw_rl.page.html import el, join, text
+from openclaw_rl.page.site import Site, build_site
+from openclaw_rl.ports import GateDecision
+from openclaw_rl.store import LedgerReader, NotesLedger
+from openclaw_rl.testing import RunningApp, TemporaryLedger, fake_config, make_completion, make_message, ticking_app
+from openclaw_rl.types import Hint, Rehearsal, Step, Version
+
+pytestmark = pytest.mark.anyio
+
+SENTENCE = "Too long. Please keep it under 30 words."
+RULE = "Please keep it under 30 words."
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'&[click](javascript:alert(3))"
+KEYS = {"key-ann": "ann", "key-bob": "bob", "key-owner": "default"}
+ACT = {MARK: "1"}
+
+
+# --- markup ---
+
+
+def test_text_is_escaped_wherever_it_is_put_in() -> None:
+    assert el("p", HOSTILE) == (
+        "<p>&lt;script&gt;alert(1)&lt;/script&gt;&lt;img src=x onerror=alert(2)&gt;\"'&amp;"
+        "[click](javascript:alert(3))</p>"
+    )
+    assert el("a", title='"><script>') == '<a title="&quot;&gt;&lt;script&gt;"></a>'
+    assert join("<", el("b", "x"), None, ["<i>", el("u")]) == "&lt;<b>x</b>&lt;i&gt;<u></u>"
+    assert el("input", type="text", disabled=True, hidden=False) == '<input type="text" disabled />'
+
+
+@pytest.mark.parametrize(
+    ("tag", "attributes"), [("script", {}), ("style", {}), ("iframe", {}), ("p", {"onclick": "x"})]
+)
+def test_no_script_and_no_style_can_stand_in_markup(tag: str, attributes: Mapping[str, str]) -> None:
+    with pytest.raises(AssertionError, match="stands in markup"):
+        el(tag, **attributes)
+
+
+def test_a_text_of_a_megabyte_is_cut_with_the_rest_counted() -> None:
+    shown = text("x" * 1_000_000)
+    assert len(shown) < 21_000
+    assert "980,000 characters more" in shown
+
+
+# --- the door ---
+
+
+def test_a_login_lasts_twelve_hours_and_wrong_keys_are_slowed_down() -> None:
+    now = [0.0]
+    door = Door(KEYS, admins=("default",), clock=lambda: now[0])
+    token = door.log_in("key-ann")
+    asked = _request(cookie=token)
+    assert door.person(asked) is not None
+    for _ in range(10):
+        with pytest.raises(NotAllowed, match="not known"):
+            door.log_in("key-nn")
+    with pytest.raises(NotAllowed, match="too many"):
+        door.log_in("key-ann")
+    now[0] = 61.0
+    door.log_in("key-ann")
+    now[0] = 12 * 3600.0
+    assert door.person(asked) is None
+
+
+def _request(cookie: str) -> Any:
+    from starlette.requests import Request
+
+    return Request({"type": "http", "headers": [(b"cookie", f"{COOKIE}={cookie}".encode())]})
+
+
+@contextmanager
+def site(ledger: Path, keys: Mapping[str, str] | None = None, api: Any = None) -> Iterator[httpx2.AsyncClient]:
+    """The page over a ledger; ``api`` is what it acts by."""
+
+    def client(key: str | None) -> ApiClient:
+        assert api is not None, "this story acts by no API"
+        return ApiClient("http://localhost/v1", key=key, transport=httpx2.ASGITransport(app=api))
+
+    app = build_site(
+        Site(
+            ledger=lambda: LedgerReader(ledger),
+            api=client,
+            door=Door(keys or {}, admins=("default",)),
+            alarms=lambda _: ["the disk is full; free some"],
+        )
+    )
+    yield httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1")
+
+
+@pytest.fixture
+def told() -> Iterator[TemporaryLedger]:
+    """Ann's correction led to a note, a rehearsal and version 1; Bob complained and was not understood."""
+    with TemporaryLedger() as ledger:
+        ledger.add(
+            -1.0,
+            Hint(text=RULE),
+            text="What is tea?",
+            id="ann1",
+            user="ann",
+            session="talk-a",
+            completion=make_completion("A very long story of tea."),
+            outcome={"session": "talk-a", "next_state": (make_message("user", SENTENCE),)},
+        )
+        said = (make_message("user", f"Hm, no. {HOSTILE}"),)
+        ledger.add(
+            -1.0,
+            text="What is rain?",
+            id="bob1",
+            user="bob",
+            session="talk-b",
+            completion=make_completion(HOSTILE),
+            outcome={"session": "talk-b", "next_state": said},
+        )
+        _learned(ledger)
+        yield ledger
+
+
+def _learned(ledger: TemporaryLedger) -> None:
+    with NotesLedger(ledger.path) as notes:
+        notes.atomically(
+            lambda: notes.insert_note(
+                user="ann", kind="rule", text=RULE, vague=False, turn="ann1", by="judge", reason="a correction"
+            )
+        )
+        notes.atomically(lambda: notes.insert_change(1, "learned", by="trainer", reason="16 of 16"))
+    train = ledger.train
+    train.add_version(Version(number=0, parent=None, base="fake", state="live"))
+    adapter = str(ledger.folder / "one")
+    figures = {"kl": 0.1, "replies": 16, "words": 20.0}
+    evidence = {
+        "first": {**figures, "met": 0},
+        "last": {**figures, "met": 15},
+        "with_note": {**figures, "met": 14},
+        "steps": 12,
+    }
+    train.add_rehearsal(
+        Rehearsal(note=1, step=1, learned=True, evidence=evidence),
+        Step(number=1, turns=(), metrics={"loss": 0.5}, seconds=1.0),
+        Version(number=1, parent=0, base="fake", adapter=adapter, step=1),
+    )
+    example = {
+        "prompt": "What is tea?",
+        "turn": "ann1",
+        "live": "A very long story.",
+        "candidate": "A leaf.",
+        "flaw": None,
+    }
+    train.add_gate_decision(
+        GateDecision(
+            version=1, against=0, decision="promote", reason="passed: all", evidence={"examples": [example]}, seconds=2
+        )
+    )
+    train.set_state(1, "live", "passed: all")
+
+
+async def test_without_keys_only_names_of_this_machine_are_answered(told: TemporaryLedger) -> None:
+    with site(told.path) as page:
+        for host, status in {"127.0.0.1": 200, "localhost:31001": 200, "[::1]:1": 200, "evil.example": 403}.items():
+            assert (await page.get("/talk", headers={"host": host})).status_code == status, host
+        refused = await page.get("/talk", headers={"host": "evil.example"})
+        assert "loopback names only" in refused.text
+
+
+async def test_every_answer_forbids_what_is_not_our_own(told: TemporaryLedger) -> None:
+    with site(told.path) as page:
+        for path in (
+            "/",
+            "/talk",
+            "/learning",
+            "/static/page.js",
+            "/static/page.css",
+            "/nowhere",
+            "/static/../html.py",
+        ):
+            headers = (await page.get(path)).headers
+            policy = headers["content-security-policy"]
+            assert "default-src 'none'" in policy, path
+            assert "unsafe" not in policy
+            assert headers["x-content-type-options"] == "nosniff"
+        assert (await page.get("/static/html.py")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({}, "header x-openclaw-page is missing"),
+        ({**ACT, "origin": "http://evil.example"}, "another site"),
+        ({**ACT, "sec-fetch-site": "cross-site"}, "another site"),
+        ({**ACT, "origin": "null"}, "another site"),
+    ],
+)
+async def test_another_site_can_do_nothing_here(told: TemporaryLedger, headers: dict[str, str], why: str) -> None:
+    with site(told.path) as page:
+        for path in ("/do/notes", "/do/feedback", "/do/login", "/do/logout", "/do/talk"):
+            refused = await page.post(path, json={}, headers=headers)
+            assert refused.status_code == 403, path
+            assert why in refused.json()["error"]
+
+
+async def test_with_keys_nothing_is_shown_before_a_login(told: TemporaryLedger) -> None:
+    with site(told.path, KEYS) as page:
+        for path in ("/talk", "/learning", "/learning?turn=ann1"):
+            shown = await page.get(path)
+            assert shown.status_code == 401
+            assert "tea" not in shown.text
+        assert (await page.post("/do/notes", json={"text": "x"}, headers=ACT)).status_code == 401
+        wrong = await page.post("/do/login", json={"key": "nope"}, headers=ACT)
+        assert (wrong.status_code, "not known" in wrong.json()["error"]) == (401, True)
+
+
+async def logged_in(page: httpx2.AsyncClient, key: str) -> None:
+    done = await page.post("/do/login", json={"key": key}, headers=ACT)
+    assert done.status_code == 200
+    cookie = done.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert key not in cookie
+
+
+async def test_two_users_do_not_see_each_other_and_an_admin_sees_both(told: TemporaryLedger) -> None:
+    with site(told.path, KEYS) as page:
+        await logged_in(page, "key-ann")
+        own = (await page.get("/learning")).text
+        assert "What is tea?" in own
+        assert "What is rain?" not in own
+        assert "bob" not in own
+        assert (await page.get("/learning?turn=bob1")).status_code == 404
+        assert "A very long story" in (await page.get("/talk?session=talk-a")).text
+        assert "What is rain?" not in (await page.get("/talk?session=talk-b")).text
+        again = await page.post("/do/again", json={"turn": "bob1"}, headers=ACT)
+        assert (again.status_code, again.json()["error"]) == (404, "there is no turn 'bob1' of yours")
+        await page.post("/do/logout", json={}, headers=ACT)
+        assert (await page.get("/learning")).status_code == 401
+        await logged_in(page, "key-owner")
+        both = (await page.get("/learning")).text
+        assert "What is tea?" in both
+        assert "What is rain?" in both
+
+
+# --- what is shown ---
+
+
+async def test_a_correction_is_a_line_from_what_was_said_to_the_answer_now(told: TemporaryLedger) -> None:
+    with site(told.path, KEYS) as page:
+        await logged_in(page, "key-ann")
+        shown = (await page.get("/learning")).text
+    parts = [SENTENCE, RULE, "note 1 learned", "Step 1", "version 1: served", "0 of 16", "15 of 16"]
+    parts += ["14 of 16", "Gate: passed: all", "before, version 0", "now, version 1", "A leaf."]
+    at = 0
+    for part in parts:
+        assert part in shown[at:], part
+        at = shown.index(part, at)
+
+
+async def test_what_was_not_understood_comes_with_a_button_to_say_what_was_meant(told: TemporaryLedger) -> None:
+    with site(told.path, KEYS) as page:
+        await logged_in(page, "key-bob")
+        shown = (await page.get("/learning")).text
+    assert "Not understood (1)" in shown
+    assert "&quot;turn&quot;: &quot;bob1&quot;, &quot;thumb&quot;: &quot;down&quot;" in shown
+    assert 'data-ask="comment"' in shown
+
+
+async def test_what_was_taken_as_no_feedback_can_be_called_a_correction(told: TemporaryLedger) -> None:
+    talk = (make_message("user", "Could you perhaps be a little brisker?"),)
+    told.add(None, text="What is ice?", id="ann2", user="ann", outcome={"session": "talk-c", "next_state": talk})
+    with site(told.path, KEYS) as page:
+        await logged_in(page, "key-ann")
+        shown = (await page.get("/learning")).text
+    assert "Taken as ordinary talk (1)" in shown
+    assert "a little brisker?" in shown
+    assert "&quot;turn&quot;: &quot;ann2&quot;" in shown
+
+
+async def test_hostile_text_of_models_and_users_is_only_ever_text(told: TemporaryLedger) -> None:
+    with site(told.path) as page:
+        for path in ("/learning", "/learning?turn=bob1", "/talk?session=talk-b"):
+            shown = (await page.get(path)).text
+            assert "<script>alert" not in shown
+            assert "<img src=x" not in shown
+            assert 'javascript:alert(3))"' not in shown.replace("[click](javascript:alert(3))", "")
+        assert "&lt;script&gt;alert(1)" in (await page.get("/learning")).text
+
+
+async def test_alarms_are_counted_on_every_view(told: TemporaryLedger) -> None:
+    with site(told.path) as page:
+        assert "1 to look at" in (await page.get("/talk")).text
+
+
+# --- what is done ---
+
+
+@asynccontextmanager
+async def run(root: Path, *settings: str) -> AsyncIterator[tuple[RunningApp, httpx2.AsyncClient]]:
+    """The application on fakes, and the page over it."""
+    async with ticking_app(root, "train.batch_size=1", *settings) as app:
+        with site(root / "ledger.db", api=app.app.api) as page:
+            yield app, page
+
+
+async def said(page: httpx2.AsyncClient, *contents: str, session: str = "") -> list[dict[str, Any]]:
+    roles = ("user", "assistant")
+    messages = [{"role": roles[at % 2], "content": content} for at, content in enumerate(contents)]
+    done = await page.post("/do/talk", json={"session": session, "messages": messages}, headers=ACT)
+    return [json.loads(line) for line in done.text.splitlines()]
+
+
+async def test_a_talk_streams_is_corrected_and_learned_from_before_ones_eyes(tmp_path: Path) -> None:
+    async with run(tmp_path) as (app, page):
+        begun, *deltas, end = await said(page, "Tell me about tea")
+        reply = "".join(delta["text"] for delta in deltas)
+        assert (reply, end, begun["version"], begun["notes"]) == ("You said: Tell me about tea", {"end": True}, 0, [])
+        await said(page, "Tell me about tea", reply, SENTENCE, session=begun["session"])
+        await app.app.finish()
+        shown = (await page.get("/learning")).text
+        for part in (SENTENCE, RULE, "Step 1", "version 1: served"):
+            assert part in shown, part
+        assert "note 1" in (await page.get("/talk")).text
+        again = (await page.post("/do/again", json={"turn": begun["turn"]}, headers=ACT)).json()
+        assert again["version"] == 1
+        assert RULE in again["text"], "the version that learned it answers"
+
+
+async def test_thumbs_edits_and_words_are_feedback_on_the_turn(tmp_path: Path) -> None:
+    async with run(tmp_path) as (app, page):
+        begun = (await said(page, "What is tea?"))[0]
+        for fields in ({"thumb": "up"}, {"edit": "A leaf."}, {"thumb": "down", "comment": RULE}):
+            done = await page.post("/do/feedback", json={"turn": begun["turn"], **fields}, headers=ACT)
+            assert done.status_code == 200, done.text
+        kept = app.ledger.feedback(begun["turn"])
+        assert [(one.score, one.edit, one.hint) for one in kept] == [
+            (1.0, None, None),
+            (None, "A leaf.", None),
+            (-1.0, None, RULE),
+        ]
+        wrong = await page.post("/do/feedback", json={"turn": "none", "thumb": "up"}, headers=ACT)
+        assert (wrong.status_code, "no turn" in wrong.json()["error"]) == (404, True)
+
+
+async def test_notes_are_made_switched_and_removed(tmp_path: Path) -> None:
+    async with run(tmp_path) as (app, page):
+        await page.post("/do/notes", json={"text": "Use metric units."}, headers=ACT)
+        assert "Use metric units." in (await page.get("/talk")).text
+        begun = (await said(page, "How far is the moon?"))[0]
+        assert begun["notes"] == [1]
+        await page.post("/do/notes/1", json={"enabled": False}, headers=ACT)
+        assert app.ledger.note(1).state == "off"
+        await page.post("/do/notes/1", json={"enabled": True}, headers=ACT)
+        assert app.ledger.note(1).state == "in force"
+        await page.post("/do/notes/1/remove", json={}, headers=ACT)
+        assert app.ledger.note(1).state == "removed"
+        gone = await page.post("/do/notes/1", json={"enabled": True}, headers=ACT)
+        assert gone.status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"[]", "no JSON object"),
+        (b"{", "no JSON"),
+        (b"{}", "messages: is no list"),
+        (b'{"messages": [{"role": "system", "content": "x"}]}', "messages: a message has a role"),
+        (b'{"messages": ["x"]}', "messages: a message has a role"),
+    ],
+)
+async def test_what_cannot_be_read_is_refused_with_the_field(tmp_path: Path, body: bytes, why: str) -> None:
+    with TemporaryLedger() as ledger, site(ledger.path) as page:
+        refused = await page.post("/do/talk", content=body, headers=ACT)
+        assert (refused.status_code, why in refused.json()["error"]) == (400, True)
+
+
+async def test_a_server_that_is_away_is_said_in_the_reply(tmp_path: Path) -> None:
+    config = fake_config(tmp_path, "serve.port=1")
+    with TemporaryLedger(tmp_path):
+        transport = httpx2.ASGITransport(app=page_app(config))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as page:
+            [told] = await said(page, "hello")
+            assert "no server answers" in told["error"]
+            assert (await page.get("/learning")).status_code == 200, "what was is still to be seen"
