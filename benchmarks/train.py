@@ -32,8 +32,8 @@ from torch import Tensor
 
 from openclaw_rl import losses
 from openclaw_rl.app.factories import build_trainer
+from openclaw_rl.backends.hf.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training.batch import Student, gradient
-from openclaw_rl.backends.local.training.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training.forward import ATTENTION, compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head
 from openclaw_rl.backends.local.training.model import adapter_layers, add_adapter, switched_off

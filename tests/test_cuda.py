@@ -14,8 +14,8 @@ from tiny import tiny
 from torch import Tensor
 
 from openclaw_rl import losses
+from openclaw_rl.backends.hf.collation import collate
 from openclaw_rl.backends.local.training import forward as train_forward
-from openclaw_rl.backends.local.training.collation import collate
 from openclaw_rl.types import Version
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

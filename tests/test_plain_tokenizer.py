@@ -67,7 +67,7 @@ def test_a_prompt_is_rendered_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path\n"
         "from openclaw_rl.backends.engines import factories\n"
-        "from openclaw_rl.backends.engines.prompts import read_model\n"
+        "from openclaw_rl.backends.hf.prompts import read_model\n"
         "from openclaw_rl.types import Message, Prompt\n"
         "files = read_model(sys.argv[1], cache_dir=Path('.'), chat_template=None, tool_format=None, progress=print)\n"
         "print(len(files.chat.encode(Prompt(messages=(Message(role='user', content='hi'),)))))\n"

@@ -28,10 +28,10 @@ from tiny import save_tiny, tiny
 from torch import Tensor
 
 from openclaw_rl import losses
+from openclaw_rl.backends.hf.collation import collate
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.batch import Student, gradient
-from openclaw_rl.backends.local.training.collation import collate
 from openclaw_rl.backends.local.training.forward import padded
 from openclaw_rl.backends.local.training.head import BaseOutputs, Head
 from openclaw_rl.backends.local.training.references import ComputedTokens, run_references

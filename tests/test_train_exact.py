@@ -17,6 +17,7 @@ from torch import Tensor
 from training import train_loop
 
 from openclaw_rl.backends.hf import models
+from openclaw_rl.backends.hf.collation import collate
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import Finished
@@ -25,7 +26,6 @@ from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import manifest as train_manifest
 from openclaw_rl.backends.local.training import update as train_update
-from openclaw_rl.backends.local.training.collation import collate
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.ports import StepResult
 from openclaw_rl.store import TrainLedger

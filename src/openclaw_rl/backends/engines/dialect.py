@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from openclaw_rl.backends.engines.http import EngineAnswer
+from openclaw_rl.backends.hf.token_chunks import WIDE, TokenChunk, TopLogprobs
 from openclaw_rl.types import Message, Prompt, Sampling, Tokens
 
-TopLogprobs: TypeAlias = tuple[tuple[int, float], ...]
-"""tokens that could have been sampled at one position, with their log-probs, the likeliest first"""
 Guidance: TypeAlias = tuple[Literal["json", "structural_tag"], Mapping[str, Any]]
 """what the engine's guided decoding holds a reply to: a JSON schema, or a structural tag"""
-Ending: TypeAlias = Literal["stop", "length"]
-
-WIDE = 20
-"""how many log-probs at a position are asked for where those of another temperature are made of them"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,20 +36,6 @@ class ChatCall:
     prompt: Prompt
     sampling: Sampling
     limit: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenChunk:
-    """Tokens `[N]` of a reply as they came: log-probs as API clients see them and those of the sampling temperature."""
-
-    tokens: Tokens = ()
-    logprobs: tuple[float, ...] = ()
-    tempered: tuple[float, ...] = ()
-    tops: tuple[TopLogprobs, ...] = ()
-    prompt: Tokens | None = None
-    """the prompt's tokens, where the engine made them"""
-    ending: Ending | None = None
-    """how the engine says the reply ended; None while it goes on, and where the engine gave it up"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,31 +120,9 @@ class Dialect(Protocol):
     fact_paths: Sequence[str]
 
 
-def tempered(value: float, top: TopLogprobs, temperature: float) -> float:
-    """The log-prob at another temperature of a token whose log-prob at 1 is ``value``.
-
-    The normaliser is summed over the likeliest tokens; for the rest it takes what they can add: each is at most as
-    likely as the last that is known, which bounds them from above below temperature 1 and from below above it.
-    """
-    if temperature in (0.0, 1.0):
-        return value
-    power = 1.0 / temperature
-    known = [logprob for _, logprob in top]
-    total = sum(math.exp(logprob * power) for logprob in known)
-    left = max(0.0, 1.0 - sum(math.exp(logprob) for logprob in known))
-    if left and known:
-        total += left * math.exp(min(known) * (power - 1.0)) * (0.5 if power > 1.0 else 1.0)
-    return min(0.0, value * power - math.log(total)) if total > 0 else value
-
-
 def top_count(sampling: Sampling) -> int:
     """How many log-probs at each position a request needs."""
     return max(sampling.top_logprobs, 0 if sampling.temperature in (0.0, 1.0) else WIDE)
-
-
-def in_order(found: Mapping[int, float]) -> TopLogprobs:
-    """The likeliest first."""
-    return tuple(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def chat_fields(prompt: Prompt) -> dict[str, Any]:

@@ -16,24 +16,17 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from openclaw_rl.backends.engines.adapters import AdapterShelf
-from openclaw_rl.backends.engines.dialect import (
-    WIDE,
-    ChatCall,
-    Dialect,
-    GenerateCall,
-    TokenChunk,
-    TopLogprobs,
-    tempered,
-)
+from openclaw_rl.backends.engines.dialect import ChatCall, Dialect, GenerateCall
 from openclaw_rl.backends.engines.examination import examine_environment, examine_running, unreachable
 from openclaw_rl.backends.engines.guidance import guidance_of
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineAnswer, EngineHttp
 from openclaw_rl.backends.engines.launched import LaunchedEngine
-from openclaw_rl.backends.engines.prompts import ModelFiles, PromptEncoder, read_model
-from openclaw_rl.backends.engines.reply import Reply
 from openclaw_rl.backends.engines.server import EngineServer
 from openclaw_rl.backends.engines.settings import EngineSettings
+from openclaw_rl.backends.hf.prompts import ModelFiles, PromptEncoder, read_model
+from openclaw_rl.backends.hf.reply import Reply
 from openclaw_rl.backends.hf.scoped import ScopedPolicy
+from openclaw_rl.backends.hf.token_chunks import WIDE, TokenChunk, TopLogprobs, scores_at
 from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.errors import (
     BackendDown,
@@ -251,12 +244,7 @@ class EnginePolicy:
             return Scores(logprobs=())
         wide = top_k if temperature in (0.0, 1.0) else max(top_k, WIDE)
         values, tops = await self._scored(prompt, reply, self._number(version), wide)
-        tempered_tops = [_tempered(top, temperature)[:top_k] for top in tops] if top_k else []
-        return Scores(
-            logprobs=tuple(tempered(v, top, temperature) for v, top in zip(values, tops, strict=True)),
-            top_tokens=tuple(tuple(token for token, _ in top) for top in tempered_tops),
-            top_logprobs=tuple(tuple(value for _, value in top) for top in tempered_tops),
-        )
+        return scores_at(values, tops, temperature=temperature, top_k=top_k)
 
     async def _scored(
         self, prompt: Tokens, reply: Tokens, number: int, top: int
@@ -417,7 +405,3 @@ class _Forgotten(Exception):
 def _code(error: Any) -> int:
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, int) and 400 <= code < 600 else 500
-
-
-def _tempered(top: TopLogprobs, temperature: float) -> TopLogprobs:
-    return tuple((token, tempered(value, top, temperature)) for token, value in top)

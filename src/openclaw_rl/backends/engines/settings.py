@@ -11,7 +11,7 @@ from typing import Final
 
 from openclaw_rl.backends.engines.dialect import LaunchPlan
 from openclaw_rl.backends.engines.launched import free_port
-from openclaw_rl.backends.engines.prompts import ModelFiles
+from openclaw_rl.backends.hf.prompts import ModelFiles
 from openclaw_rl.errors import ConfigError
 
 SMALL: Final = 1_000_000_000

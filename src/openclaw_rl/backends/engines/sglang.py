@@ -10,17 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw_rl.backends.engines.dialect import (
-    ChatCall,
-    Ending,
-    EngineFacts,
-    GenerateCall,
-    LaunchPlan,
-    TokenChunk,
-    TopLogprobs,
-    in_order,
-)
+from openclaw_rl.backends.engines.dialect import ChatCall, EngineFacts, GenerateCall, LaunchPlan
 from openclaw_rl.backends.engines.http import EngineAnswer
+from openclaw_rl.backends.hf.token_chunks import Ending, TokenChunk, TopLogprobs, in_order
 from openclaw_rl.errors import RequestError
 from openclaw_rl.types import Sampling, Tokens
 

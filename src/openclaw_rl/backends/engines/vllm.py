@@ -6,20 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw_rl.backends.engines.dialect import (
-    ChatCall,
-    Ending,
-    EngineFacts,
-    GenerateCall,
-    LaunchPlan,
-    TokenChunk,
-    TopLogprobs,
-    chat_fields,
-    in_order,
-    tempered,
-    top_count,
-)
+from openclaw_rl.backends.engines.dialect import ChatCall, EngineFacts, GenerateCall, LaunchPlan, chat_fields, top_count
 from openclaw_rl.backends.engines.http import EngineAnswer
+from openclaw_rl.backends.hf.token_chunks import Ending, TokenChunk, TopLogprobs, in_order, tempered
 from openclaw_rl.types import Sampling, Tokens
 
 _ENDINGS: Mapping[str, Ending] = {"stop": "stop", "length": "length"}

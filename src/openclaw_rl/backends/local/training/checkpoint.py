@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from openclaw_rl import files
-from openclaw_rl.backends.local.training.manifest import STATE, read_manifest, write_manifest
+from openclaw_rl.backends.hf.manifest import STATE, read_manifest, write_manifest
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.backends.local.training.model import PolicyModel, Weights
 from openclaw_rl.errors import BackendError

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from openclaw_rl.backends.hf.collation import TrainBatch
 from openclaw_rl.backends.local.training import head as train_head
-from openclaw_rl.backends.local.training.collation import TrainBatch
 from openclaw_rl.backends.local.training.forward import hidden
 from openclaw_rl.backends.local.training.head import BaseOutputs, Head, VocabularyScan
 from openclaw_rl.losses.tree import PackedTree, TokenPath, pack

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openclaw_rl.backends.local.training.alarms import StepSkipped, norm_alarm
+from openclaw_rl.backends.hf.alarms import StepSkipped, norm_alarm
 from openclaw_rl.backends.local.training.checkpoint import TrainerState, random_state, to_cpu
 from openclaw_rl.backends.local.training.model import PolicyModel, Weights
 from openclaw_rl.backends.local.training.settings import ADAM_EPS, TrainerArgs

@@ -7,37 +7,31 @@ import logging
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from openclaw_rl import plugins
+from openclaw_rl.backends.hf.alarms import StepSkipped, batch_alarm
+from openclaw_rl.backends.hf.collation import TrainBatch, collate
+from openclaw_rl.backends.hf.loss_choice import choose_loss
 from openclaw_rl.backends.hf.shapes import text_config
+from openclaw_rl.backends.hf.teacher_prompts import TeacherPrompts, render_teachers
 from openclaw_rl.backends.hf.template import ChatTemplate
-from openclaw_rl.backends.local.training.alarms import StepSkipped, batch_alarm
 from openclaw_rl.backends.local.training.batch import gradient
 from openclaw_rl.backends.local.training.checkpoint import Checkpoints
-from openclaw_rl.backends.local.training.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training.memory import plan_for
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.backends.local.training.model import PolicyModel
 from openclaw_rl.backends.local.training.references import ComputedTokens, Net, References, run_references
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.backends.local.training.teacher_prompts import TeacherPrompts, render_teachers
 from openclaw_rl.backends.local.training.update import update
 from openclaw_rl.errors import BackendError
 from openclaw_rl.losses import (
     FORWARD,
-    LossFunction,
     LossInputs,
-    as_loss,
     health,
-    loss,
-    needs,
-    weight_of,
-    with_rehearsal,
 )
 from openclaw_rl.losses.tree import TokenPath
 from openclaw_rl.ports import StepResult
@@ -55,7 +49,7 @@ class TrainWorker:
         self.settings = settings
         self.policy = PolicyModel(settings)
         self._chat = ChatTemplate(self.policy.tokenizer)
-        self.loss, self._weigh, self._max_hints = _loss(settings)
+        self.loss, self._weigh, self._max_hints = choose_loss(settings, settings.loss, settings.loss_config)
         self.plan = plan_for(self.policy)
         self.budget = settings.micro_tokens or self.plan.tokens
         self.checkpoints = Checkpoints(self.policy)
@@ -213,16 +207,6 @@ class TrainWorker:
         log.warning("out of memory: %d tokens at once from now on", self.budget)
 
 
-def _loss(settings: TrainerArgs) -> tuple[LossFunction, Callable[..., float], int | None]:
-    """The loss to train with, how much a sample has to say to it, and how many hints it looks at (None: all).
-
-    A custom one is given everything, and may make something of all of it; by the published contract, scores alone.
-    """
-    if settings.loss is not None:
-        return _custom_loss(settings, settings.loss)
-    return with_rehearsal(partial(loss, settings=settings)), partial(weight_of, settings), needs(settings)[0]
-
-
 def _rehearses(samples: Sequence[Sample]) -> bool:
     return any(sample.rehearses is not None for sample in samples)
 
@@ -232,15 +216,6 @@ def _paths(batch: TrainBatch) -> Iterator[TokenPath]:
     yield from batch.plain
     yield from (path for _, _, path in batch.hinted)
     yield from (path for _, path in batch.noted)
-
-
-def _custom_loss(settings: TrainerArgs, name: str) -> tuple[LossFunction, Callable[..., float], int | None]:
-    given = plugins.resolve("loss", name)
-    contract = plugins.loss_contract(given)
-    ready = with_rehearsal(as_loss(given, contract, settings.loss_config, max_mismatch=settings.max_mismatch))
-    if contract == "published":
-        return ready, partial(weight_of, replace(settings, method="binary")), 0
-    return ready, partial(weight_of, replace(settings, method="combine", w_rl=1.0, w_opd=1.0)), None
 
 
 def _tokens(batch: TrainBatch) -> int:
