@@ -79,7 +79,8 @@ CASES = [
     ("backends", "policy.backend=vllm", "this Python has no package vllm", "with --engine-python (scripts/vllm-env.sh"),
     ("backends", "policy.backend=vllm policy.engine_python=./no", "policy.engine_python: there is no", "bin/python"),
     ("backends", "policy.backend=sglang train.lora.enabled=off", "serves adapters", "set train.lora.enabled = true"),
-    ("backends", "cloud.tinker_api_key=tml-1", "this release cannot train in the cloud", "unset TINKER_API_KEY"),
+    ("backends", "policy.backend=tinker", "serves what is trained there, but train.backend = local", "--preset tinker"),
+    ("backends", "train.backend=tinker", "trains elsewhere, but policy.backend = local", "cloud.download = true"),
     ("backends", "gpus.total=60000", "gpus.total = 60000 is more than there is", "take out gpus.* and NUM_GPUS"),
     ("backends", "policy.backend=locl", "no policy called 'locl' (did you mean 'local'?)", "file.py:attribute"),
 ]

@@ -282,14 +282,13 @@ def test_an_environments_launch_script_refuses_as_the_command_does(shell: Shell)
         assert f"ENV_TYPE=${{ENV_TYPE:-{name}}} exec" in (LAUNCH / f"run_{name}_rl.sh").read_text()
 
 
-def test_the_cloud_is_refused_by_what_would_train_there_and_by_nothing_else() -> None:
+def test_what_is_trained_here_cannot_be_served_in_the_cloud_nor_the_other_way_without_a_download() -> None:
     cloud = exported("TINKER_API_KEY=tml-1 TINKER_ENDPOINT=https://cloud.example bash run")
-    said = typed("up", **cloud)
-    assert said == (
-        "cloud.tinker_api_key is set, but this release cannot train in the cloud; unset TINKER_API_KEY and"
-        " TINKER_ENDPOINT to train on this machine"
-    )
+    said = typed("up", "--backend", "tinker", "--set", "train.backend=local", **cloud)
+    assert "policy.backend = tinker serves what is trained there, but train.backend = local" in said
     assert "tml-1" not in said
+    said = typed("up", "--backend", "local", "--set", "train.backend=tinker", **cloud)
+    assert "train.backend = tinker trains elsewhere, but policy.backend = local serves here" in said
 
 
 # --- settings

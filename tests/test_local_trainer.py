@@ -23,11 +23,11 @@ from tiny import TEMPLATE, VOCABULARY, save_tiny, tiny
 from torch import Tensor, nn
 
 from openclaw_rl import losses
+from openclaw_rl.backends.hf import manifest as train_manifest
 from openclaw_rl.backends.hf.alarms import norm_alarm
 from openclaw_rl.backends.hf.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
-from openclaw_rl.backends.local.training import manifest as train_manifest
 from openclaw_rl.backends.local.training.batch import Student, gradient, loss_inputs
 from openclaw_rl.backends.local.training.head import Head, largest
 from openclaw_rl.backends.local.training.memory import ModelShape, plan

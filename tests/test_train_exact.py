@@ -16,6 +16,7 @@ from tiny import save_tiny, tiny
 from torch import Tensor
 from training import train_loop
 
+from openclaw_rl.backends.hf import manifest as train_manifest
 from openclaw_rl.backends.hf import models
 from openclaw_rl.backends.hf.collation import collate
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
@@ -24,7 +25,6 @@ from openclaw_rl.backends.local.engine.events import Finished
 from openclaw_rl.backends.local.engine.runner_choice import model_runner_of
 from openclaw_rl.backends.local.engine.sequences import Generation
 from openclaw_rl.backends.local.training import forward as train_forward
-from openclaw_rl.backends.local.training import manifest as train_manifest
 from openclaw_rl.backends.local.training import update as train_update
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.ports import StepResult

@@ -22,7 +22,7 @@ from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
-from openclaw_rl.app.checks import refuse_unworkable
+from openclaw_rl.app.checks import refuse_unworkable, unused_key
 from openclaw_rl.app.control import submit_control
 from openclaw_rl.app.devices import device_notes, visible_gpus
 from openclaw_rl.app.factories import (
@@ -122,6 +122,7 @@ class App:
         shared = sharing_note(self.config)
         alone = self.policy is None and self.judge is not None and judges_itself(self.config)
         found = [shared, "the served model judges itself only in the process that serves it" if alone else None]
+        found.append(unused_key(self.config))
         return (*filter(None, found), *device_notes(self.config, visible=visible_gpus()))
 
     @property

@@ -11,7 +11,7 @@ from openclaw_rl import plugins
 from openclaw_rl.app.devices import gpu_layout, visible_gpus
 from openclaw_rl.app.factories import loss_config
 from openclaw_rl.config import SETTINGS, Config
-from openclaw_rl.errors import ConfigError, ModelRefused, OpenClawError
+from openclaw_rl.errors import ConfigError, MissingExtra, ModelRefused, OpenClawError
 
 SettingsCheck = Callable[[Config], None]
 """raises OpenClawError for what cannot work"""
@@ -19,6 +19,8 @@ SettingsCheck = Callable[[Config], None]
 
 ENGINES: Final = ("sglang", "vllm")
 """backends that are an engine of others behind a URL"""
+CLOUD: Final = "tinker"
+"""the backend that is a service elsewhere"""
 ENVIRONMENTS: Final = ("terminal", "gui", "swe", "toolcall")
 """names that users of the field know, of which this release may lack some"""
 
@@ -28,6 +30,8 @@ def policy(config: Config) -> None:
     plugins.check("policy", config.policy.backend)
     if config.policy.backend in ENGINES:
         _engine(config)
+    if config.policy.backend == CLOUD:
+        _cloud(config, "policy.backend")
     gpu_layout(config, visible=visible_gpus())
     if config.policy.generate:
         plugins.check("generate", config.policy.generate)
@@ -53,6 +57,36 @@ def _engine(config: Config) -> None:
             raise ConfigError(
                 f"policy.engine_python: there is no {python}", remedy="give the bin/python of an environment"
             )
+
+
+def _cloud(config: Config, setting: str) -> None:
+    """A package and a key to reach the service with."""
+    if importlib.util.find_spec(CLOUD) is None:
+        raise MissingExtra(CLOUD, CLOUD)
+    if config.cloud.tinker_api_key is None:
+        raise ConfigError(f"{setting} = {CLOUD}, but there is no key for it", remedy="set TINKER_API_KEY")
+
+
+def unused_key(config: Config) -> str | None:
+    """A key that nothing of this run uses, in one line; None where it is used, or there is none."""
+    if config.cloud.tinker_api_key is None or CLOUD in (config.policy.backend, config.train.backend):
+        return None
+    return f"cloud.tinker_api_key is set, but this run serves and trains here; --preset {CLOUD} does both there"
+
+
+def _same_place(config: Config) -> None:
+    """What is trained can be served where it is to be served."""
+    serves, trains = config.policy.backend, config.train.backend
+    if serves == CLOUD and trains == "local":
+        raise ConfigError(
+            f"policy.backend = {CLOUD} serves what is trained there, but train.backend = {trains}",
+            remedy=f"set train.backend = {CLOUD}, or take --preset {CLOUD}",
+        )
+    if trains == CLOUD and serves in ("local", *ENGINES) and not config.cloud.download:
+        raise ConfigError(
+            f"train.backend = {CLOUD} trains elsewhere, but policy.backend = {serves} serves here",
+            remedy="set cloud.download = true to fetch each adapter, or policy.backend = " + CLOUD,
+        )
 
 
 def served_model(config: Config) -> None:
@@ -83,12 +117,9 @@ def fault_of_model(model: str) -> ModelRefused | None:
 
 def trainer(config: Config) -> None:
     """The backend that trains, where, and a loss of the user's own."""
-    cloud = [name for name, value in config.cloud.model_dump().items() if value is not None]
-    if cloud and "tinker" not in _named("trainer"):
-        raise ConfigError(
-            f"cloud.{cloud[0]} is set, but this release cannot train in the cloud",
-            remedy="unset TINKER_API_KEY and TINKER_ENDPOINT to train on this machine",
-        )
+    _same_place(config)
+    if config.train.backend == CLOUD:
+        _cloud(config, "train.backend")
     gpu_layout(config, visible=visible_gpus())
     plugins.check("trainer", config.train.backend)
     if config.train.loss.custom:

@@ -274,7 +274,7 @@ def _sandbox(config: Config) -> Diagnosis:
 
 
 def _engines(config: Config) -> Diagnosis:
-    if config.policy.backend in checks.ENGINES:
+    if config.policy.backend in (*checks.ENGINES, checks.CLOUD):
         return _engine(config)
     found = []
     for name in ("vllm", "sglang", "ray", "tinker"):

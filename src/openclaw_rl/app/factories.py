@@ -49,7 +49,21 @@ def policy_arguments(config: Config) -> dict[str, Any]:
         "memory_share": engine_memory(config, visible=visible_gpus()),
         "gpus": engine_gpus(config, visible=visible_gpus()),
         "lora_rank": config.train.lora.rank,
+        **cloud_arguments(config),
+    }
+
+
+def cloud_arguments(config: Config) -> dict[str, Any]:
+    """What anything that works elsewhere is offered."""
+    cloud = config.cloud
+    return {
         "run_dir": config.run.dir,
+        "cloud_key": cloud.tinker_api_key.get_secret_value() if cloud.tinker_api_key else None,
+        "cloud_url": cloud.tinker_endpoint,
+        "cloud_tokenizer": cloud.tokenizer,
+        "cloud_prices": cloud.price_per_million.model_dump(),
+        "cloud_budget": cloud.daily_budget,
+        "cloud_download": cloud.download,
     }
 
 
@@ -107,6 +121,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "lora_alpha": train.lora.alpha,
         "lora_dropout": train.lora.dropout,
         "lora_targets": train.lora.targets,
+        **cloud_arguments(config),
     }
 
 

@@ -38,8 +38,6 @@ def _comes(path: str) -> str:
     lacking = {
         "env.type": [name for name in ENVIRONMENTS if name not in _shipped("env")],
     }.get(path)
-    if path.startswith("cloud.") and "tinker" not in _shipped("trainer"):
-        return "refused by whatever trains: this release cannot train in the cloud; unset it to train here"
     text = SETTINGS[path].description
     if path.startswith("env.") and path != "env.type":
         text += "; noted as changing nothing where no environment is set"

@@ -271,6 +271,7 @@ ENVIRONMENT: Final[Mapping[str, str]] = {
     "PRM_TEACHER_GPUS": "gpus.teacher",
     "TINKER_API_KEY": "cloud.tinker_api_key",
     "TINKER_ENDPOINT": "cloud.tinker_endpoint",
+    "TINKER_BASE_URL": "cloud.tinker_endpoint",
     "ENV_TYPE": "env.type",
     "MAX_STEPS": "env.max_steps",
     "PARALLEL_ENVS": "env.parallel",

@@ -138,7 +138,9 @@ class PolicySection(Section):
     """The policy: the weights that answer and what runs them."""
 
     backend: Plugin = Field(
-        default="local", min_length=1, description="what serves the model: local, vllm, sglang, fake or a plugin"
+        default="local",
+        min_length=1,
+        description="what serves the model: local, vllm, sglang, tinker, fake or a plugin",
     )
     model: Weights = Field(
         default="embedded",
@@ -288,11 +290,29 @@ class GpuSection(Section):
         return share
 
 
+class PriceSection(Section):
+    """What the service takes for a million tokens, in the currency of `daily_budget`; as its price list says."""
+
+    prefill: float = Field(default=0.0, ge=0, le=1e6, description="reading a prompt, and scoring a reply")
+    sample: float = Field(default=0.0, ge=0, le=1e6, description="writing a reply")
+    train: float = Field(default=0.0, ge=0, le=1e6, description="a pass of training, forward alone or forward and back")
+
+
 class CloudSection(Section):
-    """Machines elsewhere."""
+    """Machines elsewhere: Tinker, and servers that speak its protocol."""
 
     tinker_api_key: SecretStr | None = Field(default=None, description="key of Tinker; best given as TINKER_API_KEY")
     tinker_endpoint: Address | None = Field(default=None, description="address of Tinker; not set: its own")
+    tokenizer: Weights | None = Field(
+        default=None, description="folder or Hugging Face id of the tokenizer; not set: policy.model's"
+    )
+    download: bool = Field(
+        default=False, description="also download each version's adapter, so that an engine of your own can serve it"
+    )
+    daily_budget: float | None = Field(
+        default=None, gt=0, description="most money a day (UTC), by the prices; not set: no limit"
+    )
+    price_per_million: PriceSection = Field(default_factory=PriceSection)
 
 
 class Config(Section):

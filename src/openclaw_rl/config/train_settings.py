@@ -172,7 +172,7 @@ class AlarmsSection(Section):
 class TrainSection(Section):
     """Loop 4, verdicts to versions."""
 
-    backend: Plugin = Field(default="local", min_length=1, description="local, fake or a plugin")
+    backend: Plugin = Field(default="local", min_length=1, description="local, tinker, fake or a plugin")
     method: Method = Field(
         default="topk",
         description="how a turn trains: topk, or scores (binary), hints (opd, distill) or both (combine)",

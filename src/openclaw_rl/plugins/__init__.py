@@ -39,10 +39,12 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "local": "openclaw_rl.backends.local.engine.policy:local_policy",
         "vllm": "openclaw_rl.backends.engines.factories:vllm_policy",
         "sglang": "openclaw_rl.backends.engines.factories:sglang_policy",
+        "tinker": "openclaw_rl.backends.tinker.factories:tinker_policy",
         "fake": "openclaw_rl.backends.fake:FakePolicy",
     },
     "trainer": {
         "local": "openclaw_rl.backends.local.training.trainer:local_trainer",
+        "tinker": "openclaw_rl.backends.tinker.factories:tinker_trainer",
         "fake": "openclaw_rl.backends.fake:FakeTrainer",
     },
     "judge": {

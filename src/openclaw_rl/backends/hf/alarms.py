@@ -6,6 +6,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+HISTORY = 32
+"""gradient norms that the running median looks back on"""
+LEAST = 0.05
+"""gradients are compared for what their batches have to say, and for this at least"""
 _ENOUGH = 3
 """gradient norms before their median may raise an alarm"""
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
+
+log = logging.getLogger(__name__)
 
 EMBEDDED = "embedded"
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
@@ -20,6 +23,9 @@ MARKS = (
     ("llama", ("<|python_tag|>", "Environment: ipython")),
 )
 """how a chat template betrays the form of its tool calls; the first that fits"""
+
+_WORDS = ("*.json", "*.jinja", "tokenizer*", "*.model", "*.txt")
+"""the files of a model that are no weights"""
 
 ProgressCallback = Callable[[str], None]
 
@@ -36,6 +42,13 @@ def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Pa
     if not on_hub(model):
         raise _nothing_at(model)
     return _download(model, progress), model
+
+
+def find_tokenizer(model: str, *, cache_dir: Path) -> Path:
+    """The folder of a model's tokenizer; of an id of the hub nothing but that is downloaded."""
+    if on_hub(model):
+        return _download(model, log.info, wanted=_WORDS)
+    return find(model, cache_dir=cache_dir, progress=log.info)[0]
 
 
 def on_hub(model: str) -> bool:
@@ -80,17 +93,16 @@ def _embedded_file() -> Path:
     return files[0]
 
 
-def _download(model: str, progress: ProgressCallback) -> Path:
+def _download(model: str, progress: ProgressCallback, wanted: Sequence[str] = (*_WORDS, "*.safetensors")) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    wanted = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "*.model", "*.txt"]
     try:
-        return Path(snapshot_download(model, allow_patterns=wanted, local_files_only=True))
+        return Path(snapshot_download(model, allow_patterns=list(wanted), local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         progress(f"downloading {model}")
     try:
-        return Path(snapshot_download(model, allow_patterns=wanted))
+        return Path(snapshot_download(model, allow_patterns=list(wanted)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise ModelRefused(
             f"cannot download {model!r}: {error}",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from openclaw_rl.backends.hf.finding import ends_in, find, format_of, settings_of
+from openclaw_rl.backends.hf.finding import ends_in, find, find_tokenizer, format_of, settings_of
 from openclaw_rl.backends.hf.plain_tokenizer import PlainTokenizer, load_plain_tokenizer
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.backends.hf.weights import inspect
@@ -49,6 +49,27 @@ def read_model(
         context=int(sizes.get("max_position_embeddings") or 2048),
         tool_format=tool_format or format_of(tokenizer.chat_template),
         chat=ChatTemplate(tokenizer, ends_in(folder)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatFiles:
+    """What the files of a model say of how it talks. ``context`` None: they do not say."""
+
+    template: ChatTemplate
+    tool_format: str
+    context: int | None
+
+
+def read_chat(model: str, *, cache_dir: Path, chat_template: str | None) -> ChatFiles:
+    """The tokenizer and chat template of a model whose weights are elsewhere; raises ModelRefused without them."""
+    folder = find_tokenizer(model, cache_dir=cache_dir)
+    tokenizer = load_plain_tokenizer(folder, chat_template=chat_template)
+    config = settings_of(folder, "config.json")
+    return ChatFiles(
+        template=ChatTemplate(tokenizer, ends_in(folder)),
+        tool_format=format_of(tokenizer.chat_template),
+        context=(config.get("text_config") or config).get("max_position_embeddings"),
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from openclaw_rl.backends.engines.dialect import TokenChunk, TopLogprobs
 from openclaw_rl.backends.hf.detokenizer import ReplyText
 from openclaw_rl.backends.hf.prompts import PromptEncoder
+from openclaw_rl.backends.hf.token_chunks import TokenChunk, TopLogprobs
 from openclaw_rl.ports import Alternative, Delta, Piece
 from openclaw_rl.types import Completion, Finish, Message, Sampling, Tokens
 

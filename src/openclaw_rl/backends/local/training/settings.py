@@ -7,11 +7,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.backends.hf.adam import ADAM_EPS
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.losses import FORWARD, LossSettings, look_up
 
-ADAM_EPS = 1e-8
-"""AdamW's own, which nobody needs to set"""
 TEACHERS = ("base", "live", "ema")
 _NO_RECORD = ("cache_dir", "chat_template", "threads", "loader", "compile", "niceness")
 _LORA = ("rank", "alpha", "dropout", "targets")

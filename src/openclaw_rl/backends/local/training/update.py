@@ -8,17 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from openclaw_rl.backends.hf.alarms import StepSkipped, norm_alarm
+from openclaw_rl.backends.hf.adam import ADAM_EPS, REHEARSAL_BETA1
+from openclaw_rl.backends.hf.alarms import HISTORY, LEAST, StepSkipped, norm_alarm
 from openclaw_rl.backends.local.training.checkpoint import TrainerState, random_state, to_cpu
 from openclaw_rl.backends.local.training.model import PolicyModel, Weights
-from openclaw_rl.backends.local.training.settings import ADAM_EPS, TrainerArgs
-
-_HISTORY = 32
-"""gradient norms that the running median looks back on"""
-_REHEARSAL_BETA1 = 0.5
-"""a rehearsal is a few large steps: a longer memory of gradients would point where the policy no longer is"""
-_LEAST = 0.05
-"""gradients are compared for what their batches have to say, and for this at least"""
+from openclaw_rl.backends.local.training.settings import TrainerArgs
 
 OptimizerState = dict[str, Any]
 
@@ -33,14 +27,14 @@ def update(
     """
     s, parameters = settings, list(policy.parameters.values())
     norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
-    weighed = norm / max(weight, _LEAST)  # a correction after many thanks is no alarm
+    weighed = norm / max(weight, LEAST)  # a correction after many thanks is no alarm
     why = norm_alarm(weighed, [] if rehearsal else state.norms, s.norm_alarm)
     if why is not None:
         raise StepSkipped(why, {"grad_norm": norm})
     if s.grad_clip > 0:
         torch.nn.utils.clip_grads_with_norm_(parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device))
     lr = s.rehearse_lr if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
-    beta1 = _REHEARSAL_BETA1 if rehearsal else s.adam_beta1
+    beta1 = REHEARSAL_BETA1 if rehearsal else s.adam_beta1
     group = {"lr": lr, "betas": (beta1, s.adam_beta2), "eps": ADAM_EPS, "weight_decay": s.weight_decay}
     stepped = (_step_one_by_one if s.offload_optimizer else _step)(parameters, state.optimizer, group)
     policy.forget_gradients()
@@ -49,7 +43,7 @@ def update(
     new = TrainerState(
         optimizer=stepped,
         random=random_state(policy.device),
-        norms=state.norms if rehearsal else [*state.norms, weighed][-_HISTORY:],
+        norms=state.norms if rehearsal else [*state.norms, weighed][-HISTORY:],
         ema=_ema(policy, state.ema or {}, s.ema_decay) if s.keeps_ema else None,
         average=average,
         averaged=averaged,

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 import logging
-import math
-import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
 
 from openclaw_rl.backends.hf.alarms import StepSkipped, batch_alarm
+from openclaw_rl.backends.hf.batch_figures import batch_weight, finite, lag, rehearses
 from openclaw_rl.backends.hf.collation import TrainBatch, collate
 from openclaw_rl.backends.hf.loss_choice import choose_loss
 from openclaw_rl.backends.hf.shapes import text_config
@@ -35,7 +34,7 @@ from openclaw_rl.losses import (
 )
 from openclaw_rl.losses.tree import TokenPath
 from openclaw_rl.ports import StepResult
-from openclaw_rl.types import Sample, Tokens
+from openclaw_rl.types import Sample
 
 log = logging.getLogger(__name__)
 
@@ -60,20 +59,23 @@ class TrainWorker:
         known = self.checkpoints.published(request)
         if known is not None:
             return known
-        metrics: dict[str, float] = {"samples": float(len(request.samples)), **_lag(request)}
+        metrics: dict[str, float] = {
+            "samples": float(len(request.samples)),
+            **lag(request.samples, request.parent.number),
+        }
         prompts = self.teacher_prompts(request.samples)
         done = partial(StepResult, dropped=prompts.dropped)
         try:
-            averaging = self.settings.average > 1 or _rehearses(request.samples)
+            averaging = self.settings.average > 1 or rehearses(request.samples)
             self.checkpoints.load(request.parent, averaging=averaging)
             self._train(request, prompts, metrics)
         except StepSkipped as skip:
             self.policy.forget_gradients()
             metrics |= skip.metrics
-            return done(adapter=None, metrics=_finite(metrics), seconds=time.monotonic() - began, skipped=skip.reason)
+            return done(adapter=None, metrics=finite(metrics), seconds=time.monotonic() - began, skipped=skip.reason)
         metrics["seconds"] = time.monotonic() - began
-        self.checkpoints.publish(request, _finite(metrics), prompts.dropped)
-        return done(adapter=request.target, metrics=_finite(metrics), seconds=time.monotonic() - began)
+        self.checkpoints.publish(request, finite(metrics), prompts.dropped)
+        return done(adapter=request.target, metrics=finite(metrics), seconds=time.monotonic() - began)
 
     def teacher_prompts(self, samples: Sequence[Sample]) -> TeacherPrompts:
         """Each sample's hinted prompts, as the loss can use them."""
@@ -84,7 +86,7 @@ class TrainWorker:
 
     def _train(self, request: StepRequest, prompts: TeacherPrompts, metrics: dict[str, float]) -> None:
         """The gradient and the update; ``metrics`` get what was measured on the way."""
-        weight = self._weight(request.samples, prompts.views)
+        weight = batch_weight(self._weigh, request.samples, prompts.views)
         samples, views = prompts.kept()
         if weight == 0 or not samples:
             nothing = "no teacher's prompt could be rendered" if prompts.missing else "there is no hint"
@@ -92,33 +94,17 @@ class TrainWorker:
         wide = torch.float64 if self.policy.compute == torch.float64 else torch.float32
         batch = collate(samples, views, version=request.parent.number, device=self.policy.device, wide=wide)
         metrics |= self._gradient(batch)
-        signal = self._weight(request.samples, prompts.views, by_urgency=True)
+        signal = batch_weight(self._weigh, request.samples, prompts.views, by_urgency=True)
         state, applied = update(
             self.policy,
             self.checkpoints.state,
             self.settings,
             weight=weight,
             signal=signal,
-            rehearsal=_rehearses(samples),
+            rehearsal=rehearses(samples),
         )
         self.checkpoints.updated(state)
         metrics |= {"teachers_missing": float(prompts.missing), "signal": signal, **applied}
-
-    def _weight(
-        self, samples: Sequence[Sample], views: Sequence[Sequence[Tokens | None]], *, by_urgency: bool = False
-    ) -> float:
-        """How much a batch has to say, 0 .. 1: the mean of its samples, each by its urgency if that is to count."""
-        found = [
-            1.0
-            if sample.rehearses is not None
-            else self._weigh(
-                hinted=any(view is not None for view in row),
-                advantage=sample.advantage,
-                urgency=sample.urgency if by_urgency else 1.0,
-            )
-            for sample, row in zip(samples, views, strict=True)
-        ]
-        return statistics.fmean(found) if found else 0.0
 
     # --- the gradient
 
@@ -207,10 +193,6 @@ class TrainWorker:
         log.warning("out of memory: %d tokens at once from now on", self.budget)
 
 
-def _rehearses(samples: Sequence[Sample]) -> bool:
-    return any(sample.rehearses is not None for sample in samples)
-
-
 def _paths(batch: TrainBatch) -> Iterator[TokenPath]:
     """Every sequence that some weights run over."""
     yield from batch.plain
@@ -225,13 +207,3 @@ def _tokens(batch: TrainBatch) -> int:
 
 def _out_of_memory(error: BaseException) -> bool:
     return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error)
-
-
-def _lag(request: StepRequest) -> dict[str, float]:
-    lags = [request.parent.number - sample.version for sample in request.samples]
-    return {"lag_mean": sum(lags) / len(lags), "lag_max": float(max(lags))} if lags else {}
-
-
-def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """What could not be measured is absent, not a number."""
-    return {name: float(value) for name, value in metrics.items() if math.isfinite(value)}

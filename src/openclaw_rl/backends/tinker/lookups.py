@@ -1,0 +1,274 @@
+"""Which ids a loss looks at, and what student, teacher and base say of them: from samples to the inputs of a loss.
+
+`N` reply tokens of all samples one after another, `S` samples, `H` hints, `K` top-k ids, `R` tokens of one reply.
+The service gives log-probs of ids that are named, at temperature 1. So the likeliest ids come from its samplers, and
+what the whole vocabulary would be needed for has a form of its own:
+
+    KL penalty to the base model   k3, from the sampled token alone
+    a rehearsal's KL               over the WIDE likeliest ids of who comes first in it, and one bin for all others
+    another temperature than 1     log-probs of temperature 1; the trainer's own stand for those that were recorded
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.backends.hf.collation import TrainBatch, collate
+from openclaw_rl.backends.hf.token_chunks import WIDE
+from openclaw_rl.backends.tinker.passes import TargetRows, TrainingPasses
+from openclaw_rl.backends.tinker.sampling import score_reply
+from openclaw_rl.backends.tinker.session import TinkerSession
+from openclaw_rl.backends.tinker.settings import TinkerTrainerSettings
+from openclaw_rl.errors import BackendError
+from openclaw_rl.losses import FORWARD, LossInputs, with_tail
+from openclaw_rl.losses.tree import TokenPath
+from openclaw_rl.types import Sample, Tokens
+
+AT_ONCE = 16
+"""requests to a sampler that are under way together"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Whose likeliest ids are needed: ``student`` Sq, ``teacher`` Sp; ``forward``: the teacher's for a rehearsal."""
+
+    student: bool
+    teacher: bool
+    forward: bool
+    k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceWeights:
+    """Weights at the service: what runs passes over them, and where they are sampled from (None: the base model)."""
+
+    client: Any
+    sampler: str | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Lookup:
+    """What is known of a batch before the student's pass. ``rows`` are the student's, one for each sample."""
+
+    batch: TrainBatch
+    wanted: Wanted
+    rows: list[TargetRows]
+    teacher_ids: dict[tuple[int, int], Tensor]
+    """Sp `[R, K]` by (hint, sample)"""
+    teacher: dict[tuple[int, int], Tensor]
+    """the teacher's log-probs `[R, 1 + K + K]` of the sampled token, Sq and Sp, by (hint, sample)"""
+    noted: dict[int, Tensor]
+    """log-probs `[R, WIDE]` of the teacher that has the note, by sample"""
+    reference: list[Tensor] | None = field(default=None)
+    """the base model's of the sampled tokens `[R, 1]`"""
+
+
+def wanted(settings: TinkerTrainerSettings, samples: Sequence[Sample], hints: int) -> Wanted:
+    """What the loss will read of the top-k sets; a loss of the user's own may read all."""
+    s, all_of_it = settings, settings.loss is not None
+    chosen = s.method == "topk" and s.w_opd != 0
+    compared = chosen and hints > 1 and s.hint_selection != "shortest"
+    drawn = [sample.logprobs is not None for sample in samples if sample.rehearses is not None]
+    return Wanted(
+        student=hints > 0 and (all_of_it or compared or (chosen and s.subset != "teacher")),
+        teacher=hints > 0 and (all_of_it or compared or s.method == "distill" or (chosen and s.subset != "student")),
+        forward=FORWARD[s.rehearse_loss] or not any(drawn),
+        k=s.k,
+    )
+
+
+def comparable(samples: Sequence[Sample]) -> list[Sample]:
+    """Without recorded log-probs that are of another temperature than those of a pass."""
+    return [one if one.temperature in (0.0, 1.0) else replace(one, logprobs=None) for one in samples]
+
+
+async def look_up(
+    session: TinkerSession,
+    passes: TrainingPasses,
+    settings: TinkerTrainerSettings,
+    samples: Sequence[Sample],
+    views: Sequence[Sequence[Tokens | None]],
+    *,
+    version: int,
+    student: ServiceWeights,
+    base: ServiceWeights,
+) -> Lookup:
+    """Ask samplers for the likeliest ids, and teacher and base for their log-probs of them."""
+    batch = collate(comparable(samples), views, version=version, device=torch.device("cpu"), wide=torch.float32)
+    want = wanted(settings, samples, batch.hints)
+    teaching = base if settings.teacher == "base" else student
+    sq, sp, rehearsed = await _likeliest(session, batch, want, student=student, teacher=teaching, base=base)
+    found = Lookup(batch=batch, wanted=want, rows=[], teacher_ids=sp, teacher={}, noted={})
+    hinted = {(h, s): _row(path, _sampled(batch, s), sq.get(s), sp.get((h, s))) for h, s, path in batch.hinted}
+    noted = {s: TargetRows(tokens=path.tokens, ids=rehearsed[s]) for s, path in batch.noted}
+    plain = [_row(path, _sampled(batch, s)) for s, path in enumerate(batch.plain)] if _compares(settings, batch) else []
+    given = await passes.forward(base.client, [*plain, *noted.values(), *(hinted.values() if teaching is base else ())])
+    found.reference = given[: len(plain)] or None
+    found.noted = dict(zip(noted, given[len(plain) :], strict=False))
+    taught = given[len(plain) + len(noted) :] or await passes.forward(teaching.client, list(hinted.values()))
+    found.teacher = dict(zip(hinted, taught, strict=True))
+    found.rows = [_student_row(batch, s, sq, sp, rehearsed) for s in range(len(batch.plain))]
+    return found
+
+
+def _compares(settings: TinkerTrainerSettings, batch: TrainBatch) -> bool:
+    return settings.compares_with_base and not bool(batch.rehearsed.all())
+
+
+async def _likeliest(
+    session: TinkerSession,
+    batch: TrainBatch,
+    want: Wanted,
+    *,
+    student: ServiceWeights,
+    teacher: ServiceWeights,
+    base: ServiceWeights,
+) -> tuple[dict[int, Tensor], dict[tuple[int, int], Tensor], dict[int, Tensor]]:
+    """Sq by sample, Sp by (hint, sample), and the WIDE likeliest ids of a rehearsal by sample."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def top(weights: ServiceWeights, path: TokenPath, k: int) -> Tensor:
+        prompt, reply = path.tokens[: -path.reply], path.tokens[-path.reply :]
+        async with gate:
+            _, tops = await score_reply(session, weights.sampler, prompt, reply, top=k)
+        if any(len(row) < k for row in tops):
+            raise BackendError(f"the service gave fewer than {k} likeliest tokens at a position")
+        return torch.tensor([[token for token, _ in row] for row in tops])
+
+    in_turns = sorted({s for _, s, _ in batch.hinted}) if want.student else []
+    jobs: dict[Any, Any] = {s: top(student, batch.plain[s], want.k) for s in in_turns}
+    jobs |= {(h, s): top(teacher, path, want.k) for h, s, path in batch.hinted if want.teacher}
+    jobs |= {
+        ("note", s): top(base, path, WIDE) if want.forward else top(student, batch.plain[s], WIDE)
+        for s, path in batch.noted
+    }
+    found = dict(zip(jobs, await asyncio.gather(*jobs.values()), strict=True))
+    sq = {key: value for key, value in found.items() if isinstance(key, int)}
+    notes = {key[1]: value for key, value in found.items() if isinstance(key, tuple) and key[0] == "note"}
+    sp = {key: value for key, value in found.items() if isinstance(key, tuple) and key[0] != "note"}
+    return sq, sp, notes
+
+
+def _sampled(batch: TrainBatch, s: int) -> Tensor:
+    return batch.tokens[batch.spans[s]][:, None]
+
+
+def _row(path: TokenPath, *columns: Tensor | None) -> TargetRows:
+    return TargetRows(tokens=path.tokens, ids=torch.cat([each for each in columns if each is not None], 1))
+
+
+def _student_row(
+    batch: TrainBatch,
+    s: int,
+    sq: Mapping[int, Tensor],
+    sp: Mapping[tuple[int, int], Tensor],
+    rehearsed: Mapping[int, Tensor],
+) -> TargetRows:
+    """The student is asked for the sampled token, Sq, Sp of each hint; of a rehearsal for its ids."""
+    hints = [sp[h, s] for h in range(batch.hints) if (h, s) in sp]
+    return _row(batch.plain[s], _sampled(batch, s), sq.get(s), *hints, rehearsed.get(s))
+
+
+# --- the inputs of a loss
+
+
+def loss_inputs(found: Lookup, leaves: Sequence[Tensor]) -> LossInputs:
+    """Fill a loss's inputs; ``leaves`` are the student's log-probs of `Lookup.rows`, which carry the gradient.
+
+    The proximal policy of the top-k sets is the student itself as it stands: there is one update for each batch.
+    """
+    batch, want = found.batch, found.wanted
+    parts = [_student_parts(found, s, leaf) for s, leaf in enumerate(leaves)]
+    current = torch.cat([part.sampled for part in parts])
+    sq = torch.cat([part.student for part in parts])
+    sp = torch.cat([part.teacher for part in parts], 1)
+    has, teacher, at_student, top, ids = _teacher_parts(found, sq.shape)
+    old = torch.where(batch.recorded, batch.old, current.detach())
+    return LossInputs(
+        sample=batch.sample,
+        mask=batch.mask,
+        current=current,
+        old=old,
+        same_weights=batch.same_weights,
+        advantage=batch.advantage,
+        has_advantage=batch.has_advantage,
+        score=batch.score,
+        teacher=teacher,
+        has_teacher=has,
+        student_ids=_student_ids(found, sq.shape[1]),
+        student_old=sq.detach(),
+        student_current=sq,
+        student_teacher=at_student,
+        teacher_ids=ids if want.teacher else torch.full_like(ids, -2),
+        teacher_top=top,
+        teacher_old=sp.detach(),
+        teacher_current=sp,
+        reference=None if found.reference is None else torch.cat([each[:, 0] for each in found.reference]),
+        rehearsed=batch.rehearsed if found.noted else None,
+        rehearsal=torch.cat([part.rehearsal for part in parts]) if found.noted else None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StudentParts:
+    """Of one sample: the sampled tokens `[R]`, Sq `[R, K]`, Sp `[H, R, K]`, the rehearsal's KL `[R]`."""
+
+    sampled: Tensor
+    student: Tensor
+    teacher: Tensor
+    rehearsal: Tensor
+
+
+def _student_parts(found: Lookup, s: int, leaf: Tensor) -> _StudentParts:
+    batch, want, (reply, k) = found.batch, found.wanted, (len(leaf), found.wanted.k)
+    nothing = leaf.new_zeros(reply, k)
+    hints = [h for h in range(max(1, batch.hints)) if (h, s) in found.teacher_ids]
+    hinted = any(sample == s for _, sample, _ in batch.hinted)
+    begin = 1 + (k if want.student and hinted else 0)
+    places = {h: begin + at * k for at, h in enumerate(hints)}
+    sp = [leaf[:, places[h] : places[h] + k] if h in places else nothing for h in range(max(1, batch.hints))]
+    note = found.noted.get(s)
+    return _StudentParts(
+        sampled=leaf[:, 0],
+        student=leaf[:, 1:begin] if begin > 1 else nothing,
+        teacher=torch.stack(sp),
+        rehearsal=leaf.new_zeros(reply) if note is None else _divergence(leaf[:, -WIDE:], note, want.forward),
+    )
+
+
+def _divergence(student: Tensor, teacher: Tensor, forward: bool) -> Tensor:
+    """The KL over the ids `[R, WIDE]` and a tail bin; ``forward``: with the teacher first."""
+    q, p = with_tail(student), with_tail(teacher)
+    first, second = (p, q) if forward else (q, p)
+    return (first.exp() * (first - second)).sum(-1)
+
+
+def _student_ids(found: Lookup, k: int) -> Tensor:
+    """Sq `[N, K]`; -1 where it was not looked up."""
+    made = torch.full((len(found.batch.tokens), k), -1)
+    for s, row in enumerate(found.rows):
+        if found.wanted.student and any(sample == s for _, sample, _ in found.batch.hinted):
+            made[found.batch.spans[s]] = row.ids[:, 1 : 1 + k]
+    return made
+
+
+def _teacher_parts(found: Lookup, shape: torch.Size) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """has_teacher and teacher `[H, N]`; l_T at Sq and at Sp, and Sp itself `[H, N, K]`."""
+    batch, want, (n, k) = found.batch, found.wanted, shape
+    hints = max(1, batch.hints)
+    has, sampled = torch.zeros(hints, n, dtype=torch.bool), torch.full((hints, n), torch.nan)
+    at_student, top, ids = torch.zeros(hints, n, k), torch.zeros(hints, n, k), torch.full((hints, n, k), -2)
+    for (h, s), values in found.teacher.items():
+        span = batch.spans[s]
+        has[h, span], sampled[h, span] = True, values[:, 0]
+        begin = 1 + (k if want.student else 0)
+        at_student[h, span] = values[:, 1:begin] if want.student else 0.0
+        if want.teacher:
+            top[h, span], ids[h, span] = values[:, begin : begin + k], found.teacher_ids[h, s]
+    return has, sampled, at_student, top, ids

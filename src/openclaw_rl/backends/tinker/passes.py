@@ -1,0 +1,115 @@
+"""Passes of training at the service: log-probs of given ids at given positions, and the gradient back through them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from openclaw_rl.backends.tinker.session import TinkerSession
+from openclaw_rl.errors import BackendError, RequestError
+from openclaw_rl.types import Tokens
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRows:
+    """A sequence, and the ids `[R, C]` that are looked at after each token but the last of its end: where its last R
+    tokens were chosen."""
+
+    tokens: Tokens
+    ids: Tensor
+
+
+class TrainingPasses:
+    """How one session is asked for passes. Some servers take one target for each position: several go one by one."""
+
+    def __init__(self, session: TinkerSession) -> None:
+        self._session = session
+        self._wide = True
+
+    async def forward(self, client: Any, rows: Sequence[TargetRows]) -> list[Tensor]:
+        """Log-probs `[R, C]` of each row's ids, under the weights of ``client``."""
+        if not rows:
+            return []
+        try:
+            return await self._forward(client, rows)
+        except RequestError:
+            if not self._wide or all(row.ids.shape[1] == 1 for row in rows):
+                raise
+            log.warning("cloud.narrow the server takes one target for each position; several are sent one by one")
+            self._wide = False
+            return await self._forward(client, rows)
+
+    async def _forward(self, client: Any, rows: Sequence[TargetRows]) -> list[Tensor]:
+        data = self._data(rows, [torch.zeros(row.ids.shape) for row in rows])
+        found = await self._session.wait(client.forward(data, "cross_entropy"), "a forward pass")
+        self._count(data)
+        outputs = [_values(each) for each in found.loss_fn_outputs]
+        if len(outputs) != len(data):
+            raise BackendError(f"the service answered for {len(outputs)} of {len(data)} sequences")
+        return list(self._joined(rows, outputs))
+
+    def backward(self, client: Any, rows: Sequence[TargetRows], gradients: Sequence[Tensor]) -> Any:
+        """Begin to backpropagate d loss by log-prob `[R, C]` of each row; what it promises.
+
+        The service's cross-entropy is the sum of - weight * log-prob, so the weights are these with the sign turned.
+        """
+        data = self._data(rows, [-gradient for gradient in gradients])
+        self._count(data)
+        return client.forward_backward(data, "cross_entropy")
+
+    def _data(self, rows: Sequence[TargetRows], weights: Sequence[Tensor]) -> list[Any]:
+        types = self._session.sdk.types
+        return [
+            types.Datum(
+                model_input=types.ModelInput.from_ints(list(row.tokens[:-1])),
+                loss_fn_inputs={
+                    "target_tokens": _placed(row, ids, torch.int64),
+                    "weights": _placed(row, weight, torch.float32),
+                },
+            )
+            for row, whole in zip(rows, weights, strict=True)
+            for ids, weight in self._columns(row.ids, whole)
+        ]
+
+    def _columns(self, ids: Tensor, weights: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """What goes into one datum: all columns, or one."""
+        if self._wide and ids.shape[1] > 1:
+            yield ids, weights
+            return
+        for at in range(ids.shape[1]):
+            yield ids[:, at], weights[:, at]
+
+    def _joined(self, rows: Sequence[TargetRows], outputs: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Outputs of data as outputs of rows."""
+        counts = [1 if self._wide else row.ids.shape[1] for row in rows]
+        for row, (begin, end) in zip(rows, pairwise(accumulate(counts, initial=0)), strict=True):
+            reply, width = row.ids.shape
+            parts = [each[-reply:].reshape(reply, -1) for each in outputs[begin:end]]
+            whole = torch.cat(parts, 1)
+            if whole.shape[1] != width:
+                raise BackendError(f"the service answered for {whole.shape[1]} of {width} targets")
+            yield whole
+
+    def _count(self, data: Sequence[Any]) -> None:
+        self._session.spending.add(train=sum(each.model_input.length for each in data))
+
+
+def _placed(row: TargetRows, values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Values `[R, ...]` at the end of a sequence of zeros, one for each token but the last."""
+    length = len(row.tokens) - 1
+    made = torch.zeros(length, *values.shape[1:], dtype=dtype)
+    made[length - len(values) :] = values.to(dtype)
+    return made
+
+
+def _values(output: Any) -> Tensor:
+    found: Tensor = output["logprobs"].to_torch()
+    return found.to(torch.float32)

@@ -1,0 +1,235 @@
+"""The policy at the service: the `Policy` port, token ids both ways, each version a sampler of its own.
+
+A reply comes whole, as the service does not stream. Its log-probs are the service's own where it samples from the
+whole distribution at temperature 1; elsewhere the reply is scored, so that what is recorded is always of one kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from openclaw_rl.backends.hf.prompts import PromptEncoder, read_chat
+from openclaw_rl.backends.hf.reply import Reply
+from openclaw_rl.backends.hf.token_chunks import WIDE, TokenChunk, TopLogprobs, scores_at, tempered
+from openclaw_rl.backends.hf.version_table import VersionTable
+from openclaw_rl.backends.tinker.access import CloudAccess
+from openclaw_rl.backends.tinker.examination import examine
+from openclaw_rl.backends.tinker.remote import sampler_path
+from openclaw_rl.backends.tinker.sampling import Sampled, sample_reply, score_reply
+from openclaw_rl.backends.tinker.session import TinkerSession
+from openclaw_rl.backends.tinker.settings import TinkerPolicySettings
+from openclaw_rl.errors import BackendDown, ContextOverflow, ModelRefused, RequestError
+from openclaw_rl.ports import Ability, Delta, EngineFinding, Scores, Stream
+from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
+
+log = logging.getLogger(__name__)
+
+_CONTEXT: Final = 32768
+"""where neither the service nor the model's files say how much fits"""
+
+
+class TinkerPolicy:
+    """A `Policy` at the service. ``base``, ``context`` and ``tool_format`` are set by `start`."""
+
+    abilities: frozenset[Ability] = frozenset({"opening"})
+
+    def __init__(self, settings: TinkerPolicySettings) -> None:
+        self.name = Path(settings.model).name if Path(settings.model).is_absolute() else settings.model
+        self.base = f"tinker:{settings.model}"
+        self.context = settings.context or 0
+        self.tool_format = settings.tool_format or "none"
+        self._settings = settings
+        self._session = TinkerSession(settings.access())
+        self._versions = VersionTable()
+        self._text: PromptEncoder | None = None
+
+    @property
+    def live(self) -> int:
+        """The number of the version that new requests take."""
+        return self._versions.live
+
+    @property
+    def health(self) -> dict[str, Any]:
+        """Where it answers, and what today has cost so far."""
+        spent = self._session.spending
+        state = "ready" if self._text is not None else "stopped"
+        tokens = {f"tokens_{kind}": count for kind, count in spent.tokens.items()}
+        return {
+            "state": state, "engine": "tinker", "url": self._session.url, "live": self.live, "cost_today": spent.today
+        } | tokens  # fmt: skip
+
+    @property
+    def runner(self) -> str | None:
+        """How the model is run; None before `start`."""
+        return f"tinker at {self._session.url}" if self._text is not None else None
+
+    # --- life
+
+    async def start(self) -> None:
+        """Read the model's tokenizer and reach the service; raises ModelRefused with the remedy."""
+        if self._text is not None:
+            return
+        given = self._settings
+        chat = await asyncio.to_thread(
+            read_chat, given.tokenizer, cache_dir=given.cache_dir, chat_template=given.chat_template
+        )
+        room = await self._room(self._session.access)
+        self._text = PromptEncoder(chat.template)
+        self.tool_format = given.tool_format or chat.tool_format
+        self.context = min(filter(None, (room, chat.context, given.context)), default=_CONTEXT)
+
+    async def _room(self, access: CloudAccess) -> int | None:
+        """The most tokens that the service takes; raises ModelRefused where it does not have the model."""
+        known = await self._session.surviving(self._session.models)
+        if access.model not in known:
+            near = difflib.get_close_matches(access.model, known, n=3, cutoff=0.3) or sorted(known)[:3]
+            raise ModelRefused(
+                f"{self._session.url} has no model {access.model!r}",
+                remedy=f"set policy.model to one that it has, such as {', '.join(near)}",
+            )
+        return known[access.model]
+
+    async def stop(self) -> None:
+        """End the session. Safe to call twice."""
+        text, self._text = self._text, None
+        if text is not None:
+            text.close()
+        await self._session.close()
+
+    async def examine(self) -> Sequence[EngineFinding]:
+        """What is to be said of the service; nothing is sampled."""
+        return await examine(self._session, self._settings)
+
+    # --- versions
+
+    def know(self, version: Version) -> None:
+        """Make ``version`` known by its number; its sampler is opened by the first request for it."""
+        self._versions.know(version)
+
+    async def load(self, version: Version) -> None:
+        """Open the sampler of ``version`` beside the running one and make it live. Requests in flight keep theirs."""
+        await self.admit(version)
+        self._versions.live = version.number
+        self._versions.loaded(version.number)
+
+    async def admit(self, version: Version) -> None:
+        """Open the sampler of ``version``; raises ModelRefused where its weights are not at the service."""
+        self.know(version)
+        path = self._path(version.number)
+        try:
+            await self._session.surviving(lambda: self._session.sampler(path))
+        except RequestError as error:
+            raise ModelRefused(error.what, remedy="train from its parent") from error
+
+    async def dismiss(self, number: int) -> None:
+        """Nothing is held for a version that nobody asks."""
+
+    # --- replies
+
+    def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
+        """A reply of ``version`` (None: the live one), whole. Closing the stream early stops generation."""
+        return self._generate(prompt, supported(sampling), version)
+
+    async def encode(self, prompt: Prompt) -> Tokens:
+        """The prompt's ids through the chat template, ready for a reply."""
+        return await self._encoder().encode(prompt)
+
+    async def tokenize(self, text: str) -> Tokens:
+        """The ids of a reply's bare text followed by the end-of-turn token."""
+        return await self._encoder().tokenize(text)
+
+    async def decode(self, tokens: Tokens) -> str:
+        """The text of ids, special tokens kept."""
+        return self._encoder().decode(tokens)
+
+    async def score(
+        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
+    ) -> Scores:
+        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
+        if not reply:
+            return Scores(logprobs=())
+        wide = top_k if temperature in (0.0, 1.0) else max(top_k, WIDE)
+        values, tops = await self._scored(prompt, reply, self._number(version), wide)
+        return scores_at(values, tops, temperature=temperature, top_k=top_k)
+
+    async def _generate(
+        self, prompt: Prompt, sampling: Sampling, version: int | None
+    ) -> AsyncGenerator[Delta | Completion, None]:
+        number, text = self._number(version), self._encoder()
+        ids = await text.encode(prompt)
+        limit = self._limit(len(ids), sampling)
+        path = self._path(number)
+        found = await self._session.surviving(
+            lambda: sample_reply(self._session, path, ids, sampling, limit=limit, ends=self._ends())
+        )
+        reply = Reply(text, ids, sampling, limit=limit)
+        delta = reply.take(await self._chunk(ids, found, sampling, number))
+        if delta is not None:
+            yield delta
+        yield reply.completion(number)
+
+    async def _chunk(self, ids: Tokens, found: Sampled, sampling: Sampling, number: int) -> TokenChunk:
+        """The reply with log-probs at temperature 1 and at its own, which is scored where they may be others."""
+        values = found.logprobs
+        tops: tuple[TopLogprobs, ...] = ((),) * len(found.tokens)
+        if needs_scores(sampling) and found.tokens:
+            values, tops = await self._scored(ids, found.tokens, number, max(sampling.top_logprobs, WIDE))
+        own = tuple(tempered(v, top, sampling.temperature) for v, top in zip(values, tops, strict=True))
+        return TokenChunk(tokens=found.tokens, logprobs=values, tempered=own, tops=tops, ending=found.ending)
+
+    async def _scored(
+        self, prompt: Tokens, reply: Tokens, number: int, top: int
+    ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
+        path = self._path(number)
+        return await self._session.surviving(lambda: score_reply(self._session, path, prompt, reply, top=top))
+
+    def _ends(self) -> dict[int, str]:
+        text = self._encoder()
+        return {token: text.text_of(token) for token in sorted(text.ends)}
+
+    def _limit(self, prompt: int, sampling: Sampling) -> int:
+        room = self.context - prompt
+        if room < 1 or (sampling.max_tokens or 1) > room:
+            raise ContextOverflow(limit=self.context, asked=prompt + (sampling.max_tokens or 1))
+        return min(room, sampling.max_tokens or room)
+
+    def _number(self, version: int | None) -> int:
+        number = self.live if version is None else version
+        if number not in self._versions.adapters:
+            known = self._versions.names()
+            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
+        return number
+
+    def _path(self, number: int) -> str | None:
+        adapter = self._versions.adapters[number]
+        return None if adapter is None else sampler_path(adapter)
+
+    def _encoder(self) -> PromptEncoder:
+        if self._text is None:
+            raise BackendDown("the policy at the service is not started")
+        return self._text
+
+
+def supported(sampling: Sampling) -> Sampling:
+    """Without what the service has no word for, so that none of it is recorded."""
+    return replace(
+        sampling,
+        min_p=0.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        repetition_penalty=1.0,
+        dry_multiplier=0.0,
+        json_schema=None,
+    )
+
+
+def needs_scores(sampling: Sampling) -> bool:
+    """Whether the log-probs that come with a reply may not be those of the whole distribution at temperature 1."""
+    plain = sampling.temperature == 1.0 and sampling.top_p == 1.0 and sampling.top_k == 0
+    return not plain or sampling.top_logprobs > 0

@@ -1,0 +1,307 @@
+"""The trainer at the service: LoRA there, losses and their gradient by log-prob here, a version's addresses on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from openclaw_rl import files
+from openclaw_rl.backends.hf.adam import ADAM_EPS, REHEARSAL_BETA1
+from openclaw_rl.backends.hf.alarms import HISTORY, LEAST, StepSkipped, batch_alarm, norm_alarm
+from openclaw_rl.backends.hf.batch_figures import batch_weight, finite, lag
+from openclaw_rl.backends.hf.loss_choice import choose_loss
+from openclaw_rl.backends.hf.manifest import read_manifest, write_manifest
+from openclaw_rl.backends.hf.prompts import ChatFiles, read_chat
+from openclaw_rl.backends.hf.teacher_prompts import TeacherPrompts, render_teachers
+from openclaw_rl.backends.tinker.download import download_adapter
+from openclaw_rl.backends.tinker.lookups import Lookup, ServiceWeights, look_up, loss_inputs
+from openclaw_rl.backends.tinker.passes import TrainingPasses
+from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote, write_remote
+from openclaw_rl.backends.tinker.session import TinkerSession
+from openclaw_rl.backends.tinker.settings import TinkerTrainerSettings
+from openclaw_rl.errors import BackendError, RequestError
+from openclaw_rl.losses import health
+from openclaw_rl.ports import StepResult
+from openclaw_rl.types import Sample, Version
+
+log = logging.getLogger(__name__)
+
+_ANY_TOKEN: Final = 2**31
+"""the service knows the size of its vocabulary, and refuses what is beyond it"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TinkerStep:
+    """What one step is asked for."""
+
+    samples: tuple[Sample, ...]
+    number: int
+    parent: Version
+    target: Path
+
+
+class TinkerTrainer:
+    """LoRA at the service, as a `Trainer`. A step needs only its parent's directory, which says where its weights are.
+
+    What goes wrong in a step leaves no version, and the next step begins from its parent's weights again.
+    """
+
+    def __init__(self, settings: TinkerTrainerSettings) -> None:
+        self.settings = settings if settings.kl == "k3" else replace(settings, kl="k3")
+        self.session = TinkerSession(settings.access())
+        self._says_kl = settings.kl != "k3" and settings.kl_coef > 0
+        self._loss, self._weigh, self._max_hints = choose_loss(self.settings, settings.loss, settings.loss_config)
+        self._passes = TrainingPasses(self.session)
+        self._chat: ChatFiles | None = None
+        self._student: Any = None
+        self._base: Any = None
+        self._at: str | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def runner(self) -> str | None:
+        """How batches are computed; None before it is started."""
+        kl = "; the KL penalty to the base model is estimated from sampled tokens (k3)" if self._says_kl else ""
+        return f"tinker at {self.session.url}{kl}" if self._chat is not None else None
+
+    async def start(self) -> None:
+        """Read the tokenizer and open a session; raises ModelRefused with the remedy."""
+        async with self._lock:
+            await self._ensure()
+
+    async def _ensure(self) -> ChatFiles:
+        if self._chat is None:
+            given = self.settings
+            await self.session.service()
+            self._chat = await asyncio.to_thread(
+                read_chat, given.tokenizer, cache_dir=given.cache_dir, chat_template=given.chat_template
+            )
+            log.info("trainer ready: %s", self.runner)
+        return self._chat
+
+    async def stop(self) -> None:
+        """End the session. Safe to call twice."""
+        self._forget()
+        await self.session.close()
+
+    async def step(self, samples: Sequence[Sample], *, number: int, parent: Version, target: str) -> StepResult:
+        """One step from ``parent`` into ``target``; see `ports.Trainer`."""
+        step = TinkerStep(samples=tuple(samples), number=number, parent=parent, target=Path(target))
+        async with self._lock:
+            chat = await self._ensure()
+            known = await asyncio.to_thread(self._published, step)
+            return known if known is not None else await self.session.surviving(lambda: self._step(step, chat))
+
+    # --- one step
+
+    async def _step(self, step: TinkerStep, chat: ChatFiles) -> StepResult:
+        began, before = time.monotonic(), self.session.spending.tokens
+        self.session.spending.refuse_beyond()
+        metrics: dict[str, float] = {"samples": float(len(step.samples)), **lag(step.samples, step.parent.number)}
+        prompts = await asyncio.to_thread(self._render, step, chat)
+        try:
+            remote = await self._train(step, prompts, metrics)
+        except StepSkipped as skip:
+            self._forget()
+            metrics |= {**skip.metrics, **self._spent(before)}
+            seconds = time.monotonic() - began
+            return StepResult(
+                adapter=None, metrics=finite(metrics), seconds=seconds, skipped=skip.reason, dropped=prompts.dropped
+            )
+        except BaseException:
+            self._forget()
+            raise
+        metrics |= self._spent(before) | {"seconds": time.monotonic() - began}
+        await self._publish(step, remote, finite(metrics), prompts.dropped)
+        return StepResult(
+            adapter=str(step.target), metrics=finite(metrics), seconds=metrics["seconds"], dropped=prompts.dropped
+        )
+
+    def _render(self, step: TinkerStep, chat: ChatFiles) -> TeacherPrompts:
+        most = self.settings.max_hints if self._max_hints is None else self._max_hints
+        return render_teachers(chat.template, step.samples, most=most, room=chat.context, vocabulary=_ANY_TOKEN)
+
+    async def _train(self, step: TinkerStep, prompts: TeacherPrompts, metrics: dict[str, float]) -> RemoteWeights:
+        """The gradient, the update, the weights saved; ``metrics`` get what was measured on the way."""
+        weight = batch_weight(self._weigh, step.samples, prompts.views)
+        samples, views = prompts.kept()
+        if weight == 0 or not samples:
+            nothing = "no teacher's prompt could be rendered" if prompts.missing else "there is no hint"
+            raise StepSkipped(f"no signal: every advantage is zero and {nothing}")
+        parent = await self._load(step.parent)
+        student = ServiceWeights(client=self._student, sampler=parent.sampler if parent else None)
+        try:
+            found = await look_up(
+                self.session,
+                self._passes,
+                self.settings,
+                samples,
+                views,
+                version=step.parent.number,
+                student=student,
+                base=await self._base_weights(),
+            )
+            gradients = await self._gradients(found, metrics)
+        except RequestError as error:  # no caller is there to be told: it is the batch that the service refuses
+            raise BackendError(error.what) from error
+        signal = batch_weight(self._weigh, step.samples, prompts.views, by_urgency=True)
+        norms = await self._update(
+            found, gradients, metrics, weight=weight, signal=signal, norms=parent.norms if parent else ()
+        )
+        metrics |= {"teachers_missing": float(prompts.missing), "signal": signal}
+        return await self._save(step, norms)
+
+    async def _gradients(self, found: Lookup, metrics: dict[str, float]) -> list[Tensor]:
+        """d loss by each log-prob that the student was asked for; raises StepSkipped where an alarm goes off."""
+        s = self.settings
+        values = await self._passes.forward(self._student, found.rows)
+        leaves = [each.clone().requires_grad_() for each in values]
+        inputs = loss_inputs(found, leaves)
+        measured = health(inputs, s.max_mismatch)
+        if why := batch_alarm(measured, gap=s.gap_alarm, ess=s.ess_alarm):
+            raise StepSkipped(why, measured)
+        total, figures = self._loss(inputs)
+        given = torch.autograd.grad(total, leaves, allow_unused=True)
+        metrics |= {**figures, **measured}
+        return [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, given, strict=True)]
+
+    async def _update(
+        self,
+        found: Lookup,
+        gradients: Sequence[Tensor],
+        metrics: dict[str, float],
+        *,
+        weight: float,
+        signal: float,
+        norms: tuple[float, ...],
+    ) -> tuple[float, ...]:
+        """Backpropagate and step, both sent before either is waited for; the norms after it."""
+        s, rehearsal = self.settings, bool(found.noted)
+        lr = s.rehearse_lr if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
+        adam = self.session.sdk.types.AdamParams(
+            learning_rate=lr,
+            beta1=REHEARSAL_BETA1 if rehearsal else s.adam_beta1,
+            beta2=s.adam_beta2,
+            eps=ADAM_EPS,
+            weight_decay=s.weight_decay,
+            grad_clip_norm=s.grad_clip,
+        )
+        backward, stepped = self._passes.backward(self._student, found.rows, gradients), self._student.optim_step(adam)
+        await self.session.wait(backward, "a backward pass")
+        norm = gradient_norm((await self.session.wait(stepped, "an optimizer step")).metrics)
+        metrics["lr"] = lr
+        if norm is None:
+            return norms
+        weighed = norm / max(weight, LEAST)
+        metrics["grad_norm"] = norm
+        if why := norm_alarm(weighed, [] if rehearsal else norms, s.norm_alarm):
+            raise StepSkipped(why, {"grad_norm": norm})
+        return norms if rehearsal else (*norms, weighed)[-HISTORY:]
+
+    def _spent(self, before: Mapping[str, int]) -> dict[str, float]:
+        """Tokens of this step and what they cost, by estimate."""
+        spending = self.session.spending
+        used = {kind: max(0, count - before.get(kind, 0)) for kind, count in spending.tokens.items()}
+        return {f"cloud_{kind}": float(count) for kind, count in used.items()} | {"cloud_cost": spending.cost(used)}
+
+    # --- weights at the service
+
+    async def _load(self, parent: Version) -> RemoteWeights | None:
+        """Put the student where ``parent`` left it; None where that is the base model."""
+        remote = None if parent.adapter is None else await asyncio.to_thread(read_remote, Path(parent.adapter))
+        where = parent.adapter or ""
+        if self._student is None or self._at != where:
+            self._student = await self._opened(remote)
+            self._at = where
+        return remote
+
+    async def _opened(self, remote: RemoteWeights | None) -> Any:
+        service, s = await self.session.service(), self.settings
+        if remote is not None:
+            resume = service.create_training_client_from_state_with_optimizer
+            return await self.session.blocking(lambda: resume(remote.state), "loading a checkpoint")
+        create = partial(
+            service.create_lora_training_client,
+            base_model=s.model,
+            rank=s.lora_rank,
+            seed=s.seed,
+            train_mlp=True,
+            train_attn=True,
+            train_unembed=False,
+        )
+        return await self.session.blocking(create, "beginning an adapter")
+
+    async def _base_weights(self) -> ServiceWeights:
+        """The base model: an adapter that was never trained changes nothing."""
+        if self._base is None:
+            self._base = await self._opened(None)
+        return ServiceWeights(client=self._base, sampler=None)
+
+    async def _save(self, step: TinkerStep, norms: tuple[float, ...]) -> RemoteWeights:
+        """Keep the weights, once to go on from and once to sample from."""
+        name = f"v{step.target.name}-{uuid.uuid4().hex[:8]}"
+        state, sampler = self._student.save_state(name), self._student.save_weights_for_sampler(name)
+        saved = await self.session.wait(state, "saving a checkpoint")
+        served = await self.session.wait(sampler, "saving weights to sample from")
+        return RemoteWeights(state=saved.path, sampler=served.path, norms=norms)
+
+    def _forget(self) -> None:
+        """What the clients at hand hold is not known: begin from checkpoints."""
+        self._student = self._base = self._at = None
+
+    # --- versions on disk
+
+    async def _publish(
+        self, step: TinkerStep, remote: RemoteWeights, metrics: Mapping[str, float], dropped: Mapping[str, str]
+    ) -> None:
+        """Write the new version, whole or not at all."""
+        adapter = await download_adapter(self.session, self._student, remote) if self.settings.cloud_download else {}
+        await asyncio.to_thread(self._write, step, remote, adapter, {"metrics": metrics, "dropped": dropped})
+        self._at = str(step.target)
+
+    def _write(
+        self, step: TinkerStep, remote: RemoteWeights, adapter: Mapping[str, bytes], said: Mapping[str, Any]
+    ) -> None:
+        with files.directory(step.target) as directory:
+            write_remote(directory, remote)
+            for name, content in adapter.items():
+                (directory / name).write_bytes(content)
+            write_manifest(directory, {**self._identity(step), **said})
+
+    def _published(self, step: TinkerStep) -> StepResult | None:
+        """What this very request gave earlier, when the caller did not live to take the result."""
+        manifest = read_manifest(step.target) if step.target.is_dir() else None
+        if manifest is None or any(manifest.get(name) != value for name, value in self._identity(step).items()):
+            return None
+        return StepResult(
+            adapter=str(step.target), metrics=manifest["metrics"], seconds=0.0, dropped=manifest.get("dropped", {})
+        )
+
+    def _identity(self, step: TinkerStep) -> dict[str, Any]:
+        return {
+            "kind": "tinker",
+            "base": step.parent.base,
+            "parent": step.parent.number,
+            "parent_adapter": step.parent.adapter,
+            "step": step.number,
+            "turns": [sample.turn for sample in step.samples],
+            "config": self.settings.record(),
+        }
+
+
+def gradient_norm(metrics: Mapping[str, float] | None) -> float | None:
+    """The norm of the gradient before it was clipped, where the service says it."""
+    for name, value in (metrics or {}).items():
+        if "grad" in name and ("norm" in name or "l2" in name):
+            return float(value)
+    return None

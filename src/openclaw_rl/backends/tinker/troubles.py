@@ -1,0 +1,122 @@
+"""What the service answers when it does not do as it was asked, in our words. A key is in none of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ModelRefused, OpenClawError, RequestError
+
+_AGAIN: Final = frozenset({408, 409, 429})
+_LOST: Final = frozenset({404, 410})
+_KEY: Final = frozenset({401, 403})
+_CHANGED: Final = (TypeError, AttributeError, ImportError, NotImplementedError)
+_LONGEST: Final = 300
+_UNPAID_REMEDY: Final = "add credit to the account; it goes on by itself then"
+_BILLING: Final = "billing status"
+"""words of the SDK's own warning that it waits because of the account"""
+
+
+class SessionLost(BackendDown):
+    """The service does not know this session, or what was made in it, any more: a new one is opened."""
+
+
+def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClawError:
+    """The error to raise in place of one of the SDK's. ``doing`` is what was tried: "sampling a reply"."""
+    if isinstance(error, OpenClawError):
+        return error
+    status, words = status_of(error), redacted(_words(error), key)
+    what = f"{doing}: {words}"
+    if status == 402:
+        return unpaid(what)
+    if status in _KEY:
+        return ModelRefused(f"the service refuses the key: {what}", remedy="correct TINKER_API_KEY")
+    if status in _LOST:
+        return SessionLost(f"the service has lost it: {what}")
+    if status in _AGAIN or (status or 0) >= 500 or _is_connection(error):
+        return BackendDown(f"the service does not answer for now: {what}", retry_after=30.0 if status == 429 else 5.0)
+    if status is not None or _category(error) == "user":
+        return RequestError(f"the service refused the request: {what}", status=400)
+    if _category(error) is not None:
+        return BackendDown(f"the service failed: {what}")
+    if isinstance(error, _CHANGED):
+        return ModelRefused(f"the SDK does not do as it did: {what}", remedy="see the releases in docs/tinker.md")
+    return BackendError(what)
+
+
+def unpaid(what: str) -> BackendGone:
+    """The account cannot pay."""
+    return BackendGone(f"the service wants to be paid: {what}", remedy=_UNPAID_REMEDY)
+
+
+def too_slow(doing: str, seconds: float) -> BackendDown:
+    """Nothing came back in time."""
+    return BackendDown(f"the service does not answer for now: {doing}: nothing came within {seconds:g} s")
+
+
+def redacted(text: str, key: str | None) -> str:
+    """A text without the key."""
+    return text.replace(key, "(the key)") if key else text
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status behind an error; None where there is none."""
+    for each in _causes(error):
+        status = getattr(each, "status_code", None)
+        if isinstance(status, int):
+            return status
+        if type(each).__name__ == "RetryableException":  # the SDK's word for a 410 on what it waited for
+            return 410
+    return None
+
+
+def _is_connection(error: BaseException) -> bool:
+    names = {type(each).__name__ for each in _causes(error)}
+    return bool(names & {"APIConnectionError", "APITimeoutError"}) or isinstance(error, (ConnectionError, TimeoutError))
+
+
+def _category(error: BaseException) -> str | None:
+    """Whose fault a request that was taken and then failed was: user, server or unknown; None for other errors."""
+    category = getattr(error, "category", None)
+    return None if category is None else str(getattr(category, "value", category)).lower()
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or seen.__context__
+
+
+def _words(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+class BillingNotices(logging.Handler):
+    """Hears from the SDK's log that it waits because of the account: it would do so for an hour before it says so."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._heard: tuple[float, str] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what is said of billing."""
+        text = record.getMessage()
+        if _BILLING in text:
+            self._heard = time.monotonic(), text
+
+    def since(self, began: float) -> str | None:
+        """What was said since ``began``; None where nothing was."""
+        return self._heard[1] if self._heard is not None and self._heard[0] >= began else None
+
+    def listen(self) -> None:
+        """Hear from now on."""
+        logging.getLogger("tinker").addHandler(self)
+
+    def close(self) -> None:
+        """Hear no more."""
+        logging.getLogger("tinker").removeHandler(self)
+        super().close()
