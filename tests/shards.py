@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 MEASURED = HERE / "durations.json"
 """by test file: seconds of its small stories, and of its tests that are marked slow; `make durations` writes it"""
 SLOW_FILE = re.compile(r"^pytestmark = .*mark\.slow", re.M)
-LOADS_TORCH = re.compile(r"^(?:import|from) (?:torch|transformers|test_local_models|defaults|tiny)\b", re.M)
+LOADS_TORCH = re.compile(r"^(?:import|from) (?:torch|transformers|test_local_\w+|tiny)\b", re.M)
 CHARACTERS_PER_SECOND = 2_500.0
 """how much of a test file that nobody has timed yet is taken to run in a second"""
 

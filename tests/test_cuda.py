@@ -18,7 +18,7 @@ from openclaw_rl.backends.hf.collation import collate
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.types import Version
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 GPU = torch.device("cuda")
 
 

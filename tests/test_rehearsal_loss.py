@@ -1,43 +1,20 @@
-"""The rehearsal loss: values and gradients worked out by hand, and the trainer's chunks against them."""
+"""The rehearsal loss: values and gradients worked out by hand."""
 
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from defaults import loss_settings, trainer_args
-from test_local_trainer import (
-    ASK,
-    HINT,
-    exact,
-    lesson,
-    log_softmax,
-    net,
-    one_by_one,
-    order,
-    some_batch,
-    version,
-    worker,
-)
-from tiny import save_tiny, tiny
 from torch import Tensor
 
 from openclaw_rl import losses
-from openclaw_rl.backends.hf.collation import collate
-from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training import head as train_head
-from openclaw_rl.backends.local.training.batch import Student, gradient
-from openclaw_rl.backends.local.training.forward import padded
 from openclaw_rl.backends.local.training.head import BaseOutputs, Head
-from openclaw_rl.backends.local.training.references import ComputedTokens, run_references
-from openclaw_rl.errors import BackendError, ConfigError, InvalidValue
+from openclaw_rl.errors import ConfigError, InvalidValue
 from openclaw_rl.losses import LossInputs
-from openclaw_rl.types import FIRST_DRAFT, Sample, Version
 
 REVERSE = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)  # 0.1308
 FORWARD = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)  # 0.1438
@@ -156,117 +133,6 @@ def test_where_the_head_is_trained_the_gradient_waits_for_the_loss() -> None:
     assert head.weight.grad is None, "nothing is added to it before the loss is known"
 
 
-def rehearsals(samples: list[Sample], views: list[Any], every: int) -> list[Sample]:
-    """Every so manieth sample that has a view rehearses a note by its first."""
-    return [
-        replace(one, rehearses="n1", advantage=None, teachers=one.teachers[:1] or (HINT,))
-        if at % every == 0 and view and view[0] is not None
-        else one
-        for at, (one, view) in enumerate(zip(samples, views, strict=True))
-    ]
-
-
-def turn_by_turn(model: Any, base: Any, samples: list[Sample], views: list[Any]) -> LossInputs:
-    """Whole vocabularies, one sequence after another; a rehearsal is compared with its first view."""
-    hinted = [[] if one.rehearses else view for one, view in zip(samples, views, strict=True)]
-    found, apart = one_by_one(model, base, samples, hinted, 4), []
-    for one, view in zip(samples, views, strict=True):
-        teacher = log_softmax(base, view[0] if one.rehearses else one.prompt_tokens, one).detach()
-        apart.append(losses.full_kl(log_softmax(model, one.prompt_tokens, one), teacher))
-    which = torch.tensor([one.rehearses is not None for one in samples])
-    return replace(found, rehearsed=which[found.sample], rehearsal=torch.cat(apart))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("every", "budget"), [(1, None), (2, None), (2, 40)])
-def test_a_tree_of_turns_and_rehearsals_gives_the_gradient_of_each_alone(every: int, budget: int | None) -> None:
-    samples, views = some_batch(random.Random(4))
-    samples = rehearsals(samples, views, every)
-    student, plain, base, plain_base = (exact(tiny("llama", seed=s)) for s in (0, 0, 1, 1))
-    assert train_forward.enable_tree(student) is None
-    assert train_forward.enable_tree(base) is None
-    batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float64)
-    assert bool(batch.rehearsed.any())
-    both = losses.with_rehearsal(lambda x: losses.loss(x, loss_settings()))
-    how: dict[str, Any] = {"k": 4, "budget": budget, "count": ComputedTokens()}
-    teacher = net(base)
-    references = run_references(batch, teacher, teacher, rehearsal=(teacher, False), **how)
-    gradient(batch, Student(net=net(student)), references, both, lambda _: None, **how)
-    both(turn_by_turn(plain, plain_base, samples, views))[0].backward()
-    for mine, theirs in zip(student.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-9)
-
-
-# --- the trainer
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return save_tiny(tmp_path_factory.mktemp("tiny"))
-
-
-def rehearsed() -> list[Sample]:
-    return [replace(one, rehearses="n1") for one in lesson(None)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("loss", ["reverse", "forward"])
-@pytest.mark.parametrize("method", ["topk", "binary"])
-def test_rehearsal_steps_bring_the_policy_nearer_to_the_teacher_whatever_the_method(
-    folder: str, tmp_path: Path, loss: str, method: str
-) -> None:
-    trainer = worker(folder, rehearse_loss=loss, method=method, rehearse_lr=5e-3)
-    parent, seen = Version(number=0, parent=None, base="tiny"), []
-    for number in range(1, 6):
-        done = trainer.step(order(rehearsed(), tmp_path / str(number), number=number, parent=parent))
-        seen.append(done.metrics["loss_rehearsal"])
-        parent = Version(number=FIRST_DRAFT + number, parent=0, base="tiny", adapter=done.adapter)
-    assert seen[-1] < 0.8 * seen[0]
-    assert done.metrics["lr"] == 5e-3
-
-
-@pytest.mark.slow
-def test_a_turn_after_a_rehearsal_goes_on_from_what_is_served(folder: str, tmp_path: Path) -> None:
-    """Rehearsals serve an average; where turns serve the newest weights, these begin with that average."""
-    trainer = worker(folder, rehearse_lr=5e-3, lr=1e-12, weight_decay=0.0, lr_by_signal=False)
-    first = trainer.step(order(rehearsed(), tmp_path / "1"))
-    second = trainer.step(order(rehearsed(), tmp_path / "2", number=2, parent=version(1, first.adapter)))
-    served = trainer.policy.read(Path(str(second.adapter)))
-    third = trainer.step(order(lesson(), tmp_path / "3", number=3, parent=version(2, second.adapter)))
-    after = trainer.policy.read(Path(str(third.adapter)))
-    assert trainer.checkpoints.state.averaged == 0
-    for name, value in served.items():
-        torch.testing.assert_close(after[name], value, rtol=0, atol=1e-9)
-
-
-@pytest.mark.slow
-def test_the_live_version_that_teaches_is_the_one_that_the_rehearsal_began_with(folder: str, tmp_path: Path) -> None:
-    trainer = worker(folder, rehearse_teacher="live", rehearse_lr=5e-2, rehearse_decay=0.0)
-    first = trainer.step(order(rehearsed(), tmp_path / "1"))
-    draft = Version(number=FIRST_DRAFT, parent=0, base="tiny", adapter=first.adapter)
-    trainer.step(order(rehearsed(), tmp_path / "2", number=1, parent=draft))
-    assert trainer.checkpoints.frozen is not None
-    for name, value in trainer.policy.begin().items():
-        torch.testing.assert_close(trainer.checkpoints.frozen[name], value)
-    fresh = worker(folder, rehearse_teacher="live")
-    with pytest.raises(BackendError, match="no longer in memory"):
-        fresh.step(order(rehearsed(), tmp_path / "3", number=1, parent=draft))
-
-
-def test_a_rehearsal_has_one_teacher_and_no_score() -> None:
-    one = lesson(None)[0]
-    with pytest.raises(InvalidValue, match="a rehearsal has one"):
-        replace(one, rehearses="n1", advantage=1.0)
-    with pytest.raises(InvalidValue, match="a rehearsal has one"):
-        replace(one, rehearses="n1", teachers=(HINT, ASK.hinted("w1 w2 w3")))
-
-
 def test_a_rehearsal_loss_that_nobody_knows_is_refused() -> None:
     with pytest.raises(ConfigError, match="known: reverse, forward, sft"):
         trainer_args(rehearse_loss="backward")
-
-
-def test_few_lengths_stand_for_many_so_that_few_kernels_are_compiled() -> None:
-    assert [padded(size) for size in (1, 129, 1000, 1025, 1537, 2049, 4096)] == [128, 256, 1024, 1536, 2048, 3072, 4096]
-    assert len({padded(size) for size in range(900, 2700)}) == 4, "the batches of a rehearsal"
-    assert [padded(size) for size in (4097, 9000)] == [4352, 9216], "a long one grows by a sixteenth at most"

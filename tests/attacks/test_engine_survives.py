@@ -24,6 +24,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.testing import MemoryLedger, fake_api
 from openclaw_rl.types import Message, Prompt, Sampling, Tool, ToolCall
 
+pytestmark = pytest.mark.slow
 DEEP = '{"a":' * 900 + "1" + "}" * 900
 ARGUMENTS = {
     "200,000 brackets": "[" * 200_000,
@@ -61,7 +62,6 @@ def called(arguments: str) -> dict[str, Any]:
     return {"model": "tiny", "max_tokens": 2, "messages": messages}
 
 
-@pytest.mark.slow
 def test_strange_requests_are_refused_or_answered_by_one_process(policy: LocalPolicy, loop: asyncio.Runner) -> None:
     """Over the API, all at once with plain ones, in one engine process from beginning to end."""
     strange = {name: called(text) for name, text in ARGUMENTS.items()}
@@ -102,7 +102,6 @@ def test_strange_requests_are_refused_or_answered_by_one_process(policy: LocalPo
     assert (policy.health["pid"], policy.health["restarts"]) == (pid, 0)
 
 
-@pytest.mark.slow
 def test_what_cannot_travel_or_be_encoded_is_the_callers_fault(policy: LocalPolicy, loop: asyncio.Runner) -> None:
     deep: Any = {}
     for _ in range(100_000):

@@ -16,6 +16,7 @@ from openclaw_rl.formats.variables import ALLOWED
 from openclaw_rl.serve.openapi import description
 from openclaw_rl.testing import RunningServer, serving
 
+pytestmark = pytest.mark.slow
 ROADS = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "hi"}]},
     "/v1/responses": {"input": "hi"},
