@@ -6,15 +6,17 @@ import os
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from postgres import Server, why_not
 from shards import pytest_addoption, pytest_configure, pytest_ignore_collect  # noqa: F401 (hooks)
 from system import System
 
 from openclaw_rl.store import ServerPlace
 from openclaw_rl.store.connection import LedgerConnection
+
+if TYPE_CHECKING:
+    from openclaw_rl.testing import PostgresServer
 
 HERE = Path(__file__).parent
 SMALL = 5.0
@@ -72,18 +74,18 @@ def ledger_path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[Server]:
+def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this session's own; a test that kills it starts it again."""
-    if (reason := why_not()) is not None:
+    from openclaw_rl.testing import PostgresServer
+
+    if (reason := PostgresServer.missing()) is not None:
         pytest.skip(reason)
-    server = Server()
-    server.start()
-    yield server
-    server.stop()
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture
-def database(postgres: Server, tmp_path: Path) -> ServerPlace:
+def database(postgres: PostgresServer, tmp_path: Path) -> ServerPlace:
     """The place of a ledger that does not exist yet, in a database of its own."""
     return ServerPlace(url=postgres.database(), root=tmp_path)
 

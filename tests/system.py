@@ -62,7 +62,8 @@ class Forked:
 class System:
     """The real command in a real process group."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *more: str, command: str = "up") -> None:
+        """``more`` are further settings, as ``--set`` takes them."""
         self.root = root
         sets = [
             "policy.backend=fake",
@@ -73,8 +74,8 @@ class System:
         ]
         sets += ["judge.kind=rules", "train.idle_wait=0.2", "train.options.seconds=0.01", "run.log_level=error"]
         sets += ["monitor.mode=off"]  # who complains by chance gives it a false alarm now and then, and it goes back
-        self.words = ["up", "--port", "0", "--rl-buffer-dir", str(root)]
-        for one in sets:
+        self.words = [command, "--port", "0", "--rl-buffer-dir", str(root)]
+        for one in (*sets, *more):
             self.words += ["--set", one]
 
     def start(self, *, forked: bool = False) -> str:

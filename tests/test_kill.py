@@ -49,18 +49,23 @@ def test_fifty_kills_under_load_lose_no_answered_turn_and_train_none_twice(tmp_p
         wait_until(lambda: settled(ledger))  # and so do the loops behind the API
     assert system.end() == 0
 
+    assert before >= KILLS, "the load was too thin to prove anything"
     with LedgerReader(tmp_path / "ledger.db") as ledger:
-        assert ledger.check() == []
-        kept = [row["id"] for row in ledger.rows("SELECT id FROM turns")]
-        assert len(kept) == len(set(kept))
-        assert answered <= set(kept), f"{len(answered - set(kept))} answered turns are lost"
-        assert before >= KILLS, "the load was too thin to prove anything"
-        live = LiveVersions(ledger).live()
-        assert live is not None
-        assert live.number >= 5
-        inside = read_turns(live.adapter or "")
-        assert len(inside) == len(set(inside)), "a turn went into the weights twice"
-        assert sorted(inside) == sorted(trained(ledger, live)), "what the ledger says is what the weights saw"
+        assert_nothing_lost(ledger, answered)
+
+
+def assert_nothing_lost(ledger: LedgerReader, answered: set[str]) -> None:
+    """Every answered turn is kept once, and the weights that are live saw each turn that they were trained on once."""
+    assert ledger.check() == []
+    kept = [row["id"] for row in ledger.rows("SELECT id FROM turns")]
+    assert len(kept) == len(set(kept))
+    assert answered <= set(kept), f"{len(answered - set(kept))} answered turns are lost"
+    live = LiveVersions(ledger).live()
+    assert live is not None
+    assert live.number >= 5
+    inside = read_turns(live.adapter or "")
+    assert len(inside) == len(set(inside)), "a turn went into the weights twice"
+    assert sorted(inside) == sorted(trained(ledger, live)), "what the ledger says is what the weights saw"
 
 
 def trained(ledger: LedgerReader, version: Version) -> set[str]:

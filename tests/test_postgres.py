@@ -9,7 +9,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from postgres import Server
 
 from openclaw_rl import config
 from openclaw_rl.errors import (
@@ -36,7 +35,7 @@ from openclaw_rl.store.connection import LedgerConnection
 from openclaw_rl.store.copying import COUNTED, TABLES
 from openclaw_rl.store.postgres_schema import FIRST_LAYOUT, POSTGRES_MIGRATIONS
 from openclaw_rl.store.schema import MIGRATIONS
-from openclaw_rl.testing import make_outcome, make_turn
+from openclaw_rl.testing import PostgresServer, make_outcome, make_turn
 from openclaw_rl.types import Feedback
 
 HOLD = (
@@ -152,7 +151,7 @@ def test_a_server_that_is_not_there_is_named_with_the_remedy(tmp_path: Path) -> 
 
 
 def test_a_wrong_password_a_missing_database_and_an_unknown_role_are_told_apart(
-    postgres: Server, tmp_path: Path
+    postgres: PostgresServer, tmp_path: Path
 ) -> None:
     def refused(url: str) -> str:
         with pytest.raises(LedgerDown) as error:
@@ -220,7 +219,7 @@ def test_the_url_is_a_setting_that_nobody_shows(database: ServerPlace) -> None:
 
 @pytest.mark.slow
 def test_a_turn_waits_for_a_server_that_is_back_soon_and_is_written_once(
-    postgres: Server, database: ServerPlace
+    postgres: PostgresServer, database: ServerPlace
 ) -> None:
     first, second = make_turn("first"), make_turn("second")
     with serving(database) as serve, CollectLedger(database) as collect, NotesLedger(database) as notes:
@@ -245,7 +244,7 @@ def test_a_turn_waits_for_a_server_that_is_back_soon_and_is_written_once(
 
 
 @pytest.mark.slow
-def test_a_commit_whose_answer_was_lost_is_not_written_again(postgres: Server, database: ServerPlace) -> None:
+def test_a_commit_whose_answer_was_lost_is_not_written_again(postgres: PostgresServer, database: ServerPlace) -> None:
     turn = make_turn()
     with serving(database) as serve:
         commit = serve.db._run  # type: ignore[attr-defined]

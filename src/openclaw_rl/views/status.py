@@ -44,6 +44,7 @@ def status(ledger: LedgerReader, *, starve_after: int, now: float | None = None)
         "ledger": str(ledger.place),
         "bytes": ledger.size(),
         "loops": loops,
+        "gateways": [_gateway(loop) for loop in loops if loop["loop"].partition(" ")[0] == "serve"],
         "turns": {
             "answered": counts["turns"],
             "open": counts["open_turns"],
@@ -70,6 +71,13 @@ def _loop(health: LoopHealth, now: float) -> View:
     age = now - health.at
     state = "silent" if health.state == "running" and age > STALE else health.state
     return {**asdict(health), "state": state, "seconds_ago": round(age, 1)}
+
+
+def _gateway(loop: View) -> View:
+    """One of the processes that answer: the first has no number in its loop's name."""
+    number = int(loop["loop"].partition(" ")[2] or 1)
+    shown = {name: loop[name] for name in ("state", "pid", "host", "seconds_ago")}
+    return {"gateway": number, "url": loop["detail"].get("url"), **shown}
 
 
 def alarms(counts: Mapping[str, int], drops: Mapping[DropReason, int], loops: list[View], *, after: int) -> list[str]:

@@ -1,0 +1,109 @@
+"""Three gateways on one PostgreSQL server, and ``kill -9`` of every one of them, of the loops and of the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from system import System, Talker
+from test_kill import assert_nothing_lost, settled
+
+from openclaw_rl.store import LedgerReader, ServerPlace
+from openclaw_rl.testing import PostgresServer, wait_until
+
+KILLS = 12
+
+
+class Rover(Talker):
+    """A client that asks another gateway each time, in the middle of a session too."""
+
+    def __init__(self, name: str, answered: set[str], gateways: dict[System, str]) -> None:
+        self._gateways = gateways
+        super().__init__(name, answered)
+
+    @property
+    def url(self) -> str | None:
+        urls = list(self._gateways.values())
+        return self.rng.choice(urls) if urls else None
+
+    @url.setter
+    def url(self, _: str | None) -> None:
+        """Where the gateways are is known already."""
+
+
+@pytest.fixture
+def gateways(tmp_path: Path, database: ServerPlace) -> Iterator[list[System]]:
+    """One process with all loops, and two that serve alone; none outlives the test."""
+    more = (f"store.url={database.url}", "run.backoff=0.5")
+    systems = [System(tmp_path, *more, command=command) for command in ("up", "serve", "serve")]
+    yield systems
+    for system in systems:
+        if hasattr(system, "process") and system.process.poll() is None:
+            system.kill()
+
+
+def shown(database: ServerPlace) -> dict[str, object]:
+    """What `openclaw-rl status` says."""
+    words = ["status", "--json", "--rl-buffer-dir", str(database.root)]
+    command = [sys.executable, "-m", "openclaw_rl", *words]
+    environment = {**os.environ, "OPENCLAW_RL__STORE__URL": database.url}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    found: dict[str, object] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_kills_of_gateways_loops_and_server_lose_no_answered_turn_and_train_none_twice(
+    database: ServerPlace, gateways: list[System], postgres: PostgresServer
+) -> None:
+    answered, urls, rng = set[str](), dict[System, str](), random.Random(3)
+    talkers = [Rover(name, answered, urls) for name in ("u1", "u2", "u3")]
+    for system in gateways:
+        urls[system] = system.start(forked=True)
+    for talker in talkers:
+        talker.start()
+    for kill in range(KILLS):
+        before = len(answered)
+        wait_until(lambda before=before: len(answered) > before + 3)
+        time.sleep(rng.uniform(0.0, 0.3))
+        if kill % 3 == 2:  # the server, and with it every connection
+            postgres.kill()
+            postgres.start()
+            continue
+        system = gateways[kill % 3 if kill < 6 else rng.randrange(3)]
+        urls.pop(system)
+        system.kill()
+        if kill % 2:  # the server too, while a gateway is away
+            postgres.kill()
+            postgres.start()
+        urls[system] = system.start(forked=True)
+    before = len(answered)
+    wait_until(lambda: len(answered) >= before + 30)  # the system goes on
+    found = shown(database)
+    for talker in talkers:
+        talker.over = True
+    for talker in talkers:
+        talker.join(timeout=30)
+    with LedgerReader(database) as ledger:
+        wait_until(lambda: settled(ledger))
+    assert [system.end() for system in gateways] == [0, 0, 0]
+
+    assert {one["url"] for one in found["gateways"]} == set(urls.values())
+    assert [one["gateway"] for one in found["gateways"]] == [1, 2, 3]
+    with LedgerReader(database) as ledger:
+        assert_nothing_lost(ledger, answered)
+        passed_by = ledger.rows(
+            "SELECT id FROM turns t WHERE NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = t.id)"
+            " AND NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)"
+            " AND NOT EXISTS (SELECT 1 FROM open_turns p WHERE p.turn_seq = t.seq)"
+        )
+        assert passed_by == [], "whichever gateway committed first"
+        threads = ledger.rows("SELECT o.session, count(*) AS n FROM outcomes o GROUP BY o.session HAVING count(*) > 1")
+        assert len(threads) > 5, "conversations go on at another gateway"
