@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -123,7 +124,18 @@ class Sloppy(ScriptedPolicy):
         yield testing.make_completion("ok", version=3, reply_tokens=(7,) * 40, logprobs=(-0.5,) * 40)
 
 
-@pytest.mark.parametrize("policy", [ScriptedPolicy(), FakePolicy(), ScriptedPolicy(tool_format="none")])
+def yes_or_no(**given: Any) -> ScriptedPolicy:
+    """It says what is asked for by the schemas of the check, and anything else otherwise."""
+    policy = ScriptedPolicy(**given)
+    policy.reply = lambda _: json.dumps(_first(policy.requests[-1][1].json_schema))
+    return policy
+
+
+def _first(schema: Any) -> Any:
+    return schema.get("enum", [True])[0] if schema else "Hello there."
+
+
+@pytest.mark.parametrize("policy", [yes_or_no(), FakePolicy(), yes_or_no(tool_format="none")])
 def test_the_shipped_policies_keep_their_promises(policy: Any) -> None:
     assert broken(check_policy, policy) == []
 

@@ -91,6 +91,8 @@ def decoded(read: Callable[[Row], Noun], row: Row, *, turn: str) -> Noun | Unrea
 def turn_row(turn: Turn) -> dict[str, Any]:
     done = turn.completion
     reply = {"reply": codec.plain(done.reply), "sampling": codec.plain(done.sampling), "flaws": list(done.flaws)}
+    if done.allowed is not None:
+        reply["allowed"] = list(done.allowed)
     return {
         "id": turn.id,
         "session": turn.session,
@@ -119,6 +121,7 @@ def to_turn(row: Row) -> Turn:
         reply=codec.message(reply["reply"]),
         sampling=codec.sampling(reply["sampling"]),
         flaws=tuple(reply["flaws"]),
+        allowed=tuple(reply["allowed"]) if "allowed" in reply else None,
         prompt_tokens=codec.unpack_tokens(row["turn_prompt_tokens"]),
         reply_tokens=codec.unpack_tokens(row["turn_reply_tokens"]),
         logprobs=codec.unpack_logprobs(row["turn_logprobs"]),

@@ -92,13 +92,17 @@ class FakeEngine:
         """Answer again, without the adapters from before."""
         self.alive = True
 
-    def reply(self, ids: Sequence[int], adapter: str | None) -> tuple[list[int], int]:
-        """The tokens that follow, the end of the turn among them, and how many of the reply came before them."""
+    def reply(self, ids: Sequence[int], adapter: str | None, schema: str | None) -> tuple[list[int], int]:
+        """The tokens that follow, the end of the turn among them, and how many of the reply came before them.
+
+        Held to a JSON schema it says the simplest value that fits.
+        """
         text = self.tokenizer.decode(list(ids), skip_special_tokens=False)
         asked, ended, written = text.rpartition(_USER)[2].partition(_ASSISTANT)
         asked = asked if ended else ""
         rules = read_rules(self.adapters[adapter]) if adapter else ()
         said = f"You said: {asked}" + "".join(f" [learned: {rule}]" for rule in rules)
+        said = said if schema is None else json.dumps(_simplest(json.loads(schema)))
         whole = [*self.tokenizer.encode(said, add_special_tokens=False).ids, 1]
         done = len(self.tokenizer.encode(written, add_special_tokens=False).ids)
         return (whole[done:] if said.startswith(written) else whole), done
@@ -152,10 +156,12 @@ class _Routes:
         ids = self.engine.tokenizer.encode((await request.json())["prompt"], add_special_tokens=False).ids
         return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids})
 
-    async def tokens(self, ids: Sequence[int], adapter: str | None, limit: int) -> AsyncIterator[_Token]:
+    async def tokens(
+        self, ids: Sequence[int], adapter: str | None, limit: int, schema: str | None = None
+    ) -> AsyncIterator[_Token]:
         """Token, position in the reply and how it ends if it does; breaks off where the engine dies."""
         engine = self.engine
-        reply, done = engine.reply(ids, adapter)
+        reply, done = engine.reply(ids, adapter, schema)
         engine.running += 1
         try:
             for at, token in enumerate(reply[:limit]):
@@ -253,7 +259,9 @@ class _Vllm(_Routes):
 
     async def events(self, body: dict[str, Any]) -> AsyncIterator[bytes]:
         adapter = None if body["model"] == "base" else body["model"]
-        async for token, position, finish in self.tokens(body["prompt"], adapter, body["max_tokens"]):
+        wanted = body.get("structured_outputs", {}).get("json")
+        schema = None if wanted is None else json.dumps(wanted)
+        async for token, position, finish in self.tokens(body["prompt"], adapter, body["max_tokens"], schema):
             top = {f"token_id:{t}": value for t, value in self.engine.top(token, position, body["logprobs"] + 1)}
             logprobs = {
                 "tokens": [f"token_id:{token}"],
@@ -332,7 +340,8 @@ class _Sglang(_Routes):
         ids: list[int] = []
         rows: list[list[Any]] = []
         tops: list[list[list[Any]]] = []
-        found = self.tokens(body["input_ids"], body.get("lora_path"), sampling["max_new_tokens"])
+        schema, most = sampling.get("json_schema"), sampling["max_new_tokens"]
+        found = self.tokens(body["input_ids"], body.get("lora_path"), most, schema)
         async for token, position, finish in found:
             ids.append(token)
             rows.append([logprob(token, position) / heat, token, None])
@@ -346,6 +355,16 @@ class _Sglang(_Routes):
             }
             yield _event({"text": "", "output_ids": ids, "meta_info": about})
         yield b"data: [DONE]\n\n"
+
+
+def _simplest(schema: dict[str, Any]) -> Any:
+    """A value that fits a plain schema."""
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "object":
+        parts = schema.get("properties", {})
+        return {name: _simplest(parts.get(name, {})) for name in schema.get("required", ())}
+    return {"array": [], "string": "", "integer": 0, "number": 0, "boolean": True}.get(schema.get("type", ""))
 
 
 def _words(content: Any) -> str:

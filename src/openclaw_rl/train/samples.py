@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -10,11 +11,13 @@ from typing import Literal
 
 from openclaw_rl.train.consent import SHARE_ALL, Consent
 from openclaw_rl.train.credit import Credited, CreditSettings, credited, reward
-from openclaw_rl.types import Baseline, Drop, DropReason, Outcome, PlayedStep, Prompt, Sample, Turn, Verdict
+from openclaw_rl.types import Baseline, Completion, Drop, DropReason, Outcome, PlayedStep, Prompt, Sample, Turn, Verdict
 
 Advantage = Literal["baseline", "raw", "group"]
 
 _LEAST_URGENCY = 0.05
+OWN_CHOICE = math.log(0.5)
+"""what a format must leave of the policy at a token, as a logarithm, for that token to say anything of it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ def _sample(
         prompt_tokens=done.prompt_tokens if as_sampled else None,
         reply_tokens=done.reply_tokens,
         logprobs=done.logprobs if as_sampled else None,
-        mask=(True,) * len(done.reply_tokens),
+        mask=chosen_tokens(done),
         score=score,
         advantage=score,
         teachers=teachers,
@@ -121,6 +124,16 @@ def _sample(
         temperature=done.sampling.temperature,
         version=done.version,
     )
+
+
+def chosen_tokens(done: Completion) -> tuple[bool, ...]:
+    """Which tokens were the policy's own choice: where a format left less than `OWN_CHOICE` of it, it was the format's.
+
+    Such a token says nothing of the policy, and its ratio to what was sampled lies outside of what is trusted.
+    """
+    if done.allowed is None:
+        return (True,) * len(done.reply_tokens)
+    return tuple(allowed >= OWN_CHOICE for allowed in done.allowed)
 
 
 def _unfit(turn: Turn, outcome: Outcome, *, live: int, settings: SampleSettings) -> tuple[DropReason, str] | None:
@@ -135,6 +148,8 @@ def _unfit(turn: Turn, outcome: Outcome, *, live: int, settings: SampleSettings)
         return "aborted", "the caller left before the end"
     if not done.reply_tokens:
         return "empty reply", "no token was sampled"
+    if not any(chosen_tokens(done)):
+        return "no signal", "the format of the reply left the policy no choice"
     if done.finish == "length" and not settings.train_truncated:
         return "cut off", "the reply ran into its token limit; train.train_truncated = true would keep it"
     if live - done.version > settings.max_lag:

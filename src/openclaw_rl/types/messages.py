@@ -132,7 +132,10 @@ class Completion:
     """A reply with the very tokens that were sampled, the stop token included if one was sampled.
 
     ``logprobs`` are log-softmax values over the whole vocabulary of the logits divided by the sampling temperature
-    (by 1 where that is 0), before top-p, top-k and penalties: the behaviour policy of `losses.methods`.
+    (by 1 where that is 0), before top-p, top-k, penalties and formats: the behaviour policy of `losses.methods`.
+    ``allowed`` is what a format left of that distribution at each token, as the logarithm of its probability: a token
+    was sampled with log-prob ``logprobs - allowed``, and with 0 where it was the only one. None: the reply was free, or
+    the engine does not say.
     ``scored`` says that they were computed afterwards (an import), not recorded while sampling.
     ``flaws`` are marks for the judge, such as ``malformed_tool_call``.
     """
@@ -146,6 +149,7 @@ class Completion:
     version: int
     scored: bool = False
     flaws: tuple[str, ...] = ()
+    allowed: Logprobs | None = None
 
     def __post_init__(self) -> None:
         need(self.reply.role == "assistant", "reply", f"the reply's role is {self.reply.role!r}, not 'assistant'")
@@ -153,6 +157,8 @@ class Completion:
         need_tokens(self.reply_tokens, "reply_tokens")
         need(len(self.prompt_tokens) > 0, "prompt_tokens", "a prompt has at least one token")
         need_logprobs(self.logprobs, len(self.reply_tokens), "logprobs")
+        if self.allowed is not None:
+            need_logprobs(self.allowed, len(self.reply_tokens), "allowed")
         need_one_of(self.finish, Finish, "finish")
         need(self.version >= 0, "version", f"{self.version!r} is below 0")
 

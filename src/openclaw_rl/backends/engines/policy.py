@@ -270,7 +270,7 @@ class EnginePolicy:
         images = any(message.images for message in prompt.messages)
         ids = () if images else await self.encode(prompt)
         reply = Reply(self._encoder(), ids, sampling, limit=self._limit(len(ids), sampling))
-        guidance = guidance_of(prompt, sampling)
+        guidance = guidance_of(prompt, sampling, tool_format=self.tool_format)
 
         def call(name: str | None) -> tuple[str, dict[str, Any]]:
             if images:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -20,7 +21,9 @@ def check_policy(policy: Any) -> None:
     """A policy: started, asked in several ways, stopped.
 
     A stream is deltas and then one completion of the same text, with the prompt's own tokens and the version asked for.
-    A stream may be closed early, two may run at once, a prompt that can never fit raises ContextOverflow.
+    A stream may be closed early, two may run at once, a prompt that can never fit raises ContextOverflow. One that says
+    it can hold a reply to a JSON schema does, keeps the log-probs of the reply as if it were free, and says what the
+    format left of the distribution, if anything, as no less than what the token itself had.
 
     >>> from openclaw_rl.testing import FakePolicy
     >>> check_policy(FakePolicy())
@@ -30,14 +33,15 @@ def check_policy(policy: Any) -> None:
 
 
 async def _policy_keeps(promises: Promises, policy: Any) -> None:
+    await promises.tried("start()", policy.start())
     for field in ("name", "base"):
         promises.hold(isinstance(getattr(policy, field), str) and bool(getattr(policy, field)), f"{field!r} is empty")
     known = ", ".join(TOOL_FORMATS)
     promises.hold(policy.tool_format in TOOL_FORMATS, f"tool_format is {policy.tool_format!r}; known: {known}")
-    await promises.tried("start()", policy.start())
     promises.hold(isinstance(policy.live, int) and policy.live >= 0, f"live is {policy.live!r}, not a version's number")
     try:
         await _answers(promises, policy)
+        await _holds_formats(promises, policy)
         await _refuses_what_never_fits(promises, policy)
     finally:
         await promises.closes("stop", policy.stop)
@@ -61,6 +65,30 @@ async def _answers(promises: Promises, policy: Any) -> None:
     await promises.tried("the first delta", anext(early))
     await promises.tried("closing a stream early", early.aclose())
     await _stream_keeps(promises, policy.generate(prompts[0], short), short)
+
+
+_FORMATS = (({"type": "boolean"}, (True, False)), ({"enum": ["tea", "rain"]}, ("tea", "rain")))
+
+
+async def _holds_formats(promises: Promises, policy: Any) -> None:
+    if "json_schema" not in getattr(policy, "abilities", ()):
+        return
+    for schema, values in _FORMATS:
+        sampling = Sampling(max_tokens=16, json_schema=schema)
+        done = await _stream_keeps(promises, policy.generate(make_prompt("Is tea a plant?"), sampling), sampling)
+        if done is None:
+            continue
+        fits = _value(done.reply.content) in values
+        promises.hold(fits, f"it holds replies to a schema, but {done.reply.content!r} does not fit {schema}")
+        for value, allowed in zip(done.logprobs, done.allowed or done.logprobs, strict=True):
+            promises.hold(value <= allowed + 1e-4, "a token has more probability than all that its format allowed")
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 async def _stream_keeps(promises: Promises, stream: Stream, sampling: Sampling) -> Completion | None:

@@ -19,7 +19,8 @@ class TokenDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A reply that is over: its text, the tokens `[R]` as sampled and their log-probs `[R]`."""
+    """A reply that is over: its text, the tokens `[R]` as sampled, their log-probs `[R]`, and what a format left of the
+    distribution at each `[R]`."""
 
     job: int
     text: str
@@ -28,6 +29,7 @@ class Finished:
     logprobs: Logprobs
     finish: Finish
     version: int
+    allowed: Logprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)

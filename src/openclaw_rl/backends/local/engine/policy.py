@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeAlias, cast
 
+from openclaw_rl.backends.hf.guidance import can_constrain
 from openclaw_rl.backends.hf.scoped import ScopedPolicy
 from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.backends.local.engine.client import EngineClient
@@ -33,22 +34,22 @@ from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tokens, Ver
 
 logger = logging.getLogger(__name__)
 
+_CONSTRAINED: frozenset[Ability] = frozenset({"opening", "json_schema"})
 _Deltas: TypeAlias = AsyncGenerator[Delta | Completion, None]
 
 
 class LocalPolicy:
     """A `Policy` on this machine's CPU or GPU. ``name``, ``base``, ``context`` and ``tool_format`` are set by `start`.
 
-    ``Sampling.json_schema`` is not enforced: a prompt that wants JSON must ask for it.
+    Formats are enforced while decoding (`constraint`) where the package for it is installed.
     """
-
-    abilities: frozenset[Ability] = frozenset({"opening"})
 
     def __init__(self, args: EngineArgs, *, progress: Callable[[str], None] | None = None) -> None:
         self.name = args.name or args.model
         self.base = ""
         self.context = args.context or 0
         self.tool_format = args.tool_format or "none"
+        self.abilities: frozenset[Ability] = _CONSTRAINED if can_constrain() else frozenset({"opening"})
         self._versions = VersionTable()
         self._engine = EngineClient(
             args, self._versions, progress or (lambda text: logger.info("engine.progress %s", text))
@@ -176,6 +177,7 @@ def _completion(done: Finished, sampling: Sampling) -> Completion:
         prompt_tokens=done.prompt,
         reply_tokens=done.tokens,
         logprobs=done.logprobs,
+        allowed=done.allowed,
         sampling=sampling,
         finish=done.finish,
         version=done.version,

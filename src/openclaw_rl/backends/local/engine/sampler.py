@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol
 
 import torch
 
@@ -30,25 +31,46 @@ DRY_WINDOW = 1024
 """repeats are searched in so many of the newest tokens"""
 
 
+class HoldsTokens(Protocol):
+    """What holds a reply to a format."""
+
+    def allowed(self) -> torch.Tensor:
+        """The tokens that may come next `[vocabulary]`, bool; at least one."""
+        ...
+
+    def take(self, token: int) -> None:
+        """Go on with a token that was allowed."""
+        ...
+
+
 @dataclass(slots=True)
 class RequestSampler:
-    """One request's sampling settings, rng and past tokens."""
+    """One request's sampling settings, rng and past tokens; ``constraint`` where it is held to a format."""
 
     sampling: Sampling
     rng: Random
     prompt: frozenset[int]
     text_of: Callable[[int], str]
+    constraint: HoldsTokens | None = None
     counts: Counter[int] = field(default_factory=Counter)
     history: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, sampling: Sampling, prompt: Sequence[int], text_of: Callable[[int], str]) -> RequestSampler:
+    def of(
+        cls,
+        sampling: Sampling,
+        prompt: Sequence[int],
+        text_of: Callable[[int], str],
+        constraint: HoldsTokens | None = None,
+    ) -> RequestSampler:
         seen = frozenset(prompt) if sampling.repetition_penalty != 1.0 else frozenset()
-        return cls(sampling, Random(sampling.seed), seen, text_of)
+        return cls(sampling, Random(sampling.seed), seen, text_of, constraint)
 
     def note(self, token: int) -> None:
         """Remember a sampled token; in ``history`` whatever stands between two words is one `DRY_BREAKER`."""
         self.counts[token] += 1
+        if self.constraint is not None:
+            self.constraint.take(token)
         if not self.sampling.dry_multiplier:
             return
         if any(sign.isalpha() for sign in self.text_of(token)):
@@ -76,12 +98,17 @@ class RequestSampler:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A token, its log-prob as the model gave it and after the temperature, and the best alternatives."""
+    """A token, its log-prob as the model gave it and after the temperature, and the best alternatives.
+
+    ``allowed`` is the logarithm of the probability, after the temperature, of all tokens that the format left; None
+    where there is no format.
+    """
 
     token: int
     raw: float
     tempered: float
     top: tuple[tuple[int, float], ...] = ()
+    allowed: float | None = None
 
 
 @torch.inference_mode()
@@ -93,6 +120,7 @@ def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[Sam
     raw_norm = logits.logsumexp(-1)
     scaled_norm = scaled.logsumexp(-1) if scales else raw_norm
     scores = _penalise(scaled, logits, samplers, temperatures)
+    scores, allowed = _hold(scores, scaled, scaled_norm, samplers)
     tokens = _choose(scores, samplers, scaled_norm if scores is scaled else scores.logsumexp(-1))
     at = tokens[:, None]
     raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
@@ -102,8 +130,24 @@ def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[Sam
     for sampler, token in zip(samplers, ids, strict=True):
         sampler.note(token)
     return [
-        SampledToken(t, min(r, 0.0), min(h, 0.0), top) for t, r, h, top in zip(ids, raw, tempered, tops, strict=True)
+        SampledToken(t, min(r, 0.0), min(h, 0.0), top, allowed.get(row))
+        for row, (t, r, h, top) in enumerate(zip(ids, raw, tempered, tops, strict=True))
     ]
+
+
+def _hold(
+    scores: torch.Tensor, scaled: torch.Tensor, norm: torch.Tensor, samplers: Sequence[RequestSampler]
+) -> tuple[torch.Tensor, dict[int, float]]:
+    """The scores without the tokens that a format forbids, and by row what of the distribution is left, as a log."""
+    held = {row: sampler.constraint for row, sampler in enumerate(samplers) if sampler.constraint is not None}
+    if not held:
+        return scores, {}
+    scores, allowed = scores.clone(), dict[int, float]()
+    for row, constraint in held.items():
+        forbidden = ~constraint.allowed().to(scores.device)
+        allowed[row] = min(0.0, float(scaled[row].masked_fill(forbidden, -torch.inf).logsumexp(-1) - norm[row]))
+        scores[row].masked_fill_(forbidden, -torch.inf)
+    return scores, allowed
 
 
 def _penalise(

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import torch
 
 from openclaw_rl.backends.hf.detokenizer import ReplyText
+from openclaw_rl.backends.local.engine.constraint import TokenConstraint
 from openclaw_rl.backends.local.engine.events import Finished, ScoreFinished
 from openclaw_rl.backends.local.engine.kv_cache import SequenceSlot
 from openclaw_rl.backends.local.engine.sampler import RequestSampler, SampledToken
+from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores
 from openclaw_rl.types import Finish, Logprobs, Sampling, Tokens
 
@@ -27,8 +29,10 @@ class Generation:
     words: ReplyText
     text_of: Callable[[int], str]
     scope: str = ""
+    constraint: TokenConstraint | None = None
     slot: SequenceSlot | None = None
     logprobs: list[float] = field(default_factory=list)
+    allowed: list[float] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -42,6 +46,7 @@ class Generation:
         ends: frozenset[int],
         scope: str = "",
         decode: Callable[[Sequence[int]], str],
+        constraint: TokenConstraint | None = None,
     ) -> Generation:
         room = context - len(prompt)
 
@@ -53,10 +58,11 @@ class Generation:
             version=version,
             tokens=list(prompt),
             prompt=len(prompt),
-            sampler=RequestSampler.of(sampling, prompt, text_of),
+            sampler=RequestSampler.of(sampling, prompt, text_of, constraint),
             words=ReplyText(decode, stops=sampling.stop, ends=ends, limit=min(sampling.max_tokens or room, room)),
             scope=scope,
             text_of=text_of,
+            constraint=constraint,
         )
 
     @property
@@ -68,13 +74,22 @@ class Generation:
         """Add a sampled token: what to show for it, and how the reply ends if it does."""
         self.tokens.append(sampled.token)
         self.logprobs.append(sampled.tempered)
+        if self.constraint is not None:
+            self._held(self.constraint, sampled)
         shown, finish = self.words.take(sampled.token)
         return Delta(text=shown, pieces=(self._piece(sampled),)), finish
+
+    def _held(self, constraint: TokenConstraint, sampled: SampledToken) -> None:
+        if constraint.fault:
+            raise BackendError(f"the reply cannot be held to its format: {constraint.fault}")
+        assert sampled.allowed is not None
+        self.allowed.append(sampled.allowed)
 
     def result(self, finish: Finish) -> Finished:
         """The finished reply."""
         prompt, reply = tuple(self.tokens[: self.prompt]), tuple(self.tokens[self.prompt :])
-        return Finished(self.id, self.words.text, prompt, reply, tuple(self.logprobs), finish, self.version)
+        allowed = None if self.constraint is None else tuple(self.allowed)
+        return Finished(self.id, self.words.text, prompt, reply, tuple(self.logprobs), finish, self.version, allowed)
 
     def _piece(self, sampled: SampledToken) -> Piece:
         top = tuple(Alternative(token=t, text=self.text_of(t), logprob=value) for t, value in sampled.top)

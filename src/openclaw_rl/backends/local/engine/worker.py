@@ -16,10 +16,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
+from openclaw_rl.backends.hf.guidance import can_constrain, held_reply
 from openclaw_rl.backends.hf.memory import available
 from openclaw_rl.backends.hf.models import LoadedModel, load
 from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
+from openclaw_rl.backends.local.engine.constraint import ConstraintCompiler, TokenConstraint
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed
 from openclaw_rl.backends.local.engine.messages import (
@@ -90,6 +92,9 @@ class EngineWorker:
         self._loader = VersionLoader(self._loaded, self._base, post=self._inbox.put, send=self._send)
         self._chat = ChatTemplate(self._loaded.tokenizer, ends_of(self._loaded.model, self._loaded.tokenizer))
         self._detokenizer = self._chat.again()
+        self._constraints = ConstraintCompiler(
+            self._loaded.tokenizer, vocabulary=text_config(self._loaded.model).vocab_size, ends=self._chat.ends
+        )
         self._engine = Engine(
             self._base,
             self._loaded.model,
@@ -173,7 +178,13 @@ class EngineWorker:
             ends=self._chat.ends,
             scope=request.scope,
             decode=self._detokenizer.decode,
+            constraint=self._constraint(request),
         )
+
+    def _constraint(self, request: GenerateRequest) -> TokenConstraint | None:
+        """What holds the reply to its format; None where none is asked for, or nothing can hold it."""
+        held = held_reply(request.prompt, request.sampling, tool_format=self._loaded.tool_format)
+        return self._constraints.constraint(held) if held and can_constrain() else None
 
     def _scoring(self, request: ScoreRequest) -> Scoring:
         if not request.prompt or not request.reply:

@@ -1,0 +1,134 @@
+"""Constrained decoding: which tokens a reply may go on with where it is held to a format.
+
+`llguidance` reads the format as a grammar over the model's own vocabulary. Whoever asks for no format pays nothing: the
+vocabulary is read with the first request that does.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from openclaw_rl.backends.hf.guidance import HeldReply, Part
+from openclaw_rl.errors import BackendError, RequestError
+
+KEPT = 64
+"""formats that are kept compiled: clients send the same few again and again"""
+_SPACING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON is written on one line: a small model that may go on with spaces for ever does"""
+_SPACE: Final = "/ ?/"
+
+
+def grammar_of(held: HeldReply) -> str:
+    """The same as a grammar in Lark's notation.
+
+    >>> print(grammar_of((("Yes: ", JsonPart(schema={"type": "integer"})), ("No.",))))
+    %llguidance {}
+    start: way_0 | way_1
+    way_0: "Yes: " / ?/ %json {"type": "integer", "x-guidance": {"whitespace_flexible": false, \
+"item_separator": ", ", "key_separator": ": "}}
+    way_1: "No."
+    """
+    names = " | ".join(f"way_{number}" for number in range(len(held)))
+    ways = [f"way_{number}: {' '.join(_written(parts))}" for number, parts in enumerate(held)]
+    return "\n".join(["%llguidance {}", f"start: {names}", *ways])
+
+
+def _written(parts: tuple[Part, ...]) -> Iterator[str]:
+    for number, part in enumerate(parts):
+        if isinstance(part, str):
+            yield json.dumps(part, ensure_ascii=False)
+        else:
+            if number or len(parts) > 1:  # after a colon models write a space
+                yield _SPACE
+            yield f"%json {json.dumps({**part.schema, 'x-guidance': _SPACING}, ensure_ascii=False)}"
+
+
+class TokenConstraint:
+    """One reply's place in its grammar."""
+
+    def __init__(self, matcher: Any, *, vocabulary: int, ends: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+        self._ends = sorted(ends)
+
+    @property
+    def fault(self) -> str:
+        """Why the grammar cannot be followed any more; "" where it can."""
+        return str(self._matcher.get_error()).strip()
+
+    def allowed(self) -> torch.Tensor:
+        """The tokens that may come next `[vocabulary]`, bool; the end where the grammar can be followed no more."""
+        if self._matcher.is_error():
+            return self._only_ends()
+        packed = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.uint8)
+        bits = (packed[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
+        found = bits.flatten()[: self._vocabulary].bool()
+        return found if bool(found.any()) else self._only_ends()
+
+    def _only_ends(self) -> torch.Tensor:
+        found = torch.zeros(self._vocabulary, dtype=torch.bool)
+        found[self._ends] = True
+        return found
+
+    def take(self, token: int) -> None:
+        """Go on with a token that was allowed."""
+        if token not in self._ends:
+            self._matcher.consume_token(token)
+
+
+class ConstraintCompiler:
+    """Makes constraints over one model's vocabulary. For several threads at once."""
+
+    def __init__(self, tokenizer: Any, *, vocabulary: int, ends: frozenset[int]) -> None:
+        """``tokenizer`` is one of `transformers` that is fast; ``ends`` are the tokens that end a reply."""
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._ends = ends
+        self._read: Any = None
+        self._compiled: OrderedDict[str, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def constraint(self, held: HeldReply) -> TokenConstraint:
+        """Raises RequestError for a schema that cannot be held."""
+        grammar = grammar_of(held)
+        with self._lock:
+            if grammar not in self._compiled:
+                self._compiled[grammar] = self._compile(grammar)
+                while len(self._compiled) > KEPT:
+                    self._compiled.popitem(last=False)
+            self._compiled.move_to_end(grammar)
+            matcher = self._compiled[grammar].deep_copy()
+        return TokenConstraint(matcher, vocabulary=self._vocabulary, ends=self._ends)
+
+    def _compile(self, grammar: str) -> Any:
+        from llguidance import LLMatcher
+
+        matcher = LLMatcher(self._vocabulary_read(), grammar, log_level=0)
+        if matcher.is_error():
+            raise RequestError(
+                f"this format cannot be held: {_first_line(matcher.get_error())}",
+                field="response_format",
+                remedy="leave that part out of the schema, and check it in the reply",
+            )
+        return matcher
+
+    def _vocabulary_read(self) -> Any:
+        if self._read is None:
+            from llguidance import LLTokenizer
+
+            backend = getattr(self._tokenizer, "backend_tokenizer", None)
+            if backend is None:
+                raise BackendError("this model's tokenizer cannot be read for constrained decoding")
+            text = backend.to_str()
+            self._read = LLTokenizer(text, n_vocab=self._vocabulary, eos_token=sorted(self._ends))
+        return self._read
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else "no reason is given"
