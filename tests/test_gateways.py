@@ -8,15 +8,18 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+import httpx2
 import pytest
 from system import System, Talker
 from test_kill import assert_nothing_lost, settled
 
+from openclaw_rl.app.application import App
 from openclaw_rl.store import LedgerReader, ServerPlace
-from openclaw_rl.testing import PostgresServer, wait_until
+from openclaw_rl.testing import PostgresServer, fake_config, wait_until
 
 KILLS = 12
 
@@ -57,6 +60,52 @@ def shown(database: ServerPlace) -> dict[str, object]:
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     found: dict[str, object] = json.loads(done.stdout)
     return found
+
+
+@asynccontextmanager
+async def two_gateways(database: ServerPlace) -> AsyncIterator[list[httpx2.AsyncClient]]:
+    """Two servers on one ledger, each reached by a client of its own."""
+    async with AsyncExitStack() as stack:
+        clients = []
+        for _ in range(2):
+            app = App(fake_config(database.root, f"store.url={database.url}"), loops=("serve",))
+            await stack.enter_async_context(app.started())
+            way = httpx2.ASGITransport(app=app.api)
+            client = httpx2.AsyncClient(transport=way, base_url="http://localhost", verify=False)
+            clients.append(await stack.enter_async_context(client))
+        yield clients
+
+
+async def ask(client: httpx2.AsyncClient, text: str, **headers: str) -> str:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    body = {"model": "fake", "messages": [{"role": "user", "content": text}]}
+    done = await client.post("/v1/chat/completions", json=body, headers=named)
+    assert done.status_code == 200, done.text
+    return str(done.json()["id"])
+
+
+async def test_a_session_that_opts_out_at_one_gateway_trains_at_none(database: ServerPlace) -> None:
+    async with two_gateways(database) as (first, second):
+        before = await ask(first, "hi", x_session_id="s")
+        await ask(second, "not this", x_session_id="s", x_openclaw_rl_train="off-session")
+        after = await ask(first, "and now?", x_session_id="s")
+        with LedgerReader(database) as ledger:
+            assert [ledger.turn(turn).trainable for turn in (before, after)] == [True, False]
+
+
+async def test_any_gateway_goes_on_with_what_another_one_answered(database: ServerPlace) -> None:
+    async with two_gateways(database) as (first, second):
+        began = (await first.post("/v1/responses", json={"model": "fake", "input": "my name is Ann"})).json()
+        more = {"model": "fake", "input": "who am I?", "previous_response_id": began["id"]}
+        went_on = await second.post("/v1/responses", json=more)
+        assert went_on.status_code == 200, went_on.text
+        turn = await ask(first, "hi", x_session_id="s")
+        assert (await second.post("/v1/feedback", json={"turn": turn, "thumb": "up"})).status_code == 200
+        assert (await second.post("/v1/sessions/s/end")).status_code == 200
+        with LedgerReader(database) as ledger:
+            prompt = ledger.turn(went_on.json()["id"].removeprefix("resp_")).prompt.messages
+            assert [message.content for message in prompt][0::2] == ["my name is Ann", "who am I?"]
+            assert ledger.feedback(turn)[0].score == 1.0
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -162,6 +163,18 @@ def test_a_wrong_password_a_missing_database_and_an_unknown_role_are_told_apart(
     assert "~/.pgpass" in refused(postgres.url(password="guess"))
     assert "createdb" in refused(postgres.url("nowhere"))
     assert "password is wrong" in refused(postgres.url().replace("ledger:", "stranger:"))
+
+
+def test_a_role_that_may_not_write_is_told_what_it_lacks(postgres: PostgresServer, tmp_path: Path) -> None:
+    import psycopg
+
+    url = postgres.database()
+    with closing(psycopg.connect(url, autocommit=True)) as db:
+        db.execute("CREATE ROLE guest LOGIN PASSWORD 'guest'")
+        db.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+    guest = re.sub("//.*@", "//guest:guest@", url)
+    with pytest.raises(LedgerDown, match=r"it may not be written .*permission denied.*; give the role of store.url"):
+        serving(ServerPlace(url=guest, root=tmp_path))
 
 
 def test_without_the_driver_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,7 @@ def build_recording(config: Config) -> RecordingRules:
         redact=patterns if serve.redact else None,
         store_optouts=serve.store_optouts,
         optout_users=serve.no_train_users,
+        shared=config.store.url is not None,
     )
 
 

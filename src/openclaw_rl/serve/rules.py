@@ -54,10 +54,12 @@ class OutrightRules:
 class RecordingRules:
     """What is kept of an answered turn: decided when it is finished, apart from how it was answered.
 
-    ``intercept`` False keeps nothing; ``optout_users`` are never trained on.
+    ``intercept`` False keeps nothing; ``optout_users`` are never trained on. ``shared``: other gateways answer too, so
+    that what a session may be used for is asked of the ledger each time.
     """
 
     intercept: bool
     redact: Redact | None
     store_optouts: bool
     optout_users: Collection[str]
+    shared: bool

@@ -154,9 +154,10 @@ class ServerState:
 
     async def _opted_out(self, session: str, user: str) -> bool:
         known = self._sessions.get((user, session))
-        if known is None:
+        if known is None or (known == _IN and self.answerer.recording.shared):
             found = await self.answerer.write(lambda: self.answerer.ledger.opted_out(session, user))
-            known = self._sessions.get((user, session)) or (_OUT if found else _IN)  # it may have opted out meanwhile
+            out = found or self._sessions.get((user, session)) == _OUT  # it may have opted out meanwhile
+            known = _OUT if out else _IN
             self._sessions.put((user, session), known)
         return known == _OUT
 

@@ -72,11 +72,11 @@ def connection_errors(place: object) -> Iterator[None]:
         raise _down(place, error, "the server cannot be reached", _RUNNING) from error
 
 
-def _down(place: object, error: Exception, why: str, remedy: str) -> LedgerDown:
+def _down(place: object, error: psycopg.Error, why: str, remedy: str) -> LedgerDown:
     return LedgerDown(f"{place} cannot be used: {why} ({_line(error)})", why=why, remedy=remedy)
 
 
-def _line(error: Exception) -> str:
-    """The last line of what was said, which is the one that says why."""
+def _line(error: psycopg.Error) -> str:
+    """What the server says first; of a connection that failed the last line, which is the one that says why."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    return error.diag.message_primary or (lines[-1] if lines else type(error).__name__)
