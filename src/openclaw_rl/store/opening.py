@@ -14,6 +14,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from openclaw_rl.errors import LedgerError, LedgerNewer, NotInLedger
@@ -21,6 +22,8 @@ from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
 from openclaw_rl.store.troubles import PRIVATE_DIRECTORY, PRIVATE_FILE, damaged, file_errors, sqlite_errors
 
 _HEADER = 100
+_VERSIONS = slice(18, 20)
+"""of the header: the versions of the format to write and to read the file, 2 with a write-ahead log"""
 
 
 def connect(path: Path, *, mode: str) -> sqlite3.Connection:
@@ -89,19 +92,30 @@ def _refuse_foreign(path: Path, db: sqlite3.Connection, newest: int) -> None:
 def create(path: Path, migrations: Sequence[str]) -> None:
     """Make an empty ledger under another name and put it in place whole; if another process was first, use theirs."""
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+    with sqlite_errors(path):
+        image = empty_ledger(tuple(migrations))
     with file_errors(path):
         path.parent.mkdir(mode=PRIVATE_DIRECTORY, parents=True, exist_ok=True)
         draft.unlink(missing_ok=True)
-        os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))  # nobody has it open yet
-    try:
-        with closing(connect(draft, mode="rw")) as db, sqlite_errors(path):
-            migrate(db, migrations)
-            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # the log does not follow the file to its new name
-        with file_errors(path), suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        for left in (draft, draft.with_name(f"{draft.name}-wal"), draft.with_name(f"{draft.name}-shm")):
-            left.unlink(missing_ok=True)
+        try:
+            with os.fdopen(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE), "wb") as file:
+                file.write(image)  # nobody has it open yet
+                file.flush()
+                os.fsync(file.fileno())
+            with suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+@cache
+def empty_ledger(migrations: tuple[str, ...]) -> bytes:
+    """The file of a ledger without rows. It is made in memory, since sqlite waits for the disk with each file."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        migrate(db, migrations)
+        image = bytearray(db.serialize())
+    image[_VERSIONS] = b"\2\2"  # it keeps a log from the beginning, so that who opens it first has nothing to change
+    return bytes(image)
 
 
 def migrate(db: sqlite3.Connection, migrations: Sequence[str]) -> None:
