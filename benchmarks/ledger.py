@@ -1,32 +1,35 @@
-"""How long it takes to add a turn, alone and in company, early and late in a ledger's life.
+"""How long it takes to add a turn, alone and in company, early and late in a ledger's life, in each of the stores.
 
     python benchmarks/ledger.py                  # 1,000 against 200,000 turns of history; about 3 GB of disk
     python benchmarks/ledger.py --history 20000  # smaller
+    python benchmarks/ledger.py --postgres       # PostgreSQL beside SQLite: a server of its own, durable, on this disk
 
 A turn has 4,000 tokens (3,500 of prompt, 500 of reply) and about 14 kB of text. Three other processes read and write
 the same ledger all the while: collect, judge and train, each as its own writer. The named alternative is the same rows
-written as one JSON text per turn, as peers log them; bytes and times of both are from this run.
+written as one JSON text per turn, as peers log them; bytes and times of both are from this run. With --postgres several
+gateways then write at once, each as fast as it can.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing as mp
 import random
-import shutil
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.synchronize import Event
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 from openclaw_rl.ports import Case
-from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
+from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, Place, ServeLedger, ServerPlace, TrainLedger
 from openclaw_rl.store.codec import plain
 from openclaw_rl.store.rows import turn_row
+from openclaw_rl.testing import PostgresServer
 from openclaw_rl.types import Completion, Drop, JudgedTurn, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936
@@ -54,12 +57,12 @@ def fresh(turn: Turn) -> Turn:
     return Turn(prompt=turn.prompt, completion=turn.completion, user=turn.user, session=turn.session)
 
 
-def company(path: str, role: str, stop: Event) -> None:
+def company(place: Place, role: str, stop: Event) -> None:
     """Another loop at work on the same ledger."""
     opened: dict[str, Callable[[], Callable[[], None]]] = {
-        "collect": lambda: partial(_collect, CollectLedger(path)),
-        "judge": lambda: partial(_judge, JudgeLedger(path)),
-        "train": lambda: partial(_train, TrainLedger(path, sync="full")),
+        "collect": lambda: partial(_collect, CollectLedger(place)),
+        "judge": lambda: partial(_judge, JudgeLedger(place)),
+        "train": lambda: partial(_train, TrainLedger(place, sync="full")),
     }
     work = opened[role]()
     while not stop.is_set():
@@ -91,23 +94,24 @@ def _train(ledger: TrainLedger) -> None:
         )
 
 
-def fill(path: Path, turns: int, rng: random.Random) -> None:
+def fill(place: Place, turns: int, rng: random.Random) -> None:
     """Give the ledger a history, all of it settled, judged and dropped, many rows to a transaction."""
     packed = [turn_row(make_turn(rng)) for _ in range(16)]
-    with ServeLedger(path, sync="normal") as ledger:
+    with ServeLedger(place, sync="normal") as ledger:
         for at in range(0, turns, 500):
             with ledger.writing() as db:
                 for i in range(min(500, turns - at)):
                     db.insert("turns", packed[i % 16] | {"id": new_id()})
-    _settle(path, turns)
+    _settle(place, turns)
 
 
-def _settle(path: Path, turns: int) -> None:
+def _settle(place: Place, turns: int) -> None:
     """Bring the loops behind the history up to date by SQL: what is measured starts after it."""
-    with CollectLedger(path) as ledger, ledger.writing() as db:
+    with CollectLedger(place) as ledger, ledger.writing() as db:
         db.execute(
             "INSERT INTO outcomes (turn, session, kind, kind_reason, confidence, idx, next_state, evidence, at)"
-            " SELECT id, 's' || (seq / 20), 'main', 'declared', 1, 0, x'', '[]', at FROM turns"
+            " SELECT id, 's' || (seq / 20), 'main', 'declared', 1, 0, ?, '[]', at FROM turns",
+            (b"",),
         )
         db.execute(
             "INSERT INTO verdicts (turn, score, source, votes, hints, judge, seconds, note, feedback_seen, at)"
@@ -131,13 +135,13 @@ def timed(add: Callable[[Turn], None], templates: list[Turn], count: int) -> lis
     return taken
 
 
-def in_company(path: Path, templates: list[Turn], count: int) -> list[float]:
-    """Time adds while the three other loops work on the same file."""
+def in_company(place: Place, templates: list[Turn], count: int) -> list[float]:
+    """Time adds while the three other loops work on the same ledger."""
     stop = mp.Event()
-    others = [mp.Process(target=company, args=(str(path), role, stop)) for role in ("collect", "judge", "train")]
-    with ServeLedger(path, sync="full") as ledger:
-        for other in others:
-            other.start()
+    others = [mp.Process(target=company, args=(place, role, stop)) for role in ("collect", "judge", "train")]
+    for other in others:
+        other.start()
+    with ServeLedger(place, sync="full") as ledger:
         timed(ledger.add_turn, templates, 50)
         taken = timed(ledger.add_turn, templates, count)
         stop.set()
@@ -160,42 +164,78 @@ def as_json_lines(path: Path, templates: list[Turn], count: int) -> list[float]:
         return timed(add, templates, count)
 
 
+def gateways(place: Place, number: int, templates: list[Turn], count: int) -> float:
+    """Turns per second that so many gateways write at once."""
+    ready = mp.Barrier(number + 1)
+    words = (place, templates, count, ready)
+    others = [mp.Process(target=_gateway, args=words) for _ in range(number)]
+    for other in others:
+        other.start()
+    ready.wait()
+    began = time.perf_counter()
+    for other in others:
+        other.join()
+    return number * count / (time.perf_counter() - began)
+
+
+def _gateway(place: Place, templates: list[Turn], count: int, ready: Barrier) -> None:
+    turns = [fresh(templates[i % len(templates)]) for i in range(count)]
+    with ServeLedger(place, sync="full") as ledger:
+        ready.wait()
+        for turn in turns:
+            ledger.add_turn(turn)
+
+
 def report(name: str, taken: list[float]) -> float:
     """Print and return the median in milliseconds."""
     median = statistics.median(taken) * 1e3
     tail = statistics.quantiles(taken, n=100)[98] * 1e3
-    print(f"{name:<44} median {median:7.3f} ms   p99 {tail:8.3f} ms")
+    print(f"{name:<56} median {median:7.3f} ms   p99 {tail:8.3f} ms")
     return median
+
+
+def compare(stores: dict[str, tuple[Place, Place]], options: argparse.Namespace, lines_at: Path) -> None:
+    """Time every store, the stores and the ages in turns, so that what else the machine does falls on all."""
+    rng = random.Random(7)
+    templates = [make_turn(rng) for _ in range(16)]
+    for early, late in stores.values():
+        fill(early, 1000, rng)
+        print(f"filling {options.history:,} turns of history ...", flush=True)
+        fill(late, options.history, rng)
+    taken: dict[tuple[str, int], list[float]] = {(name, age): [] for name in stores for age in (0, 1)}
+    for _ in range(2):
+        for name, age in taken:
+            taken[name, age] += in_company(stores[name][age], templates, options.count // 2)
+    plain_ms = report("the same as JSON lines, alone", as_json_lines(lines_at, templates, options.count // 2))
+    tokens, line_size = PROMPT + REPLY, lines_at.stat().st_size / (options.count // 2)
+    for name, (_, late) in stores.items():
+        before = report(f"{name}: add a turn, 1,000 turns of history", taken[name, 0])
+        after = report(f"{name}: add a turn, {options.history:,} turns of history", taken[name, 1])
+        with LedgerReader(late) as ledger:
+            size = ledger.size() / ledger.counts()["turns"]
+        print(f"  late / early            {after / before:5.2f}   (goal: at most 1.3)")
+        print(f"  ledger / JSON lines     {after / plain_ms:5.2f}   with three other processes at work")
+        print(f"  bytes per token         {size / tokens:5.2f}   against {line_size / tokens:.2f} as JSON lines")
+    for name, (early, _) in stores.items():
+        for number in (1, 2, 4) if isinstance(early, ServerPlace) else (1,):
+            rate = gateways(early, number, templates, options.count // 4)
+            print(f"{name}: gateways that write at once: {number}, {rate:.0f} turns per second")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--history", type=int, default=200_000)
     parser.add_argument("--count", type=int, default=1000, help="turns timed in each setting")
+    parser.add_argument("--postgres", action="store_true", help="a PostgreSQL server of its own beside SQLite")
     options = parser.parse_args()
-    rng = random.Random(7)
-    templates = [make_turn(rng) for _ in range(16)]
-    root = Path(tempfile.mkdtemp(prefix="openclaw-ledger-"))
-    try:
-        fill(root / "early.db", 1000, rng)
-        print(f"filling {options.history:,} turns of history ...", flush=True)
-        fill(root / "late.db", options.history, rng)
-        early, late = [], []
-        for _ in range(2):  # in turns, so that what else the machine does falls on both
-            early += in_company(root / "early.db", templates, options.count // 2)
-            late += in_company(root / "late.db", templates, options.count // 2)
-        lines = as_json_lines(root / "turns.jsonl", templates, options.count // 2)
-        before = report("add a turn, 1,000 turns of history", early)
-        after = report(f"add a turn, {options.history:,} turns of history", late)
-        plain_ms = report("the same as JSON lines, alone", lines)
-        size = (root / "late.db").stat().st_size / (options.history + options.count + 100)
-        line_size = (root / "turns.jsonl").stat().st_size / (options.count // 2)
-        print(f"late / early            {after / before:5.2f}   (goal: at most 1.3)")
-        print(f"ledger / JSON lines     {after / plain_ms:5.2f}   with three other processes at work")
-        tokens = PROMPT + REPLY
-        print(f"bytes per token         {size / tokens:5.2f}   against {line_size / tokens:.2f} as JSON lines")
-    finally:
-        shutil.rmtree(root)
+    with contextlib.ExitStack() as stack:
+        root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="openclaw-ledger-")))
+        stores: dict[str, tuple[Place, Place]] = {"sqlite": (root / "early.db", root / "late.db")}
+        if options.postgres:
+            server = stack.enter_context(PostgresServer(durable=True))
+            early, late = (ServerPlace(url=server.database(), root=root) for _ in range(2))
+            stores["postgres"] = (early, late)
+        compare(stores, options, root / "turns.jsonl")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def postgres() -> Iterator[PostgresServer]:
     from openclaw_rl.testing import PostgresServer
 
     if (reason := PostgresServer.missing()) is not None:
-        pytest.skip(reason)
+        (pytest.fail if os.environ.get("OPENCLAW_RL_TEST_POSTGRES") == "required" else pytest.skip)(reason)
     with PostgresServer() as server:
         yield server
 

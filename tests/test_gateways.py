@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -18,8 +19,12 @@ from system import System, Talker
 from test_kill import assert_nothing_lost, settled
 
 from openclaw_rl.app.application import App
-from openclaw_rl.store import LedgerReader, ServerPlace
-from openclaw_rl.testing import PostgresServer, fake_config, wait_until
+from openclaw_rl.app.waking import LoopWakes
+from openclaw_rl.store import LedgerReader, ServeLedger, ServerPlace, TrainLedger, submit_request
+from openclaw_rl.store.roles import WATCHED
+from openclaw_rl.store.wakeups import listen
+from openclaw_rl.testing import PostgresServer, fake_config, make_turn, wait_until
+from openclaw_rl.types import Version
 
 KILLS = 12
 
@@ -106,6 +111,24 @@ async def test_any_gateway_goes_on_with_what_another_one_answered(database: Serv
             prompt = ledger.turn(went_on.json()["id"].removeprefix("resp_")).prompt.messages
             assert [message.content for message in prompt][0::2] == ["my name is Ann", "who am I?"]
             assert ledger.feedback(turn)[0].score == 1.0
+
+
+async def test_who_waits_hears_of_what_another_process_writes(database: ServerPlace) -> None:
+    heard: asyncio.Queue[frozenset[str]] = asyncio.Queue()
+    with TrainLedger(database, sync="full") as train:
+        listening = asyncio.create_task(listen(database, heard.put_nowait))
+        assert await heard.get() == WATCHED, "nobody knows what came before"
+        with ServeLedger(database, sync="full") as serve:
+            await asyncio.to_thread(serve.add_turn, make_turn())
+        assert await heard.get() == {"turns"}
+        await asyncio.to_thread(train.add_version, Version(number=0, parent=None, base="b", state="live"))
+        assert await heard.get() == {"states"}
+        await asyncio.to_thread(submit_request, database, "pause")
+        assert await heard.get() == {"requests"}
+        listening.cancel()
+        await asyncio.wait([listening])
+    wakes = LoopWakes(database, ("serve", "collect"))
+    assert [wakes.poll(loop, 0.2) for loop in ("serve", "collect", "train")] == [1.0, 1.0, 0.2]
 
 
 @pytest.mark.slow

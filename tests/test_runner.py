@@ -110,3 +110,19 @@ async def test_a_loop_is_running_from_its_first_tick_on_and_then_speaks_once_a_s
         now[0] = moment
         await keeper.once()
     assert [(state, moved) for _, state, moved, _, _ in book.said] == [("running", 1), ("running", 3)]
+
+
+async def test_an_idle_loop_is_woken_before_its_time_and_a_failing_one_is_not() -> None:
+    loop, stop, wake = Scripted("judge", 0, 0, ValueError("no")), asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(LoopRunner(loop, Book(), poll=3600.0, backoff=3600.0, wake=wake).run(stop))
+    for left in (2, 1, 0):
+        while len(loop.ticks) > left:
+            await asyncio.sleep(0)
+        wake.set()
+    loop.ticks.append(1)
+    for _ in range(50):
+        await asyncio.sleep(0)
+        wake.set()
+    assert loop.ticks == [1], "it waits its time out"
+    stop.set()
+    await running

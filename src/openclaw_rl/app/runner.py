@@ -69,7 +69,8 @@ class LoopRunner:
         await self._report("starting")
         try:
             while not stop.is_set():
-                await _wait(self._wake or stop, await self.once())
+                seconds = await self.once()
+                await _wait(stop if self._wake is None or self._failures else self._wake, seconds)
                 if self._wake is not None:
                     self._wake.clear()  # before the tick: what comes during it is seen after it
         finally:
