@@ -159,6 +159,13 @@ def test_the_real_environment_is_read_when_none_is_given(monkeypatch: pytest.Mon
     assert load().config.judge.llm.votes == 11
 
 
+@pytest.mark.parametrize("preset", ["env", "cpu-env"])
+def test_presets_of_environments_compare_episodes_that_differ(preset: str) -> None:
+    config = load(preset=preset, flags={"--env": "terminal"}, environ={}).config
+    assert (config.train.num_rollouts_per_prompt, config.train.batch_size % 8, config.train.method) == (8, 0, "binary")
+    assert config.policy.sampling.temperature == 1.0
+
+
 @pytest.mark.parametrize("preset", config.presets())
 def test_every_preset_loads_and_names_itself_as_source(preset: str) -> None:
     assert f"preset {preset}" in load(preset=preset, environ={}).sources.values()

@@ -11,15 +11,18 @@ import pytest
 from click.testing import CliRunner
 from rooms import needs_sandbox
 
+from openclaw_rl.app.environments import build_env
+from openclaw_rl.app.factories import running_policy
+from openclaw_rl.app.held_out import held_out_tasks
 from openclaw_rl.cli import cli
 from openclaw_rl.envs.audit import AuditBook, AuditedEnv, audit_task, near_duplicates
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.evals.environments import by_rung, chosen_tasks, lines, play_tasks
 from openclaw_rl.evals.suites import ModelReply
-from openclaw_rl.ports import Observation
+from openclaw_rl.ports import Observation, SupportsTaskSets
 from openclaw_rl.testing import FakeEnv, running_app, until
-from openclaw_rl.testing.apps import FAKES
-from openclaw_rl.types import Message, Prompt, Sampling
+from openclaw_rl.testing.apps import FAKES, fake_config
+from openclaw_rl.types import Message, Prompt, Sampling, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -163,3 +166,19 @@ async def test_a_run_learns_from_a_terminal_and_only_from_tasks_that_passed_thei
         await until(lambda: run.ledger.counts()["trained"] >= 4)
     audits = [json.loads(line) for line in (tmp_path / "run" / "envs-audit.jsonl").read_text().splitlines()]
     assert {(audit["gold"], audit["nothing"]) for audit in audits} == {(1.0, -1.0)}
+
+
+async def test_the_gate_has_versions_play_tasks_that_never_train(tmp_path: Path) -> None:
+    config = fake_config(tmp_path, "env.type=toolcall", 'env.rungs=["timer", "sums", "light"]', "gate.tasks=4")
+    tasks = held_out_tasks(config)
+    assert tasks is not None
+    version = Version(number=0, parent=None, base="fake")
+    async with running_policy(config) as policy:
+        found = await tasks.solved(policy, version)
+        assert await tasks.solved(policy, version) is found, "the live version is asked once"
+    env = build_env(config)
+    assert isinstance(env, SupportsTaskSets)
+    assert set(found) <= set(env.held_out())
+    assert sorted(env.rung(task) for task in found) == ["light", "light", "sums", "timer"]
+    assert not any(found.values()), "the fake policy calls nothing"
+    assert held_out_tasks(fake_config(tmp_path, "env.type=toolcall", "gate.tasks=0")) is None

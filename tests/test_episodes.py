@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openclaw_rl.envs.episodes import Episode, Episodes, EpisodeSettings, SessionClient, run_episode
-from openclaw_rl.errors import OpenClawError
-from openclaw_rl.ports import ChatClient, Env, Rollout
+from openclaw_rl.envs.episodes import Episodes, EpisodeSettings, SessionClient, run_episode
+from openclaw_rl.envs.schedule import Curriculum, Episode, GroupBook, Rounds
+from openclaw_rl.errors import EnvFailed, OpenClawError
+from openclaw_rl.ports import ChatClient, Env, Observation, Rollout
 from openclaw_rl.testing import FakeChatClient, FakeEnv
-from openclaw_rl.types import Tool
+from openclaw_rl.types import Message, Tool
 
 pytestmark = pytest.mark.anyio
 
 
 def make_episodes(make_env: Callable[[], Env], chat: SessionClient, **given: Any) -> Episodes:
     """With settings as given, or the least."""
-    names = {"parallel": 4, "group_size": 1, "max_steps": 20, "seed": 0}
-    settings = EpisodeSettings(**{name: given.pop(name, least) for name, least in names.items()})
-    return Episodes(make_env, chat, settings, **{"behind": lambda: False, **given})
+    settings = EpisodeSettings(parallel=given.pop("parallel", 4), max_steps=given.pop("max_steps", 20))
+    size, rounds, seed = (given.pop(name, least) for name, least in (("group_size", 1), ("rounds", 9), ("seed", 0)))
+
+    def schedule(tasks: Sequence[str]) -> Rounds:
+        return Rounds(tasks, group_size=size, rounds=rounds, seed=seed)
+
+    return Episodes(make_env, chat, settings, **{"behind": lambda: False, "schedule": schedule, **given})
 
 
 async def test_an_episode_asks_acts_and_pays_its_session_the_outcome() -> None:
@@ -131,6 +138,100 @@ async def test_a_cancelled_tick_ends_episodes_and_environments() -> None:
     with pytest.raises(asyncio.CancelledError):
         await ticking
     assert (episodes.running, [each.closed for each in envs]) == (0, [1, 1])
+
+
+async def test_what_is_stopped_is_told_to_the_server_and_no_step_waits_for_an_outcome(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Slow(FakeEnv):
+        async def step(self, reply: Message) -> Observation:
+            acting.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    acting, table = asyncio.Event(), FakeChatClient()
+    episodes = make_episodes(lambda: Slow(rewards=(1.0,)), table, parallel=1, tasks=("a",))
+    ticking = asyncio.create_task(episodes.tick())
+    await acting.wait()
+    await episodes.stop()
+    assert await ticking == 1, "the loop itself is not hurt"
+    [(session, why)] = table.rewards
+    assert (why, table.ended) == ("EnvFailed: the player was stopped", [session])
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+async def test_what_is_known_to_go_wrong_is_told_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    class Gone(FakeEnv):
+        async def step(self, reply: Message) -> Observation:
+            raise EnvFailed("the machine is gone")
+
+    await run_out(make_episodes(lambda: Gone(), FakeChatClient(), rounds=1, tasks=("a",)))
+    assert "the machine is gone" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def played(schedule: Curriculum, solved: Callable[[str, int], bool], groups: int) -> list[str]:
+    """Tasks in the order in which they come, each group played at once."""
+    order = []
+    for _ in range(groups):
+        episodes = [schedule.next() for _ in range(2)]
+        for place, episode in enumerate(episodes):
+            assert episode is not None
+            schedule.ended(replace(episode, reward=1.0 if solved(episode.task, place) else -1.0))
+        assert episodes[0] is not None
+        order.append(episodes[0].task)
+    return order
+
+
+def mixed(task: str, place: int) -> bool:
+    """Rung ``hard`` is never solved, ``easy`` always, all others every other time."""
+    return task.startswith("easy") or (not task.startswith("hard") and place == 0)
+
+
+TASKS = ("easy/0", "mid/0", "hard/0", "easy/1", "mid/1", "hard/1")
+
+
+def test_rungs_that_are_always_or_never_solved_rest_and_come_back() -> None:
+    order = played(Curriculum(TASKS, group_size=2, seed=0, book=GroupBook()), mixed, 24)
+    assert order[:6] == ["easy/0", "mid/0", "hard/0", "easy/1", "mid/1", "hard/1"]
+    assert [order.count(rung) for rung in ("mid/0", "mid/1")] == [7, 7], "what teaches is played most"
+    assert [sum(task.startswith(rung) for task in order) for rung in ("easy", "hard")] == [5, 5]
+    assert {"easy/0", "easy/1"} <= set(order[6:]), "and whether it still holds is seen now and then"
+
+
+def test_without_resting_every_task_has_its_turn() -> None:
+    order = played(Curriculum(TASKS, group_size=2, seed=0, book=GroupBook(), resting=False), mixed, 12)
+    assert sorted(order) == sorted(TASKS * 2)
+
+
+def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole = played(Curriculum(TASKS, group_size=2, seed=3, book=GroupBook()), mixed, 16)
+    file = tmp_path / "run" / "tasks.jsonl"
+    first = played(Curriculum(TASKS, group_size=2, seed=3, book=GroupBook(file)), mixed, 7)
+    with file.open("a") as book:
+        book.write('{"task": "mid/0", "rew')  # killed while it wrote
+    again = Curriculum(TASKS, group_size=2, seed=3, book=GroupBook(file))
+    assert first + played(again, mixed, 9) == whole
+    assert again.success()["mid"] == {"solved": 8, "of": 16, "groups": 8}
+    assert len(GroupBook(file).groups) == 16, "what was cut off takes nothing with it"
+
+
+def test_the_seeds_of_a_task_differ_from_group_to_group_and_not_within_one() -> None:
+    schedule = Curriculum(("a/0",), group_size=2, seed=5, book=GroupBook())
+    found = [schedule.next() for _ in range(4)]
+    assert [one.seed for one in found if one] == [5, 5, 6, 6]
+    assert len({one.group for one in found if one}) == 2
+
+
+def test_episodes_that_failed_are_in_no_statistic() -> None:
+    book = GroupBook()
+    schedule = Curriculum(("a/0",), group_size=2, seed=0, book=book)
+    for reward in (1.0, None):
+        episode = schedule.next()
+        assert episode is not None
+        schedule.ended(replace(episode, reward=reward, error=None if reward else "gone"))
+    assert schedule.success() == {"a": {"solved": 1, "of": 1, "groups": 1}}
+    assert not book.groups[0].flat, "one alone says nothing of whether they differ"
 
 
 async def test_a_rollout_of_ones_own_runs_instead() -> None:

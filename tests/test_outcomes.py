@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,6 +155,26 @@ async def test_an_episode_that_nobody_pays_waits_no_longer_than_its_session(ledg
     assert trainable(ledger, patience=0.0) == [steps[0].id]
     ledger.serve.add_ending("s", "env:door")
     assert trainable(ledger) == [steps[0].id]
+
+
+async def test_the_first_step_of_a_long_episode_waits_as_long_as_its_last(ledger: TemporaryLedger) -> None:
+    now = time.time()
+    steps = [*play(ledger, "s", 0, at=now - 500.0), *play(ledger, "s", 1, at=now)]
+    await loop(ledger, Voter(), step_votes=False).tick()
+    assert trainable(ledger, patience=100.0) == []
+    assert trainable(ledger, patience=0.0) == [step.id for step in steps]
+
+
+async def test_what_environments_pay_is_no_sign_that_a_judge_has_collapsed(ledger: TemporaryLedger) -> None:
+    play(ledger, "s", *range(40))
+    pay(ledger, "s", -1.0)
+    play(ledger, "t", 0, user="ann")
+    judge = loop(ledger, Voter(t0=(1,)), step_votes=False)
+    for _ in range(3):
+        await judge.tick()
+    assert [one.user for one in ledger.judge.scores(50)] == ["ann"]
+    assert (await judge.status())["alarms"] == []
+    assert [one.user for one in ledger.train.scored(50)] == ["ann"], "nor that a version became worse"
 
 
 async def test_a_session_of_the_same_name_of_another_environment_is_not_paid(ledger: TemporaryLedger) -> None:

@@ -25,6 +25,15 @@ def test_the_next_request_says_what_came_after() -> None:
     assert last.at == 1805.0
 
 
+def test_a_session_of_an_environment_ends_with_its_lease_not_with_the_patience_for_people() -> None:
+    story = Story(env_idle=150.0)
+    story.add(turn("t1", [user("hi")], "hello", session="a"), turn("t2", [user("go")], "ls", session="b", user="env:x"))
+    story.expire(151.0)
+    assert (list(story.outcomes), story.outcomes["t2"].ended, story.outcomes["t2"].at) == (["t2"], "idle", 150.0)
+    story.expire(1801.0)
+    assert story.outcomes["t1"].at == 1800.0
+
+
 def test_all_tool_results_are_the_next_state() -> None:
     calls = bot("", call("ls", "{}", "a"), call("pwd", "{}", "b"))
     results = [result("f", "a"), result("/", "b")]

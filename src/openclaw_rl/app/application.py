@@ -25,6 +25,7 @@ from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.checks import refuse_unworkable, unused_key
 from openclaw_rl.app.control import submit_control
 from openclaw_rl.app.devices import device_notes, visible_gpus
+from openclaw_rl.app.environments import episode_patience
 from openclaw_rl.app.factories import (
     build_generation,
     build_limits,
@@ -38,6 +39,7 @@ from openclaw_rl.app.factories import (
     gate_limits,
     sharing_note,
 )
+from openclaw_rl.app.held_out import held_out_tasks
 from openclaw_rl.app.judge_settings import judge_loop_settings
 from openclaw_rl.app.judges import build_judge, judges_itself, running
 from openclaw_rl.app.notes import note_taker, standing_notes
@@ -66,6 +68,7 @@ from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 from openclaw_rl.versions import LiveVersions, RetentionPolicy, save_dir
 
 if TYPE_CHECKING:
+    from openclaw_rl.envs.episodes import Episodes
     from openclaw_rl.gate.candidates import GetPolicy, LazyPolicy
     from openclaw_rl.serve.rules import AccessRules
 
@@ -170,7 +173,9 @@ class App:
         from openclaw_rl.collect.loop import CollectLoop
 
         ledger = self._opened(CollectLedger(ledger_place(self.config)))
-        return CollectLoop(ledger, session_idle=self.config.collect.session_idle)
+        return CollectLoop(
+            ledger, session_idle=self.config.collect.session_idle, env_idle=episode_patience(self.config)
+        )
 
     def _judge_loop(self) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop
@@ -211,7 +216,7 @@ class App:
                 max_wait=train.max_wait,
                 idle=train.idle_wait,
                 group_size=train.num_rollouts_per_prompt,
-                patience=self.config.collect.session_idle,
+                patience=episode_patience(self.config),
                 people=build_people(self.config) if train.share != "all" else (),
             ),
             review=Review(gate=self._gate(ledger), monitor=self._monitor(ledger), retry=self.config.gate.retry),
@@ -251,6 +256,7 @@ class App:
             rehearsal_probes=settings.rehearsal_probes,
             replays=settings.replays,
             tokens=settings.tokens,
+            tasks=held_out_tasks(self.config),
         )
 
     async def _borrow(self) -> Policy:
@@ -375,10 +381,12 @@ class App:
                 asyncio.TaskGroup() as group,
             ):
                 tasks = [
-                    group.create_task(self._runner(*named).run(stop)) for named in (self.loops | env_loops).items()
+                    group.create_task(self._runner(*named).run(stop)) for named in {**self.loops, **env_loops}.items()
                 ]
                 await stop.wait()
                 self._wakes.wake_all()
+                for loop in env_loops.values():  # while the server still hears that they are over
+                    await loop.stop()
                 await self._stop_listening(server)
                 await asyncio.wait(tasks, timeout=self.config.run.drain)
                 for task in tasks:  # a step or a judgement under way costs nothing: it is done again
@@ -392,7 +400,7 @@ class App:
         return LoopRunner(loop, health, poll=poll, backoff=run.backoff, wake=wake)
 
     @contextlib.asynccontextmanager
-    async def _env_loops(self, server: HttpServer | None) -> AsyncIterator[dict[str, Loop]]:
+    async def _env_loops(self, server: HttpServer | None) -> AsyncIterator[dict[str, Episodes]]:
         if server is None or self.config.env.type is None:
             yield {}
             return

@@ -17,12 +17,15 @@ from openclaw_rl.store import LedgerReader
 if TYPE_CHECKING:
     from openclaw_rl.envs.actions import ActionForm
     from openclaw_rl.envs.audit import AuditBook
-    from openclaw_rl.envs.episodes import Episode, Episodes
+    from openclaw_rl.envs.episodes import Episodes
     from openclaw_rl.envs.pool.leases import EnvPool, LeasePool
     from openclaw_rl.envs.sandbox import SandboxSettings
+    from openclaw_rl.envs.schedule import Episode, Schedule
 
 AUDITS = "envs-audit.jsonl"
 """the file of a run directory with what the audits of tasks found"""
+GROUPS = "envs-tasks.jsonl"
+"""the file of a run directory with what each task was worth each time it was played"""
 EVENTS = "envs.jsonl"
 """the file of a run directory with what happened in its pool"""
 
@@ -40,15 +43,16 @@ async def running_episodes(
 ) -> AsyncIterator[Episodes]:
     """The episodes of ``env.type``, as one more client of ``url``; what is under way is ended at the end.
 
-    ``rounds``, ``tasks`` and ``report``: see `Episodes`. Without a ledger nothing waits for judge and trainer.
+    ``rounds`` None: for ever, by the curriculum. ``tasks`` and ``report``: see `Episodes`. Without a ledger nothing
+    waits for judge and trainer.
     """
     from openclaw_rl.clients.api import ApiClient
     from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
     from openclaw_rl.envs.pool.pooled import PooledEnv
 
-    env, train = config.env, config.train
+    env = config.env
     assert env.type is not None
-    rollout: Rollout = plugins.resolve("rollout", train.rollout or "episode")
+    rollout: Rollout = plugins.resolve("rollout", config.train.rollout or "episode")
     async with (
         open_pool(config, events=config.run.dir / EVENTS) as pool,
         ApiClient(url, key=key, agent=f"env:{env.type}") as client,
@@ -56,16 +60,11 @@ async def running_episodes(
         loop = Episodes(
             lambda: PooledEnv(pool),
             client,
-            EpisodeSettings(
-                parallel=env.parallel,
-                group_size=train.num_rollouts_per_prompt,
-                max_steps=env.max_steps,
-                seed=config.run.seed,
-            ),
+            EpisodeSettings(parallel=env.parallel, max_steps=env.max_steps),
+            schedule=lambda found: _schedule(config, found, rounds=rounds),
             rollout=rollout,
             behind=lambda: ledger is not None and ledger.backlog() >= env.max_pending,
             tasks=tasks,
-            rounds=rounds,
             report=report,
             describe=pool.status,
         )
@@ -73,6 +72,25 @@ async def running_episodes(
             yield loop
         finally:
             await loop.stop()
+
+
+def _schedule(config: Config, tasks: Sequence[str], *, rounds: int | None) -> Schedule:
+    """Which task is next: so many rounds of all, else for ever, with tasks rested that teach nothing."""
+    from openclaw_rl.envs.schedule import Curriculum, GroupBook, Rounds
+
+    size, seed = config.train.num_rollouts_per_prompt, config.run.seed
+    book = GroupBook(config.run.dir / GROUPS)
+    if rounds is not None:
+        return Rounds(tasks, group_size=size, rounds=rounds, seed=seed, book=book)
+    return Curriculum(tasks, group_size=size, seed=seed, book=book, resting=config.env.curriculum)
+
+
+def episode_patience(config: Config) -> float:
+    """Seconds for which a session of an environment may say nothing: its player has then lost its lease.
+
+    A living one says something with every step, which takes no longer than a command and a reply.
+    """
+    return 2 * config.env.lease_seconds + config.env.sandbox.command_seconds
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from openclaw_rl.cli.options import as_json, print_json, settings, settings_but
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config, Resolved
-    from openclaw_rl.envs.episodes import Episode
+    from openclaw_rl.envs.schedule import Episode
     from openclaw_rl.ports import Env
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -217,6 +218,7 @@ def run_tasks(
     from openclaw_rl.app import address
     from openclaw_rl.app.environments import play_rounds
     from openclaw_rl.config import environment
+    from openclaw_rl.envs.schedule import rung_of
     from openclaw_rl.errors import ConfigError
 
     here = address.read(resolved.config.run.dir)
@@ -233,8 +235,18 @@ def run_tasks(
         click.echo(f"{len(over):>5}  {episode.task:<24} {outcome}")
 
     asyncio.run(play_rounds(resolved.config, url=place, key=key, rounds=rounds, tasks=tasks or None, report=report))
-    solved = sum(episode.reward == 1.0 for episode in over)
-    click.echo(f"{solved} of {len(over)} solved, {sum(episode.error is not None for episode in over)} failed")
+    rungs = {rung_of(episode.task): None for episode in over}
+    for rung in rungs:
+        click.echo(_solved(f"  {rung:<22} ", [one for one in over if rung_of(one.task) == rung]))
+    click.echo(_solved("", over))
+
+
+def _solved(name: str, episodes: Sequence[Episode]) -> str:
+    counted = [episode for episode in episodes if episode.error is None]
+    failed = len(episodes) - len(counted)
+    return f"{name}{sum(one.reward == 1.0 for one in counted)} of {len(counted)} solved" + (
+        f", {failed} failed" if failed else ""
+    )
 
 
 COMMANDS = (list_tasks, audit, evaluate, run_tasks)

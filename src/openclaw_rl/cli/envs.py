@@ -70,6 +70,9 @@ def status(resolved: Resolved, urls: Sequence[str], json_out: bool) -> None:
         return
     for place, one in found.items():
         click.echo(f"{place}: {_line(one)}")
+        for rung, found in one.get("success", {}).items():
+            share = found["solved"] / max(found["of"], 1)
+            click.echo(f"  {rung:<22} {share:>4.0%} of the last {found['of']} solved, {found['groups']} groups in all")
 
 
 def _of_run(resolved: Resolved, config: Config) -> dict[str, Any]:
@@ -78,7 +81,9 @@ def _of_run(resolved: Resolved, config: Config) -> dict[str, Any]:
     row = rows.get("episodes")
     if row is None:
         return {str(config.run.dir): {"error": "no environment has run in this run"}}
-    return {str(config.run.dir): {"state": row.state, **row.detail.get("pool", {})}}
+    detail = row.detail
+    told = {name: detail[name] for name in ("played", "success") if name in detail}
+    return {str(config.run.dir): {"state": row.state, **told, **detail.get("pool", {})}}
 
 
 def _line(one: Mapping[str, Any]) -> str:

@@ -89,12 +89,13 @@ class CollectLoop:
         ledger: OutcomeLedger,
         *,
         session_idle: float,
+        env_idle: float | None = None,
         batch: int = BATCH,
         capacity: int = CAPACITY,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.ledger = ledger
-        self.session_idle = session_idle
+        self.session_idle, self.env_idle = session_idle, env_idle
         self.batch = batch
         self.capacity = capacity
         self.clock = clock
@@ -133,7 +134,7 @@ class CollectLoop:
 
     def _remember(self) -> Threads:
         """Memory as it was when the cursors were last moved."""
-        threads = Threads(idle=self.session_idle, capacity=self.capacity)
+        threads = Threads(idle=self.session_idle, env_idle=self.env_idle, capacity=self.capacity)
         waiting = self.ledger.open_turns()
         known: list[tuple[int, Turn, Outcome | None]] = [
             (seq, turn, None) for seq, turn in waiting if not isinstance(turn, UnreadableTurn)

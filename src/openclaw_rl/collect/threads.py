@@ -39,7 +39,7 @@ from openclaw_rl.collect.normalise import (
     without_envelope,
 )
 from openclaw_rl.ports import Placement
-from openclaw_rl.types import Ended, Message, Outcome, SessionEnd, Turn
+from openclaw_rl.types import Ended, Message, Outcome, SessionEnd, Turn, environment_of
 
 ENDINGS: Mapping[Ended, str] = {
     "done": "the session was declared over",
@@ -106,8 +106,12 @@ def conversation_name(turn: Turn) -> ConversationName | None:
 class Threads:
     """The open turns of all users and how they hang together."""
 
-    def __init__(self, *, idle: float, memory: float | None = None, capacity: int = CAPACITY) -> None:
+    def __init__(
+        self, *, idle: float, env_idle: float | None = None, memory: float | None = None, capacity: int = CAPACITY
+    ) -> None:
+        """``idle`` seconds of silence end a session, ``env_idle`` one of an environment (None: as many)."""
         self.idle = idle
+        self.env_idle = idle if env_idle is None else min(env_idle, idle)
         self.memory = max(idle, memory if memory is not None else 2 * idle)
         self.capacity = capacity
         self._index = TurnIndex()
@@ -165,12 +169,12 @@ class Threads:
         ]
 
     def expire(self, now: float) -> list[Outcome]:
-        """End what has waited for ``idle`` seconds, forget what is older than ``memory`` seconds."""
+        """End what has waited for as long as it may, forget what is older than ``memory`` seconds."""
         settled: list[Outcome] = []
-        while self._due and self._due[0][0] + self.idle < now:
-            at, _, entry = heapq.heappop(self._due)
+        while self._due and self._due[0][0] < now:
+            due, _, entry = heapq.heappop(self._due)
             if not entry.settled:
-                settled += self._close(entry, "idle", at + self.idle)
+                settled += self._close(entry, "idle", due)
         self._forget_older(now - self.memory)
         return settled
 
@@ -361,7 +365,8 @@ class Threads:
         if entry.kind == "main":
             thread.last = max(thread.last, entry.seq)
             thread.index = max(thread.index, entry.index)
-        heapq.heappush(self._due, (entry.at, entry.seq, entry))
+        idle = self.idle if environment_of(entry.thread.user) is None else self.env_idle
+        heapq.heappush(self._due, (entry.at + idle, entry.seq, entry))
         heapq.heappush(self._old, (entry.at, entry.seq, entry))
 
     def _make_room(self, at: float) -> list[Outcome]:

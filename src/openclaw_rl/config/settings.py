@@ -249,6 +249,9 @@ class EnvSection(Section):
     workers_key_env: Variable | None = Field(
         default=None, description="environment variable that holds the key of the workers"
     )
+    curriculum: bool = Field(
+        default=True, description="rest tasks that are always or never solved; off: every task has its turn"
+    )
     max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
     form: EnvForm = Field(
         default="auto", description="how a reply acts: by tools, or as text in a fenced block; auto: as the model can"

@@ -276,6 +276,9 @@ class GateSection(Section):
     )
     replays: int = Field(default=4, ge=0, le=64, description="past corrections and pinned turns that are read again")
     tokens: int = Field(default=28, ge=8, le=1024, description="most tokens of a reply to a probe")
+    tasks: int = Field(
+        default=16, ge=0, le=1000, description="held-out tasks of the environment (env.type) that both versions play"
+    )
     retry: float = Field(default=30.0, ge=0, le=86_400, description="seconds until a held candidate is tried again")
     limits: GateLimitsSection = Field(default_factory=GateLimitsSection)
 

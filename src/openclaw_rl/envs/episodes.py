@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import count
 from typing import Any, Protocol, TypeVar
 
-from openclaw_rl.errors import OpenClawError
+from openclaw_rl.envs.schedule import Episode, Schedule, success_line
+from openclaw_rl.errors import EnvFailed, OpenClawError
 from openclaw_rl.ports import ChatClient, Env, Observation, Rollout, SupportsOutcome, TurnReply
 from openclaw_rl.types import Prompt, new_id
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+TOLD = 64
+"""episodes after which the log tells how many are solved"""
+STOP_SECONDS = 10.0
+"""how long episodes that are stopped may take to say so to the server"""
 
 
 async def run_episode(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
@@ -57,28 +61,15 @@ class SessionClient(ChatClient, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
-    """One episode and how it went: ``reward`` is None when it failed, ``error`` says why."""
-
-    task: str
-    seed: int
-    group: str
-    reward: float | None = None
-    error: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeSettings:
-    """``parallel`` episodes at once, ``group_size`` of each task, at most ``max_steps`` replies each."""
+    """``parallel`` episodes at once, at most ``max_steps`` replies each."""
 
     parallel: int
-    group_size: int
     max_steps: int
-    seed: int
 
 
 class Episodes:
-    """Keeps ``parallel`` episodes going: each task ``group_size`` times with one seed, then the next, round by round.
+    """Keeps ``parallel`` episodes going, in the order of a schedule.
 
     ``behind()`` True starts nothing new: environments wait for the judge and the trainer, users never do.
     An episode that fails is reported and ends alone. When as many in a row fail as run at once, `tick` raises, so that
@@ -94,13 +85,13 @@ class Episodes:
         settings: EpisodeSettings,
         *,
         behind: Callable[[], bool],
+        schedule: Callable[[Sequence[str]], Schedule],
         rollout: Rollout = run_episode,
         tasks: Sequence[str] | None = None,
-        rounds: int | None = None,
         report: Callable[[Episode], None] | None = None,
         describe: Callable[[], Awaitable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        """``tasks`` None: all of the environment. ``rounds`` None: for ever. ``report`` gets each that ended.
+        """``schedule`` orders the tasks; ``tasks`` None: all of the environment. ``report`` gets each that ended.
 
         ``describe`` says how the pool of environments is.
         """
@@ -112,10 +103,11 @@ class Episodes:
         self._max_steps = settings.max_steps
         self._behind = behind
         self._report = report
-        self._schedule = partial(_plan, group_size=settings.group_size, rounds=rounds, seed=settings.seed)
-        self._plan = self._schedule(tasks) if tasks is not None else None
+        self._ordered = schedule
+        self._schedule = schedule(tasks) if tasks is not None else None
         self._running: set[asyncio.Task[Episode]] = set()
         self._failed_in_a_row = 0
+        self._played = 0
 
     @property
     def running(self) -> int:
@@ -124,9 +116,9 @@ class Episodes:
 
     async def tick(self) -> int:
         """Fill the free places, then wait for an episode to end; how many began and ended."""
-        if self._plan is None:
-            self._plan = self._schedule(await self._all_tasks())
-        begun = self._begin(self._plan)
+        if self._schedule is None:
+            self._schedule = self._ordered(await self._all_tasks())
+        begun = self._begin(self._schedule)
         if not self._running:
             return begun
         try:
@@ -134,7 +126,7 @@ class Episodes:
         except asyncio.CancelledError:
             await self.stop()
             raise
-        ended = [task.result() for task in done]
+        ended = [task.result() for task in done if not task.cancelled()]
         for episode in ended:
             self._report_end(episode)
         self._raise_where_all_fail(ended)
@@ -142,14 +134,18 @@ class Episodes:
 
     async def status(self) -> Mapping[str, Any]:
         """What `status` and `envs status` show."""
-        return {"running": self.running, "pool": dict(await self._describe()) if self._describe else {}}
+        pool = dict(await self._describe()) if self._describe else {}
+        success = self._schedule.success() if self._schedule is not None else {}
+        return {"running": self.running, "played": self._played, "success": dict(success), "pool": pool}
 
     async def stop(self) -> None:
-        """End the episodes under way and their environments. Safe to call twice."""
+        """End the episodes under way and their environments, and tell the server. Safe to call twice."""
         running, self._running = self._running, set()
         for task in running:
             task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:
+            log.info("episodes stopped running=%d", len(running))
+            await asyncio.gather(*running, return_exceptions=True)
 
     async def _all_tasks(self) -> Sequence[str]:
         env = self._make_env()
@@ -158,10 +154,10 @@ class Episodes:
         finally:
             await env.close()
 
-    def _begin(self, plan: Iterator[Episode]) -> int:
+    def _begin(self, schedule: Schedule) -> int:
         begun = 0
         while len(self._running) < self._parallel and not self._behind():
-            episode = next(plan, None)
+            episode = schedule.next()
             if episode is None:
                 break
             self._running.add(asyncio.create_task(self._run(episode)))
@@ -170,11 +166,15 @@ class Episodes:
 
     async def _run(self, episode: Episode) -> Episode:
         client = _EpisodeClient(self._chat)
-        reward, error = await _tried(self._in_env(episode, client))
+        try:
+            reward, error = await _tried(self._in_env(episode, client))
+        except asyncio.CancelledError:  # we are stopped: its steps shall not wait for an outcome that never comes
+            await _tried(asyncio.wait_for(client.end_sessions(EnvFailed("the player was stopped")), STOP_SECONDS))
+            raise
         _, late = await _tried(client.end_sessions(error))
         for trouble in (error, late):
             if trouble is not None:
-                log.error("episode failed task=%s group=%s", episode.task, episode.group, exc_info=trouble)
+                _log_failure(episode, trouble)
         why = error or late
         return replace(episode, reward=None if error else reward, error=f"{type(why).__name__}: {why}" if why else None)
 
@@ -189,8 +189,13 @@ class Episodes:
 
     def _report_end(self, episode: Episode) -> None:
         self._failed_in_a_row = 0 if episode.error is None else self._failed_in_a_row + 1
+        self._played += 1
+        assert self._schedule is not None
+        self._schedule.ended(episode)
         if self._report is not None:
             self._report(episode)
+        if self._played % TOLD == 0:
+            log.info("episodes played=%d lately: %s", self._played, success_line(self._schedule.success()))
 
     def _raise_where_all_fail(self, ended: Sequence[Episode]) -> None:
         if self._failed_in_a_row < self._parallel:
@@ -229,22 +234,23 @@ class _EpisodeClient:
             await self._chat.end(session)
 
 
+def _log_failure(episode: Episode, trouble: Exception) -> None:
+    """What is known to go wrong in a line; what nobody thought of with its traceback."""
+    known = isinstance(trouble, OpenClawError)
+    said = f": {trouble}" if known else ""
+    log.log(
+        logging.WARNING if known else logging.ERROR,
+        "episode failed task=%s group=%s%s",
+        episode.task,
+        episode.group,
+        said,
+        exc_info=None if known else trouble,
+    )
+
+
 async def _tried(work: Awaitable[T]) -> tuple[T | None, Exception | None]:
     """What the work gave, or why it failed: an environment may fail in any way, and its failure is its own."""
     try:
         return await work, None
     except Exception as error:  # it is anyone's code; the caller gives its reason to the episode it ends
         return None, error
-
-
-def _plan(tasks: Sequence[str], *, group_size: int, rounds: int | None, seed: int) -> Iterator[Episode]:
-    """Round by round, task by task, each a group of equal starts under one name."""
-    if not tasks:
-        raise OpenClawError("this environment has no tasks", remedy="check its settings, or give tasks by name")
-    return (
-        Episode(task=task, seed=seed + turn, group=group)
-        for turn in (count() if rounds is None else range(rounds))
-        for task in tasks
-        for group in [f"group-{new_id()}"]
-        for _ in range(group_size)
-    )

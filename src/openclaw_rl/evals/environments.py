@@ -1,45 +1,17 @@
-"""Success in an environment, task by task: a model plays, nothing of it is kept or trained."""
+"""Success in an environment by rung, of a model under evaluation."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-from openclaw_rl.errors import ConfigError, EnvFailed
+from openclaw_rl.envs.evaluation import PlayedTask, chosen_tasks, play_each
 from openclaw_rl.evals.suites import Model
-from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets
+from openclaw_rl.ports import Env
 from openclaw_rl.stats import wilson
-from openclaw_rl.types import Message, Sampling
+from openclaw_rl.types import Message, Prompt, Sampling
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlayedTask:
-    """One episode: its outcome from -1 to 1, None where it failed for a reason that is not the model's."""
-
-    task: str
-    rung: str
-    seed: int
-    outcome: float | None
-    replies: tuple[str, ...]
-    error: str = ""
-
-    @property
-    def solved(self) -> bool:
-        return self.outcome == 1.0
-
-
-def chosen_tasks(env: Env, *, split: str, count: int | None) -> list[tuple[str, str]]:
-    """Ids and rungs of the tasks to play, ``count`` of each rung; a rung of its own where there are none."""
-    sets = env if isinstance(env, SupportsTaskSets) else None
-    if split == "held-out" and sets is None:
-        raise ConfigError(f"environment {env.name} holds no tasks out", remedy="take --split train")
-    ids = sets.held_out() if sets is not None and split == "held-out" else env.tasks()
-    by_rung: dict[str, list[str]] = {}
-    for task in ids:
-        by_rung.setdefault(sets.rung(task) if sets is not None else task, []).append(task)
-    return [(task, rung) for rung, tasks in by_rung.items() for task in tasks[:count]]
+__all__ = ["PlayedTask", "by_rung", "chosen_tasks", "lines", "play_tasks", "rate"]
 
 
 async def play_tasks(
@@ -53,41 +25,15 @@ async def play_tasks(
     parallel: int,
     done: Callable[[PlayedTask], None],
 ) -> list[PlayedTask]:
-    """Each task once for each seed, ``parallel`` at once; in the order of the tasks."""
-    room = asyncio.Semaphore(parallel)
+    """See `play_each`, for a model as suites ask it."""
 
-    async def one(task: str, rung: str, seed: int) -> PlayedTask:
-        async with room:
-            played = await _play(model, make_env(), task, rung, replace(sampling, seed=seed), max_steps)
-        done(played)
-        return played
-
-    return list(await asyncio.gather(*(one(task, rung, seed) for task, rung in tasks for seed in seeds)))
-
-
-async def _play(model: Model, env: Env, task: str, rung: str, sampling: Sampling, max_steps: int) -> PlayedTask:
-    replies: list[str] = []
-    seed = sampling.seed or 0
-    try:
-        outcome = await _episode(model, env, task, sampling, max_steps, replies)
-    except EnvFailed as error:
-        return PlayedTask(task=task, rung=rung, seed=seed, outcome=None, replies=tuple(replies), error=str(error))
-    finally:
-        await env.close()
-    return PlayedTask(task=task, rung=rung, seed=seed, outcome=outcome, replies=tuple(replies))
-
-
-async def _episode(model: Model, env: Env, task: str, sampling: Sampling, max_steps: int, replies: list[str]) -> float:
-    prompt = await env.reset(task, seed=sampling.seed or 0)
-    for _ in range(max_steps):
+    async def ask(prompt: Prompt, sampling: Sampling) -> Message:
         reply = await model(prompt, sampling)
-        replies.append(reply.text or " ".join(f"{call.name}({call.arguments})" for call in reply.calls))
-        message = Message(role="assistant", content=reply.text, tool_calls=reply.calls)
-        seen = await env.step(message)
-        if seen.done:
-            return seen.reward or 0.0
-        prompt = replace(prompt, messages=(*prompt.messages, message, *seen.messages))
-    return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
+        return Message(role="assistant", content=reply.text, tool_calls=reply.calls)
+
+    return await play_each(
+        ask, make_env, tasks, seeds=seeds, sampling=sampling, max_steps=max_steps, parallel=parallel, done=done
+    )
 
 
 def by_rung(played: Sequence[PlayedTask]) -> dict[str, dict[str, Any]]:

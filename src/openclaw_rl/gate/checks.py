@@ -209,6 +209,19 @@ def check_lost(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply], *, l
     return Check(name="drift", ok=lost / len(known) <= limits.rehearsal_drop + 1e-9, detail=detail, numbers=numbers)
 
 
+def check_tasks(candidate: Mapping[str, bool], live: Mapping[str, bool], *, limits: GateLimits) -> Check:
+    """Does it lose tasks of its environment that the live version solves, more than it wins, beyond noise?"""
+    both = candidate.keys() & live.keys()
+    if not both:
+        return Check(name="tasks", ok=None, detail="no held-out tasks were played")
+    now, before = (sum(found[task] for task in both) for found in (candidate, live))
+    lost = sum(live[task] and not candidate[task] for task in both)
+    p_value = sign_test(lost, lost + now - before)
+    numbers = {"candidate": now, "live": before, "tasks": len(both), "lost": lost, "p_value": round(p_value, 4)}
+    detail = f"{now} of {len(both)} held-out tasks solved, {before} by the live version"
+    return Check(name="tasks", ok=p_value >= limits.alpha or lost == 0, detail=detail, numbers=numbers)
+
+
 def _relevance_pairs(first: Sequence[ProbeReply], second: Sequence[ProbeReply]) -> list[tuple[bool, bool]]:
     """Of each probe that both answered: whether either reply names what was asked about."""
     known = {s.probe: s.relevant for s in first if s.relevant is not None}

@@ -27,13 +27,14 @@ from openclaw_rl.gate.checks import (
     check_lost,
     check_pairs,
     check_relevance,
+    check_tasks,
     decide,
 )
 from openclaw_rl.gate.examiner import Examiner, reads_calls
 from openclaw_rl.gate.probes import Probe, Probes, choose, everyday_probes
 from openclaw_rl.gate.second_look import LONGER, SecondLook, base_of
 from openclaw_rl.gate.verdicts import VerdictCheck
-from openclaw_rl.ports import Case, GateDecision
+from openclaw_rl.ports import Case, GateDecision, PlaysTasks
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Sampling, Version
 
@@ -56,7 +57,9 @@ class VersionGate:
         rehearsal_probes: int,
         replays: int,
         tokens: int,
+        tasks: PlaysTasks | None = None,
     ) -> None:
+        """``tasks`` plays held-out tasks of the environment that trains; None: there is none."""
         self._ledger = ledger
         self._policy = policy
         self._limits = limits
@@ -64,6 +67,7 @@ class VersionGate:
         self._verdicts = VerdictCheck(ledger, user_score, limits=limits)
         self._count, self._replays, self._tokens = probes, replays, tokens
         self._many = rehearsal_probes
+        self._tasks = tasks
         self._candidates = Candidates(policy)
         self._second_look = SecondLook(tokens=tokens)
         self._examiner: Examiner | None = None
@@ -110,6 +114,9 @@ class VersionGate:
         if _failed(checks):
             return
         checks += await self._generated(examiner, candidate, live, probes, examples)
+        if not _failed(checks) and self._tasks is not None:
+            played = [await self._tasks.solved(policy, version) for version in (candidate, live)]
+            checks.append(check_tasks(*played, limits=self._limits))
         if not _failed(checks):
             checks.append(await self._drift(examiner, candidate, probes.held_out))
         if not _failed(checks):

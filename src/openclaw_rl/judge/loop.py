@@ -305,7 +305,8 @@ class JudgeLoop:
         if any(verdict.hints for verdict in verdicts):
             await self._note()
         for verdict in verdicts:
-            log.info("judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
+            level = logging.DEBUG if verdict.source == "environment" else logging.INFO  # steps would hide all others
+            log.log(level, "judge.verdict turn=%s score=%s source=%s", verdict.turn, verdict.score, verdict.source)
 
     async def _note(self) -> None:
         """Make notes of what was heard; a note that cannot be made holds up no verdict, and is made on a later tick."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
+from openclaw_rl.ports.policy import Policy
 from openclaw_rl.types import Sample, Version
 
 if TYPE_CHECKING:
@@ -47,6 +48,14 @@ class Regression:
     to: int
     reason: str
     evidence: Mapping[str, Any]
+
+
+class PlaysTasks(Protocol):
+    """Plays tasks that never train, for the gate."""
+
+    async def solved(self, policy: Policy, version: Version) -> Mapping[str, bool]:
+        """Which of them this version solves, by task; those that failed for other reasons are left out."""
+        ...
 
 
 class LiveMonitor(Protocol):

@@ -31,7 +31,7 @@ from openclaw_rl.serve.request import (
 )
 from openclaw_rl.serve.rules import GenerationRules, RecordingRules
 from openclaw_rl.serve.structured_output import clamp_max_tokens, enforce_format
-from openclaw_rl.types import Completion, Finish, Tokens, Turn
+from openclaw_rl.types import Completion, Finish, Tokens, Turn, environment_of
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -216,7 +216,8 @@ class Answerer:
             log.error("turn lost id=%s: it could not be kept: %s", turn.id, type(error).__name__)
             log.debug("turn lost id=%s: %s", turn.id, error)
             return
-        log.info(
+        log.log(
+            logging.INFO if environment_of(turn.user) is None else logging.DEBUG,  # steps would hide all others
             "turn id=%s user=%s session=%s version=%d finish=%s prompt_tokens=%d reply_tokens=%d",
             *(turn.id, turn.user, turn.session, done.version, done.finish),
             *(len(done.prompt_tokens), len(done.reply_tokens)),

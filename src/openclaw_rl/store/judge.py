@@ -14,6 +14,7 @@ from openclaw_rl.store.results import VerdictScore
 from openclaw_rl.store.roles import Writer
 from openclaw_rl.store.rows import (
     NEWEST_REWARD,
+    OF_A_PERSON,
     OUTCOME,
     TURN,
     VERDICT,
@@ -127,10 +128,11 @@ class JudgeLedger(LedgerWriter, LedgerReader):
             self.save_cursors(db)
 
     def scores(self, window: int) -> list[VerdictScore]:
-        """The newest verdicts of main turns, newest first."""
+        """The newest verdicts of people's main turns, newest first."""
         rows = self.rows(
             "SELECT t.user, v.score, v.source FROM verdicts v JOIN turns t ON t.id = v.turn"
-            " JOIN outcomes o ON o.turn = v.turn AND o.kind = 'main' ORDER BY v.seq DESC LIMIT ?",
+            " JOIN outcomes o ON o.turn = v.turn AND o.kind = 'main'"
+            f" WHERE {OF_A_PERSON} ORDER BY v.seq DESC LIMIT ?",
             window,
         )
         return [VerdictScore(**dict(row)) for row in rows]

@@ -37,8 +37,8 @@ class TrainLedger(DurableWriter, LedgerReader):
     def untrained(self, limit: int, *, patience: float = 0.0) -> list[JudgedTurn | UnreadableTurn]:
         """Judged turns that were neither trained nor dropped since their newest verdict, oldest first.
 
-        A step of an environment is not among them while its episode may still be paid: until its session ends, or for
-        ``patience`` seconds.
+        A step of an environment is not among them while its episode may still be paid: until its session ends, or has
+        said nothing for ``patience`` seconds.
         """
         with self.lock:
             low = self.advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")

@@ -13,6 +13,7 @@ from openclaw_rl.store.results import BadRate, FailedVersion, GroupProgress, Rea
 from openclaw_rl.store.rows import (
     FEEDBACK,
     NEWEST_REWARD,
+    OF_A_PERSON,
     OUTCOME,
     TURN,
     VERDICT,
@@ -218,9 +219,11 @@ class TurnQueries(LedgerConnection):
     # --- scores and rules ---
 
     def scored(self, limit: int) -> list[ScoredTurn]:
-        """The newest judged main turns that have a score, oldest first."""
+        """The newest judged main turns of people that have a score, oldest first."""
         found = self.rows(
-            f"SELECT t.id, t.version, t.user, t.note, v.score, v.hints{_SCORED} ORDER BY t.seq DESC LIMIT ?", limit
+            f"SELECT t.id, t.version, t.user, t.note, v.score, v.hints{_SCORED} AND {OF_A_PERSON}"
+            " ORDER BY t.seq DESC LIMIT ?",
+            limit,
         )
         return [
             ScoredTurn(

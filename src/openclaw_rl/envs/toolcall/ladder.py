@@ -65,7 +65,7 @@ def light(rng: random.Random) -> CallTask:
 
 
 def mail(rng: random.Random) -> CallTask:
-    to, subject = f"{rng.choice(NAMES).lower()}@{rng.choice(WORDS)}.example", rng.choice(WORDS).capitalize()
+    to, subject = f"{rng.choice(NAMES).lower()}@{rng.choice(WORDS)}", rng.choice(WORDS).capitalize()
     return one_call(
         f"Send an e-mail to {to} with the subject {subject}.", ("send_email",), "send_email", to=to, subject=subject
     )
@@ -121,7 +121,7 @@ def program(rng: random.Random) -> CallTask:
 
 def look_up_first(rng: random.Random) -> CallTask:
     name, subject = rng.choice(NAMES), rng.choice(WORDS).capitalize()
-    address = f"{name.lower()}{rng.randint(10, 99)}@{rng.choice(WORDS)}.example"
+    address = f"{name.lower()}{rng.randint(10, 99)}@{rng.choice(WORDS)}"
     send = WantedCall(tool="send_email", arguments={"to": address, "subject": subject})
     return CallTask(
         instruction=f"Send {name} an e-mail with the subject {subject}. Look the address up first.",
