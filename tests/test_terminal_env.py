@@ -10,7 +10,7 @@ from rooms import SETTINGS, needs_sandbox
 
 from openclaw_rl.envs.actions import block_of, bounded
 from openclaw_rl.envs.ladders import WORDS, split_of
-from openclaw_rl.envs.terminal.env import TerminalEnv
+from openclaw_rl.envs.terminal.env import TerminalEnv, ladder
 from openclaw_rl.envs.terminal.ladder import LADDER
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 def make_env(**given: Any) -> TerminalEnv:
     names = {"form": "text", "examples": None, "rungs": (), "per_rung": 4, "output_chars": 200}
-    return TerminalEnv(**{"sandbox": SETTINGS, **names, **given})
+    return ladder(**{"sandbox": SETTINGS, **names, **given})
 
 
 def said(text: str) -> Message:

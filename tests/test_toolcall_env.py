@@ -12,7 +12,7 @@ from rooms import needs_sandbox
 
 from openclaw_rl.envs.ladders import split_of
 from openclaw_rl.envs.toolcall.calls import written_calls
-from openclaw_rl.envs.toolcall.env import ToolCallEnv
+from openclaw_rl.envs.toolcall.env import ToolCallEnv, toolcall
 from openclaw_rl.envs.toolcall.ladder import LADDER
 from openclaw_rl.envs.toolcall.worlds import KNOWN
 from openclaw_rl.errors import ConfigError, EnvFailed
@@ -25,7 +25,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "toolcall" / "tools_config.js
 
 def make_env(**given: Any) -> ToolCallEnv:
     names = {"tools_config": None, "form": "text", "examples": None, "rungs": (), "per_rung": 4, "output_chars": 400}
-    return ToolCallEnv(**{**names, **given})
+    return toolcall(**{**names, **given})
 
 
 def said(text: str) -> Message:

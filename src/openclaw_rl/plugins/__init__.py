@@ -55,8 +55,13 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "llm": "openclaw_rl.judge.llm:LlmJudge",
     },
     "env": {
-        "terminal": "openclaw_rl.envs.terminal.env:TerminalEnv",
-        "toolcall": "openclaw_rl.envs.toolcall.env:ToolCallEnv",
+        "terminal": "openclaw_rl.envs.terminal.env:ladder",
+        "toolcall": "openclaw_rl.envs.toolcall.env:toolcall",
+        "bfcl": "openclaw_rl.envs.toolcall.bfcl:bfcl",
+        "reasoning-gym": "openclaw_rl.envs.toolcall.reasoning:reasoning_gym",
+        "agentbench-os": "openclaw_rl.envs.terminal.agentbench:agentbench_os",
+        "intercode-bash": "openclaw_rl.envs.terminal.intercode:intercode_bash",
+        "harbor": "openclaw_rl.envs.terminal.harbor:harbor",
     },
     "rollout": {
         "episode": "openclaw_rl.envs.episodes:run_episode",

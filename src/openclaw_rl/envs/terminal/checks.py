@@ -15,7 +15,7 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalState:
-    """What there is to look at: the sandbox, and what the last command printed there.
+    """What there is to look at: the sandbox, what the last command printed there, and the answer, if one was given.
 
     ``shown`` are folders of this machine that can be seen in it: no part of anything.
     """
@@ -23,6 +23,7 @@ class FinalState:
     sandbox: Sandbox
     printed: str
     shown: tuple[str, ...] = ()
+    answer: str | None = None
 
 
 class StateCheck(Protocol):

@@ -13,10 +13,11 @@ from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, worked_prompt
 from openclaw_rl.envs.play.contract import AgentTask
-from openclaw_rl.envs.sandbox import HOME, SandboxSettings
-from openclaw_rl.envs.terminal.checks import all_met
-from openclaw_rl.envs.terminal.ladder import LADDER, TerminalTask, in_files
+from openclaw_rl.envs.sandbox import SandboxSettings
+from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
+from openclaw_rl.envs.terminal.ladder import LADDER, in_files
 from openclaw_rl.envs.terminal.machine import TOOLS, TerminalMachine
+from openclaw_rl.envs.terminal.tasks import LadderTasks, TerminalSource, TerminalTask
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, ToolCall
@@ -26,52 +27,61 @@ TEXT_STEPS: Final = (
     "Do the task with shell commands. Reply with one command in a fenced block; you see what it prints and go on. "
     "When all is done, reply with the word done."
 )
+ANSWER: Final = (
+    "Find the answer with shell commands. Reply with one command in a fenced block; you see what it prints and go on. "
+    "When you know the answer, reply with it alone, or with the word done where your last command printed it."
+)
 SYSTEM: Final = (
-    f"You work in a terminal on a Linux machine without network, in the folder {HOME}. Do the task with the tools. "
-    "When all is done, reply without a call."
+    "You work in a terminal on a Linux machine without network, in the folder {}. Do the task with the tools. "
+)
+DONE: Final = "done"
+"""the last word of a task that has no answer, or whose answer was printed"""
+ENDS: Final = "When all is done, reply without a call."
+ANSWERS: Final = (
+    "When you know the answer, reply with it alone, or with the word done where your last command printed it."
 )
 
 
 class TerminalEnv:
-    """See `Env`. Its tasks are those of the ladder; ``per_rung`` of each rung train, half as many are held out."""
-
-    name = "terminal"
+    """See `Env`. Its tasks are those of a source."""
 
     def __init__(
         self,
         *,
+        name: str,
+        source: TerminalSource,
         sandbox: SandboxSettings,
         form: ActionForm,
         examples: int | None,
-        rungs: Sequence[str],
-        per_rung: int,
         output_chars: int,
     ) -> None:
         """``examples`` solved tasks in the prompt; None: two in the text form, else none."""
+        self.name = name
+        self._source = source
         self._settings = sandbox
         self._form = form
         self._examples = (2 if form == "text" else 0) if examples is None else examples
-        self._rungs = tuple(rungs)
-        self._per_rung = per_rung
         self._output_chars = output_chars
         self._task: TerminalTask | None = None
         self._machine: TerminalMachine | None = None
         self._left = 0
 
     def tasks(self) -> Sequence[str]:
-        return LADDER.ids("train", rungs=self._rungs, per_rung=self._per_rung)
+        return self._source.ids("train")
 
     def held_out(self) -> Sequence[str]:
-        return LADDER.ids("held-out", rungs=self._rungs, per_rung=max(1, self._per_rung // 2))
+        return self._source.ids("held-out")
 
     def rung(self, task: str) -> str:
-        return task.partition("/")[0]
+        return self._source.rung(task)
 
     def instruction(self, task: str) -> str:
-        return LADDER.task(task).instruction
+        return self._source.task(task).instruction
 
     def gold(self, task: str) -> Sequence[Message]:
-        return [self._typed(number, command) for number, command in enumerate(LADDER.task(task).gold)]
+        found = self._source.task(task)
+        typed = [self._typed(number, command) for number, command in enumerate(found.gold)]
+        return [*typed, *([] if found.watched or not typed else [Message(role="assistant", content=DONE)])]
 
     def _typed(self, number: int, command: str) -> Message:
         if self._form == "text":
@@ -81,39 +91,42 @@ class TerminalEnv:
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
         await self.close()
-        self._task = found = LADDER.task(task)
+        self._task = found = self._source.task(task)
         self._left = found.steps
-        self._machine = await TerminalMachine.begin(
-            self._settings, found.files, lasting=found.steps > 1, shown=self._output_chars
-        )
-        shown = LADDER.examples(task, self._examples)
+        self._machine = await TerminalMachine.begin(self._settings, found, shown=self._output_chars)
+        shown = self._source.examples(task, self._examples)
         return _text_prompt(found, shown) if self._form == "text" else _tools_prompt(found, shown)
 
     async def hand_over(self, task: str, *, seed: int) -> AgentTask:
         await self.close()
-        self._task = found = in_files(LADDER.task(task))
-        self._machine = await TerminalMachine.begin(
-            self._settings, found.files, lasting=False, shown=self._output_chars
-        )
-        return AgentTask(instruction=found.instruction, sandbox=self._machine.state.sandbox, cwd=HOME)
+        self._task = found = in_files(self._source.task(task))
+        self._machine = await TerminalMachine.begin(self._settings, found, shown=self._output_chars)
+        return AgentTask(instruction=found.instruction, sandbox=self._machine.state().sandbox, cwd=found.folder)
 
     async def step(self, reply: Message) -> Observation:
         self._left -= 1
         actions = self._actions(reply)
         said = [await self._carry_out(action) for action in actions]
-        outcome = await self.outcome()
-        done = not actions or self._left <= 0 or outcome > 0
+        over = not actions or self._left <= 0
+        outcome = await self._outcome(self._answer(reply, actions)) if over or self._begun_task().watched else -1.0
+        done = over or outcome > 0
         return Observation(messages=tuple(said), reward=outcome if done else None, done=done)
 
     def _actions(self, reply: Message) -> tuple[Action, ...]:
         if reply.tool_calls:
             return calls_of(reply, TOOLS)
         command = block_of(reply.content)
-        if command is None or command.strip(". ").casefold() == "done":
+        if command is None or _is_done(command):
             return ()
-        if self._form == "tools" and "```" not in reply.content:  # a last word, not a command
-            return ()
+        if "```" not in reply.content and (self._form == "tools" or self._begun_task().answered):
+            return ()  # a last word, not a command
         return (Action(tool="bash", arguments={"command": command}),)
+
+    def _answer(self, reply: Message, actions: Sequence[Action]) -> str | None:
+        """The last word of an answered task; that it is done means what was printed last."""
+        if actions or not self._begun_task().answered or not reply.content.strip():
+            return None
+        return self._begun().printed if _is_done(reply.content) else reply.content
 
     async def _carry_out(self, action: Action) -> Message:
         machine = self._begun()
@@ -123,9 +136,15 @@ class TerminalEnv:
         return Message(role="tool", content=text, tool_call_id=action.call, name=action.tool)
 
     async def outcome(self) -> float:
-        """1 where every check is met now, else -1."""
+        """1 where the task is done now, -1 where nothing of it is."""
+        return await self._outcome(await self._begun().written(ANSWER_FILE) if self._begun_task().answered else None)
+
+    async def _outcome(self, answer: str | None) -> float:
+        return 2 * await self._begun_task().score(self._begun().state(answer)) - 1
+
+    def _begun_task(self) -> TerminalTask:
         assert self._task is not None
-        return 1.0 if await all_met(self._task.checks, self._begun().state) else -1.0
+        return self._task
 
     def _begun(self) -> TerminalMachine:
         if self._machine is None:
@@ -138,10 +157,27 @@ class TerminalEnv:
             await machine.close()
 
 
+def ladder(
+    *,
+    sandbox: SandboxSettings,
+    form: ActionForm,
+    examples: int | None,
+    rungs: Sequence[str],
+    per_rung: int,
+    output_chars: int,
+) -> TerminalEnv:
+    """The environment with the generated tasks: ``per_rung`` of each rung train, half as many are held out."""
+    source = LadderTasks(LADDER, rungs=rungs, per_rung=per_rung)
+    return TerminalEnv(
+        name="terminal", source=source, sandbox=sandbox, form=form, examples=examples, output_chars=output_chars
+    )
+
+
 def _text_prompt(task: TerminalTask, examples: Sequence[TerminalTask]) -> Prompt:
     """How to reply, solved tasks as turns of the conversation, the task."""
     solved = [(each.instruction, _fenced(" && ".join(each.gold))) for each in examples]
-    return worked_prompt(TEXT if task.steps == 1 else TEXT_STEPS, solved, task.instruction)
+    how = ANSWER if task.answered else TEXT if task.steps == 1 else TEXT_STEPS
+    return worked_prompt(how, solved, task.instruction)
 
 
 def _tools_prompt(task: TerminalTask, examples: Sequence[TerminalTask]) -> Prompt:
@@ -149,13 +185,15 @@ def _tools_prompt(task: TerminalTask, examples: Sequence[TerminalTask]) -> Promp
         f"\n\nExample: {each.instruction}\nA command that does it: {' && '.join(each.gold)}" for each in examples
     )
     limit = f"\n\nYou have {task.steps} {'reply' if task.steps == 1 else 'replies'} for it."
+    system = SYSTEM.format(task.folder) + (ANSWERS if task.answered else ENDS) + shown
     return Prompt(
-        messages=(
-            Message(role="system", content=SYSTEM + shown),
-            Message(role="user", content=task.instruction + limit),
-        ),
+        messages=(Message(role="system", content=system), Message(role="user", content=task.instruction + limit)),
         tools=tuple(TOOLS),
     )
+
+
+def _is_done(text: str) -> bool:
+    return text.strip(". \n").casefold() == DONE
 
 
 def _fenced(command: str) -> str:

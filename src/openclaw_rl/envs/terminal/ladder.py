@@ -7,32 +7,23 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from openclaw_rl.envs.ladders import WORDS, Ladder
 from openclaw_rl.envs.sandbox import HOME
-from openclaw_rl.envs.terminal.checks import FileHolds, Holds, Printed, StateCheck
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminalTask:
-    """What to do in a terminal, and how it is told that it is done. ``steps`` is how many replies it may take."""
-
-    instruction: str
-    gold: tuple[str, ...]
-    checks: tuple[StateCheck, ...]
-    files: Mapping[str, str] = field(default_factory=dict)
-    steps: int = 1
+from openclaw_rl.envs.terminal.checks import FileHolds, Holds, Printed
+from openclaw_rl.envs.terminal.tasks import TerminalTask
 
 
 ANSWER = "answer.txt"
-"""where a program writes what it is to print"""
+"""where a program writes what it is to print or to answer"""
 
 
 def in_files(task: TerminalTask) -> TerminalTask:
-    """The same task for a program whose commands nobody sees: what is to be printed goes into a file."""
+    """The same task for a program whose commands nobody sees: what is to be printed or answered goes into a file."""
     asked = [check for check in task.checks if isinstance(check, Printed)]
+    if task.answered:
+        return replace(task, instruction=f"{task.instruction} Write the answer alone into the file {ANSWER}.")
     if not asked:
         return task
     return replace(

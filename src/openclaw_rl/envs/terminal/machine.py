@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import posixpath
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 from openclaw_rl.envs.actions import bounded
 from openclaw_rl.envs.sandbox import HOME, CommandResult, Sandbox, SandboxSettings, Shell, open_sandbox
 from openclaw_rl.envs.terminal.checks import FinalState
+from openclaw_rl.envs.terminal.tasks import TerminalTask
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.types import Tool
 
@@ -45,40 +47,52 @@ TOOLS: Sequence[Tool] = (
 class TerminalMachine:
     """A sandbox with a task's files. ``lasting``: commands share one shell, so that its folder and variables stay."""
 
-    def __init__(self, sandbox: Sandbox, *, lasting: bool, shown: int, binds: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, sandbox: Sandbox, *, lasting: bool, shown: int, folder: str = HOME, binds: tuple[str, ...] = ()
+    ) -> None:
         self._sandbox = sandbox
         self._binds = binds
+        self._folder = folder
         self._lasting = lasting
         self._shown = shown
         self._shell: Shell | None = None
         self._printed = ""
 
     @classmethod
-    async def begin(
-        cls, settings: SandboxSettings, files: Mapping[str, str], *, lasting: bool, shown: int
-    ) -> TerminalMachine:
-        """A new sandbox with these files below the home folder; ``shown`` characters are shown of any text."""
+    async def begin(cls, settings: SandboxSettings, task: TerminalTask, *, shown: int) -> TerminalMachine:
+        """A new sandbox, set up for a task; ``shown`` characters are shown of any text."""
         sandbox = await open_sandbox(settings)
         try:
-            if files:
-                done = await sandbox.run(["tar", "-xf", "-"], stdin=_archive(files))
-                if not done.ok:
-                    raise EnvFailed(f"the files of a task could not be written: {done.output or done.stopped}")
+            await set_up(sandbox, task)
+            machine = cls(sandbox, lasting=task.steps > 1, shown=shown, folder=task.folder, binds=settings.binds)
+            for command in task.start:
+                await machine._run(command)
         except BaseException:
             await sandbox.close()
             raise
-        return cls(sandbox, lasting=lasting, shown=shown, binds=settings.binds)
+        return machine
+
+    def state(self, answer: str | None = None) -> FinalState:
+        """What checks look at."""
+        return FinalState(sandbox=self._sandbox, printed=self._printed, shown=self._binds, answer=answer)
 
     @property
-    def state(self) -> FinalState:
-        """What checks look at."""
-        return FinalState(sandbox=self._sandbox, printed=self._printed, shown=self._binds)
+    def printed(self) -> str:
+        """What the last command printed."""
+        return self._printed
+
+    async def written(self, name: str) -> str | None:
+        """What a file in the task's folder holds; None where there is none."""
+        try:
+            return await self._read(posixpath.join(self._folder, name))
+        except OSError:
+            return None
 
     async def act(self, tool: str, arguments: Mapping[str, Any]) -> str:
         """Carry out one of `TOOLS`; what the agent is shown of it."""
         if tool == "bash":
             return await self.command(arguments["command"])
-        path = posixpath.join(HOME, arguments["path"])
+        path = posixpath.join(self._folder, arguments["path"])
         try:
             if tool == "read":
                 return bounded(await self._read(path), self._shown)
@@ -101,9 +115,11 @@ class TerminalMachine:
         if "\0" in command:
             return CommandResult(code=2, output="bash: a command holds no null character\n", seconds=0.0)
         if not self._lasting:
-            return await self._sandbox.run(["bash", "-c", command])
+            return await self._sandbox.run(["bash", "-c", command], cwd=self._folder)
         if self._shell is None:
             self._shell = await self._sandbox.shell()
+            if self._folder != HOME:
+                await self._shell.run(f"cd {self._folder}")
         return await self._shell.run(command)
 
     async def _read(self, path: str) -> str:
@@ -119,6 +135,20 @@ class TerminalMachine:
 
     async def close(self) -> None:
         await self._sandbox.close()
+
+
+async def set_up(sandbox: Sandbox, task: TerminalTask) -> None:
+    """What a task finds: its files, and what its scripts make of them. Raises EnvFailed where they cannot."""
+    if task.files:
+        done = await sandbox.run(["tar", "-xf", "-"], stdin=_archive(task.files))
+        if not done.ok:
+            raise EnvFailed(f"the files of a task could not be written: {done.output or done.stopped}")
+    for path, file in task.placed.items():
+        await sandbox.write(path, file.read_bytes(), executable=os.access(file, os.X_OK))
+    for script in task.setup:
+        done = await sandbox.run(["bash", "-c", script], cwd="/")
+        if not done.ok:
+            raise EnvFailed(f"a task could not be set up: {(done.output or done.stopped)[-300:]}")
 
 
 def _archive(files: Mapping[str, str]) -> bytes:

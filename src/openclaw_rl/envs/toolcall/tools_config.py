@@ -3,7 +3,8 @@
     {"tools": [{"type": "function", "file": "tools.py", "function": "convert"},
                {"type": "python"},
                {"type": "http", "name": "stock", "url": "http://127.0.0.1:9000/stock",
-                "description": "How many of an item there are.", "parameters": {...a JSON schema...}}],
+                "description": "How many of an item there are.", "parameters": {...a JSON schema...}},
+               {"type": "mcp", "command": "python3", "args": ["server.py"]}],
      "tasks": "tasks.jsonl", "steps": 8}
 
 Paths are relative to the file. A function is the user's code and runs in this process; a program runs in the sandbox.
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from openclaw_rl.envs.sandbox import programs
+from openclaw_rl.envs.toolcall.mcp_servers import McpServer, read_server
 from openclaw_rl.envs.toolcall.worlds import PYTHON
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Tool
@@ -78,24 +80,34 @@ def read_tools_config(path: Path) -> ToolsConfig:
     steps = found.get("steps", 8)
     if not isinstance(steps, int) or steps < 1:
         raise ConfigError(f"{path}: steps is {steps!r}", remedy="a whole number from 1 up")
-    tools = [_tool(each, path.parent, f"{path}: tools[{number}]") for number, each in enumerate(found["tools"])]
+    tools = [
+        tool
+        for number, each in enumerate(found["tools"])
+        for tool in _tools(each, path.parent, f"{path}: tools[{number}]")
+    ]
     return ToolsConfig(tools=tools, tasks=path.parent / found["tasks"], steps=steps)
 
 
-def _tool(given: Any, folder: Path, where: str) -> OwnTool:
+def _tools(given: Any, folder: Path, where: str) -> Sequence[OwnTool]:
     kind = given.get("type") if isinstance(given, dict) else None
     if kind == "python":
-        return OwnTool(tool=PYTHON, carry_out=_program)
+        return (INTERPRETER_TOOL,)
     if kind == "function":
-        return _function(given, folder, where)
+        return (_function(given, folder, where),)
     if kind == "http":
-        return _http(given, where)
-    raise ConfigError(f"{where} has type {kind!r}", remedy="known: function, python, http")
+        return (_http(given, where),)
+    if kind == "mcp":
+        return _mcp(given, folder, where)
+    raise ConfigError(f"{where} has type {kind!r}", remedy="known: function, python, http, mcp")
 
 
 async def _program(arguments: Mapping[str, Any]) -> str:
     ran = await programs.run(arguments["code"])
     return f"{ran.output.rstrip()}\n[exit code {ran.code}]"
+
+
+INTERPRETER_TOOL: Final = OwnTool(tool=PYTHON, carry_out=_program)
+"""the interpreter, in the sandbox"""
 
 
 # --- functions of the user's ---
@@ -179,3 +191,20 @@ def _http(given: Mapping[str, Any], where: str) -> OwnTool:
         return reply.text
 
     return OwnTool(tool=tool, carry_out=carry_out)
+
+
+# --- MCP servers ---
+
+
+def _mcp(given: Mapping[str, Any], folder: Path, where: str) -> Sequence[OwnTool]:
+    """The tools of a server, or those of them that are named."""
+    server = read_server(given, folder, where, REMEDY)
+    offered = {tool.name: tool for tool in server.tools()}
+    wanted = given.get("tools", list(offered))
+    if lacking := [name for name in wanted if name not in offered]:
+        raise ConfigError(f"{where}: {server.shown} has no tool {lacking[0]}", remedy=f"it has: {', '.join(offered)}")
+    return [OwnTool(tool=offered[name], carry_out=_through(server, name)) for name in wanted]
+
+
+def _through(server: McpServer, name: str) -> Carry:
+    return lambda arguments: server.call(name, arguments)

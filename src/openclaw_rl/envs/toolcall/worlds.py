@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from openclaw_rl.envs.sandbox import programs
 from openclaw_rl.envs.toolcall.calls import INTERPRETER, same_call
@@ -42,6 +42,15 @@ class ToolWorld(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class SupportsTurns(Protocol):
+    """A world whose user asks for several things, one after the other."""
+
+    async def next_request(self) -> str | None:
+        """A request is done with: what the user asks next, None where that was all."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

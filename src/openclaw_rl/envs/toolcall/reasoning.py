@@ -1,0 +1,122 @@
+"""The generators of the package `reasoning-gym`, with the interpreter as a tool: tasks with their own scorers.
+
+A rung is a generator. Each has so many tasks of a fixed seed; three tenths are held out by hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from openclaw_rl.envs.actions import ActionForm
+from openclaw_rl.envs.ladders import Split, split_of
+from openclaw_rl.envs.toolcall.env import ToolCallEnv
+from openclaw_rl.envs.toolcall.sources import ToolEpisode
+from openclaw_rl.envs.toolcall.tasks_file import FileTask, FileWorld
+from openclaw_rl.envs.toolcall.tools_config import INTERPRETER_TOOL
+from openclaw_rl.envs.toolcall.worlds import WantedCall
+from openclaw_rl.errors import ConfigError
+
+STEPS = 4
+SEED = 7
+DEFAULT = ("basic_arithmetic", "chain_sum", "gcd", "lcm", "prime_factorization", "count_bits", "letter_counting")
+"""generators where env.rungs names none"""
+
+
+def reasoning_gym(
+    *, form: ActionForm, examples: int | None, rungs: Sequence[str], per_rung: int, output_chars: int
+) -> ToolCallEnv:
+    """The environment: ``per_rung`` tasks of each generator."""
+    source = GymSource(rungs=tuple(rungs) or DEFAULT, per_rung=per_rung)
+    return ToolCallEnv(name="reasoning-gym", source=source, form=form, examples=examples, output_chars=output_chars)
+
+
+def _package() -> Any:
+    try:
+        import reasoning_gym as package
+    except ImportError as error:
+        raise ConfigError(
+            f"the package reasoning-gym cannot be loaded: {error}",
+            remedy="pip install reasoning-gym, best in an environment of its own for 'openclaw-rl envs serve'",
+        ) from error
+    return package
+
+
+class GymSource:
+    """See `TaskSource`."""
+
+    def __init__(self, *, rungs: Sequence[str], per_rung: int) -> None:
+        known = _package().factory.DATASETS
+        for rung in rungs:
+            if rung not in known:
+                raise ConfigError(f"reasoning-gym has no generator {rung!r}", remedy="its README lists them")
+        self._rungs, self._per_rung = rungs, per_rung
+
+    def ids(self, split: Split) -> Sequence[str]:
+        wanted = self._per_rung if split == "train" else max(1, self._per_rung // 2)
+        return tuple(task for rung in self._rungs for task in self._of(rung, split)[:wanted])
+
+    def _of(self, rung: str, split: Split) -> list[str]:
+        found: dict[str, str] = {}
+        for number in range(4 * self._per_rung):
+            question = _task(rung, number).instruction
+            if split_of(question) == split:
+                found.setdefault(question, f"{rung}/{number}")
+        return list(found.values())
+
+    def rung(self, task: str) -> str:
+        return task.partition("/")[0]
+
+    def _found(self, task: str) -> FileTask:
+        rung, _, number = task.partition("/")
+        if rung not in self._rungs or not number.isdecimal():
+            raise ConfigError(f"no task {task!r} in reasoning-gym", remedy=f"name one as {self._rungs[0]}/0")
+        return _task(rung, int(number))
+
+    def instruction(self, task: str) -> str:
+        return self._found(task).instruction
+
+    def gold(self, task: str) -> Sequence[WantedCall | str]:
+        gold = self._found(task).gold
+        return () if gold is None else (gold,)
+
+    def begin(self, task: str, *, examples: int) -> ToolEpisode:
+        found = self._found(task)
+        tool = INTERPRETER_TOOL
+        return ToolEpisode(
+            instruction=found.instruction,
+            tools=(tool.tool,),
+            world=FileWorld(tools={tool.tool.name: tool}, task=found),
+            steps=STEPS,
+            answered=True,
+            examples=(),
+        )
+
+
+@lru_cache(maxsize=128)
+def _generator(rung: str) -> Any:
+    return _package().create_dataset(rung, seed=SEED, size=1 << 16)
+
+
+@lru_cache(maxsize=65536)
+def _task(rung: str, number: int) -> FileTask:
+    generator = _generator(rung)
+    entry = generator[number]
+    return FileTask(
+        id=f"{rung}/{number}",
+        rung=rung,
+        instruction=entry["question"],
+        check=_check(generator, entry),
+        gold=str(entry["answer"]) if entry["answer"] is not None else None,
+    )
+
+
+def _check(generator: Any, entry: Any) -> Callable[[str], float]:
+    """The package's own scorer; what it pays for effort alone is nothing here."""
+
+    def check(answer: str) -> float:
+        score = float(generator.score_answer(answer=answer, entry=entry))
+        return 1.0 if score >= 1.0 else 0.0
+
+    return check
