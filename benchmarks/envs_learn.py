@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.app.application import App, ledger_path
+from openclaw_rl.app.application import App, ledger_place
 from openclaw_rl.app.environments import build_env
 from openclaw_rl.config import Config, load
 from openclaw_rl.evals import environments, models
@@ -94,7 +94,7 @@ async def train(config: Config, plan: Plan) -> float:
     """The whole system until the steps are taken or the time is over; minutes it took."""
     app, stop, began = App(config), asyncio.Event(), time.monotonic()
     running = asyncio.create_task(app.run(stop))
-    with LedgerReader(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_place(config)) as ledger:
         while not running.done():
             minutes = (time.monotonic() - began) / 60
             if ledger.counts()["steps"] >= plan.steps or minutes >= plan.minutes or ledger.paused():
@@ -107,7 +107,7 @@ async def train(config: Config, plan: Plan) -> float:
 
 def figures(config: Config, learned: Learned) -> None:
     """What the ledger holds of the run."""
-    with LedgerReader(ledger_path(config)) as ledger:
+    with LedgerReader(ledger_place(config)) as ledger:
         for number in range(1, ledger.counts()["steps"] + 1):
             step = ledger.step(number)
             learned.steps.append({"seconds": round(step.seconds, 1), "turns": len(step.turns), **step.metrics})

@@ -141,6 +141,7 @@ def build_loop(
         rehearsal_probes=config.gate.rehearsal_probes,
         replays=config.gate.replays,
         tokens=config.gate.tokens,
+        tasks=None,
     )
     return TrainLoop(
         ledger,

@@ -82,7 +82,7 @@ class Memoir(Book):
 
 
 def loop(book: Any, now: float = 0.0, **settings: Any) -> CollectLoop:
-    return CollectLoop(book, clock=lambda: now, **{"session_idle": 1800.0, **settings})
+    return CollectLoop(book, clock=lambda: now, **{"session_idle": 1800.0, "env_idle": 1800.0, **settings})
 
 
 async def run_dry(collect: CollectLoop) -> int:
@@ -106,7 +106,7 @@ async def test_a_tick_settles_and_says_how_much_moved() -> None:
 async def test_idleness_is_judged_by_the_clock_once_all_is_read() -> None:
     now = 0.0
     book = Book(turns=[turn("t1", [user("hi")], "hello", at=100.0)])
-    collect = CollectLoop(book, session_idle=30.0, clock=lambda: now)
+    collect = CollectLoop(book, session_idle=30.0, env_idle=30.0, clock=lambda: now)
     assert await collect.tick() == 1
     now = 130.0
     assert await collect.tick() == 0
@@ -200,9 +200,10 @@ async def lived(book: Book, turns: Sequence[Turn], endings: Sequence[SessionEnd]
         now = book.turns[-1].at
         book.endings += [ending for ending in endings if ending not in book.endings and ending.at <= now]
         if collect is None or restart:
-            collect = CollectLoop(book, session_idle=150.0, batch=2, clock=lambda: now)  # noqa: B023
+            collect = CollectLoop(book, session_idle=150.0, env_idle=150.0, batch=2, clock=lambda: now)  # noqa: B023
         while await collect.tick():
-            collect = CollectLoop(book, session_idle=150.0, batch=2, clock=lambda: now) if restart else collect  # noqa: B023
+            if restart:
+                collect = CollectLoop(book, session_idle=150.0, env_idle=150.0, batch=2, clock=lambda: now)  # noqa: B023
     now = 1e9
     await run_dry(collect or loop(book))
     assert set(book.outcomes) == {each.id for each in turns}
@@ -219,14 +220,14 @@ async def test_a_loop_that_is_restarted_all_the_time_writes_the_same_outcomes(se
 async def test_a_kill_between_any_two_calls_changes_nothing() -> None:
     turns = random_turns(3, length=24)
     whole = Memoir(turns=turns)
-    await run_dry(loop(whole, now=turns[-1].at, session_idle=60.0, batch=8))
+    await run_dry(loop(whole, now=turns[-1].at, session_idle=60.0, env_idle=60.0, batch=8))
     assert whole.calls > 10
     for kill_at in range(whole.calls):
         book = Memoir(turns=turns, kill_at=kill_at)
-        collect = loop(book, now=turns[-1].at, session_idle=60.0, batch=8)
+        collect = loop(book, now=turns[-1].at, session_idle=60.0, env_idle=60.0, batch=8)
         with pytest.raises(Killed):
             await run_dry(collect)
-        await run_dry(loop(book, now=turns[-1].at, session_idle=60.0, batch=8))
+        await run_dry(loop(book, now=turns[-1].at, session_idle=60.0, env_idle=60.0, batch=8))
         assert book.outcomes == whole.outcomes
 
 

@@ -192,7 +192,7 @@ TASKS = ("easy/0", "mid/0", "hard/0", "easy/1", "mid/1", "hard/1")
 
 
 def test_rungs_that_are_always_or_never_solved_rest_and_come_back() -> None:
-    order = played(Curriculum(TASKS, group_size=2, seed=0, book=GroupBook()), mixed, 24)
+    order = played(Curriculum(TASKS, group_size=2, seed=0, book=GroupBook(), resting=True), mixed, 24)
     assert order[:6] == ["easy/0", "mid/0", "hard/0", "easy/1", "mid/1", "hard/1"]
     assert [order.count(rung) for rung in ("mid/0", "mid/1")] == [7, 7], "what teaches is played most"
     assert [sum(task.startswith(rung) for task in order) for rung in ("easy", "hard")] == [5, 5]
@@ -205,19 +205,19 @@ def test_without_resting_every_task_has_its_turn() -> None:
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    whole = played(Curriculum(TASKS, group_size=2, seed=3, book=GroupBook()), mixed, 16)
+    whole = played(Curriculum(TASKS, group_size=2, seed=3, book=GroupBook(), resting=True), mixed, 16)
     file = tmp_path / "run" / "tasks.jsonl"
-    first = played(Curriculum(TASKS, group_size=2, seed=3, book=GroupBook(file)), mixed, 7)
+    first = played(Curriculum(TASKS, group_size=2, seed=3, book=GroupBook(file), resting=True), mixed, 7)
     with file.open("a") as book:
         book.write('{"task": "mid/0", "rew')  # killed while it wrote
-    again = Curriculum(TASKS, group_size=2, seed=3, book=GroupBook(file))
+    again = Curriculum(TASKS, group_size=2, seed=3, book=GroupBook(file), resting=True)
     assert first + played(again, mixed, 9) == whole
     assert again.success()["mid"] == {"solved": 8, "of": 16, "groups": 8}
     assert len(GroupBook(file).groups) == 16, "what was cut off takes nothing with it"
 
 
 def test_the_seeds_of_a_task_differ_from_group_to_group_and_not_within_one() -> None:
-    schedule = Curriculum(("a/0",), group_size=2, seed=5, book=GroupBook())
+    schedule = Curriculum(("a/0",), group_size=2, seed=5, book=GroupBook(), resting=True)
     found = [schedule.next() for _ in range(4)]
     assert [one.seed for one in found if one] == [5, 5, 6, 6]
     assert len({one.group for one in found if one}) == 2
@@ -225,7 +225,7 @@ def test_the_seeds_of_a_task_differ_from_group_to_group_and_not_within_one() -> 
 
 def test_episodes_that_failed_are_in_no_statistic() -> None:
     book = GroupBook()
-    schedule = Curriculum(("a/0",), group_size=2, seed=0, book=book)
+    schedule = Curriculum(("a/0",), group_size=2, seed=0, book=book, resting=True)
     for reward in (1.0, None):
         episode = schedule.next()
         assert episode is not None

@@ -26,9 +26,9 @@ from openclaw_rl.envs.play.journal import PlayJournal, PlayPlan, resumed
 from openclaw_rl.envs.play.player import INSIDE, AgentPlayer, PlayedEpisode, PlaySettings
 from openclaw_rl.envs.play.programs import find_program
 from openclaw_rl.envs.sandbox import open_sandbox
-from openclaw_rl.envs.terminal.env import TerminalEnv
+from openclaw_rl.envs.terminal.env import TerminalEnv, ladder
 from openclaw_rl.envs.terminal.ladder import LADDER, in_files
-from openclaw_rl.envs.toolcall.env import ToolCallEnv
+from openclaw_rl.envs.toolcall.env import toolcall
 from openclaw_rl.errors import BackendDown, ConfigError, OpenClawError, RequestError
 from openclaw_rl.ports import AgentCommand
 from openclaw_rl.serve.listener import bind
@@ -69,7 +69,7 @@ print("keys:", [name for name, value in os.environ.items() if "the-key" in value
 
 def make_env(**given: Any) -> TerminalEnv:
     names = {"form": "text", "examples": None, "rungs": (), "per_rung": 2, "output_chars": 200}
-    return TerminalEnv(**{"sandbox": SETTINGS, **names, **given})
+    return ladder(**{"sandbox": SETTINGS, **names, **given})
 
 
 def solving(prompt: Any) -> str:
@@ -351,7 +351,7 @@ def test_tasks_are_chosen_by_rung_or_id_and_only_of_the_split_that_is_meant() ->
 
 
 def test_an_environment_whose_checks_are_not_in_files_offers_programs_nothing() -> None:
-    env = ToolCallEnv(tools_config=None, form="text", examples=0, rungs=(), per_rung=1, output_chars=100)
+    env = toolcall(tools_config=None, form="text", examples=0, rungs=(), per_rung=1, output_chars=100)
     assert not isinstance(env, SupportsAgents)
 
 

@@ -55,6 +55,7 @@ def examined(root: Path, answer: Callable[[Prompt, Sequence[str]], str]) -> Idle
         rehearsal_probes=config.gate.rehearsal_probes,
         replays=config.gate.replays,
         tokens=60 * config.gate.tokens,  # a token of the fake is a byte
+        tasks=None,
     )
     idle.loop = idle.rehearsing(gate=gate)
     return idle

@@ -237,7 +237,7 @@ async def test_a_turn_without_tokens_says_in_its_drop_that_it_was_redacted(ledge
     with ServeLedger(ledger_path, sync="full") as ledger, serving(ledger=ledger, redact=patterns) as server:
         turn = server.chat("I am u1@x.example").json()["id"]
     with CollectLedger(ledger_path) as ledger:
-        await CollectLoop(ledger, session_idle=60.0).tick()
+        await CollectLoop(ledger, session_idle=60.0, env_idle=60.0).tick()
         dropped = ledger.dropped(turn)
     assert dropped is not None
     assert dropped.reason == "redacted"

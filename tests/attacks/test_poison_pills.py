@@ -226,7 +226,7 @@ def talk(path: Path, *names: str) -> list[tuple[Turn, Turn]]:
 
 async def collected(path: Path) -> tuple[list[Outcome | None], dict[str, int]]:
     with CollectLedger(path) as ledger:
-        loop = CollectLoop(ledger, session_idle=1800.0)
+        loop = CollectLoop(ledger, session_idle=1800.0, env_idle=1800.0)
         for _ in range(6):
             await loop.tick()
         ids = [row["id"] for row in ledger.rows("SELECT id FROM turns ORDER BY seq")]

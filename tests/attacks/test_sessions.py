@@ -69,7 +69,7 @@ async def test_the_end_of_one_leaves_the_other_open(
 ) -> None:
     anns, bobs = says(server, ANN, "one"), says(server, BOB, "two", **{"x-session-done": "true"})
     with CollectLedger(ledger_path) as collect:
-        await CollectLoop(collect, session_idle=1800.0).tick()
+        await CollectLoop(collect, session_idle=1800.0, env_idle=1800.0).tick()
         assert [turn.id for _, turn in collect.open_turns()] == [anns]
         assert collect.outcome(bobs).ended == "done"  # type: ignore[union-attr]
 

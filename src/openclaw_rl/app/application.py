@@ -173,9 +173,8 @@ class App:
         from openclaw_rl.collect.loop import CollectLoop
 
         ledger = self._opened(CollectLedger(ledger_place(self.config)))
-        return CollectLoop(
-            ledger, session_idle=self.config.collect.session_idle, env_idle=episode_patience(self.config)
-        )
+        idle, env_idle = self.config.collect.session_idle, episode_patience(self.config)
+        return CollectLoop(ledger, session_idle=idle, env_idle=env_idle)
 
     def _judge_loop(self) -> Loop:
         from openclaw_rl.judge.loop import JudgeLoop
@@ -385,8 +384,7 @@ class App:
                 ]
                 await stop.wait()
                 self._wakes.wake_all()
-                for loop in env_loops.values():  # while the server still hears that they are over
-                    await loop.stop()
+                await asyncio.gather(*(loop.stop() for loop in env_loops.values()))  # while the server still hears it
                 await self._stop_listening(server)
                 await asyncio.wait(tasks, timeout=self.config.run.drain)
                 for task in tasks:  # a step or a judgement under way costs nothing: it is done again

@@ -89,7 +89,7 @@ class CollectLoop:
         ledger: OutcomeLedger,
         *,
         session_idle: float,
-        env_idle: float | None = None,
+        env_idle: float,
         batch: int = BATCH,
         capacity: int = CAPACITY,
         clock: Callable[[], float] = time.time,

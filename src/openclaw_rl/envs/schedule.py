@@ -185,9 +185,7 @@ class Curriculum:
     What ``book`` holds of these tasks is taken up, so that a run goes on where it stopped.
     """
 
-    def __init__(
-        self, tasks: Sequence[str], *, group_size: int, seed: int, book: GroupBook, resting: bool = True
-    ) -> None:
+    def __init__(self, tasks: Sequence[str], *, group_size: int, seed: int, book: GroupBook, resting: bool) -> None:
         """``resting`` False: every task has its turn, whatever it teaches."""
         _refuse_none(tasks)
         self._book, self._seed, self._resting = book, seed, resting

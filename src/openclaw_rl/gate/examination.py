@@ -57,7 +57,7 @@ class VersionGate:
         rehearsal_probes: int,
         replays: int,
         tokens: int,
-        tasks: PlaysTasks | None = None,
+        tasks: PlaysTasks | None,
     ) -> None:
         """``tasks`` plays held-out tasks of the environment that trains; None: there is none."""
         self._ledger = ledger

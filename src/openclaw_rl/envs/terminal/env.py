@@ -100,6 +100,8 @@ class TerminalEnv:
     async def hand_over(self, task: str, *, seed: int) -> AgentTask:
         await self.close()
         self._task = found = in_files(self._source.task(task))
+        if found.by_output:
+            raise EnvFailed(f"task {task} is checked by what commands print: a program's nobody sees")
         self._machine = await TerminalMachine.begin(self._settings, found, shown=self._output_chars)
         return AgentTask(instruction=found.instruction, sandbox=self._machine.state().sandbox, cwd=found.folder)
 

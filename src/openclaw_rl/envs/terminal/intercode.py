@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from openclaw_rl.envs.actions import ActionForm
@@ -55,9 +56,7 @@ def read_tasks(assets: Path, settings: SandboxSettings) -> dict[str, TerminalTas
 
 def _task(query: str, gold: str, setup: str, settings: SandboxSettings) -> TerminalTask:
     plain = TerminalTask(instruction=query, gold=(gold,), steps=STEPS, setup=(setup,), folder="/")
-    return TerminalTask(
-        instruction=query, gold=(gold,), steps=STEPS, setup=(setup,), folder="/", scorer=_scorer(plain, settings)
-    )
+    return replace(plain, scorer=_scorer(plain, settings), by_output=True)
 
 
 def _scorer(task: TerminalTask, settings: SandboxSettings) -> Scorer:

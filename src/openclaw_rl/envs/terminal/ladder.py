@@ -14,7 +14,6 @@ from openclaw_rl.envs.sandbox import HOME
 from openclaw_rl.envs.terminal.checks import FileHolds, Holds, Printed
 from openclaw_rl.envs.terminal.tasks import TerminalTask
 
-
 ANSWER = "answer.txt"
 """where a program writes what it is to print or to answer"""
 

@@ -22,7 +22,7 @@ class TerminalTask:
     ``files`` are texts by their place below the home folder, ``placed`` files of this machine by their place there.
     ``setup`` are scripts that run before the agent comes, ``start`` begins programs in its own shell that go on beside
     it, ``gold`` are commands that do the task. An ``answered`` task ends with a reply that is its answer. ``scorer`` in
-    place of ``checks`` is asked at the end alone.
+    place of ``checks`` is asked at the end alone; ``by_output``: of what the agent's commands printed too.
     """
 
     instruction: str
@@ -36,6 +36,7 @@ class TerminalTask:
     folder: str = HOME
     answered: bool = False
     scorer: Scorer | None = None
+    by_output: bool = False
 
     @property
     def watched(self) -> bool:
