@@ -58,7 +58,7 @@ def agentbench(tmp_path: Path) -> TerminalEnv:
     put(data / "agent_bench_os.json", [COUNT, CHANGE])
     put(data / "agent_bench_os_test.json", [MATCH, LACKING])
     put(data / "scripts" / "checking" / "9.sh", "test -d /root/new")
-    return agentbench_os(sandbox=SETTINGS, folder=str(tmp_path), **GIVEN)
+    return agentbench_os(sandbox=SETTINGS, folder=tmp_path, **GIVEN)
 
 
 @needs_sandbox
@@ -91,9 +91,9 @@ def test_whole_numbers_are_compared_by_value_and_other_words_are_wrong() -> None
 
 def test_a_package_that_is_not_there_is_named_with_the_line_that_installs_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"pip install --no-deps --target .* inspect-evals"):
-        agentbench_os(sandbox=SETTINGS, folder=str(tmp_path), **GIVEN)
+        agentbench_os(sandbox=SETTINGS, folder=tmp_path, **GIVEN)
     with pytest.raises(ConfigError, match="these tasks are in the package intercode-bench, which is not installed"):
-        intercode_bash(sandbox=SETTINGS, **GIVEN)
+        intercode_bash(sandbox=SETTINGS, folder=None, **GIVEN)
 
 
 # --- InterCode
@@ -105,7 +105,7 @@ async def test_intercode_wants_the_folder_and_the_output_of_its_authors_command(
     rows = [{"query": "List the files.", "gold": "ls /testbed"}, {"query": "Delete a.", "gold": "rm /testbed/a"}]
     put(assets / "datasets" / "bash_queries.json", rows)
     put(assets / "docker" / "setup_fs.sh", "mkdir -p /testbed; echo one > /testbed/a; echo two > /testbed/b")
-    env = intercode_bash(sandbox=SETTINGS, folder=str(tmp_path), **GIVEN)
+    env = intercode_bash(sandbox=SETTINGS, folder=tmp_path, **GIVEN)
     for task in ("bash/0", "bash/1"):
         found = await audit_task(lambda: env, task)
         assert (found.gold, found.nothing) == (1.0, -1.0)
@@ -143,7 +143,7 @@ async def test_a_folder_of_harbor_is_set_up_solved_and_scored_by_the_share_of_it
     put(place / "environment" / "data.txt", "hello\n")
     put(place / "solution" / "solve.sh", "tr a-z A-Z < data.txt > upper.txt")
     put(place / "tests" / "test_outputs.py", TESTS)
-    env = harbor(sandbox=SETTINGS, folder=str(tmp_path), **GIVEN)
+    env = harbor(sandbox=SETTINGS, folder=tmp_path, **GIVEN)
     assert (*env.tasks(), *env.held_out()) == ("easy/upper",)
     await env.reset("easy/upper", seed=0)
     assert (await env.step(say("```\ntr a-z A-Z < data.txt > upper.txt; ls /tests\n```"))).reward is None
@@ -160,7 +160,7 @@ async def test_a_script_of_tests_may_write_its_score(tmp_path: Path) -> None:
     put(place / "instruction.md", "Do half.")
     put(place / "environment" / "setup.sh", "echo ready > state")
     put(place / "tests" / "test.sh", "test -f state && echo 0.75 > /logs/verifier/reward.txt")
-    env = harbor(sandbox=SETTINGS, folder=str(tmp_path), **GIVEN)
+    env = harbor(sandbox=SETTINGS, folder=tmp_path, **GIVEN)
     await env.reset("tasks/half", seed=0)
     assert (await env.step(say("done"))).reward == 0.5
     await env.close()
@@ -225,14 +225,14 @@ def add(by: int) -> Message:
 
 
 async def test_bfcl_gold_scores_1_and_nothing_minus_1(package: str) -> None:
-    env = bfcl(folder=package, **RUNGS)
+    env = bfcl(folder=Path(package), **RUNGS)
     for task in ("simple_python/0", "multi_turn_base/0"):
         found = await audit_task(lambda: env, task)
         assert (task, found.gold, found.nothing) == (task, 1.0, -1.0)
 
 
 async def test_a_user_asks_one_thing_after_the_other_and_all_must_be_right(package: str) -> None:
-    env = bfcl(folder=package, **RUNGS)
+    env = bfcl(folder=Path(package), **RUNGS)
     await env.reset("multi_turn_base/0", seed=0)
     assert (await env.step(add(2))).messages[0].content == '{"count": 3}'
     asked = await env.step(say("It is three now."))

@@ -68,6 +68,8 @@ from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
 from openclaw_rl.versions import LiveVersions, RetentionPolicy, save_dir
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from openclaw_rl.envs.episodes import Episodes
     from openclaw_rl.gate.candidates import GetPolicy, LazyPolicy
     from openclaw_rl.serve.rules import AccessRules
@@ -375,7 +377,7 @@ class App:
             started = self.started(wait_for_judge=False)
             async with (
                 started,
-                self._env_loops(server) as env_loops,
+                self._episodes(server) as env_loops,
                 self._wakes.listening(),
                 asyncio.TaskGroup() as group,
             ):
@@ -397,15 +399,11 @@ class App:
         poll, wake = wakes.poll(name, run.poll), wakes.event(name)
         return LoopRunner(loop, health, poll=poll, backoff=run.backoff, wake=wake)
 
-    @contextlib.asynccontextmanager
-    async def _env_loops(self, server: HttpServer | None) -> AsyncIterator[dict[str, Episodes]]:
-        if server is None or self.config.env.type is None:
-            yield {}
-            return
-        from openclaw_rl.app.environments import running_episodes
+    def _episodes(self, server: HttpServer | None) -> AbstractAsyncContextManager[dict[str, Episodes]]:
+        from openclaw_rl.app.environments import episode_loops
 
-        async with running_episodes(self.config, self._turns, url=server.url, key=self._env_key) as loop:
-            yield {"episodes": loop}
+        ledger = self._turns if server is not None else None
+        return episode_loops(self.config, ledger, url=server.url if server else None, key=self._env_key)
 
     async def _listen(self, listening: Callable[[str], None]) -> HttpServer:
         serve = self.config.serve

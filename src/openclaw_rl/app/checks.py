@@ -162,7 +162,7 @@ def _refuse_unused(config: Config, name: str) -> None:
     accepted = inspect.signature(plugins.resolve("env", name)).parameters
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in accepted.values()):
         return
-    for setting in ("tools_config", "swe_bench_path", "screenshot_backend"):
+    for setting in ("tools_config", "folder", "swe_bench_path", "screenshot_backend"):
         if getattr(config.env, setting) != SETTINGS[f"env.{setting}"].default and setting not in accepted:
             raise ConfigError(f"env.{setting} is set, but environment {name} does not take it", remedy="take it out")
 

@@ -74,6 +74,18 @@ async def running_episodes(
             await loop.stop()
 
 
+@asynccontextmanager
+async def episode_loops(
+    config: Config, ledger: LedgerReader | None, *, url: str | None, key: str | None
+) -> AsyncIterator[dict[str, Episodes]]:
+    """The loop of the episodes by its name; none where there is no server or no environment."""
+    if url is None or config.env.type is None:
+        yield {}
+        return
+    async with running_episodes(config, ledger, url=url, key=key) as loop:
+        yield {"episodes": loop}
+
+
 def _schedule(config: Config, tasks: Sequence[str], *, rounds: int | None) -> Schedule:
     """Which task is next: so many rounds of all, else for ever, with tasks rested that teach nothing."""
     from openclaw_rl.envs.schedule import Curriculum, GroupBook, Rounds
@@ -176,6 +188,7 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
         "output_chars": env.output_chars,
         "screenshot_backend": env.screenshot_backend,
         "tools_config": env.tools_config,
+        "folder": env.folder,
         "swe_bench_path": env.swe_bench_path,
         "sandbox": sandbox or build_sandbox_settings(config),
     }

@@ -269,6 +269,9 @@ class EnvSection(Section):
         default=4000, ge=40, le=1_000_000, description="most characters of an output in the next prompt, head and tail"
     )
     screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
+    folder: Location | None = Field(
+        default=None, description="folder of the tasks of harbor, or that the package of a task set was installed in"
+    )
     tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")
     sandbox: SandboxSection = Field(default_factory=SandboxSection)
     swe_bench_path: Location | None = Field(default=None, description="folder with the repositories of swe")

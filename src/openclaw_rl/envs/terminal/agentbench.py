@@ -30,7 +30,7 @@ def agentbench_os(
     examples: int | None,
     rungs: Sequence[str],
     output_chars: int,
-    folder: str | None = None,
+    folder: Path | None,
 ) -> TerminalEnv:
     """The environment. ``folder``: where the package was installed, if Python does not find it."""
     data = package_folder("inspect_evals", "inspect-evals", folder) / "agent_bench" / "data"

@@ -12,6 +12,7 @@ Nothing can be fetched: lines that would install something are left out, and wha
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import secrets
@@ -19,12 +20,12 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
 from openclaw_rl.envs.sandbox import HOME, Sandbox, SandboxSettings
+from openclaw_rl.envs.terminal import run_inside
 from openclaw_rl.envs.terminal.checks import FinalState
 from openclaw_rl.envs.terminal.env import TerminalEnv
 from openclaw_rl.envs.terminal.published import PublishedTasks
@@ -45,12 +46,12 @@ def harbor(
     examples: int | None,
     rungs: Sequence[str],
     output_chars: int,
-    folder: str | None = None,
+    folder: Path | None,
 ) -> TerminalEnv:
     """The environment. ``folder`` holds a folder for each task."""
     if folder is None:
-        raise ConfigError("env.options.folder is not set", remedy="name it: --set env.options.folder=FOLDER")
-    tasks = read_tasks(Path(folder).expanduser())
+        raise ConfigError("env.folder is not set", remedy="name it: --set env.folder=FOLDER")
+    tasks = read_tasks(folder.expanduser())
     return TerminalEnv(
         name="harbor",
         source=PublishedTasks("harbor", tasks, rungs=rungs),
@@ -66,7 +67,7 @@ def read_tasks(folder: Path) -> dict[str, TerminalTask]:
     found = [(place, told) for place in sorted(folder.iterdir() if folder.is_dir() else ()) if (told := _told(place))]
     if not found:
         raise ConfigError(
-            f"env.options.folder: no task lies in {folder}",
+            f"env.folder: no task lies in {folder}",
             remedy="each is a folder with instruction.md or task.yaml, and tests",
         )
     return {f"{told.rung}/{place.name}": _task(place, told) for place, told in found}
@@ -225,7 +226,7 @@ async def _by_functions(sandbox: Sandbox, paths: Sequence[str], built: _Built) -
     """The share of the test functions that pass, run by a small runner of our own: nothing need be installed there."""
     if not paths:
         raise EnvFailed("a task has no tests that can be run here")
-    runner = resources("openclaw_rl.envs.terminal").joinpath("run_tests.py.txt").read_text(encoding="utf-8")
+    runner = inspect.getsource(run_inside)
     place = f"/tests/{secrets.token_hex(8)}"
     done = await sandbox.run(["python3", "-I", "-", place, *paths], stdin=runner.encode(), cwd=built.folder)
     try:

@@ -33,7 +33,7 @@ def intercode_bash(
     examples: int | None,
     rungs: Sequence[str],
     output_chars: int,
-    folder: str | None = None,
+    folder: Path | None,
 ) -> TerminalEnv:
     """The environment. ``folder``: where the package was installed, if Python does not find it."""
     assets = package_folder("intercode", "intercode-bench", folder) / "assets"

@@ -48,7 +48,7 @@ _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
 def bfcl(
-    *, form: ActionForm, examples: int | None, rungs: Sequence[str], output_chars: int, folder: str | None = None
+    *, form: ActionForm, examples: int | None, rungs: Sequence[str], output_chars: int, folder: Path | None
 ) -> ToolCallEnv:
     """The environment. ``folder``: where the package was installed, if Python does not find it."""
     place = package_folder("bfcl_eval", "bfcl-eval", folder)

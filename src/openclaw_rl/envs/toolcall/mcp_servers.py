@@ -65,7 +65,7 @@ class McpServer:
 
 
 @dataclass(slots=True)
-class _Connection:
+class _HeldServer:
     """A server as one event loop holds it: a task of its own begins and ends what must be ended where it began."""
 
     server: McpServer
@@ -101,13 +101,13 @@ class _Connection:
                     one.set_exception(ConnectionError(f"the MCP server {self.server.shown} failed: {_said(error)}"))
 
 
-_connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[McpServer, _Connection]] = (
+_connections: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[McpServer, _HeldServer]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def _connection(server: McpServer) -> _Connection:
-    return _connections.setdefault(asyncio.get_running_loop(), {}).setdefault(server, _Connection(server))
+def _connection(server: McpServer) -> _HeldServer:
+    return _connections.setdefault(asyncio.get_running_loop(), {}).setdefault(server, _HeldServer(server))
 
 
 def read_server(given: Mapping[str, Any], folder: Path, where: str, remedy: str) -> McpServer:
