@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from defaults import engine_args
 from test_local_models import quiet
 from tiny import save_tiny
 
+from openclaw_rl.backends.local.classifier.fitting import BATCH_TOKENS, batches
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.cli import cli
 from openclaw_rl.errors import ConfigError
@@ -43,6 +45,16 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "small"
     save_tiny(folder, words=["User:", "Assistant:", "This", "message", "is", *KINDS, *" ".join(SAID.values()).split()])
     return folder
+
+
+@pytest.mark.parametrize("rng", [None, random.Random(0)])
+def test_every_text_is_in_one_batch_and_long_ones_come_in_smaller_batches(rng: random.Random | None) -> None:
+    lengths = [3, 9, BATCH_TOKENS + 1, *[BATCH_TOKENS // 2] * 3, *[4] * 10]
+    found = list(batches([(at, [0] * length) for at, length in enumerate(lengths)], 8, rng))
+    assert sorted(at for batch in found for at, _ in batch) == list(range(len(lengths)))
+    assert all(0 < len(batch) <= 8 for batch in found)
+    padded = [len(batch) * max(len(tokens) for _, tokens in batch) for batch in found]
+    assert sum(size > BATCH_TOKENS for size in padded) == 1, "the one that is too long by itself"
 
 
 def test_a_model_is_fitted_kept_and_asked_by_its_own_engine(

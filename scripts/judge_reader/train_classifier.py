@@ -63,7 +63,7 @@ def one_fold(number: int, folds: int, given: argparse.Namespace) -> None:
     if given.only_voices:
         inside = some_voices({voice: voices[voice] for voice in inside}, given.only_voices, seed=0)
     known = {voice: voices[voice] for voice in inside}
-    learned = [line for lines in known.values() for line in lines]
+    learned = given.epochs * [line for lines in known.values() for line in lines]
     learned += [] if given.only_voices else read_phrases(given.phrases, known)
     held_out = [line for voice in voices if fold[voice] == number for line in voices[voice]]
     print(f"fold {number} of {folds}: {len(learned)} lines of {len(inside)} voices, {len(held_out)} held out")
@@ -79,7 +79,7 @@ def one_fold(number: int, folds: int, given: argparse.Namespace) -> None:
 
 def whole(given: argparse.Namespace) -> None:
     voices = read_voices(given.voices)
-    lines = [line for each in voices.values() for line in each]
+    lines = given.epochs * [line for each in voices.values() for line in each]
     lines += read_phrases(given.phrases, voices)
     print(f"all voices and phrases: {len(lines)} lines")
     adapter = LabelAdapter(arguments_of(given), show)
@@ -95,9 +95,9 @@ def show(text: str) -> None:
 
 
 def arguments_of(given: argparse.Namespace) -> LabelFitArgs:
-    named = {name: getattr(given, name) for name in ("rank", "epochs", "batch", "lr", "seed")}
+    named = {name: getattr(given, name) for name in ("rank", "batch", "lr", "seed")}
     place = {"cache_dir": given.out, "device": given.device, "dtype": "auto"}
-    return LabelFitArgs(model=given.model, words=KINDS, **place, **named)
+    return LabelFitArgs(model=given.model, words=KINDS, epochs=1, **place, **named)
 
 
 def arguments() -> argparse.Namespace:
@@ -108,9 +108,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--fold", required=True, help="K/N (held-out fold K from 0), every/N, or all")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--epochs", type=float, default=3)
-    parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--epochs", type=int, default=3, help="times a voice's line is read; a phrase is read once")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=7e-4)
     parser.add_argument("--no-context", dest="context", action="store_false", help="the message alone, throughout")
     parser.add_argument("--only-voices", type=int, default=0, help="train on this many voices (0: on all)")
     parser.add_argument("--seed", type=int, default=0)

@@ -71,8 +71,8 @@ PHRASEBOOK = "phrases-"
 
 
 def read_phrases(folder: Path, voices: Mapping[str, Sequence[Line]], *, seed: int = 0) -> list[Line]:
-    """The lines of every phrasebook. One without a request and a reply of its own is put after those of a line of
-    ``voices`` in that language."""
+    """The lines of every phrasebook. Of those without a request and a reply of their own every other one is put after
+    those of a line of ``voices`` in that language."""
     found = []
     for file in sorted(folder.glob("*.tsv")):
         rng = random.Random(f"{seed} {file.stem}")
@@ -80,7 +80,7 @@ def read_phrases(folder: Path, voices: Mapping[str, Sequence[Line]], *, seed: in
         for index, text in enumerate(file.read_text(encoding="utf-8").splitlines()):
             kind, said, hint, *before = text.split("\t")
             if not before:
-                line = rng.choice(known) if known else None
+                line = rng.choice(known) if known and rng.random() < 0.5 else None
                 before = [line.request, line.reply] if line else ["", ""]
             row = {"kind": kind, "next": said, "hint": hint or None, "tags": ["phrase"]}
             row |= {"request": before[0], "reply": before[1]}

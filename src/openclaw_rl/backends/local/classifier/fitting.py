@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from openclaw_rl.text import head_and_tail
 
 VOCABULARY_WEIGHT = 0.05
 """of the loss over the whole vocabulary: it keeps the words among the likeliest, so one scoring call finds them"""
+BATCH_TOKENS = 16_384
+"""of a batch at most: longer texts come in smaller batches, so that memory does not follow the longest"""
 Examples = Sequence[tuple[int, list[int]]]
 
 
@@ -51,17 +53,20 @@ class LabelAdapter:
         )
         self._wrapped = get_peft_model(loaded.model, config)
         self._model = self._wrapped.get_base_model()
+        if self._device.type == "cuda":  # autocast sees to it: an input made float32 first costs half a step's kernels
+            for layer in self._wrapped.modules():
+                if hasattr(layer, "cast_input_dtype_enabled"):
+                    layer.cast_input_dtype_enabled = False
 
     def fit(self, texts: Sequence[LabelledText]) -> None:
         """Cross-entropy over the words at the last token; the context is left out of some texts at random."""
         args, rng = self.args, random.Random(self.args.seed)
         trained = [parameter for parameter in self._wrapped.parameters() if parameter.requires_grad]
         optimiser = torch.optim.AdamW(trained, lr=args.lr, weight_decay=0.01)
-        total = math.ceil(args.epochs * math.ceil(len(texts) / args.batch))
+        whole, bare = self._encoded([text.parts for text in texts]), self._encoded([text.bare for text in texts])
+        total = math.ceil(args.epochs * len(list(batches(list(enumerate(whole)), args.batch, random.Random(0)))))
         rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: schedule(step, total))
         weights = label_weights(texts, len(args.words), temper=args.temper).to(self._device)
-        whole = [self._encode(text.parts) for text in texts]
-        bare = [self._encode(text.bare) for text in texts]
         self._wrapped.train()
         step, begun = 0, time.monotonic()
         while step < total:
@@ -91,7 +96,7 @@ class LabelAdapter:
     def read(self, texts: Sequence[LabelledText], *, bare: bool = False) -> list[list[float]]:
         """The words' log-probs among themselves, for each text."""
         self._wrapped.eval()
-        examples = [(at, self._encode(text.bare if bare else text.parts)) for at, text in enumerate(texts)]
+        examples = list(enumerate(self._encoded([text.bare if bare else text.parts for text in texts])))
         found: list[list[float]] = [[] for _ in texts]
         for batch in batches(examples, 2 * self.args.batch, None):
             logits = self._logits([tokens for _, tokens in batch])[:, self._labels].log_softmax(-1)
@@ -112,13 +117,11 @@ class LabelAdapter:
         config.base_model_name_or_path, config.inference_mode = None, True
         config.save_pretrained(folder)
 
-    def _encode(self, parts: Sequence[tuple[str, int]]) -> list[int]:
-        """Each part is encoded by itself and cut to its most tokens."""
-        return [
-            token
-            for text, most in parts
-            for token in head_and_tail(self._tokenizer.encode(text, add_special_tokens=False), most)
-        ]
+    def _encoded(self, texts: Sequence[Sequence[tuple[str, int]]]) -> list[list[int]]:
+        """Of each text its tokens: every part is encoded by itself and cut to its most."""
+        different = list({text for parts in texts for text, _ in parts})
+        tokens = dict(zip(different, self._tokenizer(different, add_special_tokens=False)["input_ids"], strict=True))
+        return [[token for text, most in parts for token in head_and_tail(tokens[text], most)] for parts in texts]
 
     def _logits(self, batch: Sequence[list[int]]) -> torch.Tensor:
         """Over the whole vocabulary, at the last token of each text `[B, V]`."""
@@ -175,11 +178,20 @@ def batches(examples: Examples, size: int, rng: random.Random | None) -> Iterabl
     pool = max(1, size * 32 if rng is not None else len(order))
     groups: list[Examples] = []
     for start in range(0, len(order), pool):
-        near = sorted(order[start : start + pool], key=lambda example: len(example[1]))
-        groups += [near[at : at + size] for at in range(0, len(near), size)]
+        groups += _cut(sorted(order[start : start + pool], key=lambda example: len(example[1])), size)
     if rng is not None:
         rng.shuffle(groups)
     return groups
+
+
+def _cut(near: Examples, size: int) -> Iterator[Examples]:
+    """Runs of at most ``size`` texts and so many tokens as fit, padding included."""
+    begin = 0
+    for at, (_, tokens) in enumerate(near):
+        if at > begin and (at - begin == size or (at - begin + 1) * len(tokens) > BATCH_TOKENS):
+            yield near[begin:at]
+            begin = at
+    yield near[begin:]
 
 
 def schedule(step: int, total: int) -> float:

@@ -59,7 +59,7 @@ class LabelFitArgs:
     epochs: float = 3
     batch: int = 48
     lr: float = 5e-4
-    dropout: float = 0.05
+    dropout: float = 0.0
     smoothing: float = 0.05
     temper: float = 0.5
     drop: float = 0.1
