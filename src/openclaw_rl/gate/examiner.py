@@ -19,7 +19,7 @@ from openclaw_rl.ports import Policy, whole_reply
 from openclaw_rl.tasks.everyday import is_relevant
 from openclaw_rl.types import Completion, Logprobs, Prompt, Sampling, Tokens, Turn, Version
 
-CONCURRENCY = 8
+CONCURRENCY = 32
 """requests of an examination at once: one pass of the weights serves them all, and users go first"""
 READ = 24
 """reply tokens of a replay that are read"""

@@ -13,7 +13,7 @@ from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sampling, Version
 
 POLL = 0.25
 """seconds between two looks for users' requests while replies are sampled"""
-CONCURRENCY = 16
+CONCURRENCY = 64
 """replies at once: one pass of the weights serves them all"""
 
 GetPolicy = Callable[[], Awaitable[Policy]]
