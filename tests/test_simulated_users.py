@@ -21,7 +21,7 @@ from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.judge.reaction import read
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.tasks import everyday
-from openclaw_rl.tasks.everyday import Task, is_relevant, is_right
+from openclaw_rl.tasks.everyday import Task, is_relevant, is_right, names_subject
 from openclaw_rl.tasks.preferences import PREFERENCES, Preference
 from openclaw_rl.testing import ticking_app
 from openclaw_rl.text import degenerate, items, sentence_count, word_count
@@ -167,6 +167,21 @@ def test_word_problems_have_their_answers_and_their_own_halves() -> None:
 )
 def test_a_reply_is_relevant_when_it_names_what_was_asked_about(mention: str, reply: str, relevant: bool) -> None:
     assert is_relevant(Task(prompt="?", mentions=("unheard-of", mention), about="facts"), reply) is relevant
+
+
+@pytest.mark.parametrize(
+    ("question", "reply", "about"),
+    [
+        ("How do I sharpen my kitchen knives?", "Sharpening a knife takes a stone.", True),
+        ("How do I sharpen my kitchen knives?", "That is a great question!", False),
+        ("What is lava?", "Molten rock.", True),  # a shipped prompt, which knows more words for it
+        ("What is lava?", "I like it.", False),
+        ("Why?", "Because.", True),  # no word of substance to look for
+        ("请用一句话回答", "好的。", True),
+    ],
+)
+def test_whether_a_reply_is_about_a_question_is_read_from_its_words(question: str, reply: str, about: bool) -> None:
+    assert names_subject(question, reply) is about
 
 
 @pytest.mark.parametrize(

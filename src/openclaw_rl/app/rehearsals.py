@@ -8,7 +8,7 @@ from dataclasses import replace
 from openclaw_rl.app.factories import default_sampling
 from openclaw_rl.config import Config
 from openclaw_rl.notes import NotesBook
-from openclaw_rl.tasks.everyday import training, word_problems
+from openclaw_rl.tasks.everyday import names_subject, training, word_problems
 from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.train.loop import RehearsalParts
 from openclaw_rl.train.rehearsal.replies import GetPolicy
@@ -54,6 +54,7 @@ def build_rehearsal(
         book=book,
         policy=policy,
         checker=checker_of,
+        relevant=names_subject,
         everyday=everyday_prompts(),
         busy=busy,
         settings=rehearsal_settings(config),

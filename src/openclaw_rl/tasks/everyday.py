@@ -2,7 +2,9 @@
 
 training(), held_out()      two halves that share no prompt, whatever is added later
 is_relevant(task, reply)    the reply names what was asked about
+names_subject(text, reply)  the same of any question, whose own words are all that is known
 """
+# ruff: noqa: SIM905  (a list of words is read as a text)
 
 from __future__ import annotations
 
@@ -51,6 +53,13 @@ _ENDINGS = (
     ("ly", ("",)),
 )
 """how words end, and what may have stood there before"""
+_SUBSTANCE = 4
+"""letters of a word that says what a question is about"""
+_ASKING = frozenset(
+    "what which when where does have with that this there their they them your from about into some make please would"
+    " could should tell give know want need like more most good best help explain write many much work mean".split()
+)
+"""longer words that are in questions about anything"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +150,26 @@ def is_relevant(task: Task, reply: str) -> bool:
     """Whether the reply names what was asked about, in whatever inflection."""
     named = {root for word in _split(reply) for root in _roots(word)}
     return any(all(_roots(word) & named for word in _split(mention)) for mention in task.mentions)
+
+
+def names_subject(question: str, reply: str) -> bool:
+    """Whether the reply has a word of substance of the question; of a shipped prompt, what it is known to be about."""
+    named = {root for word in _split(reply) for root in _roots(word)}
+    words = [word for word in _split(question) if _says_what(word)]
+    known = _by_prompt().get(question)
+    if known is not None:
+        return is_relevant(known, reply)
+    return not words or any(_roots(word) & named for word in words)
+
+
+def _says_what(word: str) -> bool:
+    """Latin letters alone: other scripts inflect otherwise, or write no spaces."""
+    return len(word) >= _SUBSTANCE and word not in _ASKING and word[0] < "\u0250"
+
+
+@functools.cache
+def _by_prompt() -> dict[str, Task]:
+    return {task.prompt: task for task in everyday()}
 
 
 def _split(text: str) -> list[str]:

@@ -81,12 +81,14 @@ class RehearsalParts:
     """What rehearsal needs: the notes, a policy that samples, what a rule asks, shipped prompts, and who waits.
 
     ``checker`` gives what finds out whether a reply does what a rule asks, None for a rule that it does not know;
-    ``busy`` says whether requests are under way.
+    ``relevant`` says of a question and a reply whether the one is about the other; ``busy`` whether requests are under
+    way.
     """
 
     book: NotesBook
     policy: GetPolicy
     checker: Callable[[str], Checker | None]
+    relevant: Callable[[str, str], bool]
     everyday: Sequence[str]
     busy: Callable[[], bool]
     settings: RehearsalSettings
@@ -140,6 +142,7 @@ class TrainLoop:
             self._versions,
             consent=self._queue.consent,
             checker=parts.checker,
+            relevant=parts.relevant,
             everyday=parts.everyday,
             settings=parts.settings,
         )

@@ -37,7 +37,8 @@ class NotebookLedger(Protocol):
 
 
 class LessonBook:
-    """The notes as rehearsal sees them. ``checker`` knows what some rules ask; ``everyday`` are shipped prompts."""
+    """The notes as rehearsal sees them. ``checker`` knows what some rules ask, ``relevant`` whether a reply is about a
+    question; ``everyday`` are shipped prompts."""
 
     def __init__(
         self,
@@ -47,11 +48,12 @@ class LessonBook:
         *,
         consent: Callable[[], Consent],
         checker: Callable[[str], Checker | None],
+        relevant: Callable[[str, str], bool],
         everyday: Sequence[str],
         settings: RehearsalSettings,
     ) -> None:
         self._ledger, self._book, self._versions = ledger, book, versions
-        self._consent, self._checker = consent, checker
+        self._consent, self._checker, self._relevant = consent, checker, relevant
         self._everyday, self._settings = tuple(everyday), settings
 
     # --- what is next
@@ -115,6 +117,7 @@ class LessonBook:
             rule=" ".join([*map(put, before), put(note)]),
             prompts=prompts,
             checker=self._checker(put(note)),
+            relevant=self._relevant,
             besides=tuple(one.number for one in before),
         )
 

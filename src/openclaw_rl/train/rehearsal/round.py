@@ -8,11 +8,11 @@ from __future__ import annotations
 import random
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from openclaw_rl.ports import Trainer
 from openclaw_rl.train.rehearsal.measure import (
@@ -26,14 +26,12 @@ from openclaw_rl.train.rehearsal.measure import (
     is_learned,
     plain,
 )
-from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts
+from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts, question
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
 
 MEASURE_EVERY = 4
 """steps between two measurements"""
-SHORTER = 0.5
-"""of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
 TRAINING = 3.0
 """seconds that a reply takes to train for each that it took to sample, before any was trained (on two cores)"""
 
@@ -67,6 +65,7 @@ class Lesson:
     rule: str
     prompts: RehearsalPrompts
     checker: Checker | None
+    relevant: Callable[[str, str], bool]
     besides: tuple[int, ...] = ()
 
 
@@ -179,11 +178,8 @@ class RehearsalRound:
 
     @property
     def by_teacher(self) -> bool:
-        """Whether the next replies are the teacher's own: in doubt while it says much less than the policy does."""
-        if self._settings.loss != "auto":
-            return self._settings.loss == "sft"
-        assert self.prompted is not None, "it has begun"
-        return self.prompted.words <= SHORTER * self.distances[-1].words
+        """Whether the replies are the teacher's own: of these the good ones can be chosen."""
+        return self._settings.loss == "sft"
 
     @property
     def seconds_left(self) -> float | None:
@@ -269,7 +265,7 @@ class RehearsalRound:
     async def _sampled(self) -> list[list[Sample]]:
         """The samples of the next step; of all steps until the next measurement where the teacher says them.
 
-        A reply of the teacher that does not do what the note asks teaches nothing.
+        A reply of the teacher that does not do what the note asks, or is not about the question, teaches nothing.
         """
         own = not self.by_teacher
         left = MEASURE_EVERY - self.steps % MEASURE_EVERY
@@ -282,12 +278,13 @@ class RehearsalRound:
         number = self._held if own else self._teacher
         assert number is not None
         found = await self._sampler.replies(asks, number)
-        samples: dict[int, list[Sample]] = {step: [] for step in steps}
-        for (step, at, lesson, prompt), done in zip(asked, found, strict=True):
+        answered = [(*one, done) for one, done in zip(asked, found, strict=True) if done and done.reply_tokens]
+        for (_, _, lesson, prompt), done in zip(asked, found, strict=True):
             if done is None or not done.reply_tokens:
                 self._cycles[self._taught.index(lesson)].drop(prompt)
-            elif own or lesson.checker is None or does(lesson.checker, done):
-                samples[step].append(self._sample(f"{step + 1}-{at}", lesson, prompt, done, sampled_here=own))
+        samples: dict[int, list[Sample]] = {step: [] for step in steps}
+        for step, at, lesson, prompt, done in answered if own else _good(answered):
+            samples[step].append(self._sample(f"{step + 1}-{at}", lesson, prompt, done, sampled_here=own))
         return [one for one in samples.values() if one] or [[]]
 
     def _asked(self) -> list[tuple[Lesson, Prompt]]:
@@ -346,6 +343,19 @@ class RehearsalRound:
     def _remove(adapter: str | None) -> None:
         if adapter is not None:
             shutil.rmtree(adapter, ignore_errors=True)
+
+
+Answered: TypeAlias = tuple[int, int, Lesson, Prompt, Completion]
+
+
+def _good(answered: Sequence[Answered]) -> list[Answered]:
+    """Those replies that do what their note asks and are about the question.
+
+    A rule that changes the very words (another language) leaves few about it: then that is not asked.
+    """
+    obedient = [one for one in answered if one[2].checker is None or does(one[2].checker, one[4])]
+    relevant = [one for one in obedient if one[2].relevant(question(one[3]), one[4].reply.content)]
+    return relevant if 2 * len(relevant) >= len(obedient) else obedient
 
 
 def _named(notes: Sequence[int]) -> str:
