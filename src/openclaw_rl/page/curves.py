@@ -13,13 +13,13 @@ from openclaw_rl.views.browse import Curve, TaskLine
 
 
 def curves_view(
-    curves: Sequence[Curve], drops: Mapping[DropReason, int], found: Sequence[str], *, backlog: int
+    curves: Sequence[Curve], drops: Mapping[DropReason, int], found: Sequence[str], *, waiting: str
 ) -> Html:
     """Alarms first, then what moves, then what was left out of training and why."""
     drawn = [chart(curve) for curve in curves]
     nothing = empty("Nothing to draw yet", "Figures come with the first verdicts and the first step.")
     return join(
-        header("Curves", f"{backlog} turns wait to be judged or trained. Under each curve: what good looks like."),
+        header("Curves", f"{waiting} turns wait to be judged. Under each curve: what good looks like."),
         alarms(found),
         el("div", *(drawn or [nothing]), class_="curves", data_live="curves"),
         _drops(drops) if drops else None,

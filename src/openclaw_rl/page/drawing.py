@@ -24,6 +24,8 @@ from openclaw_rl.views.learning import Correction
 
 CORRECTIONS, VERSIONS, SESSIONS, TURNS = 20, 50, 30, 100
 """how many of each stand on one page"""
+WAITING = 1000
+"""beyond this many it is enough to know that they are many"""
 
 
 class Drawing:
@@ -78,10 +80,9 @@ class Drawing:
     def versions(self) -> Html:
         """The newest versions, or one."""
         ledger = self._ledger
-        lines = browse.version_lines(ledger, limit=VERSIONS)
-        number = self._number("version")
-        if number is not None:
+        if (number := self._number("version")) is not None:
             return version_view(self._story(number))
+        lines = browse.version_lines(ledger, limit=VERSIONS)
         found = VersionList(
             lines=lines, paused=ledger.paused(), back=browse.rollback_target(ledger), steers=self._person.admin
         )
@@ -109,8 +110,9 @@ class Drawing:
 
     def curves(self) -> Html:
         """Figures of training; those of replies are of this person's own, or of everybody's for an admin."""
-        drops, backlog = self._ledger.drop_counts(), self._ledger.backlog()
-        return curves_view(browse.curves(self._ledger, self._person.scope), drops, self._alarms, backlog=backlog)
+        drops, waiting = self._ledger.drop_counts(), self._ledger.waiting(WAITING)
+        told = f"{waiting}" if waiting < WAITING else f"{WAITING:,} or more"
+        return curves_view(browse.curves(self._ledger, self._person.scope), drops, self._alarms, waiting=told)
 
     def environments(self) -> Html:
         """How tasks end."""

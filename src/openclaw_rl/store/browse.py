@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from openclaw_rl.ports import GateDecision
+from openclaw_rl.store import codec
 from openclaw_rl.store.connection import LedgerConnection
-from openclaw_rl.store.database import ALL
-from openclaw_rl.store.results import ListedTurn, Reception, ScoreMark, SessionTally, StepFigures, TaskTally
+from openclaw_rl.store.database import ALL, Row
+from openclaw_rl.store.results import ListedTurn, Reception, SaidTurn, ScoreMark, SessionTally, StepFigures, TaskTally
 from openclaw_rl.store.rows import VERSION, to_version
-from openclaw_rl.types import Version
+from openclaw_rl.types import Json, Version
 
-WITHIN = 20_000
+WITHIN = 6_000
 """how many turns back a question looks that no index answers, so that it is answered at once in a large ledger too"""
 
 _GOOD = "coalesce(sum(CASE WHEN v.score > 0 THEN 1 ELSE 0 END), 0) AS good"
@@ -85,6 +86,33 @@ class BrowseQueries(LedgerConnection):
         dropped = self.one(f"SELECT count(DISTINCT turn) AS n FROM drops WHERE turn IN ({marks})", *turns)
         return SessionTally(good=scores["good"], bad=scores["bad"], trained=trained["n"], dropped=dropped["n"])
 
+    def saying(self, user: str | None, words: str, *, before: int | None, limit: int) -> list[SaidTurn]:
+        """The newest turns before a place, newest first, each with what its last message or reply says around words.
+
+        Blobs are searched as they are packed; what says nothing of it is not decoded further.
+        """
+        sought = json.dumps(words.lower(), ensure_ascii=False)[1:-1].encode()
+        where, values = ("AND t.user = ?", [user]) if user is not None else ("", [])
+        rows = self.rows(
+            "SELECT t.seq, t.id, t.user, t.at, coalesce(o.session, t.session, t.id) AS session, t.prompt, t.reply"
+            f" FROM turns t LEFT JOIN outcomes o ON o.turn = t.id WHERE t.seq < ? {where}"
+            " ORDER BY t.seq DESC LIMIT ?",
+            _end(before),
+            *values,
+            limit,
+        )
+        return [SaidTurn(_listed(row), _said(row, sought, words)) for row in rows]
+
+    def waiting(self, most: int) -> int:
+        """How many settled turns wait to be judged, ``most`` where it is that many or more."""
+        row = self.one(
+            "SELECT count(*) AS n FROM (SELECT 1 FROM outcomes o WHERE o.seq >"
+            " coalesce((SELECT seq FROM cursors WHERE name = 'outcomes'), 0)"
+            " AND NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn) LIMIT ?) w",
+            most,
+        )
+        return int(row["n"])
+
     def newest_versions(self, limit: int) -> list[Version]:
         """The newest versions, newest first."""
         rows = self.rows(f"SELECT {VERSION} FROM versions v ORDER BY v.number DESC LIMIT ?", limit)
@@ -141,6 +169,30 @@ class BrowseQueries(LedgerConnection):
             limit,
         )
         return [GateDecision(**{**dict(row), "evidence": json.loads(row["evidence"])}) for row in rows]
+
+
+def _listed(row: Row) -> ListedTurn:
+    return ListedTurn(**{name: row[name] for name in ListedTurn._fields})
+
+
+def _said(row: Row, sought: bytes, words: str) -> str | None:
+    """What stands around the words in the last message or the reply of a turn; None where they do not stand there."""
+    for blob, read in ((row["prompt"], _last_message), (row["reply"], _reply)):
+        packed = codec.unpacked(blob)
+        if sought in packed.lower():
+            spoken = read(json.loads(packed))
+            at = spoken.lower().find(words.lower())
+            if at >= 0:
+                return spoken[max(at - 60, 0) : at + len(words) + 60]
+    return None
+
+
+def _last_message(prompt: Json) -> str:
+    return str(prompt["messages"][-1].get("content", ""))
+
+
+def _reply(reply: Json) -> str:
+    return str(reply["reply"].get("content", ""))
 
 
 def _end(before: int | None) -> Any:

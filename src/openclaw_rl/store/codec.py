@@ -77,7 +77,12 @@ def pack_json(value: Json) -> bytes:
 
 def unpack_json(blob: bytes) -> Json:
     """The value that `pack_json` packed."""
-    return json.loads(zlib.decompress(blob))
+    return json.loads(unpacked(blob))
+
+
+def unpacked(blob: bytes) -> bytes:
+    """The JSON that `pack_json` packed, to be searched as it is."""
+    return zlib.decompress(blob)
 
 
 def plain(value: Any) -> Json:

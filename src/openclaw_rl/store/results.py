@@ -73,6 +73,13 @@ class ListedTurn(NamedTuple):
     session: str | None
 
 
+class SaidTurn(NamedTuple):
+    """A turn that was searched, and what stands there around the words; None where it does not say them."""
+
+    turn: ListedTurn
+    said: str | None
+
+
 class SessionTally(NamedTuple):
     """Of some turns, how many are well and badly received, have trained, were dropped."""
 

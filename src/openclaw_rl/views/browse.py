@@ -11,13 +11,13 @@ from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
-from openclaw_rl.store.results import ListedTurn, Reception, ScoreMark, SessionTally, StepFigures
+from openclaw_rl.store.results import ListedTurn, Reception, SaidTurn, ScoreMark, SessionTally, StepFigures
 from openclaw_rl.types import Turn, Version, environment_of, texts
 from openclaw_rl.versions import LiveVersions
 
 SessionName: TypeAlias = tuple[str, str]
 """the name of a session and its user"""
-SEARCHED = 4000
+SEARCHED = 3000
 """turns that one search looks through; the next goes on where it ended"""
 _CHUNK = 500
 _EXAMINED = 100
@@ -109,13 +109,13 @@ def sessions(
     found: dict[SessionName, list[ListedTurn]] = {}
     hits: dict[SessionName, str] = {}
     place, looked = before, 0
-    for turn in _newest(ledger, user, before):
+    for turn, hit in _newest(ledger, user, before, words):
         key = (turn.session or turn.id, turn.user)
         if looked >= SEARCHED or (len(hits) >= limit if words else len(found) >= limit and key not in found):
             break
         found.setdefault(key, []).append(turn)
-        if words and key not in hits and (hit := _hit(ledger, turn.id, words)):
-            hits[key] = hit
+        if hit is not None:
+            hits.setdefault(key, hit)
         place, looked = turn.seq, looked + 1
     else:
         place = None
@@ -123,21 +123,17 @@ def sessions(
     return SessionPage(lines=tuple(line for line in lines if keep(line.tally)), next=place, looked=looked)
 
 
-def _newest(ledger: LedgerReader, user: str | None, before: int | None) -> Iterator[ListedTurn]:
-    """Turns from a place on, newest first; so many are read at once."""
-    while turns := ledger.latest(user, before=before, limit=_CHUNK):
+def _newest(ledger: LedgerReader, user: str | None, before: int | None, words: str) -> Iterator[SaidTurn]:
+    """Turns from a place on, newest first, with where they say the words; so many are read at once."""
+    while True:
+        if words:
+            turns = ledger.saying(user, words, before=before, limit=_CHUNK)
+        else:
+            turns = [SaidTurn(turn, None) for turn in ledger.latest(user, before=before, limit=_CHUNK)]
         yield from turns
-        before = turns[-1].seq
-
-
-def _hit(ledger: LedgerReader, turn: str, words: str) -> str | None:
-    """Where a turn's last message or its reply says the words, with what stands around them."""
-    found = ledger.turn(turn)
-    for spoken in (found.prompt.messages[-1].content, found.completion.reply.content):
-        at = spoken.lower().find(words.lower())
-        if at >= 0:
-            return spoken[max(at - 60, 0) : at + len(words) + 60]
-    return None
+        if len(turns) < _CHUNK:
+            return
+        before = turns[-1].turn.seq
 
 
 def _session_line(ledger: LedgerReader, key: SessionName, turns: Sequence[ListedTurn], hit: str | None) -> SessionLine:
