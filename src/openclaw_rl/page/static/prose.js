@@ -1,7 +1,7 @@
 // What a model or a person wrote, laid out from its text. Nodes are made one by one and text is set as text: no string
 // is ever read as markup, so nothing in it can run. Plain where it is too long to lay out at once.
 
-const LONGEST = 50_000;
+const LONGEST = 20_000;
 const INLINE =
   /`([^`\n]{1,2000})`|\*\*([^*\n]{1,2000})\*\*|\*([^*\s][^*\n]{0,2000})\*|\[([^\]\n]{1,300})\]\(([^)\s]{1,2000})\)|(https?:\/\/[^\s<>"')\]]{1,2000})/g;
 
@@ -21,7 +21,23 @@ export function upgrade(root) {
 export function show(node, text) {
   sources.set(node, text);
   node.removeAttribute("data-prose");
-  node.replaceChildren(...(text.length > LONGEST ? [element("p", "plain", text)] : blocks(text)));
+  if (text.length > LONGEST) beginning(node, text);
+  else node.replaceChildren(...blocks(text));
+}
+
+/** The beginning of a long text, as it is, and how much more there is: a browser must not stand still over a reply. */
+function beginning(node, text) {
+  if (!node.querySelector(":scope > .plain")) {
+    const more = element("button", "quiet");
+    more.type = "button";
+    more.addEventListener("click", () => {
+      node.querySelector(".plain").textContent = sources.get(node);
+      more.remove();
+    });
+    node.replaceChildren(element("p", "plain", text.slice(0, LONGEST)), more);
+  }
+  const left = node.querySelector(":scope > button");
+  if (left) left.textContent = `Show ${(text.length - LONGEST).toLocaleString()} characters more`;
 }
 
 function element(tag, className, text) {
