@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests want from the system and pip cannot bring: bubblewrap, in which a model's programs run, and a
-# PostgreSQL server, on which the ledger's tests run a second time.
+# PostgreSQL server, on which the ledger's tests run a second time, and Chromium, in which the page is tried.
 # Only as root on Debian and its kin; elsewhere, or where it fails, it says so and the tests that need it are skipped.
 set -u
 
@@ -25,4 +25,6 @@ export DEBIAN_FRONTEND=noninteractive
 command -v bwrap >/dev/null ||
   want bubblewrap "coding tasks and sandboxed environments are refused, and the sandbox tests are skipped"
 has_postgres || want postgresql "the tests of the ledger on PostgreSQL are skipped"
+command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
+  want chromium "the tests of the page in a browser are skipped"
 exit 0

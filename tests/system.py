@@ -73,7 +73,8 @@ class System:
             "run.poll=0.005",
         ]
         sets += ["judge.kind=rules", "train.idle_wait=0.2", "train.options.seconds=0.01", "run.log_level=error"]
-        sets += ["page.enabled=false", "monitor.mode=off"]  # who complains by chance gives it a false alarm now and then, and it goes back
+        sets += ["page.enabled=false"]
+        sets += ["monitor.mode=off"]  # who complains by chance gives it a false alarm now and then, and it goes back
         self.words = [command, "--port", "0", "--rl-buffer-dir", str(root)]
         for one in (*sets, *more):
             self.words += ["--set", one]
