@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from openclaw_rl.app import address
 from openclaw_rl.app.environments import action_form, audit_book, build_env, build_sandbox_settings
 from openclaw_rl.clients.agents import AGENTS, OwnAgent
 from openclaw_rl.clients.api import ApiClient
-from openclaw_rl.clients.connect import ServerInfo, read_server
+from openclaw_rl.clients.connect import ServerInfo, server_info
 from openclaw_rl.config import Config, Resolved
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import AgentCommand, Env, SupportsTaskSets
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 PLAYS = "plays"
 """the folder of a run directory with the journals of its plays"""
 _HEAD_SECONDS, _HEAD_BYTES, _GRACE = 60.0, 65536, 1.0
+_LOOK_SECONDS = 1.0
 _ROOMY = {"disk_mb": 512, "processes": 512, "output_kb": 64 << 10}
 """what a sandbox allows an agent program where the settings do not say"""
 _MEMORY_MB = 2048
@@ -65,11 +67,10 @@ async def play(
     config = _with_env(resolved.config)
     found, agent = _agent(config, request)
     url, key = _server(config, request)
-    server = await read_server(url, key)
     plan = _plan(config, request)
     folder = config.run.dir / PLAYS
     async with ApiClient(url, key=key, agent=f"env:play/{plan.agent}") as client:
-        inside = replace(server, url=_inside())
+        inside = replace(await _served(client, say), url=_inside())
         player = _player(resolved, config, request, found, lambda text: agent(inside, text), client, key)
         await _settle_old(player, folder, say)
         with resumed(folder, plan) if request.resume else PlayJournal.begin(folder, plan) as journal:
@@ -100,6 +101,18 @@ def _server(config: Config, request: PlayRequest) -> tuple[str, str | None]:
     if here is None:
         raise ConfigError("no server runs in this run directory", remedy="start 'openclaw-rl up', or give --url")
     return here.url, request.key or here.env_key
+
+
+async def _served(client: ApiClient, say: Callable[[str], None]) -> ServerInfo:
+    """What the server serves, once its model is loaded."""
+    model, told = (await client.models())[0], False
+    while model.context == 0:
+        if not told:
+            say("the server is loading its model")
+        told = True
+        await asyncio.sleep(_LOOK_SECONDS)
+        model = (await client.models())[0]
+    return server_info(client.url, model)
 
 
 # --- the agent
