@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,14 +15,24 @@ HERE = Path(__file__).parent
 MEASURED = HERE / "durations.json"
 """by test file: seconds of its small stories, and of its tests that are marked slow; `make durations` writes it"""
 SLOW_FILE = re.compile(r"^pytestmark = .*mark\.slow", re.M)
-LOADS_TORCH = re.compile(r"^(?:import|from) (?:torch|transformers|test_local_\w+|tiny)\b", re.M)
+NEEDS = {
+    "torch": re.compile(
+        r"^(?:import|from) (?:torch|transformers|test_local_\w+|tiny|openclaw_rl\.app\.doctor)\b", re.M
+    ),
+    "clients": re.compile(r"^(?:import|from) (?:openai|anthropic)\b", re.M),
+    "postgres": re.compile(r"\b(?:ServerPlace|PostgresServer|place: Place)\b"),
+}
+"""what takes a process seconds to load or to start, and how a test file shows that it needs it: by what it imports or takes"""
+SLACK = 0.05
+"""how much of a part a need may take beyond those that it fills, before it is met in one more"""
 CHARACTERS_PER_SECOND = 2_500.0
 """how much of a test file that nobody has timed yet is taken to run in a second"""
 
 
 class Cost(NamedTuple):
     seconds: float
-    torch: bool
+    need: str | None
+    """the first of `NEEDS` that it has"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,7 +79,8 @@ def shards(parts: int, fast: bool) -> list[set[Path]]:
 
 def _cost(path: Path, text: str, *, fast: bool) -> Cost:
     small, slow = measured().get(str(path.relative_to(HERE)), (len(text) / CHARACTERS_PER_SECOND, 0.0))
-    return Cost(seconds=small if fast else small + slow, torch=LOADS_TORCH.search(text) is not None)
+    need = next((name for name, shows in NEEDS.items() if shows.search(text)), None)
+    return Cost(seconds=small if fast else small + slow, need=need)
 
 
 @cache
@@ -77,19 +89,23 @@ def measured() -> dict[str, tuple[float, float]]:
 
 
 def divide(costs: dict[Path, Cost], parts: int) -> list[set[Path]]:
-    """The longest first, each to the part that is done first. As few parts have torch as its files fill."""
+    """The longest first, each to the part that is done first. What has a need goes only where that is met anyway."""
     found: list[set[Path]] = [set() for _ in range(parts)]
     loads = [0.0] * parts
-    for path, cost in sorted(costs.items(), key=lambda item: (not item[1].torch, -item[1].seconds, item[0])):
-        open_to = loads[: with_torch(costs, parts)] if cost.torch else loads
-        at = open_to.index(min(open_to))
+    homes = homes_of(costs, parts)
+    for path, cost in sorted(costs.items(), key=lambda item: (item[1].need is None, -item[1].seconds, item[0])):
+        at = min(homes.get(cost.need, range(parts)), key=lambda part: loads[part])
         found[at].add(path)
         loads[at] += cost.seconds
     return found
 
 
-def with_torch(costs: dict[Path, Cost], parts: int) -> int:
-    """How many parts are to load torch, which takes seconds."""
-    total = sum(cost.seconds for cost in costs.values())
-    share = sum(cost.seconds for cost in costs.values() if cost.torch) / total if total else 0.0
-    return max(1, round(parts * share))
+def homes_of(costs: dict[Path, Cost], parts: int) -> dict[str | None, list[int]]:
+    """Which parts meet which need: as few as its files fill, and others for each need as far as there are any."""
+    total = sum(cost.seconds for cost in costs.values()) or 1.0
+    homes: dict[str | None, list[int]] = {}
+    for need in NEEDS:
+        share = sum(cost.seconds for cost in costs.values() if cost.need == need) / total
+        begin = sum(map(len, homes.values()))
+        homes[need] = [(begin + each) % parts for each in range(max(1, ceil(parts * share - SLACK)))]
+    return homes

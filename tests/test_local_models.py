@@ -11,7 +11,7 @@ import pytest
 import torch
 from defaults import engine_args
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from openclaw_rl.backends.hf import finding
 from openclaw_rl.backends.hf.finding import find, format_of
@@ -61,6 +61,8 @@ def make_folder(
     width: int = 96,
 ) -> Path:
     """A small random llama with a byte tokenizer, as a user would have it on disk."""
+    from transformers import AutoModelForCausalLM, LlamaConfig  # seconds, which the tokenizer alone does not take
+
     torch.manual_seed(seed)
     config = LlamaConfig(
         vocab_size=259,

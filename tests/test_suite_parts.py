@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from shards import HERE, Cost, divide, shards
+from shards import HERE, Cost, _cost, divide, shards
 
 from openclaw_rl.testing import wait_until
 
@@ -31,7 +31,9 @@ def test_every_file_is_in_one_part_and_the_parts_take_about_equally_long(fast: b
 
 
 def costs(**seconds: float) -> dict[Path, Cost]:
-    return {Path(name): Cost(seconds=each, torch=name.startswith("torch")) for name, each in seconds.items()}
+    """Files that take so long, with the need that they are named after."""
+    needs = {name: name.partition("_")[0] for name in seconds if "_" in name}
+    return {Path(name): Cost(seconds=each, need=needs.get(name)) for name, each in seconds.items()}
 
 
 def names(parts: list[set[Path]]) -> list[list[str]]:
@@ -43,12 +45,34 @@ def test_the_longest_comes_first_and_each_goes_where_it_is_done_first() -> None:
     assert names(divide(costs(a=2, b=3, c=4, d=5, e=6), 2)) == [["a", "b", "e"], ["c", "d"]]
 
 
-def test_as_few_parts_load_torch_as_its_files_fill() -> None:
+def test_as_few_parts_meet_a_need_as_its_files_fill() -> None:
     """3 of 9 seconds are a third: one part of three. 6 of 9 are two of three."""
     third = costs(torch_a=2, torch_b=1, c=3, d=3)
     assert names(divide(third, 3)) == [["torch_a", "torch_b"], ["c"], ["d"]]
     most = costs(torch_a=3, torch_b=2, torch_c=1, d=3)
     assert names(divide(most, 3)) == [["torch_a"], ["torch_b", "torch_c"], ["d"]]
+
+
+def test_each_need_has_a_part_of_its_own_as_far_as_there_are_any() -> None:
+    """The fourth second of a client goes where clients are, though another part is done first."""
+    needs = costs(torch_a=3, clients_a=3, clients_b=1, postgres_a=1, e=4)
+    assert names(divide(needs, 3)) == [["torch_a"], ["clients_a", "clients_b"], ["e", "postgres_a"]]
+    assert names(divide(needs, 2)) == [["e", "postgres_a", "torch_a"], ["clients_a", "clients_b"]]
+
+
+def test_the_needs_of_a_file_are_seen_in_its_text() -> None:
+    shows = {
+        "torch": ["import torch\n", "from tiny import tiny\n", "from test_local_models import make_folder\n"],
+        "clients": ["import openai\n", "from anthropic import Anthropic\n"],
+        "postgres": [
+            "def test_a(database: ServerPlace) -> None:\n",
+            "from openclaw_rl.testing import PostgresServer\n",
+        ],
+    }
+    for need, texts in shows.items():
+        for text in texts:
+            assert _cost(HERE / "test_new.py", text, fast=True).need == need
+    assert _cost(HERE / "test_new.py", "    import torch\n# a server\n", fast=True).need is None
 
 
 # --- the runner

@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -160,5 +160,6 @@ def _homely(value: Any) -> Any:
     return value
 
 
+@cache
 def _comment(text: str) -> str:
     return "\n".join(f"# {line}" for line in textwrap.wrap(text, _WIDTH))
