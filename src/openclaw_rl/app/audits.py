@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.app.environments import audit_book, build_env
 from openclaw_rl.config import Config
-from openclaw_rl.errors import ConfigError
+from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import SupportsTaskSets
 
 if TYPE_CHECKING:
@@ -30,24 +30,37 @@ async def audit_all(config: Config, *, again: bool, done: Callable[[TaskAudit], 
     trained, held = list(env.tasks()), list(env.held_out())
     room = asyncio.Semaphore(config.env.parallel)
 
-    async def one(task: str) -> TaskAudit:
+    faults: dict[str, str] = {}
+
+    async def one(task: str) -> TaskAudit | None:
         found = None if again else book.find(env, task)
         if found is None:
             async with room:
-                found = await audit_task(lambda: build_env(config), task)
-            book.add(found)
-        done(found)
+                found = await tried(task)
+            if found is not None:
+                book.add(found)
+        if found is not None:
+            faults.update({task: found.fault} if found.fault else {})
+            done(found)
         return found
 
-    audits = await asyncio.gather(*map(one, (*trained, *held)))
+    async def tried(task: str) -> TaskAudit | None:
+        """None where it cannot be played here; that is not kept, since it may be for want of something."""
+        try:
+            return await audit_task(lambda: build_env(config), task)
+        except EnvFailed as error:
+            faults[task] = f"it cannot be played here: {error.what}"
+            return None
+
+    tasks = (*trained, *held)
+    audits = [audit for audit in await asyncio.gather(*map(one, tasks)) if audit is not None]
     await env.close()
-    faults = {audit.task: audit.fault for audit in audits if audit.fault}
     near = near_duplicates(_texts(env, held), _texts(env, trained))
     return {
         "env": config.env.type,
         "tasks": len(trained),
         "held_out": len(held),
-        "admitted": len(audits) - len(faults),
+        "admitted": len(tasks) - len(faults),
         "without_gold": sum(audit.gold is None for audit in audits),
         "refused": faults,
         "near_duplicates": [[held[mine], trained[other]] for mine, other in near],

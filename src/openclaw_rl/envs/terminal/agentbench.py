@@ -78,11 +78,13 @@ class _Record:
         self._record, self._scripts, self._settings = record, scripts, settings
         self._evaluation: Mapping[str, Any] = record["evaluation"]
         self._check = self._evaluation.get("check")
+        create = record.get("create")
+        self._create: Mapping[str, Any] = create if isinstance(create, dict) else {}
 
     def task(self) -> TerminalTask | None:
         """The task; None where it wants what is not there."""
         try:
-            setup = tuple(self._steps((self._record.get("create") or {}).get("init")))
+            setup = tuple(self._steps(self._create.get("init")))
             gold = self._gold()
             scorer = self._scorer(gold, setup)
         except _Missing:
@@ -90,7 +92,7 @@ class _Record:
         return self._made(gold, setup, scorer)
 
     def _made(self, gold: tuple[str, ...], setup: tuple[str, ...], scorer: Scorer | None) -> TerminalTask:
-        at_start = bool((self._record.get("create") or {}).get("init_at_start"))
+        at_start = bool(self._create.get("init_at_start"))
         start = [*(setup if at_start else ()), *filter(None, [self._record.get("start")])]
         return TerminalTask(
             instruction=self._record["description"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import posixpath
+import shlex
 import tarfile
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -146,7 +147,8 @@ async def set_up(sandbox: Sandbox, task: TerminalTask) -> None:
     for path, file in task.placed.items():
         await sandbox.write(path, file.read_bytes(), executable=os.access(file, os.X_OK))
     for script in task.setup:
-        done = await sandbox.run(["bash", "-c", script], cwd="/")
+        begin = f"cd {shlex.quote(task.folder)} 2>/dev/null || true\n"  # the first script may have to make it
+        done = await sandbox.run(["bash", "-c", begin + script], cwd="/")
         if not done.ok:
             raise EnvFailed(f"a task could not be set up: {(done.output or done.stopped)[-300:]}")
 

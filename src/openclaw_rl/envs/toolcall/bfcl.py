@@ -175,7 +175,8 @@ def _chosen(values: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
 def _inside(value: Any) -> Any:
     """Tables hold lists of what will do too, at every depth."""
     if isinstance(value, dict):
-        return {key: _inside(each[0]) for key, each in value.items() if isinstance(each, list) and each[0] != ""}
+        first = {key: each[0] if isinstance(each, list) and each else each for key, each in value.items()}
+        return {key: _inside(each) for key, each in first.items() if each != ""}
     return [_inside(each) for each in value] if isinstance(value, list) else value
 
 
@@ -229,11 +230,17 @@ def _same(value: Any, wanted: Any) -> bool:
         return _letters(value) == _letters(wanted)
     if isinstance(value, dict) and isinstance(wanted, dict):
         return not value.keys() - wanted.keys() and all(
-            _fits(value[key], found) if key in value else "" in found for key, found in wanted.items()
+            _fits(value[key], _alternatives(found)) if key in value else "" in _alternatives(found)
+            for key, found in wanted.items()
         )
     if isinstance(value, list) and isinstance(wanted, list):
         return len(value) == len(wanted) and all(_same(*pair) for pair in zip(value, wanted, strict=True))
     return bool(value == wanted)
+
+
+def _alternatives(found: Any) -> Sequence[Any]:
+    """What will do inside a table: a list of values, the list itself among them, or one value."""
+    return [*found, found] if isinstance(found, list) else [found]
 
 
 def _letters(text: str) -> str:
