@@ -151,6 +151,16 @@ def test_the_command_reads_a_file_or_a_folder_and_names_what_it_skips(tmp_path: 
     assert (both["rows"], len(both["skipped"])) == (14, 1)
 
 
+@pytest.mark.slow
+def test_the_default_judge_is_measured_as_it_judges_with_its_classifier(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("\n".join(LINES))
+    whole = json.loads(run("eval", str(tmp_path), "--json").stdout)
+    assert whole["classifier"].startswith("SmolLM2-135M-Instruct-")
+    alone = json.loads(run("eval", str(tmp_path), "--set", "judge.reader.classifier=false", "--json").stdout)
+    assert alone["classifier"] is None
+    assert (whole["rows"], alone["rows"]) == (7, 7)
+
+
 def test_a_judge_of_ones_own_is_measured_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("def score(prompt, reply, next_state):\n    return -1.0\n")
     (tmp_path / "a.jsonl").write_text("\n".join(LINES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,15 @@ def judges_itself(config: Config) -> bool:
 
 def asks_policy(config: Config) -> bool:
     """Whether the judge needs the policy."""
-    return config.judge.llm.model == "policy" or judges_itself(config)
+    return config.judge.llm.model == "policy" or judges_itself(config) or _classifies(config)
+
+
+def _classifies(config: Config) -> bool:
+    """Whether the reader's classifier may be asked: an adapter of the policy, where that can run here."""
+    judge = config.judge
+    reads = judge.kind in ("auto", "reader") and judge.reader.classifier and not judge.custom
+    hosted = judge.models.score or judge.models.hints
+    return reads and not hosted and config.policy.backend == "local" and importlib.util.find_spec("torch") is not None
 
 
 def _by_itself(config: Config, default: Judge, policy: Policy) -> Judge:
@@ -136,7 +145,17 @@ async def evaluate_judge(
         asked = build_judge(config, policy)
         async with running(asked, wait=True):
             found = await evaluate(asked, rows, workers=config.judge.workers, progress=progress)
-    return {**found, "skipped": skipped}
+        classifier = _classifier_base(config, policy)
+    return {**found, "classifier": classifier, "skipped": skipped}
+
+
+def _classifier_base(config: Config, policy: Policy | None) -> str | None:
+    """The base weights whose classifier the reader asks; None where the n-grams speak alone."""
+    from openclaw_rl.judge.reader.classifier import classifier_for
+
+    if policy is None or not _classifies(config):
+        return None
+    return policy.base if classifier_for(policy.base, settings.cache_dir() / "readers") else None
 
 
 def _custom(config: Config, name: str, policy: Policy | None) -> Judge:

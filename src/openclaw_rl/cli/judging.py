@@ -37,7 +37,7 @@ def evaluate(resolved: Resolved, file: Path, name: str | None, by: tuple[str, ..
     from openclaw_rl.app.judges import evaluate_judge
 
     def progress(done: int) -> None:
-        if done % 1000 == 0:
+        if done % 100 == 0:
             click.echo(f"{done} rows", err=True)
 
     found = asyncio.run(evaluate_judge(resolved.config, file, judge=name, progress=progress))
@@ -58,7 +58,9 @@ def evaluate(resolved: Resolved, file: Path, name: str | None, by: tuple[str, ..
 
 def report_lines(found: Mapping[str, Any], by: tuple[str, ...]) -> list[str]:
     """The figures as tables in Markdown; rates are in percent, with their 95 % intervals."""
-    lines = [f"judge {found['judge']}, {found['rows']} rows, {found['seconds_per_row'] * 1000:.1f} ms a row", ""]
+    classified = f" with the classifier for {found['classifier']}" if found["classifier"] else ""
+    took = f"{found['seconds_per_row'] * 1000:.1f} ms a row"
+    lines = [f"judge {found['judge']}{classified}, {found['rows']} rows, {took}", ""]
     lines += _table("over", {"all": found["all"]})
     for group in by:
         lines += ["", *(_kind_table(found["kind"]) if group == "kind" else _table(group, found[group]))]
