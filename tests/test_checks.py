@@ -79,8 +79,18 @@ CASES = [
     ("backends", "policy.backend=vllm", "this Python has no package vllm", "with --engine-python (scripts/vllm-env.sh"),
     ("backends", "policy.backend=vllm policy.engine_python=./no", "policy.engine_python: there is no", "bin/python"),
     ("backends", "policy.backend=sglang train.lora.enabled=off", "serves adapters", "set train.lora.enabled = true"),
-    ("backends", "policy.backend=tinker", "serves what is trained there, but train.backend = local", "--preset tinker"),
-    ("backends", "train.backend=tinker", "trains elsewhere, but policy.backend = local", "cloud.download = true"),
+    (
+        "backends",
+        "policy.backend=tinker train.backend=local",
+        "serves what is trained there, but train.backend = local",
+        "--preset tinker",
+    ),
+    (
+        "backends",
+        "policy.backend=local train.backend=tinker",
+        "trains elsewhere, but policy.backend = local",
+        "cloud.download = true",
+    ),
     ("backends", "gpus.total=60000", "gpus.total = 60000 is more than there is", "take out gpus.* and NUM_GPUS"),
     ("backends", "policy.backend=locl", "no policy called 'locl' (did you mean 'local'?)", "file.py:attribute"),
 ]

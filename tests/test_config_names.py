@@ -84,6 +84,7 @@ KNOWN_NAMES = {
     "PRM_TEACHER_GPUS": ("1", "gpus.teacher", 1),
     "TINKER_API_KEY": ("tml-1", "cloud.tinker_api_key", SecretStr("tml-1")),
     "TINKER_ENDPOINT": ("https://cloud.example/", "cloud.tinker_endpoint", "https://cloud.example"),
+    "TINKER_BASE_URL": ("https://cloud.example/", "cloud.tinker_endpoint", "https://cloud.example"),
     "ENV_TYPE": ("terminal", "env.type", "terminal"),
     "MAX_STEPS": ("30", "env.max_steps", 30),
     "PARALLEL_ENVS": ("32", "env.parallel", 32),

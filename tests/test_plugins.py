@@ -42,7 +42,7 @@ def test_an_option_it_does_not_take_is_refused_with_the_nearest() -> None:
 def test_an_unknown_name_says_what_is_known_and_the_nearest() -> None:
     with pytest.raises(
         PluginError,
-        match=r"no policy called 'fkae' \(did you mean 'fake'\?\); known: fake, local, sglang, vllm, or give 'module:attribute'",
+        match=r"no policy called 'fkae' \(did you mean 'fake'\?\); known: fake, local, sglang, tinker, vllm, or give 'module:attribute'",
     ):
         plugins.resolve("policy", "fkae")
 

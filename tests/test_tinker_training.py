@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,9 @@ from tinkering import BASE, LEAKS, policy_at, sdk_leaves_sockets_open, tiny_fold
 
 from openclaw_rl.backends.hf.collation import collate  # noqa: E402
 from openclaw_rl.backends.hf.token_chunks import WIDE  # noqa: E402
-from openclaw_rl.backends.tinker.remote import read_remote  # noqa: E402
+from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote  # noqa: E402
 from openclaw_rl.backends.tinker.trainer import TinkerTrainer  # noqa: E402
-from openclaw_rl.errors import BackendError, BackendGone, ConfigError  # noqa: E402
+from openclaw_rl.errors import BackendError, BackendGone, ConfigError, RequestError  # noqa: E402
 from openclaw_rl.losses import with_tail  # noqa: E402
 from openclaw_rl.ports import StepResult, whole_reply  # noqa: E402
 from openclaw_rl.testing import check_trainer  # noqa: E402
@@ -28,6 +29,7 @@ from openclaw_rl.testing.tinker.lora import LoraModel, LoraShape  # noqa: E402
 from openclaw_rl.types import Sample, Sampling, Version  # noqa: E402
 
 pytestmark = [*LEAKS, pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+WHERE = "tinker://x/sampler_weights/y"
 HINTS = (HINT, ASK.hinted("w11 w12 w13 w14"))
 Weights = dict[str, Any]
 
@@ -93,24 +95,22 @@ async def cloud_gradient(
 ) -> tuple[dict[str, float], Weights]:
     """What a step at the service found, from the same adapter."""
     trainer = trainer_at(server, root, **settings)
-    await trainer._ensure()
-    await trainer._load(BASE)
-    there = server.models[trainer._student.model_id]
-    for name, value in some_adapter(there.parameters).items():
-        there.parameters[name].data.copy_(value)
-    top = there.save(optimizer=False)
-    server.checkpoints["tinker://x/sampler_weights/y"] = top
-    trainer._load = _at_that_adapter  # type: ignore[method-assign]
+
+    async def at_that_adapter(_: Version) -> RemoteWeights:
+        if trainer._student is None:
+            trainer._student, trainer._at = await trainer._opened(None), ""
+            there = server.models[trainer._student.model_id]
+            for name, value in some_adapter(there.parameters).items():
+                there.parameters[name].data.copy_(value)
+            server.checkpoints[WHERE] = there.save(optimizer=False)
+        return RemoteWeights(sampler=WHERE, state="")
+
+    trainer._load = at_that_adapter  # type: ignore[method-assign]
     done = await step(trainer, root, samples=samples)
     assert done.skipped is None, done.skipped
+    applied = server.models[trainer._student.model_id].applied
     await trainer.stop()
-    return dict(done.metrics), there.applied
-
-
-async def _at_that_adapter(_: Version) -> Any:
-    from openclaw_rl.backends.tinker.remote import RemoteWeights
-
-    return RemoteWeights(sampler="tinker://x/sampler_weights/y", state="")
+    return dict(done.metrics), applied
 
 
 def alike(ours: Weights, theirs: Weights, within: float = 1e-4) -> None:
@@ -147,6 +147,41 @@ async def test_a_methods_loss_and_gradient_are_those_of_the_local_trainer(
     samples[1] = replace(samples[1], advantage=-0.5, mask=(True, False, True, True))
     found, ours = local_gradient(folder, samples, **settings)
     said, theirs = await cloud_gradient(server, tmp_path, samples, **settings)
+    assert said["loss"] == pytest.approx(found["loss"], abs=1e-4)
+    alike(ours, theirs)
+
+
+def recorded(server: TinkerServer, gaps: tuple[float, float], **change: Any) -> list[Sample]:
+    """Replies whose recorded log-probs are the adapter's own but for gaps, one after the other."""
+    model, made = LoraModel(server.base, LoraShape(rank=16)), []
+    for name, value in some_adapter(model.parameters).items():
+        model.parameters[name].data.copy_(value)
+    for one in lesson(teachers=()):
+        whole, reply = [*one.prompt_tokens, *one.reply_tokens], one.reply_tokens
+        found = model.score(whole)[-len(reply) - 1 : -1].gather(1, torch.tensor(reply)[:, None])[:, 0].tolist()
+        logprobs = tuple(value - gaps[at % 2] for at, value in enumerate(found))
+        made.append(replace(one, logprobs=logprobs, **change))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("version", "gaps", "aggregate", "passes"),
+    [
+        (0, (0.1, -0.1), "token", 1),
+        (9, (0.1, -0.1), "sample", 1),
+        (9, (0.5, -0.5), "token", 1),
+        (0, (0.4, 0.0), "token", 3),
+    ],
+)
+async def test_scores_alone_take_one_pass_by_the_services_own_loss_where_that_is_ours(
+    server: TinkerServer, folder: Path, tmp_path: Path, version: int, gaps: Any, aggregate: str, passes: int
+) -> None:
+    settings = {"method": "binary", "kl_coef": 0.0, "aggregate": aggregate}
+    samples = recorded(server, gaps, version=version)
+    found, ours = local_gradient(folder, samples, **settings)
+    before = len(server.calls)
+    said, theirs = await cloud_gradient(server, tmp_path, samples, **settings)
+    assert server.calls[before:].count("forward_backward") == passes, "one forward and back, or it and two more"
     assert said["loss"] == pytest.approx(found["loss"], abs=1e-4)
     alike(ours, theirs)
 
@@ -274,11 +309,13 @@ async def test_a_step_that_was_published_but_never_reported_is_reported_and_not_
     server: TinkerServer, trainer: TinkerTrainer, tmp_path: Path
 ) -> None:
     done = await step(trainer, tmp_path)
-    calls = len(server.calls)
+    steps = server.calls.count("optim_step")
     again = await step(trainer, tmp_path)
     assert (again.adapter, again.metrics) == (done.adapter, done.metrics)
-    assert len(server.calls) == calls
-    assert (await step(trainer, tmp_path, samples=lesson())).metrics != done.metrics, "another batch is another step"
+    assert server.calls.count("optim_step") == steps
+    assert (await step(trainer, tmp_path, samples=lesson()[:2])).metrics != done.metrics, (
+        "another batch is another step"
+    )
 
 
 def test_it_keeps_the_promises_of_a_trainer(server: TinkerServer, tmp_path: Path) -> None:
@@ -356,40 +393,66 @@ CALLS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def healthy(server: TinkerServer) -> Iterator[None]:
+    yield
+    server.heal()
+
+
 @pytest.fixture(scope="module")
-async def undisturbed(server: TinkerServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Weights]:
+def undisturbed(server: TinkerServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Weights]:
     """The first version, and the weights of the second that nothing came between."""
     root = tmp_path_factory.mktemp("undisturbed")
-    trainer = trainer_at(server, root)
-    first = await step(trainer, root)
-    second = await step(trainer, root, 2, parent=version(1, first.adapter))
+
+    async def two_steps() -> tuple[str, Weights]:
+        trainer = trainer_at(server, root)
+        first = await step(trainer, root)
+        second = await step(trainer, root, 2, parent=version(1, first.adapter))
+        await trainer.stop()
+        return str(first.adapter), saved(server, second.adapter)
+
+    return asyncio.run(two_steps())
+
+
+async def test_what_passes_by_itself_costs_a_step_only_time_at_every_call(
+    server: TinkerServer, tmp_path: Path, undisturbed: tuple[str, Weights]
+) -> None:
+    first, wanted = undisturbed
+    for call in CALLS:
+        server.fail(call, 503)
+    trainer = trainer_at(server, tmp_path)
+    done = await step(trainer, tmp_path, 2, parent=version(1, first))
     await trainer.stop()
-    return str(first.adapter), saved(server, second.adapter)
+    assert same(saved(server, done.adapter), wanted)
 
 
 @pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("fault", [503, 410, 402, "server: it fell over", "user: it is odd"])
-async def test_a_fault_at_any_call_costs_time_or_the_step_and_never_the_weights(
-    server: TinkerServer, tmp_path: Path, undisturbed: tuple[str, Weights], call: str, fault: int | str
+async def test_a_lost_session_at_any_call_is_opened_again_and_the_step_gives_the_same_weights(
+    server: TinkerServer, tmp_path: Path, undisturbed: tuple[str, Weights], call: str
 ) -> None:
-    if isinstance(fault, str) and call in (
-        "create_session",
-        "weights_info",
-        "create_sampling_session",
-        "retrieve_future",
-    ):
-        pytest.skip("it is answered at once, by a status")
     first, wanted = undisturbed
+    server.fail(call, 410)
     trainer = trainer_at(server, tmp_path)
-    server.fail(call, *([fault] * (3 if fault == 402 else 1)))
-    if fault not in (503, 410):  # those are mended under way
-        with pytest.raises(BackendGone if fault == 402 else BackendError):
-            await step(trainer, tmp_path, 2, parent=version(1, first))
-        assert not (tmp_path / "000002").exists()
-        server.heal()
     done = await step(trainer, tmp_path, 2, parent=version(1, first))
     await trainer.stop()
+    assert same(saved(server, done.adapter), wanted)
+
+
+@pytest.mark.parametrize("call", ["load_weights", "forward_backward", "optim_step", "save_weights_for_sampler"])
+@pytest.mark.parametrize("fault", [402, "server: it fell over", "user: it is odd"])
+async def test_a_fault_that_ends_a_step_leaves_no_version_and_the_next_try_gives_the_same_weights(
+    server: TinkerServer, tmp_path: Path, undisturbed: tuple[str, Weights], call: str, fault: int | str
+) -> None:
+    first, wanted = undisturbed
+    server.fail(call, *([fault] * (3 if fault == 402 else 2)))
+    trainer = trainer_at(server, tmp_path)
+    with pytest.raises(BackendGone if fault == 402 else BackendError) as error:
+        await step(trainer, tmp_path, 2, parent=version(1, first))
+    assert not isinstance(error.value, RequestError)
+    assert not (tmp_path / "000002").exists()
     server.heal()
+    done = await step(trainer, tmp_path, 2, parent=version(1, first))
+    await trainer.stop()
     assert same(saved(server, done.adapter), wanted)
 
 

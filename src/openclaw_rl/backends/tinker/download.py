@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import io
 import tarfile
 import urllib.request
@@ -25,7 +26,7 @@ async def download_adapter(session: TinkerSession, client: Any, remote: RemoteWe
     Newer SDKs export weights file by file, older ones give an archive of a checkpoint to sample from.
     """
     service = await session.service()
-    rest = await session.blocking(service.create_rest_client, "asking for files")
+    rest = await session.blocking(lambda: _rest(session, service), "asking for files")
     if hasattr(client, "save_weights_external"):
         name = remote.sampler.rpartition("/")[2]
         saved = await session.wait(client.save_weights_external(name, ttl_seconds=_HOURS), "exporting an adapter")
@@ -41,6 +42,14 @@ async def download_adapter(session: TinkerSession, client: Any, remote: RemoteWe
             f"the adapter came without {', '.join(missing)}", remedy="set cloud.download = false to do without it"
         )
     return {name: wanted[name] for name in WANTED}
+
+
+def _rest(session: TinkerSession, service: Any) -> Any:
+    """What lists and gives files; an older SDK makes it from a session."""
+    kind = getattr(session.sdk, "RestClient", None)
+    if kind is None or "api_key" not in inspect.signature(kind).parameters:
+        return service.create_rest_client()
+    return kind(base_url=session.url, api_key=session.access.key)
 
 
 async def _fetched(session: TinkerSession, url: str) -> bytes:

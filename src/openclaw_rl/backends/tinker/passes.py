@@ -43,15 +43,20 @@ class TrainingPasses:
         except RequestError:
             if not self._wide or all(row.ids.shape[1] == 1 for row in rows):
                 raise
-            log.warning("cloud.narrow the server takes one target for each position; several are sent one by one")
-            self._wide = False
-            return await self._forward(client, rows)
+        self._wide = False
+        try:
+            found = await self._forward(client, rows)
+        except BaseException:  # it was not for their number that they were refused
+            self._wide = True
+            raise
+        log.warning("cloud.narrow the server takes one target for each position; several are sent one by one")
+        return found
 
     async def _forward(self, client: Any, rows: Sequence[TargetRows]) -> list[Tensor]:
         data = self._data(rows, [torch.zeros(row.ids.shape) for row in rows])
         found = await self._session.wait(client.forward(data, "cross_entropy"), "a forward pass")
         self._count(data)
-        outputs = [_values(each) for each in found.loss_fn_outputs]
+        outputs = [logprobs_of(each) for each in found.loss_fn_outputs]
         if len(outputs) != len(data):
             raise BackendError(f"the service answered for {len(outputs)} of {len(data)} sequences")
         return list(self._joined(rows, outputs))
@@ -71,8 +76,8 @@ class TrainingPasses:
             types.Datum(
                 model_input=types.ModelInput.from_ints(list(row.tokens[:-1])),
                 loss_fn_inputs={
-                    "target_tokens": _placed(row, ids, torch.int64),
-                    "weights": _placed(row, weight, torch.float32),
+                    "target_tokens": placed(row, ids, torch.int64),
+                    "weights": placed(row, weight, torch.float32),
                 },
             )
             for row, whole in zip(rows, weights, strict=True)
@@ -102,7 +107,7 @@ class TrainingPasses:
         self._session.spending.add(train=sum(each.model_input.length for each in data))
 
 
-def _placed(row: TargetRows, values: Tensor, dtype: torch.dtype) -> Tensor:
+def placed(row: TargetRows, values: Tensor, dtype: torch.dtype) -> Tensor:
     """Values `[R, ...]` at the end of a sequence of zeros, one for each token but the last."""
     length = len(row.tokens) - 1
     made = torch.zeros(length, *values.shape[1:], dtype=dtype)
@@ -110,6 +115,7 @@ def _placed(row: TargetRows, values: Tensor, dtype: torch.dtype) -> Tensor:
     return made
 
 
-def _values(output: Any) -> Tensor:
+def logprobs_of(output: Any) -> Tensor:
+    """What the service said of one datum."""
     found: Tensor = output["logprobs"].to_torch()
     return found.to(torch.float32)

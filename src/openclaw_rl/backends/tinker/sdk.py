@@ -21,7 +21,6 @@ _NEEDED: Final = {
         "create_training_client_from_state_with_optimizer",
         "create_sampling_client",
         "get_server_capabilities",
-        "create_rest_client",
     ),
     "TrainingClient": ("forward", "forward_backward", "optim_step", "save_state", "save_weights_for_sampler"),
     "SamplingClient": ("sample",),

@@ -146,7 +146,7 @@ class TinkerSession:
                 left = began + self.access.patience - time.monotonic()
                 if left <= 0:
                     raise too_slow(doing, self.access.patience)
-                if (why := self._notices.since(began)) is not None:
+                if (why := self._notices.take()) is not None:
                     self._service = None  # it would say so once a minute only
                     self._samplers.clear()
                     raise unpaid(f"{doing}: {why}")

@@ -23,9 +23,10 @@ from openclaw_rl.backends.hf.loss_choice import choose_loss
 from openclaw_rl.backends.hf.manifest import read_manifest, write_manifest
 from openclaw_rl.backends.hf.prompts import ChatFiles, read_chat
 from openclaw_rl.backends.hf.teacher_prompts import TeacherPrompts, render_teachers
+from openclaw_rl.backends.tinker import one_pass
 from openclaw_rl.backends.tinker.download import download_adapter
 from openclaw_rl.backends.tinker.lookups import Lookup, ServiceWeights, look_up, loss_inputs
-from openclaw_rl.backends.tinker.passes import TrainingPasses
+from openclaw_rl.backends.tinker.passes import TrainingPasses, logprobs_of
 from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote, write_remote
 from openclaw_rl.backends.tinker.session import TinkerSession
 from openclaw_rl.backends.tinker.settings import TinkerTrainerSettings
@@ -82,7 +83,7 @@ class TinkerTrainer:
     async def _ensure(self) -> ChatFiles:
         if self._chat is None:
             given = self.settings
-            await self.session.service()
+            await self.session.surviving(self.session.service)
             self._chat = await asyncio.to_thread(
                 read_chat, given.tokenizer, cache_dir=given.cache_dir, chat_template=given.chat_template
             )
@@ -118,6 +119,9 @@ class TinkerTrainer:
             return StepResult(
                 adapter=None, metrics=finite(metrics), seconds=seconds, skipped=skip.reason, dropped=prompts.dropped
             )
+        except RequestError as error:  # no caller is there to be told: it is the batch that the service refuses
+            self._forget()
+            raise BackendError(error.what) from error
         except BaseException:
             self._forget()
             raise
@@ -140,31 +144,91 @@ class TinkerTrainer:
             raise StepSkipped(f"no signal: every advantage is zero and {nothing}")
         parent = await self._load(step.parent)
         student = ServiceWeights(client=self._student, sampler=parent.sampler if parent else None)
-        try:
-            found = await look_up(
-                self.session,
-                self._passes,
-                self.settings,
-                samples,
-                views,
-                version=step.parent.number,
-                student=student,
-                base=await self._base_weights(),
-            )
-            gradients = await self._gradients(found, metrics)
-        except RequestError as error:  # no caller is there to be told: it is the batch that the service refuses
-            raise BackendError(error.what) from error
-        signal = batch_weight(self._weigh, step.samples, prompts.views, by_urgency=True)
-        norms = await self._update(
-            found, gradients, metrics, weight=weight, signal=signal, norms=parent.norms if parent else ()
+        found = await look_up(
+            self.session,
+            self._passes,
+            self.settings,
+            samples,
+            views,
+            version=step.parent.number,
+            student=student,
+            base=await self._base_weights(),
         )
+        signal = batch_weight(self._weigh, step.samples, prompts.views, by_urgency=True)
+        past = parent.norms if parent else ()
+        norms = await self._stepped(step, found, metrics, weight=weight, signal=signal, norms=past)
         metrics |= {"teachers_missing": float(prompts.missing), "signal": signal}
         return await self._save(step, norms)
 
-    async def _gradients(self, found: Lookup, metrics: dict[str, float]) -> list[Tensor]:
+    async def _stepped(
+        self,
+        step: TinkerStep,
+        found: Lookup,
+        metrics: dict[str, float],
+        *,
+        weight: float,
+        signal: float,
+        norms: tuple[float, ...],
+    ) -> tuple[float, ...]:
+        """Take the step, in one pass where the service's own loss is ours; the gradient norms after it."""
+        s, rehearsal = self.settings, bool(found.noted)
+        metrics["lr"] = s.rehearse_lr if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
+        adam = self._adam(metrics["lr"], REHEARSAL_BETA1 if rehearsal else s.adam_beta1)
+        same = one_pass.fits(s, found.batch)
+        if same:
+            norm, same = await self._in_one_pass(found, adam, metrics)
+        if not same:
+            if self._at is None:  # the one pass was another loss, and what it did is given up
+                await self._load(step.parent)
+            norm = await self._in_two_passes(found, adam, metrics)
+        if norm is None:
+            return norms
+        metrics["grad_norm"], weighed = norm, norm / max(weight, LEAST)
+        if why := norm_alarm(weighed, [] if rehearsal else norms, s.norm_alarm):
+            raise StepSkipped(why, {"grad_norm": norm})
+        return norms if rehearsal else (*norms, weighed)[-HISTORY:]
+
+    async def _in_two_passes(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> float | None:
+        """Log-probs there, the loss and its gradient by them here, that gradient back there; the gradient's norm."""
+        values = await self._passes.forward(self._student, found.rows)
+        gradients = self._gradients(found, values, metrics)
+        backward = self._passes.backward(self._student, found.rows, gradients)
+        return (await self._both(backward, adam))[1]
+
+    async def _in_one_pass(self, found: Lookup, adam: Any, metrics: dict[str, float]) -> tuple[float | None, bool]:
+        """The service's own loss; the gradient's norm, and whether it was ours. Where it was not, nothing is kept."""
+        passed, norm = await self._both(
+            one_pass.surrogate_pass(self.session, self._student, self.settings, found), adam
+        )
+        outputs = [logprobs_of(each) for each in passed.loss_fn_outputs]
+        values = [each[-len(row.ids) :, None] for each, row in zip(outputs, found.rows, strict=True)]
+        gradients = self._gradients(found, values, metrics)
+        same = one_pass.same_gradient(self.settings, found.batch, values, gradients)
+        if not same:
+            log.info("cloud.two_passes the service's own loss is another for this batch")
+            self._forget()
+        return norm, same
+
+    async def _both(self, backward: Any, adam: Any) -> tuple[Any, float | None]:
+        """Send the optimizer step before the backward pass is waited for; what the pass gave, and the norm."""
+        stepped = self._student.optim_step(adam)
+        passed = await self.session.wait(backward, "a backward pass")
+        return passed, gradient_norm((await self.session.wait(stepped, "an optimizer step")).metrics)
+
+    def _adam(self, lr: float, beta1: float) -> Any:
+        s = self.settings
+        return self.session.sdk.types.AdamParams(
+            learning_rate=lr,
+            beta1=beta1,
+            beta2=s.adam_beta2,
+            eps=ADAM_EPS,
+            weight_decay=s.weight_decay,
+            grad_clip_norm=s.grad_clip,
+        )
+
+    def _gradients(self, found: Lookup, values: Sequence[Tensor], metrics: dict[str, float]) -> list[Tensor]:
         """d loss by each log-prob that the student was asked for; raises StepSkipped where an alarm goes off."""
         s = self.settings
-        values = await self._passes.forward(self._student, found.rows)
         leaves = [each.clone().requires_grad_() for each in values]
         inputs = loss_inputs(found, leaves)
         measured = health(inputs, s.max_mismatch)
@@ -174,39 +238,6 @@ class TinkerTrainer:
         given = torch.autograd.grad(total, leaves, allow_unused=True)
         metrics |= {**figures, **measured}
         return [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, given, strict=True)]
-
-    async def _update(
-        self,
-        found: Lookup,
-        gradients: Sequence[Tensor],
-        metrics: dict[str, float],
-        *,
-        weight: float,
-        signal: float,
-        norms: tuple[float, ...],
-    ) -> tuple[float, ...]:
-        """Backpropagate and step, both sent before either is waited for; the norms after it."""
-        s, rehearsal = self.settings, bool(found.noted)
-        lr = s.rehearse_lr if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
-        adam = self.session.sdk.types.AdamParams(
-            learning_rate=lr,
-            beta1=REHEARSAL_BETA1 if rehearsal else s.adam_beta1,
-            beta2=s.adam_beta2,
-            eps=ADAM_EPS,
-            weight_decay=s.weight_decay,
-            grad_clip_norm=s.grad_clip,
-        )
-        backward, stepped = self._passes.backward(self._student, found.rows, gradients), self._student.optim_step(adam)
-        await self.session.wait(backward, "a backward pass")
-        norm = gradient_norm((await self.session.wait(stepped, "an optimizer step")).metrics)
-        metrics["lr"] = lr
-        if norm is None:
-            return norms
-        weighed = norm / max(weight, LEAST)
-        metrics["grad_norm"] = norm
-        if why := norm_alarm(weighed, [] if rehearsal else norms, s.norm_alarm):
-            raise StepSkipped(why, {"grad_norm": norm})
-        return norms if rehearsal else (*norms, weighed)[-HISTORY:]
 
     def _spent(self, before: Mapping[str, int]) -> dict[str, float]:
         """Tokens of this step and what they cost, by estimate."""

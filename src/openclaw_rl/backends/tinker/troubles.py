@@ -15,6 +15,8 @@ _KEY: Final = frozenset({401, 403})
 _CHANGED: Final = (TypeError, AttributeError, ImportError, NotImplementedError)
 _LONGEST: Final = 300
 _UNPAID_REMEDY: Final = "add credit to the account; it goes on by itself then"
+_OF_LATE: Final = 10.0
+"""seconds for which a warning stands: the SDK tries again every 5"""
 _BILLING: Final = "billing status"
 """words of the SDK's own warning that it waits because of the account"""
 
@@ -108,9 +110,10 @@ class BillingNotices(logging.Handler):
         if _BILLING in text:
             self._heard = time.monotonic(), text
 
-    def since(self, began: float) -> str | None:
-        """What was said since ``began``; None where nothing was."""
-        return self._heard[1] if self._heard is not None and self._heard[0] >= began else None
+    def take(self) -> str | None:
+        """What was said of late and not taken yet; None where nothing was."""
+        heard, self._heard = self._heard, None
+        return heard[1] if heard is not None and time.monotonic() - heard[0] < _OF_LATE else None
 
     def listen(self) -> None:
         """Hear from now on."""

@@ -1,0 +1,96 @@
+"""The whole line at a server of Tinker's protocol: a request, a correction, a step there, the new version answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tinker", reason="needs the extra tinker")
+
+from tinkering import LEAKS, sdk_leaves_sockets_open, tiny_folder  # noqa: F401
+
+from openclaw_rl.app.doctor import Diagnosis, examine
+from openclaw_rl.config import load
+from openclaw_rl.testing import ticking_app
+from openclaw_rl.testing.tinker import KEY, TinkerServer, tinker_server
+
+pytestmark = [*LEAKS, pytest.mark.anyio, pytest.mark.slow]
+WISH = "Too long. Please keep it under 30 words."
+FREE = ("gate.mode=off", "notes.enabled=off", "train.rehearse.enabled=off", "policy.sampling.max_tokens=12")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinkerServer]:
+    with tinker_server(tiny_folder(tmp_path_factory.mktemp("tiny"))) as running:
+        yield running
+
+
+def at(server: TinkerServer, *more: str) -> list[str]:
+    there = [f"cloud.tinker_endpoint={server.url}", f"cloud.tinker_api_key={KEY}", f"policy.model={server.model}"]
+    return [*there, "policy.backend=tinker", "train.backend=tinker", "train.optim.lr=0.01", *more]
+
+
+def text(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+async def test_a_correction_is_learned_there_and_the_new_version_answers(server: TinkerServer, tmp_path: Path) -> None:
+    settings = at(server, "train.batch_size=1", "train.idle_wait=3600", "train.train_truncated=on", *FREE)
+    async with ticking_app(tmp_path / "run", *settings) as walk:
+        first = await walk.ask("w1 w2 w3")
+        await walk.ask("w1 w2 w3", text(first), WISH)
+        await walk.app.finish()
+        learned = await walk.ask("w1 w2 w3", seed=1)
+        assert learned["system_fingerprint"] == "openclaw-rl-v1"
+        old = await walk.ask("w1 w2 w3", seed=1, model=f"{Path(server.model).name}@0")
+        assert old["system_fingerprint"] == "openclaw-rl-v0"
+        shown = walk.show(first["id"])
+        assert (shown["step"], shown["verdict"]["score"]) == (1, -1.0)
+        turns = walk.ledger.counts()["turns"]
+    async with ticking_app(tmp_path / "run", *settings) as walk:  # a new process: all it has is the run directory
+        again = await walk.ask("w1 w2 w3", seed=1)
+        assert again["system_fingerprint"] == "openclaw-rl-v1"
+        assert text(again) == text(learned)
+        assert walk.ledger.counts()["turns"] == turns + 1
+    assert KEY not in "".join(
+        file.read_text(errors="ignore") for file in (tmp_path / "run").rglob("*") if file.is_file()
+    )
+
+
+async def test_the_gate_examines_a_candidate_there_and_a_note_is_rehearsed(
+    server: TinkerServer, tmp_path: Path
+) -> None:
+    settings = at(server, "train.batch_size=1", "train.train_truncated=on", "policy.sampling.max_tokens=12")
+    quick = ("train.rehearse.idle=0", "train.rehearse.steps=1", "train.rehearse.batch=2", "train.rehearse.held_back=2")
+    async with ticking_app(tmp_path / "run", *settings, *quick, "train.rehearse.tokens=8") as walk:
+        first = await walk.ask("w1 w2 w3")
+        await walk.ask("w1 w2 w3", text(first), WISH)
+        await walk.app.finish()
+        decided = walk.ledger.gate_decisions(1)
+        assert decided, "the gate has looked at the candidate"
+        assert {each.decision for each in decided} <= {"promote", "refuse"}
+
+
+def engines_line(server: TinkerServer, root: Path, *more: str) -> Diagnosis:
+    config = load(environ={}, sets=[f"run.dir={root / 'run'}", *at(server, *more)]).config
+    return next(each for each in examine(config) if each.check == "engines")
+
+
+def test_doctor_says_what_the_service_is_and_what_is_wrong_with_it(server: TinkerServer, tmp_path: Path) -> None:
+    before = server.calls.count("asample")
+    fine = engines_line(server, tmp_path)
+    assert fine.state == "ok", fine
+    assert f"reaches {server.url}: 1 models" in fine.detail
+    other = engines_line(server, tmp_path, "policy.model=Qwen/Qwen3-8B")
+    assert (other.detail, other.state) == ("it has no model 'Qwen/Qwen3-8B'", "trouble")
+    away = engines_line(server, tmp_path, "cloud.tinker_endpoint=http://127.0.0.1:9")
+    assert away.remedy == "see TINKER_BASE_URL"
+    wrong = engines_line(server, tmp_path, "cloud.tinker_api_key=tml-wrong")
+    assert (wrong.remedy, "tml-wrong" in str(wrong)) == ("correct TINKER_API_KEY", False)
+    free = engines_line(server, tmp_path, "cloud.daily_budget=5")
+    assert free.detail == "cloud.daily_budget is set, but cloud.price_per_million names no price"
+    assert server.calls.count("asample") == before, "nothing is sampled for it"
