@@ -39,17 +39,18 @@ from openclaw_rl.app.factories import (
     gate_limits,
     sharing_note,
 )
+from openclaw_rl.app.generating import generate_directly, when_ready
 from openclaw_rl.app.held_out import held_out_tasks
 from openclaw_rl.app.judge_settings import judge_loop_settings
 from openclaw_rl.app.judges import build_judge, judges_itself, running
 from openclaw_rl.app.notes import note_taker, standing_notes
 from openclaw_rl.app.runner import LoopRunner, drain
+from openclaw_rl.app.travel import served_versions, shelve_versions
 from openclaw_rl.app.waking import LoopWakes
 from openclaw_rl.config import Config
-from openclaw_rl.errors import BackendDown
 from openclaw_rl.judge.parts import at_work
 from openclaw_rl.notes import NotesBook
-from openclaw_rl.ports import Gate, Generate, Judge, LiveMonitor, Loop, Policy, ReportsOutage, Stream
+from openclaw_rl.ports import Gate, Generate, Judge, LiveMonitor, Loop, Policy, ReportsOutage
 from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import (
     CollectLedger,
@@ -64,8 +65,8 @@ from openclaw_rl.store import (
     Writer,
 )
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.types import ENVIRONMENT, Prompt, Sampling
-from openclaw_rl.versions import LiveVersions, RetentionPolicy, save_dir
+from openclaw_rl.types import ENVIRONMENT
+from openclaw_rl.versions import RetentionPolicy, save_dir
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -158,7 +159,7 @@ class App:
         self._turns = self._opened(ServeLedger(ledger_place(self.config), sync=self.config.store.sync))
         return ServeLoop(
             self.policy,
-            LiveVersions(self._turns),
+            served_versions(self.config, self._turns),
             alarms=self._storage_alarms,
             busy=self._busy,
             url=lambda: self._url,
@@ -203,6 +204,7 @@ class App:
         train = self.config.train
         directory = train.save_dir or self.config.run.dir / "versions"
         save_dir.claim(directory, run=self.config.run.dir, known=ledger.versions())
+        shelve_versions(self.config, ledger)
         return TrainLoop(
             ledger,
             self.trainer,
@@ -429,21 +431,3 @@ class App:
         if server is not None:
             address.remove(self.config.run.dir)
             await server.end()
-
-
-def generate_directly(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
-    """Ask the policy as it is."""
-    return policy.generate(prompt, sampling, version=version)
-
-
-def when_ready(ready: asyncio.Event, generate: Generate) -> Generate:
-    """Until the model is loaded, say "not yet" in the way that makes the API hold the request."""
-
-    async def not_yet() -> Stream:
-        raise BackendDown("the model is still being loaded", retry_after=0.2)
-        yield  # makes this a stream, so that it fails where a stream is first read
-
-    def waiting(policy: Policy, prompt: Prompt, sampling: Sampling, *, version: int | None) -> Stream:
-        return generate(policy, prompt, sampling, version=version) if ready.is_set() else not_yet()
-
-    return waiting

@@ -28,6 +28,7 @@ from openclaw_rl.config.values import (
     Plugin,
     Section,
     Share,
+    Shelf,
     Variable,
     Weights,
 )
@@ -189,6 +190,11 @@ class StoreSection(Section):
     url: DatabaseUrl | None = Field(
         default=None,
         description="PostgreSQL database of the ledger, postgresql://...; not set: a SQLite file in run.dir",
+    )
+    versions: Shelf | None = Field(
+        default=None,
+        min_length=1,
+        description="folder, s3:// or gs:// through which versions reach gateways on other machines; not set: run.dir",
     )
 
 

@@ -77,6 +77,6 @@ def _down(place: object, error: psycopg.Error, why: str, remedy: str) -> LedgerD
 
 
 def _line(error: psycopg.Error) -> str:
-    """What the server says first; of a connection that failed the last line, which is the one that says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return error.diag.message_primary or (lines[-1] if lines else type(error).__name__)
+    """What the server says first; of a connection that failed, why it did."""
+    said = error.diag.message_primary or next(iter(str(error).splitlines()), "")
+    return said.rpartition("failed: ")[2].strip() or type(error).__name__

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.connection import DurableWriter
-from openclaw_rl.store.database import Database, Row
+from openclaw_rl.store.database import Database, Row, Sync
+from openclaw_rl.store.places import AnyPlace
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import insert_request
 from openclaw_rl.store.roles import Writer
@@ -33,6 +34,11 @@ class TrainLedger(DurableWriter, LedgerReader):
     """The ledger as training writes it."""
 
     writer: ClassVar[Writer | None] = "train"
+
+    def __init__(self, place: AnyPlace, *, sync: Sync, migrations: Sequence[str] | None = None) -> None:
+        super().__init__(place, sync=sync, migrations=migrations)
+        self.before_state: Callable[[Version, VersionState], None] | None = None
+        """called with a version before it is written that it is live or deleted; what it raises prevents that"""
 
     def untrained(self, limit: int, *, patience: float = 0.0) -> list[JudgedTurn | UnreadableTurn]:
         """Judged turns that were neither trained nor dropped since their newest verdict, oldest first.
@@ -92,11 +98,18 @@ class TrainLedger(DurableWriter, LedgerReader):
 
     def add_version(self, version: Version) -> None:
         """Write a version that no step made: the base, or a rollback."""
+        self._tell(version, version.state)
         with self.writing() as db:
             insert_version(db, version, self.root)
 
+    def _tell(self, version: Version, state: VersionState) -> None:
+        if self.before_state is not None and state in ("live", "deleted"):
+            self.before_state(version, state)
+
     def set_state(self, version: int, state: VersionState, reason: str) -> None:
         """Write that a version became live, refused or rolled back, and why."""
+        if self.before_state is not None:
+            self._tell(self.version(version), state)
         with self.writing() as db:
             db.insert("states", {"version": version, "state": state, "reason": reason, "at": time.time()})
 

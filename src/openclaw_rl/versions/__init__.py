@@ -1,6 +1,7 @@
 """The life of a version: which one is live, for whom; promote, refuse, roll back, retain; checkpoints.
 
-`LiveVersions` answers, for everybody; `VersionManager` changes, in the train process alone.
+`LiveVersions` answers, for everybody; `VersionManager` changes, in the train process alone; by a `VersionShelf` weights
+reach other machines.
 """
 
 from __future__ import annotations
@@ -8,5 +9,14 @@ from __future__ import annotations
 from openclaw_rl.versions.live import LiveVersions, VersionReader
 from openclaw_rl.versions.manager import VersionLedger, VersionManager
 from openclaw_rl.versions.retention import RetentionPolicy
+from openclaw_rl.versions.shelf import FetchedVersions, VersionShelf
 
-__all__ = ["LiveVersions", "RetentionPolicy", "VersionLedger", "VersionManager", "VersionReader"]
+__all__ = [
+    "FetchedVersions",
+    "LiveVersions",
+    "RetentionPolicy",
+    "VersionLedger",
+    "VersionManager",
+    "VersionReader",
+    "VersionShelf",
+]
