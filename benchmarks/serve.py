@@ -2,11 +2,14 @@
 
     python benchmarks/serve.py [--streams 200] [--tokens 200] [--rate 20] [--rounds 3] [--soak 50000]
                                [--sync full|normal] [--json]
+    python benchmarks/serve.py --page 5 [--streams 20] [--rounds 3]
 
 The fake policy answers behind two servers, each in its own process: this project's, with its ledger on disk, and a bare
 Starlette app that only forwards the policy's text as events. Clients are plain sockets in a third process.
 ``paced`` draws ``--rate`` tokens a second per stream, to show what is added per token; ``flat out`` draws as fast
 as it can, to show requests per second; ``soak`` answers many small requests and watches the server's memory.
+``--page`` compares this project's server with itself while the page beside it is open in so many tabs, each of which
+fetches its view every 2.5 s, as a browser does.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,6 +89,7 @@ class Running:
 
     port: int
     process: subprocess.Popen[bytes]
+    folder: Path
 
     def memory(self) -> float:
         """Resident memory in MiB."""
@@ -103,10 +108,39 @@ def running(kind: str, tokens: int, rate: float | None, sync: Sync) -> Iterator[
         what += ["--rate", str(rate or 0), "--sync", sync]
         process = subprocess.Popen([sys.executable, __file__, *what], pass_fds=[listener.fileno()])
         try:
-            yield Running(listener.getsockname()[1], process)
+            yield Running(listener.getsockname()[1], process, Path(folder))
         finally:
             process.terminate()
             process.wait(timeout=20)
+
+
+VIEWS = ("learning", "talk", "versions", "curves", "sessions")
+EVERY = 2.5
+
+
+@contextlib.contextmanager
+def page_open(folder: Path, tabs: int) -> Iterator[None]:
+    """The page beside a server, as `up` starts it, looked at in so many tabs by another process."""
+    command = ["nice", "-n", "5", sys.executable, "-m", "openclaw_rl", "page", "--run-dir", str(folder), "--port", "0"]
+    page = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert page.stderr is not None
+    address = next(line for line in page.stderr if line.startswith("page ")).split()[-1]
+    looking = subprocess.Popen([sys.executable, __file__, "--look", address, "--page", str(tabs)])
+    try:
+        yield
+    finally:
+        for process in (looking, page):
+            process.terminate()
+            process.wait(timeout=20)
+        page.stderr.close()
+
+
+def look(address: str, tabs: int) -> None:
+    """Fetch the views again and again, each tab its own, until this process is ended."""
+    while True:
+        for tab in range(tabs):
+            urllib.request.urlopen(f"{address}{VIEWS[tab % len(VIEWS)]}", timeout=60).read()
+            time.sleep(EVERY / tabs)
 
 
 # --- the clients ----------------------------------------------------------------------------------------------------
@@ -201,9 +235,13 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
-def measure(kind: str, streams: int, tokens: int, rate: float | None, rounds: int, sync: Sync) -> Measured:
-    with running(kind, tokens, rate, sync) as server:
+def measure(
+    kind: str, streams: int, tokens: int, rate: float | None, rounds: int, sync: Sync, tabs: int = 0
+) -> Measured:
+    with running(kind, tokens, rate, sync) as server, contextlib.ExitStack() as stack:
         asyncio.run(waited(server.port))
+        if tabs:
+            stack.enter_context(page_open(server.folder, tabs))
         found = [asyncio.run(round_of(server.port, streams)) for _ in range(rounds)]
     seen = [each for _, round_seen in found for each in round_seen]
     errors = sum(not each.whole or len(each.gaps) < tokens - 2 for each in seen)
@@ -231,6 +269,18 @@ def soak(count: int, sync: Sync) -> dict[str, float]:
     return {"requests": count, "errors": failed, "per_second": count / seconds, "early_mib": early, "late_mib": late}
 
 
+def show_page(tabs: int, alone: Measured, beside: Measured) -> None:
+    print(f"the page open in {tabs} tabs: errors {beside.errors} (without it {alone.errors})")
+    for label, key in (
+        ("first token p50", "first_p50"),
+        ("first token p99", "first_p99"),
+        ("between tokens p50", "gap_p50"),
+        ("between tokens p99", "gap_p99"),
+    ):
+        one, two = getattr(alone, key), getattr(beside, key)
+        print(f"  {label:18} {one:9.2f} ms without {two:9.2f} ms with   ratio {two / one:5.2f}")
+
+
 def show(name: str, bare: Measured, ours: Measured) -> None:
     print(f"{name}: errors {ours.errors} (bare {bare.errors})")
     for label, key in (("first token p50", "first_p50"), ("first token p99", "first_p99")):
@@ -256,13 +306,20 @@ def main() -> None:
     parser.add_argument("--soak", type=int, default=50_000, help="small requests to answer while memory is watched")
     parser.add_argument("--sync", choices=["full", "normal"], default="full", help="full: each turn reaches the disk")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
-    for hidden in ("--serve", "--fd", "--folder"):
+    parser.add_argument("--page", type=int, default=0, metavar="TABS", help="compare with the page open in these")
+    for hidden in ("--serve", "--fd", "--folder", "--look"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         serve(args.serve, int(args.fd), args.tokens, args.rate or None, args.folder, args.sync)
         return
+    if args.look:
+        look(args.look, args.page)
     shape = (args.streams, args.tokens)
+    if args.page:
+        both = [measure("ours", *shape, args.rate, args.rounds, args.sync, tabs) for tabs in (0, args.page)]
+        show_page(args.page, *both)
+        return
     paced = {kind: measure(kind, *shape, args.rate, 1, args.sync) for kind in ("bare", "ours")}
     flat = {kind: measure(kind, *shape, None, args.rounds, args.sync) for kind in ("bare", "ours")}
     memory = soak(args.soak, args.sync) if args.soak else None

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 KEYS = set(SETTINGS)
 SECTIONS = {key.partition(".")[0] for key in KEYS}
-NOT_SETTINGS = {"md", "sh", "log", "jsonl", "json", "lock", "py", "toml", "txt", "svg"}
+NOT_SETTINGS = {"md", "sh", "log", "jsonl", "json", "lock", "py", "toml", "txt", "svg", "png"}
 """what follows a dot in the name of a file"""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -19,8 +21,16 @@ from openclaw_rl.page.html import el, join, text
 from openclaw_rl.page.site import Site, build_site
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store import LedgerReader, NotesLedger
-from openclaw_rl.testing import RunningApp, TemporaryLedger, fake_config, make_completion, make_message, ticking_app
-from openclaw_rl.types import Hint, Rehearsal, Step, Version
+from openclaw_rl.testing import (
+    RunningApp,
+    TemporaryLedger,
+    fake_config,
+    make_completion,
+    make_message,
+    serving,
+    ticking_app,
+)
+from openclaw_rl.types import Hint, Rehearsal, SessionReward, Step, Version
 
 pytestmark = pytest.mark.anyio
 
@@ -393,3 +403,165 @@ async def test_a_server_that_is_away_is_said_in_the_reply(tmp_path: Path) -> Non
             [told] = await said(page, "hello")
             assert "no server answers" in told["error"]
             assert (await page.get("/learning")).status_code == 200, "what was is still to be seen"
+
+
+# --- versions, curves, sessions ---
+
+
+async def test_a_person_without_the_right_steers_nothing_and_sees_no_talk_in_versions(told: TemporaryLedger) -> None:
+    with site(told.path, KEYS) as page:
+        await logged_in(page, "key-bob")
+        shown = (await page.get("/versions?version=1")).text
+        assert "passed: all" in shown
+        assert "What is tea?" not in shown, "the gate's examples of other people's talk"
+        listed = (await page.get("/versions")).text
+        assert "Version 1" in listed
+        assert "Roll back" not in listed
+        await logged_in(page, "key-owner")
+        assert "A very long story." in (await page.get("/versions?version=1")).text
+        assert "Serve the weights of version 0 again?" in (await page.get("/versions")).text
+
+
+async def test_versions_are_rolled_back_paused_and_pinned_with_who_and_why(tmp_path: Path) -> None:
+    async with run(tmp_path) as (app, page):
+        begun, *deltas, _ = await said(page, "Tell me about tea")
+        await said(
+            page, "Tell me about tea", "".join(one["text"] for one in deltas), SENTENCE, session=begun["session"]
+        )
+        await app.app.finish()
+
+        async def told_to(**given: Any) -> str:
+            done = asyncio.create_task(page.post("/do/control", json=given, headers=ACT))
+            while not done.done():
+                await app.app.tick()
+                await asyncio.sleep(0)
+            return str((await done).json().get("said") or (await done).json()["error"])
+
+        assert await told_to(command="rollback", reason="worse") == "rollback: done."
+        assert (app.ledger.last_live(), app.ledger.version(2).adapter) == (2, None)
+        assert "worse (by local)" in app.ledger.history(2)[0].reason
+        await told_to(command="pause", reason="holiday")
+        assert app.ledger.paused() == "holiday (by local)"
+        assert "Resume training" in (await page.get("/versions")).text
+        await told_to(command="resume")
+        await told_to(command="pin", version=1)
+        await told_to(command="pin", turn=begun["turn"])
+        assert (app.ledger.pinned(), app.ledger.pinned_turns()) == ({1}, [begun["turn"]])
+        await told_to(command="unpin", version=1)
+        assert app.ledger.pinned() == set()
+        assert "no version" in (await told_to(command="rollback", version=77))
+        assert "command" in (await told_to(command="explode"))
+
+
+async def test_two_versions_answer_the_same_prompts_side_by_side(tmp_path: Path) -> None:
+    async with run(tmp_path) as (_, page):
+        body = {"first": "0", "second": 0, "prompts": "What is tea?\n\nWhat is rain?"}
+        found = (await page.post("/do/compare", json=body, headers=ACT)).json()
+        assert found["versions"] == [0, 0]
+        assert [row["first"] for row in found["rows"]] == ["You said: What is tea?", "You said: What is rain?"]
+        wrong = await page.post("/do/compare", json={**body, "second": "live"}, headers=ACT)
+        assert (wrong.status_code, wrong.json()["error"]) == (400, "second: is no version")
+
+
+async def test_a_reply_is_shown_by_its_very_tokens(tmp_path: Path) -> None:
+    async with run(tmp_path) as (app, page):
+        begun = (await said(page, "Hi"))[0]
+        found = (await page.post("/do/tokens", json={"turn": begun["turn"]}, headers=ACT)).json()["tokens"]
+        kept = app.ledger.turn(begun["turn"]).completion
+        assert "".join(text for text, _ in found).startswith("You said: Hi")
+        assert [logprob for _, logprob in found] == [round(one, 3) for one in kept.logprobs]
+        shown = (await page.get(f"/sessions?turn={begun['turn']}")).text
+        assert f"{len(kept.prompt_tokens)} tokens in, {len(kept.reply_tokens)} out" in shown
+
+
+async def test_sessions_are_found_by_what_was_said_and_by_how_it_went(told: TemporaryLedger) -> None:
+    for number in range(70):
+        told.add(1.0, text=f"Question {number} about Ärger", user="ann", outcome={"session": f"s{number}"})
+    with site(told.path) as page:
+        first = (await page.get("/sessions")).text
+        assert first.count("<li>") == 30
+        more = re.search(r'href="(/sessions\?before=\d+)"', first)
+        assert more is not None
+        assert "Question 39 " in (await page.get(more[1])).text
+        found = (await page.get("/sessions?q=tion%2012%20ABOUT%20ärger")).text
+        assert "Question 12 about" in found
+        assert "Question 13 about" not in found
+        bad = (await page.get("/sessions?only=bad&user=bob")).text
+        assert "What is rain?" in bad
+        assert "Question" not in bad
+        assert "Nothing found" in (await page.get("/sessions?q=no%20such%20words")).text
+        assert (await page.get("/sessions?session=none&user=ann")).status_code == 404
+
+
+async def test_a_session_is_exported_to_whose_it_is(told: TemporaryLedger) -> None:
+    with site(told.path, KEYS) as page:
+        assert (await page.get("/export?session=talk-a&user=ann")).status_code == 401
+        await logged_in(page, "key-ann")
+        [line] = (await page.get("/export?session=talk-a&user=ann")).text.splitlines()
+        assert json.loads(line)["turns"][0]["response"] == "A very long story of tea."
+        assert (await page.get("/export?session=talk-b&user=bob")).status_code == 404
+
+
+async def test_curves_say_what_good_looks_like_and_alarms_come_first(told: TemporaryLedger) -> None:
+    with site(told.path) as page:
+        shown = (await page.get("/curves")).text
+    for part in ("the disk is full", "free some", "Loss", "Falls within a rehearsal", "Reward", "Preference rate"):
+        assert part in shown, part
+    assert shown.index("the disk is full") < shown.index("Falls within a rehearsal")
+    assert 'aria-label="Reward: -1 at verdict 1, -1 at 2' in shown
+
+
+async def test_environments_show_success_by_task(told: TemporaryLedger) -> None:
+    for number, score in enumerate((1.0, -1.0, 1.0)):
+        told.add(None, text="ls", user="env:terminal", session=f"e{number}", group="count files")
+        told.serve.add_reward(SessionReward(session=f"e{number}", user="env:terminal", score=score))
+    with site(told.path) as page:
+        shown = (await page.get("/environments")).text
+    for part in ("terminal", "67% of 3 episodes won", "count files", "2 of 3", "+0.33"):
+        assert part in shown, part
+
+
+# --- the API behind it ---
+
+
+def test_only_an_admin_controls_a_run_and_a_command_takes_what_it_can_use() -> None:
+    submitted: list[tuple[str, int | None, str | None, str]] = []
+
+    def submit(word: str, /, *, version: int | None, turn: str | None, reason: str) -> int:
+        submitted.append((word, version, turn, reason))
+        return len(submitted)
+
+    with serving(keys=KEYS, admins=("default",), control=submit) as server:
+
+        def control(key: str, **given: Any) -> tuple[int, Any]:
+            done = server.post("/v1/control", given, authorization=f"Bearer {key}")
+            return done.status_code, done.json()
+
+        status, told = control("key-ann", command="pause")
+        assert (status, "serve.admins" in told["error"]["message"]) == (403, True)
+        assert control("key-owner", command="rollback", version=3, reason="worse")[1]["request"] == 1
+        for given in (
+            {"command": "pin"},
+            {"command": "pin", "version": 1, "turn": "t"},
+            {"command": "pause", "version": 1},
+            {"command": "rollback", "turn": "t"},
+            {"command": "destroy"},
+            {},
+        ):
+            assert control("key-owner", **given)[0] == 400, given
+    assert submitted == [("rollback", 3, None, "worse (by default)")]
+
+
+def test_tokens_are_their_users_and_an_admins() -> None:
+    with serving(keys=KEYS, admins=("default",)) as server:
+        turn = server.chat(headers={"authorization": "Bearer key-ann"}).json()["id"]
+        server.ledger.wait_for_turns(1)
+        found = {key: server.get(f"/v1/turns/{turn}/tokens", authorization=f"Bearer {key}") for key in KEYS}
+        assert {key: one.status_code for key, one in found.items()} == {
+            "key-ann": 200,
+            "key-bob": 404,
+            "key-owner": 200,
+        }
+        reply = found["key-ann"].json()["reply"]
+        assert "".join(one["text"] for one in reply).startswith("Hello there.")
+        assert reply[0]["logprob"] == server.ledger.last.completion.logprobs[0]

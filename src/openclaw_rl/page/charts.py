@@ -51,9 +51,9 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def figure(value: float) -> str:
     """A number as a person reads it."""
-    if value == 0:
-        return "0"
     size = abs(value)
+    if value == int(value):
+        return f"{value:,.0f}"
     return f"{value:,.0f}" if size >= 100 else f"{value:.2f}" if size >= 0.1 else f"{value:.2g}"
 
 

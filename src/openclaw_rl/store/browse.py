@@ -91,7 +91,7 @@ class BrowseQueries(LedgerConnection):
 
         Blobs are searched as they are packed; what says nothing of it is not decoded further.
         """
-        sought = json.dumps(words.lower(), ensure_ascii=False)[1:-1].encode()
+        sought = json.dumps(words.lower(), ensure_ascii=False)[1:-1]
         where, values = ("AND t.user = ?", [user]) if user is not None else ("", [])
         rows = self.rows(
             "SELECT t.seq, t.id, t.user, t.at, coalesce(o.session, t.session, t.id) AS session, t.prompt, t.reply"
@@ -104,11 +104,10 @@ class BrowseQueries(LedgerConnection):
         return [SaidTurn(_listed(row), _said(row, sought, words)) for row in rows]
 
     def waiting(self, most: int) -> int:
-        """How many settled turns wait to be judged, ``most`` where it is that many or more."""
+        """How many of the ``most`` newest settled turns wait to be judged."""
         row = self.one(
-            "SELECT count(*) AS n FROM (SELECT 1 FROM outcomes o WHERE o.seq >"
-            " coalesce((SELECT seq FROM cursors WHERE name = 'outcomes'), 0)"
-            " AND NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn) LIMIT ?) w",
+            "SELECT count(*) AS n FROM (SELECT turn FROM outcomes ORDER BY seq DESC LIMIT ?) o"
+            " WHERE NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = o.turn)",
             most,
         )
         return int(row["n"])
@@ -175,12 +174,12 @@ def _listed(row: Row) -> ListedTurn:
     return ListedTurn(**{name: row[name] for name in ListedTurn._fields})
 
 
-def _said(row: Row, sought: bytes, words: str) -> str | None:
+def _said(row: Row, sought: str, words: str) -> str | None:
     """What stands around the words in the last message or the reply of a turn; None where they do not stand there."""
     for blob, read in ((row["prompt"], _last_message), (row["reply"], _reply)):
-        packed = codec.unpacked(blob)
-        if sought in packed.lower():
-            spoken = read(json.loads(packed))
+        written = codec.unpacked(blob).decode()
+        if sought in written.lower():
+            spoken = read(json.loads(written))
             at = spoken.lower().find(words.lower())
             if at >= 0:
                 return spoken[max(at - 60, 0) : at + len(words) + 60]
