@@ -66,9 +66,8 @@ class TokenConstraint:
         """The tokens that may come next `[vocabulary]`, bool; the end where the grammar can be followed no more."""
         if self._matcher.is_error():
             return self._only_ends()
-        packed = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.uint8)
-        bits = (packed[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
-        found = bits.flatten()[: self._vocabulary].bool()
+        marks = bytearray(self._matcher.compute_logit_bias())  # a byte for each token: quicker to read than bits
+        found = torch.frombuffer(marks, dtype=torch.uint8)[: self._vocabulary] != 0
         return found if bool(found.any()) else self._only_ends()
 
     def _only_ends(self) -> torch.Tensor:

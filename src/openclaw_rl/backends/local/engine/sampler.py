@@ -120,8 +120,9 @@ def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[Sam
     raw_norm = logits.logsumexp(-1)
     scaled_norm = scaled.logsumexp(-1) if scales else raw_norm
     scores = _penalise(scaled, logits, samplers, temperatures)
-    scores, allowed = _hold(scores, scaled, scaled_norm, samplers)
-    tokens = _choose(scores, samplers, scaled_norm if scores is scaled else scores.logsumexp(-1))
+    norm = scaled_norm if scores is scaled else scores.logsumexp(-1)
+    held = _hold(scores, norm, scaled, scaled_norm, samplers)
+    tokens = _choose(held.scores, samplers, held.norm)
     at = tokens[:, None]
     raw = (logits.gather(1, at)[:, 0] - raw_norm).tolist()
     tempered = (scaled.gather(1, at)[:, 0] - scaled_norm).tolist()
@@ -130,24 +131,38 @@ def sample(logits: torch.Tensor, samplers: Sequence[RequestSampler]) -> list[Sam
     for sampler, token in zip(samplers, ids, strict=True):
         sampler.note(token)
     return [
-        SampledToken(t, min(r, 0.0), min(h, 0.0), top, allowed.get(row))
+        SampledToken(t, min(r, 0.0), min(h, 0.0), top, held.allowed.get(row))
         for row, (t, r, h, top) in enumerate(zip(ids, raw, tempered, tops, strict=True))
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _HeldScores:
+    """Scores without what formats forbid, their log-normalisers `[n]`, and by row what was left, as a logarithm."""
+
+    scores: torch.Tensor
+    norm: torch.Tensor
+    allowed: dict[int, float]
+
+
 def _hold(
-    scores: torch.Tensor, scaled: torch.Tensor, norm: torch.Tensor, samplers: Sequence[RequestSampler]
-) -> tuple[torch.Tensor, dict[int, float]]:
-    """The scores without the tokens that a format forbids, and by row what of the distribution is left, as a log."""
-    held = {row: sampler.constraint for row, sampler in enumerate(samplers) if sampler.constraint is not None}
-    if not held:
-        return scores, {}
-    scores, allowed = scores.clone(), dict[int, float]()
-    for row, constraint in held.items():
+    scores: torch.Tensor,
+    norm: torch.Tensor,
+    scaled: torch.Tensor,
+    scaled_norm: torch.Tensor,
+    samplers: Sequence[RequestSampler],
+) -> _HeldScores:
+    """``scores`` are ``scaled`` after the penalties, or ``scaled`` itself; each with its log-normalisers."""
+    rows = {row: sampler.constraint for row, sampler in enumerate(samplers) if sampler.constraint is not None}
+    if not rows:
+        return _HeldScores(scores, norm, {})
+    held, left, allowed = scores.clone(), norm.clone(), dict[int, float]()
+    for row, constraint in rows.items():
         forbidden = ~constraint.allowed().to(scores.device)
-        allowed[row] = min(0.0, float(scaled[row].masked_fill(forbidden, -torch.inf).logsumexp(-1) - norm[row]))
-        scores[row].masked_fill_(forbidden, -torch.inf)
-    return scores, allowed
+        left[row] = held[row].masked_fill_(forbidden, -torch.inf).logsumexp(-1)
+        free = left[row] if scores is scaled else scaled[row].masked_fill(forbidden, -torch.inf).logsumexp(-1)
+        allowed[row] = min(0.0, float(free - scaled_norm[row]))
+    return _HeldScores(held, left, allowed)
 
 
 def _penalise(
