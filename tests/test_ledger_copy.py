@@ -95,13 +95,15 @@ NAMES: dict[str, tuple[Any, ...]] = {
     "step": (1, 2, 9),
     "request": (1, 2),
     "note": (None, 1, 2),
-    "user": ("u1", "ann", "env:door", "nobody"),
+    "user": (None, "u1", "ann", "env:door", "nobody"),
     "session": ("s1", "e2", "s9", "none"),
     "group": ("g", "none"),
     "limit": (1, 100),
     "within": (2, 64),
     "window": (100,),
-    "before": (4e9,),
+    "before": (None, 3, 4e9),
+    "words": ("open", "HELLO", "none"),
+    "most": (1, 100),
     "since": (0.0,),
     "seq": (0, 3),
     "state": ("live", "rolled back"),
@@ -113,7 +115,7 @@ NAMES: dict[str, tuple[Any, ...]] = {
 def questions(turns: list[str]) -> list[tuple[str, dict[str, Any]]]:
     """Every query of a reader, with arguments that fit."""
     found: list[tuple[str, dict[str, Any]]] = []
-    known = NAMES | {"turn": (*turns, "none")}
+    known = NAMES | {"turn": (*turns, "none"), "turns": ([], turns)}
     leave = {"rows", "row", "one", "close", "horizon", "size", "feedback_rows", "check"}
     for name, method in inspect.getmembers(LedgerReader, inspect.isfunction):
         if name.startswith("_") or name in leave:
@@ -121,6 +123,7 @@ def questions(turns: list[str]) -> list[tuple[str, dict[str, Any]]]:
         named = [part for part in inspect.signature(method).parameters if part != "self"]
         asked: list[dict[str, Any]] = [{}]
         for part in named:
+            assert part in known, f"{name} takes {part}: give it a value in NAMES"
             asked = [{**one, part: value} for one in asked for value in known[part]]
         found += [(name, one) for one in asked]
     return found
