@@ -78,7 +78,6 @@ CASES = [
     ("judge", "judge.custom={mine}", "takes neither (prompt, reply, next_state)", "see openclaw_rl.ports.Judge"),
     ("backends", "policy.backend=vllm", "this Python has no package vllm", "with --engine-python (scripts/vllm-env.sh"),
     ("backends", "policy.backend=vllm policy.engine_python=./no", "policy.engine_python: there is no", "bin/python"),
-    ("backends", "policy.backend=sglang train.lora.enabled=off", "serves adapters", "set train.lora.enabled = true"),
     (
         "backends",
         "policy.backend=tinker train.backend=local",
@@ -91,6 +90,7 @@ CASES = [
         "trains elsewhere, but policy.backend = local",
         "cloud.download = true",
     ),
+    ("backends", "gpus.turns=on", "gpus.turns is on, but policy.backend = ", "use vllm or sglang"),
     ("backends", "gpus.total=60000", "gpus.total = 60000 is more than there is", "take out gpus.* and NUM_GPUS"),
     ("backends", "policy.backend=locl", "no policy called 'locl' (did you mean 'local'?)", "file.py:attribute"),
 ]

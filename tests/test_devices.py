@@ -13,6 +13,7 @@ from openclaw_rl.app.devices import (
     engine_gpus,
     engine_memory,
     gpu_layout,
+    refuse_useless_turns,
     trainer_device,
 )
 from openclaw_rl.config import Config, load
@@ -109,3 +110,15 @@ def test_gpus_are_counted_by_their_device_files_and_by_what_is_visible(tmp_path:
     assert count_gpus(None, devices=tmp_path) == 3
     assert count_gpus("0,1", devices=tmp_path) == 2
     assert count_gpus("", devices=tmp_path) == 0
+
+
+def test_an_engine_in_turns_with_the_trainer_has_the_gpu_alone_and_the_user_is_told() -> None:
+    shared = config("policy.backend=vllm", "policy.url=http://127.0.0.1:1", "gpus.turns=on")
+    assert engine_memory(shared, visible=1) == 0.9
+    refuse_useless_turns(shared, visible=1)
+    assert list(device_notes(shared, visible=1)) == [
+        "vllm and the trainer take turns on GPU 0: requests wait for each step"
+    ]
+    for visible in (0, 2):
+        with pytest.raises(ConfigError, match="share no GPU; take it out"):
+            refuse_useless_turns(shared, visible=visible)

@@ -142,6 +142,33 @@ def test_doctor_says_what_the_engine_is_and_that_it_fits(engine: FakeEngine, tmp
     assert not engine.loads
 
 
+def test_doctor_tells_an_engine_whose_adapters_are_smaller_than_those_that_are_trained(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    assert "it takes adapters of rank 16" in engines_line(engine, tmp_path, "train.lora.rank=16").detail
+    found = engines_line(engine, tmp_path, "train.lora.rank=32")
+    assert (found.state, found.detail) == ("trouble", "it takes adapters up to rank 16, and train.lora.rank is 32")
+    assert found.remedy == "start it with --max-lora-rank 32, or set train.lora.rank = 16"
+    assert not engine.adapters
+    whole = engines_line(engine, tmp_path, "train.lora.enabled=off")
+    assert (whole.state, "adapters" in whole.detail) == ("ok", False)
+
+
+async def test_a_correction_becomes_a_whole_model_that_the_engine_answers_with(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    settings = over(engine, tmp_path, "train.batch_size=1", "train.idle_wait=3600", "train.lora.enabled=off")
+    async with ticking_app(tmp_path / "run", *settings) as walk:
+        first = await walk.ask("Tell me about tea")
+        await walk.ask("Tell me about tea", text(first), WISH)
+        await walk.app.finish()
+        learned = await walk.ask("Tell me about rain")
+        assert "under 30 words" in text(learned)
+        assert learned["system_fingerprint"] == "openclaw-rl-v1"
+    assert (engine.loads, engine.faults) == ([], [])
+    assert engine.reloads[-1] == str(tmp_path / "toy"), "its own weights are back when we leave"
+
+
 def test_doctor_tells_an_engine_with_another_tokenizer_and_one_that_is_away(engine: FakeEngine, tmp_path: Path) -> None:
     file = tmp_path / "toy" / "tokenizer.json"
     words = json.loads(file.read_text())

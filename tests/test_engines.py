@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shlex
 import signal
@@ -66,7 +67,10 @@ def policy_on(engine: FakeEngine, model: Path, run: Path, **changes: Any) -> Eng
         "engine_flags": (),
         "memory_share": None,
         "gpus": (),
+        "lora": True,
         "lora_rank": 8,
+        "turns": False,
+        "follow": False,
         "run_dir": run,
     }
     made: EnginePolicy = MAKERS[engine.kind](**{**settings, **changes})
@@ -358,20 +362,20 @@ async def test_a_forced_call_is_guided_from_its_opening_on(engine: FakeEngine, m
 # --- images
 
 
-async def test_images_go_to_the_engine_which_makes_the_prompts_tokens(model: Path, tmp_path: Path) -> None:
+async def test_images_go_to_the_engine_which_makes_the_prompts_tokens(
+    engine: FakeEngine, model: Path, tmp_path: Path
+) -> None:
     seen = Message(role="user", content="What is this?", images=("data:image/png;base64,AA==",))
-    with fake_engine("vllm", model) as engine:
-        async with started(engine, model, tmp_path) as policy:
-            done = await whole_reply(policy.generate(Prompt(messages=(seen,)), SHORT))
-        sent = engine.requests[-1]
+    async with started(engine, model, tmp_path) as policy:
+        await policy.load(version(1, tmp_path, "be brief"))
+        done = await whole_reply(policy.generate(Prompt(messages=(seen,)), SHORT, version=0))
+        learned = await whole_reply(policy.generate(Prompt(messages=(seen,)), SHORT))
+    sent = engine.requests[-1]
     assert done.reply.content == "You said: (image) What is this?"
     assert sent["messages"][0]["content"][0] == {"type": "image_url", "image_url": {"url": seen.images[0]}}
     assert len(done.logprobs) == len(done.reply_tokens)
     assert "(image)" in engine.tokenizer.decode(list(done.prompt_tokens), skip_special_tokens=False)
-    with fake_engine("sglang", model) as engine:
-        async with started(engine, model, tmp_path) as policy:
-            with pytest.raises(RequestError, match="images are not passed on to SGLang"):
-                await whole_reply(policy.generate(Prompt(messages=(seen,)), SHORT))
+    assert learned.reply.content == "You said: (image) What is this? [learned: be brief]"
 
 
 # --- an engine that we start
@@ -412,6 +416,48 @@ async def test_an_engine_that_we_start_is_started_again_when_it_is_killed(model:
     with pytest.raises(ProcessLookupError):
         os.kill(left, 0)
     assert (tmp_path / "engine.log").exists()
+
+
+async def test_another_process_of_the_run_uses_the_engine_that_was_started_already(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = policy_on(FakeEngine("vllm", model), model, tmp_path, url=None, engine_python=stub(tmp_path, STUB))
+    await first.start()
+    try:
+        kept = json.loads((tmp_path / "engine.json").read_text())
+        assert (kept["url"], kept["pid"]) == (first.health["url"], os.getpid())
+        (tmp_path / "engine.json").write_text(json.dumps(kept | {"pid": os.getppid()}))  # as another process sees it
+        second = policy_on(
+            FakeEngine("vllm", model), model, tmp_path, url=None, follow=True, engine_python="/no/python"
+        )
+        await second.start()
+        assert (second.health["url"], second.health["pid"]) == (first.health["url"], None)
+        await second.admit(version(1, tmp_path, "be brief"))
+        assert (await reply(second, "tea", version=1)).reply.content == "You said: tea [learned: be brief]"
+        await second.stop()
+        assert first.health["pid"] is not None, "who did not start it does not end it"
+        (tmp_path / "engine.json").write_text(json.dumps(kept))
+    finally:
+        await first.stop()
+    assert not (tmp_path / "engine.json").exists()
+
+
+async def test_who_follows_an_engine_finds_it_at_its_new_address(model: Path, tmp_path: Path) -> None:
+    def served_at(url: str, pid: int) -> None:
+        (tmp_path / "engine.json").write_text(json.dumps({"engine": "vllm", "url": url, "pid": pid}))
+
+    with fake_engine("vllm", model) as old, fake_engine("vllm", model) as new:
+        served_at(old.url, os.getppid())
+        async with started(old, model, tmp_path, url=None, follow=True) as policy:
+            await policy.load(version(1, tmp_path, "be brief"))
+            served_at(new.url, os.getppid())
+            old.die()
+            assert (await reply(policy, "tea")).reply.content == "You said: tea [learned: be brief]"
+            assert policy.health["url"] == new.url
+        served_at(old.url, 999_999_999)  # of a process that is gone
+        lonely = policy_on(old, model, tmp_path, url=None, follow=True, engine_python="/no/python")
+        with pytest.raises(ModelRefused, match="did not start"):
+            await lonely.start()
 
 
 WHY = {

@@ -22,7 +22,7 @@ from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
-from openclaw_rl.app.checks import refuse_unworkable, unused_key
+from openclaw_rl.app.checks import refuse_apart, refuse_unworkable, unused_key
 from openclaw_rl.app.control import submit_control
 from openclaw_rl.app.devices import device_notes, visible_gpus
 from openclaw_rl.app.environments import episode_patience
@@ -34,7 +34,6 @@ from openclaw_rl.app.factories import (
     build_policy,
     build_recording,
     build_sample_settings,
-    build_trainer,
     default_sampling,
     gate_limits,
     sharing_note,
@@ -46,6 +45,7 @@ from openclaw_rl.app.judges import build_judge, judges_itself, running
 from openclaw_rl.app.notes import note_taker, standing_notes
 from openclaw_rl.app.runner import LoopRunner, drain
 from openclaw_rl.app.travel import served_versions, shelve_versions
+from openclaw_rl.app.turns import trainer_of
 from openclaw_rl.app.waking import LoopWakes
 from openclaw_rl.config import Config
 from openclaw_rl.judge.parts import at_work
@@ -102,8 +102,8 @@ class App:
         refuse_unworkable(config, loops)
         self.config = config
         self.names = tuple(loops)
-        self.policy = build_policy(config) if policy or self._needs_policy() else None
-        self.trainer = build_trainer(config) if "train" in loops else None
+        self.policy = build_policy(config, serves="serve" in loops) if policy or self._needs_policy() else None
+        self.trainer = trainer_of(config, self.policy) if "train" in loops else None
         self.ready = asyncio.Event()
         self._ledgers: dict[str, LedgerWriter] = {}
         self._notes: NotesLedger | None = None
@@ -237,6 +237,7 @@ class App:
 
         if self.policy is not None:
             return self._borrow
+        refuse_apart(self.config)
         self._own_policy = self._own_policy or LazyPolicy(lambda: build_policy(self.config))
         return self._own_policy
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from openclaw_rl import plugins
-from openclaw_rl.app.devices import gpu_layout, visible_gpus
+from openclaw_rl.app.devices import gpu_layout, refuse_useless_turns, visible_gpus
 from openclaw_rl.app.factories import loss_config
 from openclaw_rl.config import SETTINGS, Config
 from openclaw_rl.errors import ConfigError, MissingExtra, ModelRefused, OpenClawError
@@ -33,18 +33,14 @@ def policy(config: Config) -> None:
     if config.policy.backend == CLOUD:
         _cloud(config, "policy.backend")
     gpu_layout(config, visible=visible_gpus())
+    refuse_useless_turns(config, visible=visible_gpus())
     if config.policy.generate:
         plugins.check("generate", config.policy.generate)
 
 
 def _engine(config: Config) -> None:
-    """An engine that can be started, or that runs; and versions that it can serve."""
+    """An engine that can be started, or that runs."""
     policy, name = config.policy, config.policy.backend
-    if not config.train.lora.enabled:
-        raise ConfigError(
-            f"policy.backend = {name} serves adapters, but train.lora.enabled is off",
-            remedy="set train.lora.enabled = true (--use-lora), or policy.backend = 'local'",
-        )
     if policy.launch or (policy.launch is None and policy.url is None):
         python = policy.engine_python
         if python is None and importlib.util.find_spec(name) is None:
@@ -86,6 +82,16 @@ def _same_place(config: Config) -> None:
         raise ConfigError(
             f"train.backend = {CLOUD} trains elsewhere, but policy.backend = {serves} serves here",
             remedy="set cloud.download = true to fetch each adapter, or policy.backend = " + CLOUD,
+        )
+
+
+def refuse_apart(config: Config) -> None:
+    """Raises ConfigError where whole models are trained for an engine that another process serves: two processes would
+    change the engine's weights, each without the other knowing."""
+    if config.policy.backend in ENGINES and not config.train.lora.enabled:
+        raise ConfigError(
+            f"full fine-tunes on {config.policy.backend} cannot be examined apart from the process that serves",
+            remedy="serve and train in one process, with 'openclaw-rl up', or set train.lora.enabled = true",
         )
 
 

@@ -114,10 +114,26 @@ def engine_gpus(config: Config, *, visible: int) -> tuple[int, ...]:
 
 def engine_memory(config: Config, *, visible: int) -> float | None:
     """The share of a GPU's memory that an engine takes for itself: nearly all, or what a trainer beside it leaves."""
-    policy = config.policy
+    beside = shared_gpus(config, visible=visible) and not config.gpus.turns
+    return config.policy.memory_share or (_BESIDE_TRAINER if beside else _ALONE)
+
+
+def shared_gpus(config: Config, *, visible: int) -> list[int]:
+    """The GPUs that both the engine and the trainer are on."""
     trains = gpu_layout(config, visible=visible).train or ((0,) if visible else ())
-    shared = set(trains) & set(engine_gpus(config, visible=visible))
-    return policy.memory_share or (_BESIDE_TRAINER if shared else _ALONE)
+    return sorted(set(trains) & set(engine_gpus(config, visible=visible)))
+
+
+def refuse_useless_turns(config: Config, *, visible: int) -> None:
+    """Raises ConfigError where the engine would sleep for nobody, or cannot."""
+    if not config.gpus.turns:
+        return
+    if config.policy.backend not in SEVERAL_GPUS:
+        what = f"gpus.turns is on, but policy.backend = {config.policy.backend} cannot sleep"
+        raise ConfigError(what, remedy="take it out, or use vllm or sglang")
+    if not shared_gpus(config, visible=visible):
+        what = "gpus.turns is on, but the engine and the trainer share no GPU"
+        raise ConfigError(what, remedy="take it out: nobody has to wait for the other")
 
 
 def trainer_device(config: Config, *, visible: int) -> str:
@@ -154,11 +170,13 @@ def device_notes(config: Config, *, visible: int) -> Iterator[str]:
 
 def _shared(config: Config, visible: int) -> Iterator[str]:
     """How engine and trainer divide the memory of a GPU that both are on."""
-    trains = gpu_layout(config, visible=visible).train or ((0,) if visible else ())
-    both = sorted(set(trains) & set(engine_gpus(config, visible=visible)))
+    both = shared_gpus(config, visible=visible)
     if both and config.policy.backend in SEVERAL_GPUS:
         share = engine_memory(config, visible=visible) or 0.0
         named = ", ".join(map(str, both))
+        if config.gpus.turns:
+            yield f"{config.policy.backend} and the trainer take turns on GPU {named}: requests wait for each step"
+            return
         yield (
             f"{config.policy.backend} and the trainer share GPU {named}: {share:.0%} of its memory is the engine's"
             f" (policy.memory_share), {1 - share:.0%} the trainer's"

@@ -28,7 +28,7 @@ _KEEPALIVE_SECONDS: Final = 10.0
 """between comments on a silent stream: proxies close one after 30 to 60"""
 
 
-def policy_arguments(config: Config) -> dict[str, Any]:
+def policy_arguments(config: Config, *, serves: bool = False) -> dict[str, Any]:
     """What a policy is offered; it takes what it names."""
     policy = config.policy
     return {
@@ -48,7 +48,10 @@ def policy_arguments(config: Config) -> dict[str, Any]:
         "engine_flags": policy.engine_flags,
         "memory_share": engine_memory(config, visible=visible_gpus()),
         "gpus": engine_gpus(config, visible=visible_gpus()),
+        "lora": config.train.lora.enabled,
         "lora_rank": config.train.lora.rank,
+        "turns": config.gpus.turns,
+        "follow": not serves,
         **cloud_arguments(config),
     }
 
@@ -67,10 +70,10 @@ def cloud_arguments(config: Config) -> dict[str, Any]:
     }
 
 
-def build_policy(config: Config) -> Policy:
-    """The policy that ``policy.backend`` names."""
+def build_policy(config: Config, *, serves: bool = False) -> Policy:
+    """The policy that ``policy.backend`` names; where this process ``serves``, others of the run may use its engine."""
     policy = config.policy
-    offered = policy_arguments(config)
+    offered = policy_arguments(config, serves=serves)
     built: Policy = plugins.build("policy", policy.backend, offered=offered, options=policy.options)
     return built
 

@@ -292,6 +292,11 @@ class GpuSection(Section):
     rollout: Share | None = Field(default=None, description="GPUs of the serving engine; not set: a quarter of them")
     judge: Share | None = Field(default=None, description="GPUs of the judge; not set: one, or the engine's")
     teacher: Share | None = Field(default=None, description="GPUs of the teacher; it runs in the trainer, on its GPUs")
+    turns: bool = Field(
+        default=False,
+        description="vLLM or SGLang on the trainer's GPU sleeps while a step is trained, requests wait; not set: they"
+        " share its memory",
+    )
 
     @field_validator("train", "rollout", "judge", "teacher")
     @classmethod

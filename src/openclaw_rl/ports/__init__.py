@@ -48,6 +48,7 @@ from openclaw_rl.ports.policy import (
     SupportsConstraints,
     SupportsExamination,
     SupportsScopes,
+    SupportsSleep,
     SupportsVersions,
     whole_reply,
 )
@@ -108,6 +109,7 @@ __all__ = [
     "SupportsExamination",
     "SupportsOutcome",
     "SupportsScopes",
+    "SupportsSleep",
     "SupportsTaskSets",
     "SupportsVersions",
     "Trainer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -140,6 +141,15 @@ class SupportsCandidates(Protocol):
 
     async def dismiss(self, number: int) -> None:
         """Let an admitted version go. Safe to call for one that is not there."""
+        ...
+
+
+@runtime_checkable
+class SupportsSleep(Protocol):
+    """A policy whose engine can give its GPU memory away for a while."""
+
+    def asleep(self) -> AbstractAsyncContextManager[None]:
+        """Its memory is free inside. Requests under way end first, those that come meanwhile wait; none fails."""
         ...
 
 

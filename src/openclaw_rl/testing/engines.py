@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import struct
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -23,94 +22,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from openclaw_rl.backends.fake import logprob, read_rules
+from openclaw_rl.backends.fake import ADAPTER, logprob
+from openclaw_rl.testing.engine_model import CONTEXT, EngineKind, FakeEngine, write_engine_model
 
-SPECIAL = ("<|im_start|>", "<|im_end|>")
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}{# <tool_call> #}"
-)
-_USER, _ASSISTANT = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-CONTEXT = 4096
-EngineKind = Literal["vllm", "sglang"]
+__all__ = ["EngineKind", "FakeEngine", "fake_engine", "write_engine_model"]
+
 _Token = tuple[int, int, str | None]
-
-
-def write_engine_model(folder: Path) -> Path:
-    """The files of a model that `fake_engine` serves: a tokenizer of bytes, a chat template, weights of one number."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    folder.mkdir(parents=True, exist_ok=True)
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {name: at for at, name in enumerate((*SPECIAL, *letters))}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(list(SPECIAL))
-    tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"eos_token": SPECIAL[1], "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": CONTEXT, "eos_token_id": 1}))
-    header = json.dumps({"weight": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    return folder
-
-
-class FakeEngine:
-    """The state of a fake engine: what it serves and holds, and how it fails."""
-
-    def __init__(self, kind: EngineKind, folder: Path) -> None:
-        from tokenizers import Tokenizer
-
-        self.kind, self.url = kind, ""
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.adapters: dict[str, str] = {}
-        self.requests: list[dict[str, Any]] = []
-        self.loads: list[str] = []
-        self.unloads: list[str] = []
-        self.running = 0
-        self.cancelled = 0
-        self.alive = True
-        self.failures = 0
-        """requests that are answered with 500 from now on"""
-        self.die_after: int | None = None
-        """tokens of the next reply after which the engine dies"""
-        self.pause = 0.0
-        """seconds between tokens"""
-
-    def die(self) -> None:
-        """End every stream and answer nothing more."""
-        self.alive = False
-        self.adapters.clear()
-
-    def failing(self) -> bool:
-        """Whether the next request is to fail."""
-        self.failures -= 1
-        return self.failures >= 0
-
-    def revive(self) -> None:
-        """Answer again, without the adapters from before."""
-        self.alive = True
-
-    def reply(self, ids: Sequence[int], adapter: str | None, schema: str | None) -> tuple[list[int], int]:
-        """The tokens that follow, the end of the turn among them, and how many of the reply came before them.
-
-        Held to a JSON schema it says the simplest value that fits.
-        """
-        text = self.tokenizer.decode(list(ids), skip_special_tokens=False)
-        asked, ended, written = text.rpartition(_USER)[2].partition(_ASSISTANT)
-        asked = asked if ended else ""
-        rules = read_rules(self.adapters[adapter]) if adapter else ()
-        said = f"You said: {asked}" + "".join(f" [learned: {rule}]" for rule in rules)
-        said = said if schema is None else json.dumps(_simplest(json.loads(schema)))
-        whole = [*self.tokenizer.encode(said, add_special_tokens=False).ids, 1]
-        done = len(self.tokenizer.encode(written, add_special_tokens=False).ids)
-        return (whole[done:] if said.startswith(written) else whole), done
-
-    def top(self, token: int, position: int, count: int) -> list[tuple[int, float]]:
-        """A token's log-prob at a position, then those of others."""
-        others = [((token + step) % 256 + 2, logprob(token + step, position) - 3.0) for step in range(1, count)]
-        return [(token, logprob(token, position)), *others]
 
 
 @contextmanager
@@ -156,12 +73,39 @@ class _Routes:
         ids = self.engine.tokenizer.encode((await request.json())["prompt"], add_special_tokens=False).ids
         return JSONResponse({"count": len(ids), "max_model_len": CONTEXT, "tokens": ids})
 
+    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
+        said = "".join(f"<|im_start|>{m['role']}\n{_words(m['content'])}<|im_end|>\n" for m in messages)
+        text = f"{said}<|im_start|>assistant\n"
+        return list(self.engine.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    async def reloaded(self, path: str, answer: Response) -> Response:
+        """The answer to a reload: weights that are not there, or broken, are refused."""
+        if not await asyncio.to_thread((Path(path) / "model.safetensors").exists):
+            learned = await asyncio.to_thread((Path(path) / ADAPTER).exists)
+            if not learned:
+                return _error(500, f"Cannot find any model weights with `{path}`", "InternalServerError")
+        await asyncio.sleep(self.engine.reload_seconds)
+        self.engine.reload(path)
+        return answer
+
+    async def sleep(self, _: Request) -> Response:
+        if not self.engine.can_sleep:
+            return _error(404, "Not Found", "NotFoundError")
+        self.engine.sleep()
+        return JSONResponse({"status": "sleeping"})
+
+    async def wake(self, _: Request) -> Response:
+        self.engine.asleep = False
+        return JSONResponse({"status": "awake"})
+
     async def tokens(
         self, ids: Sequence[int], adapter: str | None, limit: int, schema: str | None = None
     ) -> AsyncIterator[_Token]:
         """Token, position in the reply and how it ends if it does; breaks off where the engine dies."""
         engine = self.engine
         reply, done = engine.reply(ids, adapter, schema)
+        if engine.asleep:
+            engine.faults.append("a request came while it slept")
         engine.running += 1
         try:
             for at, token in enumerate(reply[:limit]):
@@ -193,15 +137,28 @@ class _Vllm(_Routes):
             Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
             Route("/v1/unload_lora_adapter", self.unload, methods=["POST"]),
             Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/collective_rpc", self.rpc, methods=["POST"]),
+            Route("/reset_prefix_cache", lambda _: JSONResponse({"success": True}), methods=["POST"]),
+            Route("/sleep", self.sleep, methods=["POST"]),
+            Route("/wake_up", self.wake, methods=["POST"]),
         ]
+
+    async def rpc(self, request: Request) -> Response:
+        body = await request.json()
+        assert body["method"] == "reload_weights"
+        return await self.reloaded(body["kwargs"]["weights_path"], JSONResponse({"results": [None]}))
 
     async def load(self, request: Request) -> Response:
         body, engine = await request.json(), self.engine
         name, path = body["lora_name"], body["lora_path"]
         there = await asyncio.to_thread(Path(path).is_dir)
+        rank = await asyncio.to_thread(_rank, Path(path))
+        if rank > engine.max_rank:
+            said = f"LoRA rank {rank} is greater than max_lora_rank {engine.max_rank}."
+            return _error(400, said, "BadRequestError")
         if name in engine.adapters:
             return _error(400, f"The lora adapter '{name}' has already been loaded.", "InvalidUserInput")
-        if not there:
+        if not there or rank:  # a folder of a doctor holds settings and no weights
             return _error(404, f"Loading lora {name} failed: No adapter found for {path}", "NotFoundError")
         engine.adapters[name] = path
         engine.loads.append(name)
@@ -231,13 +188,14 @@ class _Vllm(_Routes):
         """Chat as clients know it, for those who ask the engine itself."""
         body = await request.json()
         self.engine.requests.append(body)
-        said = "".join(f"<|im_start|>{m['role']}\n{_words(m['content'])}<|im_end|>\n" for m in body["messages"])
-        ids = self.engine.tokenizer.encode(f"{said}<|im_start|>assistant\n", add_special_tokens=False).ids
-        return StreamingResponse(self.chat_events(ids, body), media_type="text/event-stream")
+        return StreamingResponse(
+            self.chat_events(self.chat_ids(body["messages"]), body), media_type="text/event-stream"
+        )
 
     async def chat_events(self, ids: Sequence[int], body: dict[str, Any]) -> AsyncIterator[bytes]:
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or CONTEXT - len(ids)
-        async for token, position, finish in self.tokens(ids, None, limit):
+        adapter = None if body["model"] == "base" else body["model"]
+        async for token, position, finish in self.tokens(ids, adapter, limit):
             delta = {"content": self.engine.tokenizer.decode([token], skip_special_tokens=True)}
             choice: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": finish}
             chunk: dict[str, Any] = {"id": "chat-1", "object": "chat.completion.chunk", "choices": [choice]}
@@ -281,13 +239,39 @@ class _Sglang(_Routes):
         return [
             Route("/health", self.health),
             Route("/v1/models", self.models),
-            Route("/get_server_info", lambda _: JSONResponse({"version": "0.5.23"})),
+            Route("/get_server_info", self.server_info),
             Route("/get_model_info", lambda _: JSONResponse({"is_generation": True})),
             Route("/generate", self.generate, methods=["POST"]),
             Route("/load_lora_adapter", self.load, methods=["POST"]),
             Route("/unload_lora_adapter", self.unload, methods=["POST"]),
             Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/update_weights_from_disk", self.update, methods=["POST"]),
+            Route("/release_memory_occupation", self.sleep, methods=["POST"]),
+            Route("/resume_memory_occupation", self.wake, methods=["POST"]),
         ]
+
+    async def server_info(self, _: Request) -> Response:
+        return JSONResponse({"version": "0.5.23", "max_lora_rank": self.engine.max_rank})
+
+    async def update(self, request: Request) -> Response:
+        return await self.reloaded((await request.json())["model_path"], JSONResponse({"success": True}))
+
+    async def chat(self, request: Request) -> Response:
+        """A chat in one piece: token ids are not given in a stream."""
+        body = await request.json()
+        if body.get("stream") and body.get("return_token_ids"):
+            return _error(400, "return_token_ids is not supported with streaming", "BadRequestError")
+        self.engine.requests.append(body)
+        ids = self.chat_ids(body["messages"])
+        reply = [found async for found in self.tokens(ids, body.get("lora_path"), body["max_completion_tokens"])]
+        about = {
+            "finish_reason": {"type": reply[-1][2]},
+            "output_token_logprobs": [[logprob(token, at), token, None] for token, at, _ in reply],
+        }
+        choice = {"index": 0, "message": {"role": "assistant", "content": ""}, "meta_info": about}
+        made = {"prompt_token_ids": ids, "response_token_ids": [token for token, _, _ in reply]}
+        return JSONResponse({"id": "chat-1", "object": "chat.completion", "choices": [choice | made]})
 
     async def load(self, request: Request) -> Response:
         body, engine = await request.json(), self.engine
@@ -357,21 +341,17 @@ class _Sglang(_Routes):
         yield b"data: [DONE]\n\n"
 
 
-def _simplest(schema: dict[str, Any]) -> Any:
-    """A value that fits a plain schema."""
-    if "enum" in schema:
-        return schema["enum"][0]
-    if schema.get("type") == "object":
-        parts = schema.get("properties", {})
-        return {name: _simplest(parts.get(name, {})) for name in schema.get("required", ())}
-    return {"array": [], "string": "", "integer": 0, "number": 0, "boolean": True}.get(schema.get("type", ""))
-
-
 def _words(content: Any) -> str:
     """The text of a message; each image is said to be one."""
     if isinstance(content, str):
         return content
     return "".join(part.get("text", "(image) ") for part in content)
+
+
+def _rank(folder: Path) -> int:
+    """The rank that the settings of an adapter name, 0 without settings."""
+    settings = folder / "adapter_config.json"
+    return int(json.loads(settings.read_text())["r"]) if settings.exists() else 0
 
 
 def _begin(engine: FakeEngine, ids: Sequence[int]) -> int:

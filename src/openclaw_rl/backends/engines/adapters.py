@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import Final
 
 from openclaw_rl.backends.engines.dialect import Dialect
 from openclaw_rl.backends.engines.http import EngineHttp
+from openclaw_rl.backends.engines.remembered import is_running
 from openclaw_rl.errors import BackendDown, BackendError, ModelRefused, RequestError
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,8 @@ SPARE: Final = 2
 GRACE: Final = 30.0
 """seconds from the unloading of an adapter to the deletion of its folder"""
 
-Smoke = Callable[[str], Awaitable[None]]
-"""tries an adapter by its name; raises BackendError where it cannot answer"""
+Smoke = Callable[[str | None], Awaitable[None]]
+"""tries an adapter by its name, None the engine's own model; raises BackendError where it cannot answer"""
 
 
 @dataclass(eq=False, slots=True)
@@ -76,6 +77,14 @@ class AdapterShelf:
             entry.users -= 1
             self._tidy()
 
+    @asynccontextmanager
+    async def taking_up(self) -> AsyncIterator[None]:
+        """Another version is made live inside; nobody has to wait, since adapters stand beside each other."""
+        yield
+
+    async def settled(self) -> None:
+        """Return when no other version is being made live: see `taking_up`."""
+
     async def keep(self, number: int) -> None:
         """Load a version and keep it until `let_go`; raises ModelRefused where it cannot be loaded."""
         if self._paths.get(number) is None:
@@ -88,12 +97,18 @@ class AdapterShelf:
         self._kept.discard(number)
         self._tidy()
 
-    def forgotten(self, number: int | None = None) -> None:
-        """The engine knows this version (None: all of them) no more: the next request loads it anew."""
-        for entry in [e for e in self._loaded.values() if number is None or e.number == number]:
+    def forgotten(self, number: int) -> None:
+        """The engine knows this version no more: the next request loads it anew."""
+        entry = self._loaded.pop(number, None)
+        if entry is not None:
             entry.gone = True
-            del self._loaded[entry.number]
             self._later(self._delete(entry, unload=False))
+
+    def returned(self, known: Collection[str]) -> None:
+        """The engine answers again, and knows these names."""
+        for number, name in self.names.items():
+            if name not in known:
+                self.forgotten(number)
 
     async def close(self, *, unload: bool) -> None:
         """Give back what an engine that goes on should not hold, and the folders."""
@@ -183,15 +198,9 @@ class AdapterShelf:
         task.add_done_callback(self._tasks.discard)
 
 
-def _runs(pid: str) -> bool:
-    """Whether a process with this number is there."""
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError):
-        return False
-    except PermissionError:
-        return True
-    return True
+def _runs(name: str) -> bool:
+    """Whether the process that a folder is named after is there."""
+    return name.isdigit() and is_running(int(name))
 
 
 def _linked(source: Path, target: Path) -> None:

@@ -13,6 +13,8 @@ from openclaw_rl.types import Message, Prompt, Sampling, Tokens
 
 Guidance: TypeAlias = tuple[Literal["json", "structural_tag"], Mapping[str, Any]]
 """what the engine's guided decoding holds a reply to: a JSON schema, or a structural tag"""
+EngineRequest: TypeAlias = tuple[str, Mapping[str, Any]]
+"""a route and the JSON that is posted to it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,8 @@ class EngineFacts:
     """the most tokens of a prompt and its reply"""
     version: str
     adapters: tuple[str, ...] = ()
+    lora_rank: int | None = None
+    """the highest rank of an adapter, where it says so"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +64,16 @@ class LaunchPlan:
     dtype: str
     context: int | None
     max_batch: int
-    lora_rank: int
+    lora_rank: int | None
+    """the highest rank of an adapter; None where versions are whole models"""
     lora_targets: tuple[str, ...]
     gpus: tuple[int, ...]
     memory: float | None
     """share of each GPU's memory"""
     cache_gib: int | None
     """memory for the KV cache on a CPU"""
+    sleeps: bool
+    """whether it is to give its GPU memory away now and then"""
     flags: tuple[str, ...]
 
 
@@ -99,15 +106,32 @@ class Dialect(Protocol):
         """Log-probs of the reply at temperature 1 and the likeliest tokens at each position."""
         ...
 
-    def load_request(self, name: str, path: str) -> tuple[str, dict[str, Any]]:
+    def load_request(self, name: str, path: str) -> EngineRequest:
         """The route and the body that load an adapter."""
         ...
 
-    def unload_request(self, name: str) -> tuple[str, dict[str, Any]]: ...
+    def unload_request(self, name: str) -> EngineRequest: ...
 
     def loaded(self, answer: EngineAnswer) -> str | None:
         """Why an adapter was not loaded or unloaded; None where it was."""
         ...
+
+    reload_remedy: str
+    """what lets an engine read other weights, where it does not"""
+
+    def reload_requests(self, path: str) -> Sequence[EngineRequest]:
+        """What makes it read the weights in a folder, in order, and forget what it computed with the old ones."""
+        ...
+
+    def reloaded(self, answer: EngineAnswer) -> str | None:
+        """Why one of them failed; None where it did not."""
+        ...
+
+    sleep_request: EngineRequest
+    """gives its GPU memory away"""
+    wake_request: EngineRequest
+    sleep_remedy: str
+    """what lets it sleep, where it does not"""
 
     def forgot(self, answer: EngineAnswer) -> bool:
         """Whether a request was refused because the engine does not know its adapter."""
@@ -125,15 +149,18 @@ def top_count(sampling: Sampling) -> int:
     return max(sampling.top_logprobs, 0 if sampling.temperature in (0.0, 1.0) else WIDE)
 
 
-def chat_fields(prompt: Prompt) -> dict[str, Any]:
-    """Messages and tools as an OpenAI-compatible chat takes them; what the reply calls is read by us, from its text."""
+def chat_fields(prompt: Prompt, *, tool_choice: str) -> dict[str, Any]:
+    """Messages and tools as an OpenAI-compatible chat takes them; what the reply calls is read by us, from its text.
+
+    ``tool_choice`` is what leaves the template the tools and the reply as it is.
+    """
     made: dict[str, Any] = {"messages": [_chat_message(message) for message in prompt.messages]}
     if prompt.tools and prompt.tool_choice != "none":
         functions = [
             {"name": t.name, "description": t.description, "parameters": dict(t.parameters)} for t in prompt.tools
         ]
         made["tools"] = [{"type": "function", "function": function} for function in functions]
-        made["tool_choice"] = "none"
+        made["tool_choice"] = tool_choice
     if prompt.template:
         made["chat_template_kwargs"] = dict(prompt.template)
     return made

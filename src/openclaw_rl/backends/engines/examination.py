@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
+import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -14,6 +18,7 @@ from openclaw_rl.ports import EngineFinding
 
 _PROBES: Final = ("The cat's 3 naïve cafés.\n\n\tfor i in range(10):  # 数 🙂", "  two  spaces\r\nand <|a tag|> <b>")
 _NOWHERE: Final = "/openclaw-rl/no/such/adapter"
+_TOO_HIGH: Final = re.compile(r"greater than max_lora_rank (\d+)")
 _VERSION: Final = (
     "import importlib.metadata as m, sys\n"
     "print(next((d.version for d in m.distributions() if d.metadata['Name'] in sys.argv[1:]), ''))"
@@ -21,11 +26,22 @@ _VERSION: Final = (
 
 
 async def examine_running(
-    http: EngineHttp, dialect: Dialect, facts: EngineFacts, encode: Callable[[str], list[int]]
+    http: EngineHttp,
+    dialect: Dialect,
+    facts: EngineFacts,
+    *,
+    encode: Callable[[str], list[int]],
+    rank: int | None,
+    folder: Path,
 ) -> list[EngineFinding]:
-    """An engine that answers: its release, its adapters, its tokenizer, who can reach it."""
+    """An engine that answers: its release, its adapters, its tokenizer, who can reach it.
+
+    ``rank`` is that of the adapters, None where versions are whole models; ``folder`` is one that the engine can see.
+    """
     found = [EngineFinding(fine=True, what=f"{dialect.name} {facts.version} serves {facts.model} at {http.url}")]
-    found.append(await _adapters(http, dialect))
+    if rank is not None:
+        loads = await _adapters(http, dialect)
+        found += [loads, await _rank(http, dialect, facts, rank, folder)] if loads.fine else [loads]
     found.append(await _tokenizer(http, facts, encode))
     if not _is_loopback(http.url):
         what = f"{http.url} is not on loopback, and its key does not guard every route that changes it"
@@ -43,6 +59,28 @@ async def _adapters(http: EngineHttp, dialect: Dialect) -> EngineFinding:
         return EngineFinding(fine=True, what="it loads adapters while it runs")
     remedy = "start it with LoRA on and loading allowed, as docs/engines.md says"
     return EngineFinding(fine=False, what=f"it does not load adapters: {words or answer.status}", remedy=remedy)
+
+
+async def _rank(http: EngineHttp, dialect: Dialect, facts: EngineFacts, rank: int, folder: Path) -> EngineFinding:
+    """The engine says its limit, or is asked for an adapter of this rank that has no weights, and names the limit."""
+    limit = facts.lora_rank
+    if limit is None:
+        seen = folder if await asyncio.to_thread(folder.is_dir) else None
+        with tempfile.TemporaryDirectory(dir=seen, prefix="doctor-") as place:
+            await asyncio.to_thread(_write_settings, Path(place), rank)
+            answer = await http.post(*dialect.load_request("openclaw-doctor", place), seconds=60)
+        said = _TOO_HIGH.search(dialect.loaded(answer) or "")
+        limit = int(said[1]) if said else rank
+    if limit >= rank:
+        return EngineFinding(fine=True, what=f"it takes adapters of rank {rank}")
+    what = f"it takes adapters up to rank {limit}, and train.lora.rank is {rank}"
+    remedy = f"start it with --max-lora-rank {rank}, or set train.lora.rank = {limit}"
+    return EngineFinding(fine=False, what=what, remedy=remedy)
+
+
+def _write_settings(folder: Path, rank: int) -> None:
+    settings = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": ["q_proj"], "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
 
 
 async def _tokenizer(http: EngineHttp, facts: EngineFacts, encode: Callable[[str], list[int]]) -> EngineFinding:

@@ -102,14 +102,20 @@ class EngineHttp:
     """The HTTP side of one engine. ``key`` is its API key, if it has one."""
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
+        self._key = key
+        self._kept: list[_Connection] = []
+        self.aim(url)
+
+    def aim(self, url: str) -> None:
+        """Take another address from the next request on."""
+        self.close()
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         self.url = url.rstrip("/")
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or (443 if secure else 80)
         self._ssl = ssl.create_default_context() if secure else None
         self._root = parts.path.rstrip("/").removesuffix("/v1")
-        self._headers = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {key}\r\n" if key else "")
-        self._kept: list[_Connection] = []
+        self._headers = f"Host: {parts.netloc}\r\n" + (f"Authorization: Bearer {self._key}\r\n" if self._key else "")
 
     async def get(self, path: str, *, seconds: float = _CONNECT) -> EngineAnswer:
         """What a route says."""
@@ -142,6 +148,11 @@ class EngineHttp:
                 await _more(connection, parser)
         finally:
             self._done(connection, parser)
+
+    async def whole(self, path: str, body: Any) -> AsyncGenerator[bytes | EngineAnswer, None]:
+        """The same of a route that answers in one piece, which is the one event."""
+        answer = await self.post(path, body)
+        yield answer.body if answer.status == 200 else answer
 
     def close(self) -> None:
         """Let kept connections go."""

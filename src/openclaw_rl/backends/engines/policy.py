@@ -11,7 +11,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
@@ -21,8 +21,11 @@ from openclaw_rl.backends.engines.examination import examine_environment, examin
 from openclaw_rl.backends.engines.guidance import guidance_of
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineAnswer, EngineHttp
 from openclaw_rl.backends.engines.launched import LaunchedEngine
+from openclaw_rl.backends.engines.refusals import Forgotten, code_of, refusal
+from openclaw_rl.backends.engines.remembered import forget, remember, remembered
 from openclaw_rl.backends.engines.server import EngineServer
 from openclaw_rl.backends.engines.settings import EngineSettings
+from openclaw_rl.backends.engines.weights import WeightShelf
 from openclaw_rl.backends.hf.prompts import ModelFiles, PromptEncoder, read_model
 from openclaw_rl.backends.hf.reply import Reply
 from openclaw_rl.backends.hf.scoped import ScopedPolicy
@@ -65,7 +68,7 @@ class EnginePolicy:
         self._model: ModelFiles | None = None
         self._text: PromptEncoder | None = None
         self._server: EngineServer | None = None
-        self._shelf: AdapterShelf | None = None
+        self._shelf: AdapterShelf | WeightShelf | None = None
 
     @property
     def live(self) -> int:
@@ -97,18 +100,35 @@ class EnginePolicy:
             return
         given = self._settings
         self._model = await asyncio.to_thread(self._read_model)
-        http = EngineHttp(given.address, key=given.key)
-        launched = self._launched(self._model) if given.launched else None
-        server = EngineServer(http, self._dialect, launched=launched, returned=self._returned, progress=self._progress)
-        self._shelf = AdapterShelf(http, self._dialect, given.folder, paths=self._versions.adapters, smoke=self._smoke)
-        self._text, self._server = PromptEncoder(self._model.chat), server
+        find = self._of_this_run if given.follows else None
+        there = find() if find is not None else None
+        http = EngineHttp(there or given.address, key=given.key)
+        launched = self._launched(self._model) if given.launched and there is None else None
+        self._server = EngineServer(
+            http, self._dialect, launched=launched, returned=self._returned, progress=self._progress, find=find
+        )
+        self._shelf, self._text = self._make_shelf(http, self._model), PromptEncoder(self._model.chat)
         try:
-            facts = await server.start()
+            if launched is not None and not given.follow:
+                remember(given.run_dir, engine=self._dialect.name, url=http.url)
+            facts = await self._server.start()
         except BaseException:
             await self.stop()
             raise
         self.name, self.base, self.tool_format = self._model.name, self._model.base, self._model.tool_format
         self.context = min(facts.context or self._model.context, given.context or self._model.context)
+
+    def _of_this_run(self) -> str | None:
+        """Where an engine answers that another process of the run started."""
+        return remembered(self._settings.run_dir, engine=self._dialect.name)
+
+    def _make_shelf(self, http: EngineHttp, model: ModelFiles) -> AdapterShelf | WeightShelf:
+        paths = self._versions.adapters
+        if self._settings.lora:
+            return AdapterShelf(http, self._dialect, self._settings.folder, paths=paths, smoke=self._smoke)
+        return WeightShelf(
+            http, self._dialect, base=model.folder, paths=paths, live=lambda: self.live, smoke=self._smoke
+        )
 
     async def examine(self) -> Sequence[EngineFinding]:
         """What is to be said of the engine; nothing is started."""
@@ -122,7 +142,14 @@ class EnginePolicy:
                 return [gone]
             model = await asyncio.to_thread(self._read_model)
             server = EngineServer(http, self._dialect, launched=None, returned=_nothing, progress=self._progress)
-            return await examine_running(http, self._dialect, await server.start(), model.chat.tokenizer.encode)
+            return await examine_running(
+                http,
+                self._dialect,
+                await server.start(),
+                encode=model.chat.tokenizer.encode,
+                rank=given.lora_rank if given.lora else None,
+                folder=given.run_dir,
+            )
         finally:
             http.close()
 
@@ -145,18 +172,15 @@ class EnginePolicy:
         server, self._server = self._server, None
         if server is None or self._shelf is None or self._text is None:
             return
-        ours = self._settings.launched
-        await self._shelf.close(unload=not ours and server.state == "ready")
+        await self._shelf.close(unload=not server.ours and server.state == "ready")
         await server.stop()
+        forget(self._settings.run_dir)
         self._text.close()
 
     async def _returned(self) -> None:
         """The engine is back: what it held is gone, and the live version is loaded before anybody is answered."""
         shelf = self._on_shelf()
-        known = set(self._up().facts.adapters)
-        for number, name in shelf.names.items():
-            if name not in known:
-                shelf.forgotten(number)
+        shelf.returned(self._up().facts.adapters)
         try:
             await shelf.keep(self.live)
         except (ModelRefused, RequestError) as error:
@@ -173,8 +197,9 @@ class EnginePolicy:
     async def load(self, version: Version) -> None:
         """Load ``version`` beside the running one and make it live. Requests in flight keep theirs."""
         before = self.live
-        await self.admit(version)
-        self._versions.live = version.number
+        async with self._on_shelf().taking_up():
+            await self.admit(version)
+            self._versions.live = version.number
         self._versions.loaded(version.number)
         if before != version.number:
             self._on_shelf().let_go(before)
@@ -182,9 +207,9 @@ class EnginePolicy:
     async def admit(self, version: Version) -> None:
         """Load ``version`` beside the live one and keep it until `dismiss`; raises ModelRefused for damaged weights."""
         self.know(version)
-        await self._up().ready()
         try:
-            await self._on_shelf().keep(version.number)
+            async with self._up().request():
+                await self._on_shelf().keep(version.number)
         except RequestError as error:
             raise ModelRefused(error.what, remedy="a version's directory must not be moved or deleted") from error
         except ConnectionLost as lost:
@@ -198,8 +223,12 @@ class EnginePolicy:
         if number != self.live and self._shelf is not None:
             self._shelf.let_go(number)
 
-    async def _smoke(self, name: str) -> None:
-        """One token from an adapter that was just loaded: weights that are not finite show here, to nobody else."""
+    def asleep(self) -> AbstractAsyncContextManager[None]:
+        """The engine's GPU memory is free inside; requests wait, none fails."""
+        return self._up().asleep()
+
+    async def _smoke(self, name: str | None) -> None:
+        """One token from weights that were just loaded: weights that are not finite show here, to nobody else."""
         prompt = (next(iter(self._encoder().ends)),)
         call = GenerateCall(
             adapter=name, prompt=prompt, sampling=Sampling(temperature=0.0), limit=1, ends=(), scope="", guidance=None
@@ -250,22 +279,23 @@ class EnginePolicy:
         self, prompt: Tokens, reply: Tokens, number: int, top: int
     ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
         for attempt in range(DEATHS):
-            await self._up().ready()
             try:
-                async with self._on_shelf().using(number) as name:
+                async with self._up().request(), self._on_shelf().using(number) as name:
                     body = self._dialect.score_body(prompt, reply, name, top, self._up().facts)
                     answer = await self._up().http.post(self._dialect.score_path, body)
                 if name is not None and self._dialect.forgot(answer) and not attempt:
                     self._on_shelf().forgotten(number)
                     continue
                 if answer.status != 200:
-                    raise self._refusal(answer)
+                    raise refusal(self._dialect, answer)
                 return self._dialect.scores(answer.json(), reply=reply)
             except ConnectionLost as lost:
                 self._up().lost(lost)
         raise BackendDown(f"the {self._dialect.name} engine ended {DEATHS} times while it scored a reply")
 
     async def _generate(self, prompt: Prompt, sampling: Sampling, version: int | None, scope: str) -> _Deltas:
+        if version is None:
+            await self._on_shelf().settled()
         number = self._number(version)
         images = any(message.images for message in prompt.messages)
         ids = () if images else await self.encode(prompt)
@@ -306,9 +336,8 @@ class EnginePolicy:
         """The deltas of a reply, whatever happens to the engine on the way."""
         deaths = forgotten = 0
         while reply.finish is None:
-            await self._up().ready()
             try:
-                async with self._on_shelf().using(number) as name:
+                async with self._up().request(), self._on_shelf().using(number) as name:
                     path, body = call(name)
                     chunks = self._chunks(path, body, len(reply.tokens), reply.sampling.temperature)
                     async with aclosing(chunks):
@@ -330,7 +359,7 @@ class EnginePolicy:
                     ) from lost
                 if reply.tokens and not resumable:
                     raise
-            except _Forgotten as error:
+            except Forgotten as error:
                 forgotten += 1
                 self._on_shelf().forgotten(number)
                 if name is None or forgotten > 1:
@@ -339,28 +368,18 @@ class EnginePolicy:
 
     async def _chunks(self, path: str, body: dict[str, Any], before: int, temperature: float) -> _Chunks:
         """What the engine says, piece by piece; raises what it refuses with."""
-        events = self._up().http.stream(path, body)
-        taken = 0
+        http, taken = self._up().http, 0
+        events = http.stream(path, body) if body["stream"] else http.whole(path, body)
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, EngineAnswer):
-                    raise self._refusal(event)
+                    raise refusal(self._dialect, event)
                 data = json.loads(event)
                 if "error" in data:
-                    raise self._refusal(EngineAnswer(_code(data["error"]), event))
+                    raise refusal(self._dialect, EngineAnswer(code_of(data["error"]), event))
                 chunk = self._dialect.chunk(data, taken=taken, temperature=temperature)
                 taken += len(chunk.tokens)
                 yield chunk
-
-    def _refusal(self, answer: EngineAnswer) -> Exception:
-        if self._dialect.forgot(answer):
-            return _Forgotten(answer.words)
-        words = f"the engine refused the request: {answer.words}"
-        if answer.status == 429:
-            return BackendDown(words)
-        if answer.status >= 500:  # an engine whose core died says so once, then ends
-            return ConnectionLost(f"the engine failed: {answer.words}")
-        return RequestError(words, status=400)
 
     def _body(self, call: GenerateCall) -> dict[str, Any]:
         return self._dialect.generate_body(call, self._up().facts)
@@ -383,7 +402,7 @@ class EnginePolicy:
             raise BackendDown(f"the {self._dialect.name} policy is not started")
         return self._server
 
-    def _on_shelf(self) -> AdapterShelf:
+    def _on_shelf(self) -> AdapterShelf | WeightShelf:
         self._up()
         assert self._shelf is not None
         return self._shelf
@@ -396,12 +415,3 @@ class EnginePolicy:
 
 async def _nothing() -> None:
     """Nothing to put back: nothing was loaded."""
-
-
-class _Forgotten(Exception):
-    """The engine does not know the adapter of a request."""
-
-
-def _code(error: Any) -> int:
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, int) and 400 <= code < 600 else 500

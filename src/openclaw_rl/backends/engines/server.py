@@ -1,7 +1,7 @@
 """The engine behind a URL, whoever started it: whether it answers, and its return when it did not.
 
-An engine that we started is started again when it ends, one that others run is waited for. Requests wait meanwhile;
-whoever lost an answer calls `lost` and asks again once `ready` lets it through.
+An engine that we started is started again when it ends, one that others run is waited for. Requests wait meanwhile, and
+while it sleeps; whoever lost an answer calls `lost` and asks again once `request` lets it through.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts
+from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts, EngineRequest
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineHttp
 from openclaw_rl.backends.engines.launched import LaunchedEngine
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ModelRefused
@@ -34,7 +34,8 @@ PATIENCE: Final = 1800.0
 
 
 class EngineServer:
-    """``launched`` None: somebody else runs the engine. ``returned`` is called when it answers again after a loss."""
+    """``launched`` None: somebody else runs the engine; ``find`` says where, if that may change. ``returned`` is called
+    when it answers again after a loss."""
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class EngineServer:
         launched: LaunchedEngine | None,
         returned: Callable[[], Awaitable[None]],
         progress: Callable[[str], None],
+        find: Callable[[], str | None] | None = None,
     ) -> None:
         self.http, self.dialect = http, dialect
         self.state = "stopped"
@@ -52,6 +54,9 @@ class EngineServer:
         self._launched = launched
         self._returned = returned
         self._progress = progress
+        self._find = find
+        self._requests = 0
+        self._quiet = asyncio.Event()
         self._facts: EngineFacts | None = None
         self._up = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
@@ -62,6 +67,11 @@ class EngineServer:
         """What it says of itself."""
         assert self._facts is not None, "the engine was started"
         return self._facts
+
+    @property
+    def ours(self) -> bool:
+        """Whether we started it."""
+        return self._launched is not None
 
     @property
     def outage(self) -> str | None:
@@ -104,8 +114,58 @@ class EngineServer:
             await self._launched.stop()
         self.http.close()
 
+    @asynccontextmanager
+    async def request(self) -> AsyncIterator[None]:
+        """The engine answers when the block begins, and is not sent to sleep in it; raises BackendDown."""
+        await self.ready()
+        self._requests += 1
+        self._quiet.clear()
+        try:
+            yield
+        finally:
+            self._requests -= 1
+            if not self._requests:
+                self._quiet.set()
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncIterator[None]:
+        """The engine has given its GPU memory away inside. Requests under way end first, those that come wait."""
+        await self.ready()
+        self.state, slept = "asleep", False
+        self._up.clear()
+        try:
+            if self._requests:
+                await self._quiet.wait()
+            await self._tell(self.dialect.sleep_request)
+            slept = True
+            yield
+        finally:
+            await self._wake(slept)
+
+    async def _wake(self, slept: bool) -> None:
+        if self.state != "asleep":  # stopped meanwhile
+            return
+        try:
+            if slept:
+                await self._tell(self.dialect.wake_request)
+            elif not await self._healthy():
+                raise ConnectionLost(f"no engine answers at {self.http.url}")
+        except BackendError as error:  # what cannot be woken is started again, where it is ours
+            self._restart(error.what)
+            return
+        self.state = "ready"
+        self._up.set()
+
+    async def _tell(self, request: EngineRequest) -> None:
+        answer = await self.http.post(*request)
+        if answer.status != 200:
+            what = f"the {self.dialect.name} engine refuses {request[0].partition('?')[0]}: {answer.words}"
+            raise BackendError(what, remedy=self.dialect.sleep_remedy)
+
     async def ready(self) -> None:
-        """Wait while the engine is being started again; raises BackendDown where that takes too long."""
+        """Wait while the engine sleeps or is being started again; raises BackendDown where a start takes too long."""
+        while self.state == "asleep":  # for as long as a training step takes
+            await self._up.wait()
         if self._up.is_set():
             return
         if self.state in ("starting", "restarting"):
@@ -125,10 +185,8 @@ class EngineServer:
 
     async def _open(self) -> None:
         if self._launched is not None:
-            await self._launched.start()
-            await self._until_healthy(self._launched)
-            self._watching = asyncio.get_running_loop().create_task(self._watch(self._launched))
-        elif not await self._healthy():
+            await self._launch(self._launched)
+        elif not await self._answers():
             raise BackendDown(
                 f"no {self.dialect.name} engine answers at {self.http.url}",
                 remedy="start it, correct policy.url, or leave policy.url out to have it started",
@@ -136,6 +194,11 @@ class EngineServer:
         self._facts = await self._read_facts()
         self.state, self.error = "ready", None
         self._up.set()
+
+    async def _launch(self, launched: LaunchedEngine) -> None:
+        await launched.start()
+        await self._until_healthy(launched)
+        self._watching = asyncio.get_running_loop().create_task(self._watch(launched))
 
     async def _until_healthy(self, launched: LaunchedEngine) -> None:
         began = shown = time.monotonic()
@@ -157,6 +220,17 @@ class EngineServer:
         finally:
             ended.cancel()
         self._progress(f"{self.dialect.name} is ready after {time.monotonic() - began:.0f} s")
+
+    async def _answers(self) -> bool:
+        """Whether an engine of others answers; one that another process of the run just started is waited for."""
+        began = time.monotonic()
+        while not await self._healthy():
+            found = self._find() if self._find is not None else None
+            if found is None or time.monotonic() - began > PATIENCE:
+                return False
+            self.http.aim(found)
+            await asyncio.sleep(POLL)
+        return True
 
     async def _healthy(self) -> bool:
         try:
@@ -209,6 +283,8 @@ class EngineServer:
                 self._up.clear()
 
     async def _try_again(self) -> None:
+        if self._find is not None and (found := self._find()) is not None:
+            self.http.aim(found)
         survived = await self._healthy() and (self._launched is None or self._launched.pid is not None)
         if survived:  # one connection broke, or the engine of others is back
             self._facts = await self._read_facts()
@@ -216,9 +292,7 @@ class EngineServer:
             self.restarts += 1
             if self._launched is not None:
                 await self._launched.stop()
-                await self._launched.start()
-                await self._until_healthy(self._launched)
-                self._watching = asyncio.get_running_loop().create_task(self._watch(self._launched))
+                await self._launch(self._launched)
             elif not await self._healthy():
                 raise ConnectionLost(f"no engine answers at {self.http.url}")
             self._facts = await self._read_facts()

@@ -24,7 +24,9 @@ class EngineSettings:
     """Settings of `policy` under their own names. ``url`` None: a free port of this machine.
 
     ``launch`` None: started by us where there is no ``url``. ``gpus`` are the engine's share of the machine's, empty on
-    a CPU. ``run_dir`` is where its log and the folders of loaded adapters go.
+    a CPU. ``run_dir`` is where its log and the folders of loaded adapters go. Without ``lora`` versions are whole
+    models. ``turns``: it sleeps while the trainer has the GPU. ``follow``: another process of the run may have started
+    the engine already.
     """
 
     model: str
@@ -42,7 +44,10 @@ class EngineSettings:
     engine_flags: tuple[str, ...]
     memory_share: float | None
     gpus: tuple[int, ...]
+    lora: bool
     lora_rank: int
+    turns: bool
+    follow: bool
     run_dir: Path
 
     def __post_init__(self) -> None:
@@ -53,6 +58,11 @@ class EngineSettings:
     def launched(self) -> bool:
         """Whether the engine is started by us."""
         return self.url is None if self.launch is None else self.launch
+
+    @property
+    def follows(self) -> bool:
+        """Whether an engine that another process of the run started will do; two cannot change one engine's weights."""
+        return self.follow and self.launched and self.lora
 
     @property
     def plan_python(self) -> str:
@@ -85,10 +95,11 @@ class EngineSettings:
             dtype=("float32" if small else "bfloat16") if self.dtype == "auto" else self.dtype,
             context=self.context,
             max_batch=self.max_batch,
-            lora_rank=self.lora_rank,
+            lora_rank=self.lora_rank if self.lora else None,
             lora_targets=model.linear,
             gpus=self.gpus,
             memory=None if cpu else self.memory_share,
             cache_gib=_CACHE_GIB if cpu else None,
+            sleeps=self.turns,
             flags=self.engine_flags,
         )

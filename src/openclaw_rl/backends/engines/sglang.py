@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from openclaw_rl.backends.engines.dialect import ChatCall, EngineFacts, GenerateCall, LaunchPlan
+from openclaw_rl.backends.engines.dialect import (
+    ChatCall,
+    EngineFacts,
+    EngineRequest,
+    GenerateCall,
+    LaunchPlan,
+    chat_fields,
+)
 from openclaw_rl.backends.engines.http import EngineAnswer
 from openclaw_rl.backends.hf.token_chunks import Ending, TokenChunk, TopLogprobs, in_order
-from openclaw_rl.errors import RequestError
 from openclaw_rl.types import Sampling, Tokens
 
 _ENDINGS: Mapping[str, Ending] = {"stop": "stop", "length": "length"}
@@ -26,16 +33,23 @@ class SglangDialect:
     name = "sglang"
     package = "sglang"
     generate_path = "/generate"
-    chat_path = ""
+    chat_path = "/v1/chat/completions"
     score_path = "/generate"
     health_path = "/health"
     fact_paths: Sequence[str] = ("/v1/models", "/get_server_info", "/get_model_info")
+    sleep_request: EngineRequest = ("/release_memory_occupation", {})
+    wake_request: EngineRequest = ("/resume_memory_occupation", {})
+    sleep_remedy = "start SGLang with --enable-memory-saver and --enable-weights-cpu-backup"
+    reload_remedy = "are these weights of the model that it serves?"
 
     def command(self, plan: LaunchPlan) -> list[str]:
         flags = ["--model-path", str(plan.folder), "--served-model-name", "base", "--host", "127.0.0.1"]
         flags += ["--port", str(plan.port), "--dtype", plan.dtype, "--max-running-requests", str(plan.max_batch)]
-        flags += ["--enable-lora", "--max-loras-per-batch", str(_LORAS), "--max-lora-rank", str(plan.lora_rank)]
-        flags += ["--lora-target-modules", *(plan.lora_targets or ("all",))]
+        if plan.lora_rank is not None:
+            flags += ["--enable-lora", "--max-loras-per-batch", str(_LORAS), "--max-lora-rank", str(plan.lora_rank)]
+            flags += ["--lora-target-modules", *(plan.lora_targets or ("all",))]
+        if plan.sleeps:
+            flags += ["--enable-memory-saver", "--enable-weights-cpu-backup"]
         if plan.context is not None:
             flags += ["--context-length", str(plan.context)]
         if len(plan.gpus) > 1:
@@ -50,7 +64,7 @@ class SglangDialect:
     def generate_body(self, call: GenerateCall, facts: EngineFacts) -> dict[str, Any]:
         body: dict[str, Any] = {
             "input_ids": call.prompt,
-            "sampling_params": _sampling(call.sampling, call),
+            "sampling_params": _sampling_params(call),
             "return_logprob": True,
             "logprob_start_len": -1,
             "top_logprobs_num": call.sampling.top_logprobs,
@@ -63,32 +77,35 @@ class SglangDialect:
         return body
 
     def chat_body(self, call: ChatCall, facts: EngineFacts) -> dict[str, Any]:
-        raise RequestError(
-            "images are not passed on to SGLang in this release",
-            field="messages",
-            remedy="leave images out, or use vLLM",
-        )
+        """It gives the ids of such a reply only when it is whole, so that it comes in one piece."""
+        body: dict[str, Any] = {
+            **_sampling(call.sampling),
+            "model": facts.model,
+            **chat_fields(call.prompt, tool_choice="auto"),  # "none" would keep the tools from the template
+            "logprobs": True,
+            "top_logprobs": call.sampling.top_logprobs,
+            "return_token_ids": True,
+            "return_meta_info": True,
+            "skip_special_tokens": False,
+            "no_stop_trim": True,
+            "separate_reasoning": False,
+            "stream": False,
+        }
+        if call.limit is not None:
+            body["max_completion_tokens"] = call.limit
+        if call.sampling.seed is not None:
+            body["seed"] = call.sampling.seed
+        return body if call.adapter is None else body | {"lora_path": call.adapter}
 
     def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float) -> TokenChunk:
         """An event holds the whole reply so far, or what is new where the engine is set so; both end with the new."""
+        if "choices" in event:
+            return _whole(event["choices"][0])
         if "meta_info" not in event:
             return TokenChunk()
         about = event["meta_info"]
         new = about["completion_tokens"] - taken
-        tokens = tuple(event["output_ids"][-new:]) if new > 0 else ()
-        rows = (about.get("output_token_logprobs") or [])[-new:] if new > 0 else []
-        if [row[1] for row in rows] != list(tokens):
-            raise ValueError("the engine's log-probs are not those of its tokens")
-        logprobs = tuple(min(row[0], 0.0) for row in rows)
-        tops = (about.get("output_top_logprobs") or [])[-new:] if new > 0 else []
-        finish = about.get("finish_reason")
-        return TokenChunk(
-            tokens=tokens,
-            logprobs=logprobs,
-            tempered=logprobs,
-            tops=tuple(_top(row) for row in tops) or ((),) * len(tokens),
-            ending=_ENDINGS.get(finish["type"]) if finish else None,
-        )
+        return _tokens(tuple(event["output_ids"][-new:]) if new > 0 else (), about)
 
     def score_body(self, prompt: Tokens, reply: Tokens, adapter: str | None, top: int, facts: EngineFacts) -> Any:
         body: dict[str, Any] = {
@@ -111,13 +128,19 @@ class SglangDialect:
         )
         return tuple(min(row[0], 0.0) for row in rows), found or ((),) * len(reply)
 
-    def load_request(self, name: str, path: str) -> tuple[str, dict[str, Any]]:
+    def load_request(self, name: str, path: str) -> EngineRequest:
         return "/load_lora_adapter", {"lora_name": name, "lora_path": path}
 
-    def unload_request(self, name: str) -> tuple[str, dict[str, Any]]:
+    def unload_request(self, name: str) -> EngineRequest:
         return "/unload_lora_adapter", {"lora_name": name}
 
     def loaded(self, answer: EngineAnswer) -> str | None:
+        return self.reloaded(answer)
+
+    def reload_requests(self, path: str) -> Sequence[EngineRequest]:
+        return (("/update_weights_from_disk", {"model_path": path, "flush_cache": True}),)
+
+    def reloaded(self, answer: EngineAnswer) -> str | None:
         found = answer.json()
         fine = answer.status == 200 and isinstance(found, dict) and found.get("success", True)
         return None if fine else answer.words
@@ -134,11 +157,35 @@ class SglangDialect:
             context=base.get("max_model_len"),
             version=server.get("version", "unknown"),
             adapters=tuple(model["id"] for model in models if model.get("parent")),
+            lora_rank=server.get("max_lora_rank"),
         )
 
 
-def _sampling(sampling: Sampling, call: GenerateCall) -> dict[str, Any]:
-    body: dict[str, Any] = {
+def _whole(choice: Mapping[str, Any]) -> TokenChunk:
+    """A reply of the chat route, all of it, with the prompt's tokens as the engine made them."""
+    chunk = _tokens(tuple(choice["response_token_ids"]), choice["meta_info"])
+    return replace(chunk, prompt=tuple(choice["prompt_token_ids"]))
+
+
+def _tokens(tokens: Tokens, about: Mapping[str, Any]) -> TokenChunk:
+    """Tokens with the last log-probs of ``about``, which may be those of the whole reply."""
+    new, finish = len(tokens), about.get("finish_reason")
+    rows = (about.get("output_token_logprobs") or [])[-new:] if new else []
+    if [row[1] for row in rows] != list(tokens):
+        raise ValueError("the engine's log-probs are not those of its tokens")
+    logprobs = tuple(min(row[0], 0.0) for row in rows)
+    tops = (about.get("output_top_logprobs") or [])[-new:] if new else []
+    return TokenChunk(
+        tokens=tokens,
+        logprobs=logprobs,
+        tempered=logprobs,
+        tops=tuple(_top(row) for row in tops) or ((),) * new,
+        ending=_ENDINGS.get(finish["type"]) if finish else None,
+    )
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    return {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or -1,
@@ -146,13 +193,19 @@ def _sampling(sampling: Sampling, call: GenerateCall) -> dict[str, Any]:
         "presence_penalty": sampling.presence_penalty,
         "frequency_penalty": sampling.frequency_penalty,
         "repetition_penalty": sampling.repetition_penalty,
+    }
+
+
+def _sampling_params(call: GenerateCall) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        **_sampling(call.sampling),
         "max_new_tokens": call.limit,
         "stop_token_ids": call.ends,
         "skip_special_tokens": False,
         "no_stop_trim": True,
     }
-    if sampling.seed is not None:
-        body["sampling_seed"] = sampling.seed
+    if call.sampling.seed is not None:
+        body["sampling_seed"] = call.sampling.seed
     if call.guidance is not None:
         kind, wanted = call.guidance
         body["json_schema" if kind == "json" else kind] = json.dumps(wanted)

@@ -6,7 +6,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from openclaw_rl.backends.engines.dialect import ChatCall, EngineFacts, GenerateCall, LaunchPlan, chat_fields, top_count
+from openclaw_rl.backends.engines.dialect import (
+    ChatCall,
+    EngineFacts,
+    EngineRequest,
+    GenerateCall,
+    LaunchPlan,
+    chat_fields,
+    top_count,
+)
 from openclaw_rl.backends.engines.http import EngineAnswer
 from openclaw_rl.backends.hf.token_chunks import Ending, TokenChunk, TopLogprobs, in_order, tempered
 from openclaw_rl.types import Sampling, Tokens
@@ -27,9 +35,15 @@ class VllmDialect:
     score_path = "/v1/completions"
     health_path = "/health"
     fact_paths: Sequence[str] = ("/v1/models", "/version")
+    sleep_request: EngineRequest = ("/sleep?level=1&mode=wait", {})
+    wake_request: EngineRequest = ("/wake_up", {})
+    sleep_remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode"
+    reload_remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1; are these weights of the model that it serves?"
 
     def command(self, plan: LaunchPlan) -> list[str]:
         variables = ["VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "VLLM_NO_USAGE_STATS=1"]
+        if plan.sleeps or plan.lora_rank is None:  # the routes for these are there only so
+            variables.append("VLLM_SERVER_DEV_MODE=1")
         if plan.gpus:
             variables.append(f"CUDA_VISIBLE_DEVICES={','.join(map(str, plan.gpus))}")
         if plan.cache_gib is not None:
@@ -58,7 +72,7 @@ class VllmDialect:
         body = {
             **_sampling(call.sampling),
             "model": call.adapter or facts.model,
-            **chat_fields(call.prompt),
+            **chat_fields(call.prompt, tool_choice="none"),
             "logprobs": True,
             "top_logprobs": top,
             "return_tokens_as_token_ids": True,
@@ -101,10 +115,10 @@ class VllmDialect:
         values = tuple(row[token] for row, token in zip(found, reply, strict=True))
         return values, tuple(map(in_order, found))
 
-    def load_request(self, name: str, path: str) -> tuple[str, dict[str, Any]]:
+    def load_request(self, name: str, path: str) -> EngineRequest:
         return "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}
 
-    def unload_request(self, name: str) -> tuple[str, dict[str, Any]]:
+    def unload_request(self, name: str) -> EngineRequest:
         return "/v1/unload_lora_adapter", {"lora_name": name}
 
     def loaded(self, answer: EngineAnswer) -> str | None:
@@ -113,6 +127,15 @@ class VllmDialect:
         if answer.status == 404 and "not found" in answer.words.lower() and "lora" not in answer.words.lower():
             return "it does not take adapters while it runs: VLLM_ALLOW_RUNTIME_LORA_UPDATING is not set"
         return answer.words
+
+    def reload_requests(self, path: str) -> Sequence[EngineRequest]:
+        reload = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        return ("/collective_rpc", reload), ("/reset_prefix_cache", {})
+
+    def reloaded(self, answer: EngineAnswer) -> str | None:
+        found = answer.json()
+        kept = isinstance(found, dict) and found.get("success") is False
+        return "it did not let go of its prefix cache" if kept else None if answer.status == 200 else answer.words
 
     def forgot(self, answer: EngineAnswer) -> bool:
         return answer.status == 404
@@ -129,9 +152,8 @@ class VllmDialect:
 
 
 def _flags(plan: LaunchPlan) -> list[str]:
-    rank = next((rank for rank in _RANKS if rank >= plan.lora_rank), _RANKS[-1])
     flags = ["--model", str(plan.folder), "--served-model-name", "base", "--host", "127.0.0.1"]
-    flags += ["--port", str(plan.port), "--enable-lora", "--max-loras", str(LORAS), "--max-lora-rank", str(rank)]
+    flags += ["--port", str(plan.port), *_lora_flags(plan), *(["--enable-sleep-mode"] if plan.sleeps else [])]
     flags += ["--dtype", plan.dtype, "--max-num-seqs", str(plan.max_batch), "--generation-config", "vllm"]
     flags += ["--max-logprobs", "64"]
     if plan.context is not None:
@@ -140,10 +162,19 @@ def _flags(plan: LaunchPlan) -> list[str]:
         flags += ["--tensor-parallel-size", str(len(plan.gpus))]
     if plan.cache_gib is not None:
         flags += ["--enforce-eager"]
-        if plan.lora_targets:  # with room for an adapter on the head the CPU build dies of scores beside other requests
-            flags += ["--lora-target-modules", *plan.lora_targets]
     if plan.memory is not None:
         flags += ["--gpu-memory-utilization", f"{plan.memory:g}"]
+    return flags
+
+
+def _lora_flags(plan: LaunchPlan) -> list[str]:
+    if plan.lora_rank is None:
+        return []
+    rank = next((rank for rank in _RANKS if rank >= (plan.lora_rank or 0)), _RANKS[-1])
+    flags = ["--enable-lora", "--max-loras", str(LORAS), "--max-lora-rank", str(rank)]
+    if plan.cache_gib is not None and plan.lora_targets:
+        # with room for an adapter on the head the CPU build dies of scores beside other requests
+        flags += ["--lora-target-modules", *plan.lora_targets]
     return flags
 
 
