@@ -196,6 +196,16 @@ async def test_a_server_that_takes_one_target_for_each_position_gives_the_same_g
     alike(ours, theirs)
 
 
+async def test_after_a_long_prompt_only_what_is_not_zero_is_sent(
+    server: TinkerServer, folder: Path, tmp_path: Path
+) -> None:
+    long = [replace(one, prompt_tokens=(1, 4, *[8, 9] * 40, 2, 1, 5)) for one in lesson(teachers=HINTS)]
+    found, ours = local_gradient(folder, long)
+    said, theirs = await cloud_gradient(server, tmp_path, long)
+    assert said["loss"] == pytest.approx(found["loss"], abs=1e-4)
+    alike(ours, theirs)
+
+
 async def test_a_custom_loss_is_a_function_of_the_same_inputs(
     server: TinkerServer, folder: Path, tmp_path: Path
 ) -> None:

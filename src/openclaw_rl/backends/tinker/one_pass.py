@@ -48,9 +48,9 @@ def surrogate_pass(session: TinkerSession, client: Any, settings: TinkerTrainerS
         types.Datum(
             model_input=types.ModelInput.from_ints(list(row.tokens[:-1])),
             loss_fn_inputs={
-                "target_tokens": placed(row, batch.tokens[span], torch.int64),
-                "logprobs": placed(row, batch.old[span], torch.float32),
-                "advantages": placed(row, advantages[span], torch.float32),
+                "target_tokens": placed(types, row, batch.tokens[span]),
+                "logprobs": placed(types, row, batch.old[span]),
+                "advantages": placed(types, row, advantages[span]),
             },
         )
         for row, span in zip(found.rows, batch.spans, strict=True)

@@ -76,8 +76,8 @@ class TrainingPasses:
             types.Datum(
                 model_input=types.ModelInput.from_ints(list(row.tokens[:-1])),
                 loss_fn_inputs={
-                    "target_tokens": placed(row, ids, torch.int64),
-                    "weights": placed(row, weight, torch.float32),
+                    "target_tokens": placed(types, row, ids),
+                    "weights": placed(types, row, weight.to(torch.float32)),
                 },
             )
             for row, whole in zip(rows, weights, strict=True)
@@ -107,12 +107,24 @@ class TrainingPasses:
         self._session.spending.add(train=sum(each.model_input.length for each in data))
 
 
-def placed(row: TargetRows, values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Values `[R, ...]` at the end of a sequence of zeros, one for each token but the last."""
-    length = len(row.tokens) - 1
-    made = torch.zeros(length, *values.shape[1:], dtype=dtype)
-    made[length - len(values) :] = values.to(dtype)
-    return made
+def placed(types: Any, row: TargetRows, values: Tensor) -> Any:
+    """Values `[R]` or `[R, C]` at the end of a sequence of zeros, one for each token but the last, as the SDK's tensor.
+
+    Several columns after a long prompt go by the rows that are not zero (CSR); the SDK would make them of zeros too.
+    """
+    length, dtype = len(row.tokens) - 1, "float32" if values.is_floating_point() else "int64"
+    before, shape = length - len(values), [length, *values.shape[1:]]
+    if values.dim() == 1 or before < 2 * len(values):
+        whole = torch.cat([values.new_zeros(before, *values.shape[1:]), values])
+        return types.TensorData(data=whole.numpy(), dtype=dtype, shape=shape)
+    reply, width = values.shape
+    return types.TensorData(
+        data=values.reshape(-1).numpy(),
+        dtype=dtype,
+        shape=shape,
+        sparse_crow_indices=[*[0] * before, *range(0, (reply + 1) * width, width)],
+        sparse_col_indices=list(range(width)) * reply,
+    )
 
 
 def logprobs_of(output: Any) -> Tensor:
