@@ -20,7 +20,7 @@ from openclaw_rl.page.door import COOKIE, MARK, Door
 from openclaw_rl.page.html import el, join, text
 from openclaw_rl.page.site import Site, build_site
 from openclaw_rl.ports import GateDecision
-from openclaw_rl.store import LedgerReader, NotesLedger
+from openclaw_rl.store import LedgerReader, NotesLedger, Place
 from openclaw_rl.testing import (
     RunningApp,
     TemporaryLedger,
@@ -95,7 +95,7 @@ def _request(cookie: str) -> Any:
 
 
 @contextmanager
-def site(ledger: Path, keys: Mapping[str, str] | None = None, api: Any = None) -> Iterator[httpx2.AsyncClient]:
+def site(ledger: Place, keys: Mapping[str, str] | None = None, api: Any = None) -> Iterator[httpx2.AsyncClient]:
     """The page over a ledger; ``api`` is what it acts by."""
 
     def client(key: str | None) -> ApiClient:
@@ -114,9 +114,16 @@ def site(ledger: Path, keys: Mapping[str, str] | None = None, api: Any = None) -
 
 
 @pytest.fixture
-def told() -> Iterator[TemporaryLedger]:
+def told(tmp_path: Path) -> Iterator[TemporaryLedger]:
+    """See `tell`."""
+    with tell(tmp_path / "ledger.db") as ledger:
+        yield ledger
+
+
+@contextmanager
+def tell(place: Place) -> Iterator[TemporaryLedger]:
     """Ann's correction led to a note, a rehearsal and version 1; Bob complained and was not understood."""
-    with TemporaryLedger() as ledger:
+    with TemporaryLedger(place=place) as ledger:
         ledger.add(
             -1.0,
             Hint(text=RULE),
@@ -513,12 +520,33 @@ async def test_curves_say_what_good_looks_like_and_alarms_come_first(told: Tempo
 
 async def test_environments_show_success_by_task(told: TemporaryLedger) -> None:
     for number, score in enumerate((1.0, -1.0, 1.0)):
-        told.add(None, text="ls", user="env:terminal", session=f"e{number}", group="count files")
+        named = {"session": f"e{number}"}
+        told.add(None, text="ls", user="env:terminal", group="count files", outcome=named, **named)
         told.serve.add_reward(SessionReward(session=f"e{number}", user="env:terminal", score=score))
     with site(told.path) as page:
         shown = (await page.get("/environments")).text
-    for part in ("terminal", "67% of 3 episodes won", "count files", "2 of 3", "+0.33"):
+        replays = (await page.get("/sessions?user=env%3Aterminal")).text
+    for part in ("terminal", "67% of 3 episodes won", "count files", "2 of 3", "+0.33", "user=env%3Aterminal"):
         assert part in shown, part
+    assert replays.count("<li>") == 3
+
+
+async def test_every_view_is_drawn_from_either_store(place: Place) -> None:
+    with tell(place) as told, site(place) as page:
+        told.serve.add_reward(SessionReward(session="talk-a", user="ann", score=1.0))
+        shown = {}
+        for path in (
+            *("talk?session=talk-a", "learning", "learning?turn=ann1", "versions", "versions?version=1", "curves"),
+            *("environments", "sessions", "sessions?q=story", "sessions?only=bad", "sessions?turn=ann1"),
+            *("sessions?session=talk-a&user=ann", "export?session=talk-a&user=ann"),
+        ):
+            answer = await page.get(f"/{path}")
+            assert answer.status_code == 200, path
+            shown[path] = answer.text
+    assert "A leaf." in shown["learning"]
+    assert "A very long story of tea." in shown["sessions?q=story"]
+    assert "1 good" not in shown["sessions?only=bad"]
+    assert "0 good and 2 bad of 2 scored" in shown["versions"]
 
 
 # --- the API behind it ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
 
 from openclaw_rl.page.charts import bars, chart
 from openclaw_rl.page.frame import alarms, header
@@ -41,8 +42,8 @@ def _drops(drops: Mapping[DropReason, int]) -> Html:
     )
 
 
-def environments_view(tasks: Sequence[TaskLine]) -> Html:
-    """Success by task."""
+def environments_view(tasks: Sequence[TaskLine], *, replays: bool) -> Html:
+    """Success by task; ``replays``: whether this person may read the episodes."""
     top = header("Environments", "How the newest episodes of each task ended.")
     if not tasks:
         hint = "Play some: openclaw-rl up --set env.type=terminal. Episodes are shown by task as they end."
@@ -50,10 +51,10 @@ def environments_view(tasks: Sequence[TaskLine]) -> Html:
     by_env: dict[str, list[TaskLine]] = {}
     for task in tasks:
         by_env.setdefault(task.environment, []).append(task)
-    return join(top, *[_environment(name, lines) for name, lines in by_env.items()])
+    return join(top, *[_environment(name, lines, replays=replays) for name, lines in by_env.items()])
 
 
-def _environment(name: str, tasks: Sequence[TaskLine]) -> Html:
+def _environment(name: str, tasks: Sequence[TaskLine], *, replays: bool) -> Html:
     episodes, won = sum(task.episodes for task in tasks), sum(task.won for task in tasks)
     rows = [
         el(
@@ -69,4 +70,7 @@ def _environment(name: str, tasks: Sequence[TaskLine]) -> Html:
     titles = [el("th", title, scope="col") for title in ("Task", "Won", "Mean outcome", "Failed", "Last")]
     table = el("table", el("thead", el("tr", *titles)), el("tbody", *rows))
     share = f"{won / max(episodes, 1):.0%} of {episodes} episodes won"
-    return el("section", el("h2", name), el("p", share), el("div", table, class_="scroll"), class_="card listing")
+    episodes_of = f"/sessions?{urlencode({'user': f'env:{name}'})}"
+    read = el("a", "Read the newest episodes", href=episodes_of) if replays else None
+    top = el("header", el("h2", name), el("p", share, read, class_="row faint"))
+    return el("section", top, el("div", table, class_="scroll"), class_="card listing")

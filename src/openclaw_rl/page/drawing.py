@@ -116,7 +116,7 @@ class Drawing:
 
     def environments(self) -> Html:
         """How tasks end."""
-        return environments_view(browse.tasks_played(self._ledger))
+        return environments_view(browse.tasks_played(self._ledger), replays=self._person.admin)
 
     def sessions(self) -> Html:
         """A list, a session or a turn."""

@@ -182,9 +182,9 @@ def _lesson(lesson: TrainedIn) -> Html:
     return el("div", made, how, figures, ruling)
 
 
-def _version(lesson: TrainedIn) -> Html | None:
+def _version(lesson: TrainedIn) -> Html:
     if lesson.version is None:
-        return None
+        return join(", which made no version")
     colours = {"live": "good", "refused": "bad", "rolled back": "bad", "candidate": "busy"}
     state = {"live": "served", "candidate": "being examined"}.get(lesson.state or "", lesson.state or "")
     return join(" made ", chip(f"version {lesson.version}: {state}", colours.get(lesson.state or "", "")))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
+from openclaw_rl.store import CollectLedger, JudgeLedger, Place, ServeLedger, TrainLedger
 from openclaw_rl.testing.rows import make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Feedback, Hint, SessionReward, Turn, Version, VersionState
 
@@ -84,7 +84,7 @@ class MemoryLedger:
 class TemporaryLedger:
     """A real ledger with every writer at hand: ``serve``, ``collect``, ``judge`` and ``train``.
 
-    It lies in ``folder``, or in a folder of its own that goes with it.
+    It lies in ``folder``, or in a folder of its own that goes with it; ``place`` is where else the ledger itself is.
 
     >>> with TemporaryLedger() as ledger:
     ...     turn = ledger.add(-1.0, "Be brief, please.", user="ann")
@@ -92,10 +92,10 @@ class TemporaryLedger:
     ('ann', 1)
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, place: Place | None = None) -> None:
         self._own = tempfile.TemporaryDirectory() if folder is None else None
         self.folder = folder or Path(self._own.name if self._own else "")
-        self.path = self.folder / "ledger.db"
+        self.path: Place = place or self.folder / "ledger.db"
         self.serve = ServeLedger(self.path, sync="normal")
         self.collect = CollectLedger(self.path)
         self.judge = JudgeLedger(self.path)
