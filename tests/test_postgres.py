@@ -64,6 +64,24 @@ def test_a_layout_has_the_same_tables_and_columns_in_both_stores(ledger_path: Pa
             assert columns(file, table) == columns(server, table), table
 
 
+def test_every_table_that_several_write_is_numbered_in_the_order_of_commits(database: ServerPlace) -> None:
+    with CollectLedger(database) as ledger:
+        named = {row["tgname"].removesuffix("_in_order") for row in ledger.rows("SELECT tgname FROM pg_trigger")}
+        shared = {table for table in TABLES if ledger.db.horizon(table, 0) == 0}
+        assert shared == {"turns", "feedback", "endings", "session_rewards", "requests"}
+        assert shared == named & set(TABLES)
+
+
+def test_a_ledger_that_lost_a_turn_is_found_out(database: ServerPlace) -> None:
+    turn = make_turn()
+    with serving(database) as serve, CollectLedger(database) as collect:
+        serve.add_turn(turn)
+        collect.settle([make_outcome(turn)], [], turns_read=1)
+        assert serve.check() == []
+        serve.db.execute("DELETE FROM turns")
+        assert serve.check() == [f"an outcome of turn {turn.id}, which is not there"]
+
+
 # --- places ---
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from training import Story
@@ -12,7 +13,7 @@ from training import Story
 from openclaw_rl.app.operations import roll_back_now
 from openclaw_rl.backends.fake import FakeTrainer, read_rules
 from openclaw_rl.config import load
-from openclaw_rl.errors import LedgerError, NotInLedger
+from openclaw_rl.errors import LedgerDown, LedgerError, NotInLedger
 from openclaw_rl.ports import Decision, GateDecision, StepResult
 from openclaw_rl.store import submit_request
 from openclaw_rl.types import Sample, Version
@@ -292,3 +293,25 @@ async def test_three_alarms_in_a_row_pause_training_until_a_person_resumes_it(tm
     loop = story.begin(FakeTrainer())
     assert await loop.tick() == 3
     assert LiveVersions(story.train).live().number == 1
+
+
+async def test_a_step_whose_commit_was_not_confirmed_is_decided_on_and_its_turns_train_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Story(tmp_path)
+    turns = [story.said(-1.0, "Be brief, please."), story.said(1.0)]
+    write = story.train.add_step
+
+    def cut_off(*args: Any) -> None:
+        monkeypatch.undo()
+        write(*args)
+        raise LedgerDown("the server went away", why="the server went away")
+
+    monkeypatch.setattr(story.train, "add_step", cut_off)
+    with pytest.raises(LedgerDown):
+        await story.loop.tick()
+    assert LiveVersions(story.train).live().number == 0
+    assert await story.loop.tick() == 0
+    assert LiveVersions(story.train).live().number == 1, "it was offered again"
+    assert story.train.counts()["steps"] == 1
+    assert [story.train.trained_in(turn) for turn in turns] == [1, 1]

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from openclaw_rl.errors import LedgerDown
 from openclaw_rl.notes import NotesBook
 from openclaw_rl.ports import Gate, LiveMonitor, ReportsRunner, Trainer
 from openclaw_rl.train.control import ControlLedger, TrainingControl
@@ -121,7 +122,7 @@ class TrainLoop:
         self._trainer = trainer
         self._origin = origin
         self._versions = VersionManager(ledger)
-        self._checkpoint = checkpoint_to_adopt(self._versions, origin)
+        checkpoint_to_adopt(self._versions, origin)  # raises before anything is begun
         self._housekeeping = housekeeping
         self._clock = clock
         self._queue = TrainingQueue(ledger, samples, queue, clock=clock)
@@ -171,6 +172,17 @@ class TrainLoop:
         return lambda: asyncio.to_thread(quiet)
 
     async def tick(self) -> int:
+        """How much moved. After a ledger that was down it goes on from what the ledger has: with a server that went
+        away nobody knows whether the last write was committed.
+        """
+        try:
+            return await self._tick()
+        except LedgerDown:
+            self._begun = False
+            self._queue.forget()
+            raise
+
+    async def _tick(self) -> int:
         if not self._begun:
             await asyncio.to_thread(self._begin)
             self._begun = True
@@ -191,7 +203,8 @@ class TrainLoop:
         return moved or await self._rehearse()
 
     def _begin(self) -> None:
-        candidate = begin(self._versions, self._origin, self._checkpoint)
+        checkpoint = checkpoint_to_adopt(self._versions, self._origin)
+        candidate = begin(self._versions, self._origin, checkpoint)
         if candidate is not None:
             self._review.offer(candidate)
 
