@@ -20,7 +20,7 @@ from openclaw_rl.app.playing import chosen, serving_at
 from openclaw_rl.clients.agents import AGENTS, OwnAgent
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.connect import ServerInfo
-from openclaw_rl.envs.play.contract import SupportsAgents
+from openclaw_rl.envs.play.contract import SupportsAgents, TaskRefused
 from openclaw_rl.envs.play.forwarder import GatewayForwarder
 from openclaw_rl.envs.play.journal import PlayJournal, PlayPlan, resumed
 from openclaw_rl.envs.play.player import INSIDE, AgentPlayer, PlayedEpisode, PlaySettings
@@ -94,9 +94,9 @@ def plan_of(*tasks: str, **given: Any) -> PlayPlan:
 
 @asynccontextmanager
 async def playing(
-    gateway: RunningServer, agent: OwnAgent, payments: Any = None, **given: Any
+    gateway: RunningServer, agent: OwnAgent, payments: Any = None, admit: Any = None, **given: Any
 ) -> AsyncIterator[AgentPlayer]:
-    async def admit(task: str) -> None:
+    async def admitted(task: str) -> None:
         return None
 
     settings = PlaySettings(
@@ -107,7 +107,7 @@ async def playing(
         **{"parallel": 2, "seconds": 30.0, "max_calls": 9, "retries": 1, "temperature": None, "seed": 0, **given},
     )
     async with ApiClient(f"{gateway.url}/v1", key=KEY) as client:
-        yield AgentPlayer(make_env, payments or client, settings, serve=serving_at, admit=admit)
+        yield AgentPlayer(make_env, payments or client, settings, serve=serving_at, admit=admit or admitted)
 
 
 # --- a real script plays
@@ -182,6 +182,23 @@ async def test_a_reply_that_breaks_off_is_the_machines_fault_and_the_episode_is_
         [(1.0, False)],
     ), "a session that failed is told so, if a turn of it was kept; one is paid"
     assert len({reward.session for reward in gateway.ledger.rewards}) == len(gateway.ledger.rewards)
+
+
+@needs_sandbox
+async def test_a_task_that_cannot_be_played_is_left_out_and_the_others_go_on(
+    gateway: RunningServer, tmp_path: Path
+) -> None:
+    async def admit(task: str) -> None:
+        if task != "write-word/0":
+            raise TaskRefused(f"task {task} is not admitted")
+
+    async with playing(gateway, own_agent(tmp_path), admit=admit) as player:
+        tasks = [f"write-word/{number}" for number in range(7, 0, -1)]
+        with PlayJournal.begin(tmp_path / "plays", plan_of(*tasks, "write-word/0")) as journal:
+            over = await player.play(journal)
+    assert [played.outcome for played in over if not played.refused] == [1.0]
+    assert {played.error for played in over if played.refused} == {f"task {task} is not admitted" for task in tasks}
+    assert len(over) == 8, "none is tried again"
 
 
 # --- the way to the gateway

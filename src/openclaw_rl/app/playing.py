@@ -16,7 +16,7 @@ from openclaw_rl.clients.agents import AGENTS, OwnAgent
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.connect import ServerInfo, server_info
 from openclaw_rl.config import Config, Resolved
-from openclaw_rl.errors import ConfigError, EnvFailed
+from openclaw_rl.errors import ConfigError
 from openclaw_rl.ports import AgentCommand, Env, SupportsTaskSets
 from openclaw_rl.serve.listener import HttpServer
 from openclaw_rl.types import new_id
@@ -199,6 +199,7 @@ def _player(
     client: ApiClient,
     key: str | None,
 ) -> AgentPlayer:
+    from openclaw_rl.envs.play.contract import TaskRefused
     from openclaw_rl.envs.play.player import AgentPlayer, PlaySettings
 
     sandbox = replace(build_sandbox_settings(_roomy(resolved, config, request.seconds)), binds=found.folders)
@@ -208,7 +209,7 @@ def _player(
         if isinstance(plain, SupportsTaskSets):
             audit = await book.audited(lambda: build_env(config), plain, task)
             if audit.fault:
-                raise EnvFailed(
+                raise TaskRefused(
                     f"task {task} is not admitted: {audit.fault}", remedy="'openclaw-rl envs audit' shows all"
                 )
 

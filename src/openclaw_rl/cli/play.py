@@ -83,7 +83,8 @@ def play(
 def _line(played: PlayedEpisode) -> None:
     """Progress, to stderr."""
     if played.error:
-        click.secho(f"  {played.task:<24} failed: {played.error}", fg="red", err=True)
+        how = "left out" if played.refused else "failed"
+        click.secho(f"  {played.task:<24} {how}: {played.error}", fg="red", err=True)
         return
     end = played.stopped or f"exit {played.exit}"
     paid = "paid" if played.paid else "not paid"
@@ -98,7 +99,7 @@ def _summary(over: Sequence[PlayedEpisode]) -> list[str]:
     rungs = Counter(one.task.partition("/")[0] for one in over if not one.error)
     solved = Counter(one.task.partition("/")[0] for one in over if one.solved)
     lines = [f"  {rung:<24} {solved[rung]:>4} of {number:<4} solved" for rung, number in rungs.items()]
-    failed = sum(bool(one.error) for one in over)
+    failed = sum(bool(one.error) and not one.refused for one in over)
     calls, paid = sum(one.calls for one in over), sum(one.paid for one in over)
     total = (
         f"{sum(solved.values())} of {sum(rungs.values())} solved, {failed} failed, {calls} calls, {paid} sessions paid"

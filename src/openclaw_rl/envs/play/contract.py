@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from openclaw_rl.envs.sandbox import Sandbox
+from openclaw_rl.errors import EnvFailed
+
+
+class TaskRefused(EnvFailed):
+    """A task that no program can be given, whoever plays it: it is left out, and nothing is wrong with the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +30,7 @@ class SupportsAgents(Protocol):
     """An environment whose tasks a program can do by itself: all that counts is in the sandbox when it has ended."""
 
     async def hand_over(self, task: str, *, seed: int) -> AgentTask:
-        """Begin ``task`` for a program, in place of `reset`. Raises EnvFailed for one that files cannot decide."""
+        """Begin ``task`` for a program, in place of `reset`. Raises TaskRefused for one that files cannot decide."""
         ...
 
     async def outcome(self) -> float:

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import httpx2
 
-from openclaw_rl.envs.play.contract import AgentTask, SupportsAgents
+from openclaw_rl.envs.play.contract import AgentTask, SupportsAgents, TaskRefused
 from openclaw_rl.envs.play.forwarder import GatewayForwarder
 from openclaw_rl.envs.play.journal import KeptEpisode, PlayJournal, PlayPlan
 from openclaw_rl.envs.sandbox import CommandResult
-from openclaw_rl.errors import BackendDown, EnvFailed, OpenClawError, RequestError
+from openclaw_rl.errors import BackendDown, OpenClawError, RequestError
 from openclaw_rl.ports import AGENT_HOME, AgentCommand, Env
 from openclaw_rl.types import new_id
 
@@ -77,7 +77,7 @@ class PlayedEpisode:
     """How an episode went. ``outcome`` is None where it failed through no fault of the policy's, ``error`` says why.
 
     ``exit`` is the program's own code, None where it was stopped, for the reason in ``stopped``. ``output`` is the end
-    of what it printed.
+    of what it printed. ``refused``: the task cannot be played at all, so no program was started.
     """
 
     task: str
@@ -91,6 +91,7 @@ class PlayedEpisode:
     stopped: str = ""
     output: str = ""
     error: str = ""
+    refused: bool = False
 
     @property
     def solved(self) -> bool:
@@ -98,9 +99,9 @@ class PlayedEpisode:
 
     @property
     def worth_another_try(self) -> bool:
-        """Whether it failed, and not because the program never called: it would not the next time either."""
+        """Whether it failed, and not because of the task or because the program never called: neither would change."""
         ended = self.exit is not None or bool(self.stopped)
-        return bool(self.error) and (self.calls > 0 or not ended)
+        return bool(self.error) and not self.refused and (self.calls > 0 or not ended)
 
 
 class AgentPlayer:
@@ -115,7 +116,7 @@ class AgentPlayer:
         serve: Serve,
         admit: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``admit`` raises EnvFailed for a task that must not be played."""
+        """``admit`` raises TaskRefused for a task that must not be played."""
         self._make_env = make_env
         self._payments = payments
         self._settings = settings
@@ -151,6 +152,8 @@ class AgentPlayer:
         return over
 
     def _raise_where_all_fail(self, played: PlayedEpisode) -> None:
+        if played.refused:
+            return
         self._failed_in_a_row = self._failed_in_a_row + 1 if played.error else 0
         if self._failed_in_a_row >= max(FAILED_IN_A_ROW, self._settings.parallel):
             raise OpenClawError(
@@ -225,7 +228,7 @@ class AgentPlayer:
             await self._admit(begun.task)
             env = self._make_env()
             if not isinstance(env, SupportsAgents):
-                raise EnvFailed(
+                raise TaskRefused(
                     f"environment {env.name} has no tasks for agent programs: what it checks is not in files",
                     remedy="take one that has, such as --env terminal",
                 )
@@ -233,7 +236,9 @@ class AgentPlayer:
             played = await self._run(plan, begun, task)
             return played if played.error else replace(played, outcome=await env.outcome())
         except (OpenClawError, OSError) as error:
-            return replace(begun, error=f"{type(error).__name__}: {error}", seconds=time.monotonic() - began)
+            refused = isinstance(error, TaskRefused)
+            why = str(error) if refused else f"{type(error).__name__}: {error}"
+            return replace(begun, error=why, refused=refused, seconds=time.monotonic() - began)
         finally:
             if env is not None:
                 await env.close()

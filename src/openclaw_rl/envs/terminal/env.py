@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, worked_prompt
-from openclaw_rl.envs.play.contract import AgentTask
+from openclaw_rl.envs.play.contract import AgentTask, TaskRefused
 from openclaw_rl.envs.sandbox import SandboxSettings
 from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
 from openclaw_rl.envs.terminal.ladder import LADDER, in_files
@@ -101,7 +101,7 @@ class TerminalEnv:
         await self.close()
         self._task = found = in_files(self._source.task(task))
         if found.by_output:
-            raise EnvFailed(f"task {task} is checked by what commands print: a program's nobody sees")
+            raise TaskRefused(f"task {task} is checked by what commands print: a program's nobody sees")
         self._machine = await TerminalMachine.begin(self._settings, found, shown=self._output_chars)
         return AgentTask(instruction=found.instruction, sandbox=self._machine.state().sandbox, cwd=found.folder)
 
