@@ -20,8 +20,9 @@ from typing import Any
 WISHES = ("Too long. Please keep it under 30 words.", "Please don't use bullet points.", "Thanks, that's perfect!")
 
 
+READ = ("openclaw_rl.app.application", "openclaw_rl.app.runner", "openclaw_rl.backends.fake")
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["openclaw_rl.app.application", "openclaw_rl.app.runner", "openclaw_rl.backends.fake"])
+FORKS.set_forkserver_preload([*READ])
 """a process that has read the program once, and is copied for each start: reading it takes most of a start's time"""
 
 

@@ -12,6 +12,7 @@ import pytest
 from judges import rules_judge
 from test_local_models import make_folder
 from tiny import save_classifier
+from workers import forked_workers, heavy_forkserver  # noqa: F401 (fixtures)
 
 from openclaw_rl.app.application import App
 from openclaw_rl.app.judge_models import build_model_judge
