@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from openclaw_rl.app.application import App
+from openclaw_rl.app.checks import unused_key
 from openclaw_rl.app.doctor import Diagnosis, examine
 from openclaw_rl.config import load
 from openclaw_rl.errors import ConfigError, OpenClawError
@@ -198,3 +199,12 @@ def test_doctor_warns_of_a_judge_model_without_an_address(tmp_path: Path) -> Non
         "warning",
         "set judge.llm.base_url, or name a folder or Hugging Face id as judge.models.score",
     )
+
+
+def test_a_key_of_the_cloud_that_nothing_uses_is_noted() -> None:
+    def note(*settings: str) -> str | None:
+        return unused_key(load(environ={"TINKER_API_KEY": "tml-1"}, sets=settings).config)
+
+    assert note() == "cloud.tinker_api_key is set, but this run serves and trains here; --preset tinker does both there"
+    assert note("policy.backend=tinker", "train.backend=tinker") is None
+    assert unused_key(load(environ={}, sets=()).config) is None

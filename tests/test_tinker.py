@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from tinkering import LEAKS, policy_at, sdk_leaves_sockets_open, tiny_folder  # 
 
 from openclaw_rl.backends.tinker.policy import TinkerPolicy, needs_scores  # noqa: E402
 from openclaw_rl.backends.tinker.sdk import fault_of  # noqa: E402
+from openclaw_rl.backends.tinker.sdk import installed_version as sdk_version  # noqa: E402
 from openclaw_rl.backends.tinker.spending import Spending  # noqa: E402
 from openclaw_rl.errors import BackendDown, ContextOverflow, ModelRefused, RequestError  # noqa: E402
 from openclaw_rl.ports import whole_reply  # noqa: E402
@@ -217,6 +219,23 @@ async def test_a_request_that_was_taken_and_failed_says_whose_fault_it_was(
     with pytest.raises(kind, match=words):
         await ask(policy)
     assert (await ask(policy)).finish in ("stop", "length")
+
+
+@pytest.mark.skipif(sdk_version() < "0.3", reason="older SDKs let the service find out by itself")
+async def test_a_client_that_goes_away_ends_what_the_service_does_for_it(
+    server: TinkerServer, policy: TinkerPolicy
+) -> None:
+    server.pause = 1.0
+    before, asked = len(server.cancelled), server.calls.count("retrieve_future")
+    reading = asyncio.create_task(ask(policy))
+    async with asyncio.timeout(10):
+        while server.calls.count("retrieve_future") == asked:
+            await asyncio.sleep(0.01)
+        reading.cancel()
+        while len(server.cancelled) == before:
+            await asyncio.sleep(0.01)
+    server.pause = 0.0
+    assert (await ask(policy)).reply_tokens
 
 
 async def test_patience_ends(server: TinkerServer, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -66,6 +67,8 @@ class TinkerServer:
         self._faults: dict[str, deque[Fault]] = defaultdict(deque)
         self._work = ThreadPoolExecutor(1)
         self._count = 0
+        self.pause = 0.0
+        """seconds that a sample takes longer"""
 
     # --- faults
 
@@ -213,6 +216,10 @@ def _nothing(_: TinkerServer, given: _Given) -> _Given:
     return {"status": "accepted"} if given["path"].endswith("telemetry") else {}
 
 
+def _client_config(_: TinkerServer, given: _Given) -> _Given:
+    return {"sample_cancel_enabled": True} if given["path"].endswith("dynamic_config") else {}
+
+
 def _capabilities(server: TinkerServer, _: _Given) -> _Given:
     context = server.base.config.max_position_embeddings
     known = {"model_name": server.model, "max_context_length": context, "trainable": True, "sampleable": True}
@@ -258,7 +265,7 @@ def _training_runs(server: TinkerServer, given: _Given) -> _Given:
 
 
 _IMMEDIATE: Final[Mapping[str, Callable[[TinkerServer, _Given], _Given]]] = {
-    "client": _nothing,
+    "client": _client_config,
     "telemetry": _nothing,
     "sessions": _nothing,
     "get_server_capabilities": _capabilities,
@@ -352,6 +359,7 @@ def _sample(server: TinkerServer, body: Mapping[str, Any]) -> _Promised:
     asked = body["sampling_params"]
 
     def work() -> tuple[bytes, str]:
+        time.sleep(server.pause)
         if len(tokens) + (asked.get("max_tokens") or 1) > server.base.config.max_position_embeddings + 1:
             raise RequestFailed("prompt and reply do not fit the model")
         replies = [_reply(server, model, tokens, asked) for _ in range(body["num_samples"])]
