@@ -4,12 +4,16 @@
     python benchmarks/gateway.py --url http://127.0.0.1:8000 --model Qwen/Qwen3-4B    one that runs already
     python benchmarks/gateway.py --fake [--rate 50]    a contract fake, so many tokens a second on each stream
 
-                                 [--streams 1,16,64] [--requests 4] [--tokens 32] [--rounds 3] [--json]
+                                 [--streams 1,16,64] [--requests 8,2,1] [--tokens 32] [--rounds 4] [--json]
 
-The same greedy chat goes to the engine itself and to `openclaw-rl serve` before it, in turn, ``--rounds`` times each; a
-level has ``--requests`` requests for each stream. Each server is a process of its own, clients are plain sockets here.
-A ratio of 1 means that the gateway costs nothing; it keeps every turn in its ledger meanwhile. The CPU time that its
-process takes for a token is what it costs on a machine that others use too.
+The same greedy chat goes to the engine itself and to `openclaw-rl serve` before it, in turn, ``--rounds`` times each;
+``--requests`` are those of each stream, a number for each level. Each server is a process of its own, clients are plain
+sockets here. A ratio of 1 means that the gateway costs nothing; it keeps every turn in its ledger meanwhile. The CPU
+time that its process takes for a token is what it costs on a machine that others use too.
+
+The goals: requests per second at least 0.95 of the engine's, the first token at most 10 ms later, tokens at most 0.5 ms
+further apart. A goal is missed where the figure is beyond it by more than the engine's own rounds differ; what lies
+between is said to be in the noise. The exit code is 1 where a goal is missed.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ from typing import Any
 from openclaw_rl.backends.engines.http import EngineAnswer, EngineHttp
 from openclaw_rl.config import load
 
+GOALS = {"ratio": 0.95, "first_added_ms": 10.0, "between_added_ms": 0.5}
+"""at least, at most, at most"""
 WORDS = ["tea", "rain", "bread", "clocks", "rivers", "trains", "glass", "paper", "salt", "stars", "roads", "wool"]
 
 
@@ -45,13 +51,6 @@ class Load:
     seconds: float = 0.0
     requests: int = 0
     tokens: int = 0
-
-    def add(self, other: Load) -> None:
-        self.first += other.first
-        self.between += other.between
-        self.seconds += other.seconds
-        self.requests += other.requests
-        self.tokens += other.tokens
 
 
 async def one(http: EngineHttp, model: str, tokens: int, at: int) -> tuple[list[float], float]:
@@ -143,21 +142,27 @@ async def vllm(python: str, folder: Path) -> AsyncIterator[str]:
 
 
 async def compared(urls: tuple[str, str], names: tuple[str, str], pid: int, given: Any) -> list[dict[str, Any]]:
-    rows = []
-    for streams in map(int, given.streams.split(",")):
-        totals, spent = (Load(), Load()), 0.0
-        size = {"streams": streams, "requests": given.requests, "tokens": given.tokens}
+    rows, began = [], time.perf_counter()
+    for streams, requests in levels(given.streams, given.requests):
+        rounds: tuple[list[Load], list[Load]] = ([], [])
+        spent = 0.0
+        size = {"streams": streams, "requests": requests, "tokens": given.tokens}
         for turn in range(given.rounds):
-            for which in (
-                (0, 1) if turn % 2 else (1, 0)
-            ):  # none has the quieter moments, none the other's cached prompts
+            for which in (0, 1) if turn % 2 else (1, 0):  # none has the quieter moments, none the other's prompts
                 before = cpu_seconds(pid)
                 offset = 10_000 * (2 * turn + which)
-                totals[which].add(await loaded(urls[which], names[which], **size, offset=offset))
+                rounds[which].append(await loaded(urls[which], names[which], **size, offset=offset))
                 spent += which * (cpu_seconds(pid) - before)
-        rows.append({**row(streams, *totals), "gateway_cpu_ms_per_token": millis(spent / totals[1].tokens)})
-        print(f"{streams} streams done", file=sys.stderr)
+        through = sum(load.tokens for load in rounds[1])
+        rows.append({**row(streams, *rounds), "gateway_cpu_ms_per_token": millis(spent / through)})
+        print(f"{streams} streams done, {time.perf_counter() - began:.0f} s", file=sys.stderr)
     return rows
+
+
+def levels(streams: str, requests: str) -> list[tuple[int, int]]:
+    """The streams of each level and the requests of each stream; the last number holds for all further levels."""
+    counts = [int(each) for each in requests.split(",")]
+    return [(int(each), counts[min(at, len(counts) - 1)]) for at, each in enumerate(streams.split(","))]
 
 
 def millis(seconds: float) -> float:
@@ -173,22 +178,40 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def row(streams: int, direct: Load, through: Load) -> dict[str, Any]:
-    rates = [load.requests / load.seconds for load in (direct, through)]
-    first = [statistics.median(load.first) * 1e3 for load in (direct, through)]
-    between = [statistics.median(load.between) * 1e3 for load in (direct, through)]
-    return {
+def row(streams: int, direct: list[Load], through: list[Load]) -> dict[str, Any]:
+    """One level: what each way gave over its rounds, and how far the engine's own rounds are apart."""
+    rates = [[load.requests / load.seconds for load in way] for way in (direct, through)]
+    first = [[statistics.median(load.first) * 1e3 for load in way] for way in (direct, through)]
+    between = [[statistics.median(load.between) * 1e3 for load in way] for way in (direct, through)]
+    mean = [[statistics.mean(way) for way in each] for each in (rates, first, between)]
+    figures = {
         "streams": streams,
-        "requests": direct.requests,
-        "direct_rps": round(rates[0], 3),
-        "gateway_rps": round(rates[1], 3),
-        "ratio": round(rates[1] / rates[0], 3),
-        "tokens": [direct.tokens, through.tokens],
-        "first_ms": [round(value, 2) for value in first],
-        "first_added_ms": round(first[1] - first[0], 2),
-        "between_ms": [round(value, 3) for value in between],
-        "between_added_ms": round(between[1] - between[0], 3),
+        "requests": sum(load.requests for load in direct),
+        "tokens": [sum(load.tokens for load in way) for way in (direct, through)],
+        "direct_rps": round(mean[0][0], 3),
+        "gateway_rps": round(mean[0][1], 3),
+        "ratio": round(mean[0][1] / mean[0][0], 3),
+        "first_ms": [round(value, 2) for value in mean[1]],
+        "first_added_ms": round(mean[1][1] - mean[1][0], 2),
+        "between_ms": [round(value, 3) for value in mean[2]],
+        "between_added_ms": round(mean[2][1] - mean[2][0], 3),
+        "noise": [round(noise(rates[0]) / mean[0][0], 3), round(noise(first[0]), 2), round(noise(between[0]), 3)],
     }
+    return figures | {"goals": verdicts(figures)}
+
+
+def noise(rounds: list[float]) -> float:
+    """How far the mean of so many rounds may be off: two standard errors."""
+    return 2 * statistics.stdev(rounds) / len(rounds) ** 0.5 if len(rounds) > 1 else 0.0
+
+
+def verdicts(figures: dict[str, Any]) -> dict[str, str]:
+    """For each goal whether it is met, missed, or in the noise."""
+    found = {}
+    for (name, goal), doubt in zip(GOALS.items(), figures["noise"], strict=True):
+        beyond = goal - figures[name] if name == "ratio" else figures[name] - goal
+        found[name] = "met" if beyond <= 0 else "missed" if beyond > doubt else "in the noise"
+    return found
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -200,12 +223,14 @@ def table(rows: list[dict[str, Any]]) -> str:
         "first token, added",
         "between tokens, added",
         "CPU a token",
+        "goals",
     )
     head = f"| {' | '.join(names)} |\n{'|---' * len(names)}|"
     lines = [
-        f"| {r['streams']} | {r['direct_rps']} | {r['gateway_rps']} | {r['ratio']} | {r['first_added_ms']:+} ms of "
-        f"{r['first_ms'][0]} | {r['between_added_ms']:+} ms of {r['between_ms'][0]} | "
-        f"{r['gateway_cpu_ms_per_token']} ms |"
+        f"| {r['streams']} | {r['direct_rps']} | {r['gateway_rps']} | {r['ratio']} ± {r['noise'][0]} | "
+        f"{r['first_added_ms']:+} ± {r['noise'][1]} ms of {r['first_ms'][0]} | "
+        f"{r['between_added_ms']:+} ± {r['noise'][2]} ms of {r['between_ms'][0]} | "
+        f"{r['gateway_cpu_ms_per_token']} ms | {', '.join(r['goals'].values())} |"
         for r in rows
     ]
     return "\n".join([head, *lines])
@@ -239,15 +264,16 @@ def main() -> None:
     parser.add_argument("--backend", default="vllm")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--streams", default="1,16,64")
-    parser.add_argument("--requests", type=int, default=4)
+    parser.add_argument("--requests", default="8,2,1", help="of each stream, for each level")
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if not (given.python or given.url or given.fake):
         parser.error("give --python, --url or --fake")
     rows = asyncio.run(measure(given))
     print(json.dumps(rows, indent=1) if given.json else table(rows))
+    sys.exit(any("missed" in row["goals"].values() for row in rows))
 
 
 if __name__ == "__main__":
