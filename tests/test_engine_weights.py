@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from test_engines import SHORT, engine, model, policy_on, reply, started, version
 
-from openclaw_rl.app.turns import TurnTakingTrainer
+from openclaw_rl.app.checks import refuse_apart
+from openclaw_rl.app.turns import TurnTakingTrainer, trainer_of
 from openclaw_rl.backends.engines import weights
 from openclaw_rl.backends.fake import FakeTrainer
-from openclaw_rl.errors import BackendError, ModelRefused
+from openclaw_rl.config import load
+from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.ports import StepResult
 from openclaw_rl.testing.engines import FakeEngine
 from openclaw_rl.types import Version
@@ -238,3 +240,14 @@ def test_flags_of_an_engine_follow_from_whole_models_and_turns(model: Path, tmp_
     assert "--enable-sleep-mode" in commands["vllm"]
     assert "--enable-memory-saver" in commands["sglang"]
     assert "lora" not in "".join(commands.values()).replace("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "")
+
+
+def test_what_two_processes_cannot_do_with_one_engine_is_refused_with_the_remedy() -> None:
+    engine = ("policy.backend=vllm", "policy.url=http://127.0.0.1:9")
+    turns = load(environ={}, sets=[*engine, "gpus.turns=on", "train.backend=fake"]).config
+    with pytest.raises(ConfigError, match="this process does not serve.*openclaw-rl up"):
+        trainer_of(turns, None)
+    whole = load(environ={}, sets=[*engine, "train.lora.enabled=off"]).config
+    with pytest.raises(ConfigError, match="cannot be examined apart from the process that serves.*openclaw-rl up"):
+        refuse_apart(whole)
+    refuse_apart(load(environ={}, sets=engine).config)

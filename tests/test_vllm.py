@@ -74,6 +74,13 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return [str(root / str(number)) for number in range(1, VERSIONS + 1)]
 
 
+async def examined(policy: Any, run: Path, *, rank: int) -> str:
+    """What doctor says of an engine that runs."""
+    sets = [f"run.dir={run}", *ENGINE, f"policy.url={policy.health['url']}", f"train.lora.rank={rank}"]
+    other: Any = build_policy(load(environ={}, sets=sets).config)
+    return "; ".join(each.what for each in await other.examine())
+
+
 def version(number: int, adapters: list[str]) -> Version:
     return Version(number=number, parent=number - 1, base="embedded", adapter=adapters[number - 1])
 
@@ -147,6 +154,58 @@ def test_a_thousand_streams_across_twenty_versions_fail_never_and_mix_never(
     loop.run(run())
 
 
+@pytest.fixture(scope="module")
+def whole_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The embedded model with other weights in its last layers, as a full fine-tune is published."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from openclaw_rl import config
+    from openclaw_rl.backends.hf.finding import find
+
+    found, _ = find("embedded", cache_dir=config.cache_dir(), progress=print)
+    model = AutoModelForCausalLM.from_pretrained(found, dtype=torch.float32)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for layer in model.model.layers[-4:]:
+            layer.mlp.down_proj.weight += 0.05 * torch.randn_like(layer.mlp.down_proj.weight)
+    folder = tmp_path_factory.mktemp("whole") / "1"
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+def test_a_whole_model_is_read_from_disk_between_requests(
+    tmp_path: Path, loop: asyncio.Runner, whole_model: str
+) -> None:
+    sampling = Sampling(temperature=0.0, max_tokens=12)
+
+    async def run() -> None:
+        async with engine(tmp_path, "train.lora.enabled=off") as policy:
+            base = await reply(policy, "Tea?", sampling)
+            asked = [asyncio.create_task(reply(policy, "Tea?", sampling)) for _ in range(6)]
+            await asyncio.sleep(0.2)
+            taking_up = asyncio.create_task(
+                policy.load(Version(number=1, parent=0, base="embedded", adapter=whole_model))
+            )
+            while not taking_up.done():
+                asked.append(asyncio.create_task(reply(policy, "Tea?", sampling)))
+                await asyncio.sleep(0.5)
+            await taking_up
+            learned = await reply(policy, "Tea?", sampling)
+            assert learned.version == 1
+            assert learned.reply_tokens != base.reply_tokens
+            expected = {0: base.reply_tokens, 1: learned.reply_tokens}
+            found = await asyncio.gather(*asked)
+            assert [done.reply_tokens for done in found] == [expected[done.version] for done in found]
+            scores = await policy.score(learned.prompt_tokens, learned.reply_tokens, version=1)
+            assert scores.logprobs == pytest.approx(learned.logprobs, abs=1e-3)
+            again = await reply(policy, "Tea?", sampling, version=0)
+            assert again.reply_tokens == base.reply_tokens, "the base model has its turn, with its own weights"
+            print(f"{len(found)} requests across the change, 0 failed, 0 mixed; versions {[d.version for d in found]}")
+
+    loop.run(run())
+
+
 def test_a_reply_outlives_the_engine(tmp_path: Path, loop: asyncio.Runner, adapters: list[str]) -> None:
     """`kill -9` in the middle of a stream: it is held, and goes on with the tokens that an unbroken one has."""
     sampling = Sampling(temperature=0.0, max_tokens=40)
@@ -154,6 +213,8 @@ def test_a_reply_outlives_the_engine(tmp_path: Path, loop: asyncio.Runner, adapt
     async def run() -> None:
         async with engine(tmp_path, "train.lora.rank=8") as policy:
             await policy.load(version(3, adapters))
+            assert "up to rank 8, and train.lora.rank is 64" in await examined(policy, tmp_path, rank=64)
+            assert "it takes adapters of rank 8" in await examined(policy, tmp_path, rank=8)
             stream = policy.generate(make_prompt("Tell me a story about rain."), sampling)
             count, broken = 0, None
             async for item in stream:
