@@ -126,7 +126,7 @@ def test_a_schema_holds_the_reply_and_tools_may_be_called_instead() -> None:
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_random_weights_keep_to_a_schema(compiler: ConstraintCompiler, name: str) -> None:
-    for seed in range(8):
+    for seed in range(4):
         text = written(compiler, ((JsonPart(schema=SCHEMAS[name]),),), seed=seed)
         assert jsonschema_rs.is_valid(SCHEMAS[name], json.loads(text)), text
         assert "\n" not in text
@@ -134,7 +134,7 @@ def test_random_weights_keep_to_a_schema(compiler: ConstraintCompiler, name: str
 
 def test_random_weights_make_the_call_that_is_forced_on_them(compiler: ConstraintCompiler) -> None:
     names = Counter[str]()
-    for seed in range(12):
+    for seed in range(6):
         prompt = asked(
             choice="required", opening='<tool_call>\n{"name": "', tools=(TOOLS[0], Tool(name="why", parameters=CITY))
         )
@@ -193,11 +193,11 @@ LOGITS = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
 
 def test_the_log_prob_is_that_of_the_free_distribution_and_what_was_allowed_is_kept_beside_it() -> None:
     sampler = RequestSampler.of(Sampling(seed=1), (), str, Only(1, 3))
-    found = [sample(LOGITS, [sampler])[0] for _ in range(400)]
+    found = [sample(LOGITS, [sampler])[0] for _ in range(200)]
     for one in found:
         assert one.tempered == pytest.approx(math.log({1: 0.3, 3: 0.1}[one.token]), abs=1e-5)
         assert one.allowed == pytest.approx(math.log(0.4), abs=1e-5)
-    assert Counter(one.token for one in found)[1] == pytest.approx(300, abs=40), "3 to 1, as the model has them"
+    assert Counter(one.token for one in found)[1] == pytest.approx(150, abs=30), "3 to 1, as the model has them"
 
 
 def test_temperature_filters_and_greed_act_on_what_is_allowed() -> None:
@@ -206,7 +206,7 @@ def test_temperature_filters_and_greed_act_on_what_is_allowed() -> None:
     assert sample(LOGITS, [half])[0].allowed == pytest.approx(math.log(0.10 / squares), abs=1e-5)
     for given in ({"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.5}, {"min_p": 0.9}):
         sampler = RequestSampler.of(Sampling(seed=1, **given), (), str, Only(1, 3))
-        assert {sample(LOGITS, [sampler])[0].token for _ in range(50)} == {1}, given
+        assert {sample(LOGITS, [sampler])[0].token for _ in range(20)} == {1}, given
 
 
 def test_a_free_row_beside_a_held_one_is_left_alone() -> None:
