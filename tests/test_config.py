@@ -256,6 +256,8 @@ def test_the_settings_that_hold_paths_are_these() -> None:
         "train.save_dir",
         "train.resume",
         "env.tools_config",
+        "env.pages",
+        "env.folder",
         "env.swe_bench_path",
         "policy.engine_python",
     }

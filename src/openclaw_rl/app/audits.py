@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl.app.environments import audit_book, build_env
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError, EnvFailed
-from openclaw_rl.ports import SupportsTaskSets
+from openclaw_rl.ports import SupportsExclusions, SupportsTaskSets
 
 if TYPE_CHECKING:
     from openclaw_rl.envs.audit import TaskAudit
@@ -63,6 +63,7 @@ async def audit_all(config: Config, *, again: bool, done: Callable[[TaskAudit], 
         "admitted": len(tasks) - len(faults),
         "without_gold": sum(audit.gold is None for audit in audits),
         "refused": faults,
+        "excluded": dict(env.excluded()) if isinstance(env, SupportsExclusions) else {},
         "near_duplicates": [[held[mine], trained[other]] for mine, other in near],
     }
 

@@ -155,6 +155,10 @@ def environment(config: Config) -> None:
     if name:
         plugins.check("env", name)
         _refuse_unused(config, name)
+    if name == "gui" and not config.env.workers:
+        from openclaw_rl.envs.gui.chromium import check_browser
+
+        check_browser(config.env.screenshot_backend, config.env.options.get("chromium"))
     if config.train.rollout:
         plugins.check("rollout", config.train.rollout)
 
@@ -168,7 +172,7 @@ def _refuse_unused(config: Config, name: str) -> None:
     accepted = inspect.signature(plugins.resolve("env", name)).parameters
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in accepted.values()):
         return
-    for setting in ("tools_config", "folder", "swe_bench_path", "screenshot_backend"):
+    for setting in ("tools_config", "folder", "swe_bench_path", "screenshot_backend", "screenshots", "pages"):
         if getattr(config.env, setting) != SETTINGS[f"env.{setting}"].default and setting not in accepted:
             raise ConfigError(f"env.{setting} is set, but environment {name} does not take it", remedy="take it out")
 

@@ -26,6 +26,8 @@ AUDITS = "envs-audit.jsonl"
 """the file of a run directory with what the audits of tasks found"""
 GROUPS = "envs-tasks.jsonl"
 """the file of a run directory with what each task was worth each time it was played"""
+SCREENS = "screens"
+"""the folder of a run directory with the screenshots of gui, each under the hash of its bytes"""
 EVENTS = "envs.jsonl"
 """the file of a run directory with what happened in its pool"""
 
@@ -178,7 +180,7 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
     """One environment of the kind that ``env.type`` names, in sandboxes made by ``sandbox`` or as the settings say."""
     env = config.env
     if env.type is None:
-        raise ConfigError("no environment is set", remedy="name one: --env terminal, toolcall or file.py")
+        raise ConfigError("no environment is set", remedy="name one: --env terminal, toolcall, gui or file.py")
     offered = {
         "max_steps": env.max_steps,
         "form": action_form(config),
@@ -187,6 +189,9 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
         "per_rung": env.per_rung,
         "output_chars": env.output_chars,
         "screenshot_backend": env.screenshot_backend,
+        "screenshots": env.screenshots,
+        "screens": config.run.dir / SCREENS,
+        "pages": env.pages,
         "tools_config": env.tools_config,
         "folder": env.folder,
         "swe_bench_path": env.swe_bench_path,

@@ -109,12 +109,21 @@ def audit(resolved: Resolved, again: bool, json_out: bool) -> None:
         )
         if found["without_gold"]:
             click.echo(f"  {found['without_gold']} have no gold solution: only doing nothing was tried")
+        for why, left_out in _by_reason(found["excluded"]).items():
+            click.echo(f"  {len(left_out)} pages give no task: {why} ({', '.join(left_out)})")
         for task, why in found["refused"].items():
             click.secho(f"  {task}: {why}", fg="red")
         for mine, other in found["near_duplicates"]:
             click.secho(f"  {mine} is held out, and nearly the same as {other}, which trains", fg="yellow")
     if found["refused"]:
         raise click.exceptions.Exit(1)
+
+
+def _by_reason(excluded: dict[str, str]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for name, why in excluded.items():
+        reasons.setdefault(why, []).append(name)
+    return reasons
 
 
 @click.command(name="eval")

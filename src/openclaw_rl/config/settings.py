@@ -37,6 +37,7 @@ EvalTask = Literal["conversation", "coding", "tool-use"]
 ToolFormat = Literal["auto", "hermes", "llama", "pythonic", "harmony", "none"]
 Sync = Literal["normal", "full"]
 Browser = Literal["playwright", "selenium"]
+Screenshots = Literal["keep", "send", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 Sink = Literal["tensorboard", "trackio", "wandb"]
 
@@ -275,6 +276,13 @@ class EnvSection(Section):
         default=4000, ge=40, le=1_000_000, description="most characters of an output in the next prompt, head and tail"
     )
     screenshot_backend: Browser = Field(default="playwright", description="browser driver of gui")
+    screenshots: Screenshots = Field(
+        default="keep",
+        description="screenshots of gui: kept in the run directory, also sent to a model that sees, or off",
+    )
+    pages: Location | None = Field(
+        default=None, description="JSONL file with tasks on pages of your own, for gui; not set: MiniWoB++"
+    )
     folder: Location | None = Field(
         default=None, description="folder of the tasks of harbor, or that the package of a task set was installed in"
     )

@@ -15,10 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from openclaw_rl.errors import EnvFailed
-from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsTaskSets
+from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsSolution, SupportsTaskSets
 from openclaw_rl.types import Message, Prompt
 
 WORST, BEST = -1.0, 1.0
+LONGEST_SOLUTION = 100
+"""replies after which a solution that shows as it is played is given up"""
 ALIKE = 0.9
 """share of word triples that two instructions have in common, from which on they are near-duplicates"""
 
@@ -56,10 +58,25 @@ async def audit_task(make_env: Callable[[], Env], task: str) -> TaskAudit:
             raise EnvFailed(f"environment {env.name} has no gold solutions to audit")
         replies = list(env.gold(task))
         nothing = await _outcome(env, task, [Message(role="assistant")])
-        gold = await _outcome(env, task, replies) if replies else None
+        gold = await _solved(env, task, replies)
         return TaskAudit(env=env.name, task=task, fingerprint=fingerprint(env, task), gold=gold, nothing=nothing)
     finally:
         await env.close()
+
+
+async def _solved(env: Env, task: str, replies: Sequence[Message]) -> float | None:
+    """The outcome of the gold solution: the one that is known, else the one that shows as the task is played."""
+    if replies or not isinstance(env, SupportsSolution):
+        return await _outcome(env, task, replies) if replies else None
+    await env.reset(task, seed=0)
+    for _ in range(LONGEST_SOLUTION):
+        reply = await env.solution()
+        if reply is None:
+            break
+        seen = await env.step(reply)
+        if seen.done and seen.reward is not None:
+            return seen.reward
+    return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
 
 
 async def _outcome(env: Env, task: str, replies: Sequence[Message]) -> float:

@@ -57,6 +57,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "env": {
         "terminal": "openclaw_rl.envs.terminal.env:ladder",
         "toolcall": "openclaw_rl.envs.toolcall.env:toolcall",
+        "gui": "openclaw_rl.envs.gui.factory:gui",
         "bfcl": "openclaw_rl.envs.toolcall.bfcl:bfcl",
         "reasoning-gym": "openclaw_rl.envs.toolcall.reasoning:reasoning_gym",
         "agentbench-os": "openclaw_rl.envs.terminal.agentbench:agentbench_os",

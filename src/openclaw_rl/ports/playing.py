@@ -80,6 +80,24 @@ class SupportsTaskSets(Protocol):
         ...
 
 
+@runtime_checkable
+class SupportsSolution(Protocol):
+    """An environment whose tasks show how they are solved only while they are played."""
+
+    async def solution(self) -> Message | None:
+        """The next reply of a solution, in the state that the episode is in; None where there is none."""
+        ...
+
+
+@runtime_checkable
+class SupportsExclusions(Protocol):
+    """An environment that leaves out some of what its source holds."""
+
+    def excluded(self) -> Mapping[str, str]:
+        """What gives no task, with the reason."""
+        ...
+
+
 AGENT_HOME = "/home/agent"
 """the home of an agent program in its sandbox: what it keeps there is no part of a task"""
 

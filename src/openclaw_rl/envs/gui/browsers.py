@@ -1,0 +1,172 @@
+"""One browser for all episodes of a process, with a context of its own for each.
+
+It starts with the first episode and ends a while after the last. Both drivers are no more than a way to Chromium's
+DevTools protocol: what is seen and done is decided in one place, `page`, and is the same with either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
+
+from openclaw_rl.envs.gui.chromium import MEMORY, PROCESSES, BrowserSettings, write_launcher
+from openclaw_rl.envs.gui.origins import OriginProxy
+from openclaw_rl.envs.sandbox import cgroups
+from openclaw_rl.errors import EnvFailed
+
+IDLE_SECONDS: Final = 5.0
+"""how long a browser without pages is kept"""
+START_SECONDS: Final = 60.0
+
+
+class Tab(Protocol):
+    """A page in a context of its own: it shares no cookie, storage or cache with another."""
+
+    async def send(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A command of the DevTools protocol. Raises EnvFailed for what the browser refuses."""
+        ...
+
+    async def close(self) -> None:
+        """Close the page and its context. Safe to call twice."""
+        ...
+
+
+class Browser(Protocol):
+    """A browser that runs."""
+
+    def alive(self) -> bool: ...
+
+    async def tab(self) -> Tab: ...
+
+    async def close(self) -> None: ...
+
+
+class LentTab:
+    """A page of the shared browser, given back when it is closed."""
+
+    def __init__(self, tab: Tab, shared: SharedBrowser) -> None:
+        self._tab = tab
+        self._shared: SharedBrowser | None = shared
+
+    async def send(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._tab.send(method, arguments)
+
+    async def close(self) -> None:
+        shared, self._shared = self._shared, None
+        if shared is not None:
+            try:
+                await self._tab.close()
+            finally:
+                shared.give_back()
+
+
+class SharedBrowser:
+    """The browser of one event loop: begun when a page is wanted, begun anew when it has died."""
+
+    def __init__(self, settings: BrowserSettings) -> None:
+        self._settings = settings
+        self._starting = asyncio.Lock()
+        self._running: _Running | None = None
+        self._lent = 0
+        self._all_back = asyncio.Event()
+        self._ending: asyncio.Task[None] | None = None
+
+    async def lend(self) -> LentTab:
+        """A new page. Raises EnvFailed, with the remedy, where no browser can be had."""
+        self._lent += 1
+        self._all_back.clear()
+        try:
+            return LentTab(await (await self._browser()).tab(), self)
+        except BaseException:
+            self.give_back()
+            raise
+
+    async def _browser(self) -> Browser:
+        async with self._starting:
+            if self._running is not None and not self._running.browser.alive():
+                dead, self._running = self._running, None
+                await dead.close()
+            if self._running is None:
+                self._running = await _start(self._settings)
+            return self._running.browser
+
+    def give_back(self) -> None:
+        """One page less. With the last the browser ends, unless another is wanted soon."""
+        self._lent -= 1
+        if self._lent:
+            return
+        self._all_back.set()
+        if self._ending is None or self._ending.done():
+            self._ending = asyncio.create_task(self._end_when_idle())
+
+    async def _end_when_idle(self) -> None:
+        """Also when the event loop ends, which cancels the wait."""
+        try:
+            while not await self._idle():
+                await self._all_back.wait()
+        finally:
+            running, self._running = self._running, None
+            if running is not None:
+                await running.close()
+
+    async def _idle(self) -> bool:
+        """Whether no page is wanted after a while."""
+        await asyncio.sleep(IDLE_SECONDS)
+        return self._lent == 0
+
+
+class _Running:
+    """A browser with what was set up for it."""
+
+    def __init__(self, browser: Browser, proxy: OriginProxy, group: cgroups.ControlGroup, folder: Path) -> None:
+        self.browser = browser
+        self._proxy, self._group, self._folder = proxy, group, folder
+
+    async def close(self) -> None:
+        try:
+            await self.browser.close()
+        finally:
+            await self._proxy.close()
+            self._group.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+async def _start(settings: BrowserSettings) -> _Running:
+    folder = Path(tempfile.mkdtemp(prefix="openclaw-rl-gui-"))
+    group = cgroups.make_group(memory=MEMORY, processes=PROCESSES)
+    proxy = OriginProxy(settings.origins)
+    try:
+        launcher = write_launcher(folder, settings, group)
+        browser = await asyncio.wait_for(_launch(settings, launcher), START_SECONDS)
+        await proxy.listen_inside(folder / "pid")
+    except BaseException as error:
+        group.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, TimeoutError):
+            raise EnvFailed(f"Chromium did not start within {START_SECONDS:g} s") from error
+        raise
+    return _Running(browser, proxy, group, folder)
+
+
+async def _launch(settings: BrowserSettings, launcher: Path) -> Browser:
+    if settings.driver == "selenium":
+        from openclaw_rl.envs.gui.by_selenium import SeleniumBrowser
+
+        return await SeleniumBrowser.launch(launcher)
+    from openclaw_rl.envs.gui.by_playwright import PlaywrightBrowser
+
+    return await PlaywrightBrowser.launch(launcher)
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[BrowserSettings, SharedBrowser]] = WeakKeyDictionary()
+
+
+async def open_tab(settings: BrowserSettings) -> LentTab:
+    """A page of the browser that this event loop shares."""
+    browsers = _shared.setdefault(asyncio.get_running_loop(), {})
+    return await browsers.setdefault(settings, SharedBrowser(settings)).lend()

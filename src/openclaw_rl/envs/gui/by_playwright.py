@@ -1,0 +1,85 @@
+"""Chromium driven by playwright."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from openclaw_rl.envs.gui.chromium import FLAGS
+from openclaw_rl.errors import EnvFailed, MissingExtra
+
+
+class PlaywrightBrowser:
+    """See `Browser`."""
+
+    def __init__(self, playwright: Any, browser: Any) -> None:
+        self._playwright, self._browser = playwright, browser
+
+    @classmethod
+    async def launch(cls, launcher: Path) -> PlaywrightBrowser:
+        """Start it by this script."""
+        try:
+            from playwright.async_api import Error, async_playwright
+        except ImportError as error:
+            raise MissingExtra("playwright", "gui") from error
+        playwright = await async_playwright().start()
+        try:
+            browser = await playwright.chromium.launch(
+                executable_path=str(launcher),
+                args=list(FLAGS),
+                handle_sigint=False,
+                handle_sigterm=False,
+                handle_sighup=False,
+            )
+        except Error as error:
+            await playwright.stop()
+            raise EnvFailed(f"Chromium cannot be started: {_short(error)}") from error
+        return cls(playwright, browser)
+
+    def alive(self) -> bool:
+        return bool(self._browser.is_connected())
+
+    async def tab(self) -> PlaywrightTab:
+        from playwright.async_api import Error
+
+        try:
+            context = await self._browser.new_context()
+            page = await context.new_page()
+            return PlaywrightTab(context, await context.new_cdp_session(page))
+        except Error as error:
+            raise EnvFailed(f"Chromium has no page to give: {_short(error)}") from error
+
+    async def close(self) -> None:
+        try:
+            await self._browser.close()
+        finally:
+            await self._playwright.stop()
+
+
+class PlaywrightTab:
+    """See `Tab`."""
+
+    def __init__(self, context: Any, session: Any) -> None:
+        self._context, self._session = context, session
+
+    async def send(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        from playwright.async_api import Error
+
+        try:
+            found: Mapping[str, Any] = await self._session.send(method, dict(arguments))
+        except Error as error:
+            raise EnvFailed(f"{method}: {_short(error)}") from error
+        return found
+
+    async def close(self) -> None:
+        from playwright.async_api import Error
+
+        with contextlib.suppress(Error):  # the browser is gone, and its pages with it
+            await self._context.close()
+
+
+def _short(error: Exception) -> str:
+    """The first line of what playwright says; the rest is its log."""
+    return str(error).strip().splitlines()[0][:300]

@@ -1,0 +1,127 @@
+"""Chromium in a network namespace of its own: where it lies, and the script that starts it there.
+
+The namespace has its own loopback and no other interface, so that no page, worker or prefetch reaches anything, by
+whatever protocol. The files it sees are its own programs, fonts, and the folders of the tasks' pages, all read-only;
+its profile is in memory and goes with it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from openclaw_rl.envs.sandbox import cgroups
+from openclaw_rl.errors import EnvFailed, MissingExtra, NoSandbox
+
+BrowserDriver = Literal["playwright", "selenium"]
+
+PLACES: Final = ("/usr/lib/chromium/chromium", "chromium", "chromium-browser", "google-chrome", "chrome")
+"""where Chromium may be: first the program itself, which Debian's script of that name starts"""
+INSTALL: Final = "apt-get install chromium"
+PROXY_PORT: Final = 3128
+"""where the namespace's loopback leads to the pages that have an address, see `origins`"""
+MEMORY: Final = 4 << 30
+"""most bytes of the whole browser, where control groups can be written; 16 pages of MiniWoB take about a third of it"""
+PROCESSES: Final = 2048
+FLAGS: Final = (
+    *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
+    *("--disable-component-update", "--disable-default-apps", "--disable-extensions", "--disable-sync"),
+    *("--disable-features=Translate,OptimizationHints,MediaRouter", "--no-first-run", "--mute-audio"),
+    *("--enable-blink-features=ComputedAccessibilityInfo", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp"),
+    *(f"--proxy-server=http://127.0.0.1:{PROXY_PORT}", "--proxy-bypass-list=<-loopback>"),
+)
+"""``--no-sandbox``: bubblewrap is the sandbox, in which Chromium's own cannot be set up a second time"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrowserSettings:
+    """A browser: who drives it, its program, the folders whose pages it may show, and the origins it may reach."""
+
+    driver: BrowserDriver
+    program: str
+    folders: tuple[Path, ...]
+    origins: frozenset[str]
+
+
+def find_chromium(given: str | None = None) -> str:
+    """The program. Raises EnvFailed, with the line that installs it, where there is none."""
+    for place in (given,) if given else PLACES:
+        found = shutil.which(place)
+        if found is not None:
+            return found
+    raise EnvFailed(f"there is no {given or 'Chromium'} on this machine", remedy=INSTALL)
+
+
+def check_browser(driver: BrowserDriver, given: str | None = None) -> None:
+    """Raise for what a browser needs and this machine lacks, with the line that installs it."""
+    find_chromium(given)
+    _need_bubblewrap()
+    if importlib.util.find_spec(driver) is None:
+        raise MissingExtra(driver, "gui")
+    if driver == "selenium":
+        find_chromedriver()
+
+
+def find_chromedriver() -> str:
+    """The program through which selenium drives Chromium. Raises EnvFailed where there is none."""
+    found = shutil.which("chromedriver")
+    if found is None:
+        raise EnvFailed(
+            "selenium drives Chromium through chromedriver, which is not here", remedy="apt-get install chromium-driver"
+        )
+    return found
+
+
+def _need_bubblewrap() -> None:
+    if shutil.which("bwrap") is None:
+        raise NoSandbox("a browser is kept apart by bubblewrap, which is not here", remedy="apt-get install bubblewrap")
+
+
+def write_launcher(folder: Path, settings: BrowserSettings, group: cgroups.ControlGroup) -> Path:
+    """A script in ``folder`` that starts the browser in its namespace. Raises NoSandbox where it cannot be had.
+
+    The process id of the browser's namespace is written to ``folder/pid`` (as JSON) when it has begun.
+    """
+    _need_bubblewrap()
+    joining = [f"echo $$ > {shlex.quote(file)}" for file in group.members]
+    apart = shlex.join(["nice", "-n", "5", "bwrap", *_apart(settings), "--info-fd", "9", "--", settings.program])
+    script = folder / "chromium"
+    lines = ["#!/bin/sh", *joining, f'exec {apart} "$@" 9> {shlex.quote(str(folder / "pid"))}']
+    script.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    script.chmod(0o700)
+    return script
+
+
+def _apart(settings: BrowserSettings) -> list[str]:
+    """What bubblewrap is told: namespaces, programs, pages; nothing of this machine's environment or homes."""
+    shown = ["/etc/fonts", "/etc/chromium", "/etc/alternatives", "/etc/ld.so.cache", str(Path(settings.program).parent)]
+    return [
+        *("--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--die-with-parent", "--new-session"),
+        *("--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/run", "--clearenv"),
+        *("--ro-bind", "/usr", "/usr", *_system_folders()),
+        *(part for path in (*shown, *map(str, settings.folders)) for part in ("--ro-bind-try", path, path)),
+        *("--setenv", "HOME", "/tmp", "--setenv", "LANG", "C.UTF-8", "--setenv", "PATH", "/usr/bin:/bin"),
+        *("--chdir", "/"),
+    ]
+
+
+def _system_folders() -> list[str]:
+    """Links into /usr where the system has merged its folders, else the folders."""
+    found: list[str] = []
+    for path in map(Path, ("/bin", "/sbin", "/lib", "/lib64")):
+        if path.is_symlink():
+            found += ["--symlink", str(path.readlink()), str(path)]
+        elif path.is_dir():
+            found += ["--ro-bind", str(path), str(path)]
+    return found
+
+
+def shown_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """The same folders as they really lie, each once."""
+    return tuple(dict.fromkeys(Path(os.path.realpath(folder)) for folder in folders))

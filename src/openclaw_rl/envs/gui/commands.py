@@ -1,0 +1,138 @@
+"""What an agent can do to a page: as tool calls, and as short lines of text. Pure.
+
+click 3 · click "Ok" · click 120,45     double, right: the same
+type 4 "some words"                     replaces what the field holds
+press Enter · press Control+a
+select 5 "France"
+scroll down · scroll up 3
+drag 3 7 · drag "Card" 120,45
+back · wait · done · done "an answer" · fail
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from openclaw_rl.envs.actions import Action, block_of
+from openclaw_rl.envs.gui.screen import Element, Screen, known_names
+from openclaw_rl.types import Tool
+
+_ELEMENT: Final = "its number, its name, or a point as x,y"
+DIRECTIONS: Final[Mapping[str, tuple[int, int]]] = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+LAST: Final = frozenset({"done", "fail"})
+"""what ends an episode"""
+
+
+def _tool(name: str, description: str, required: Mapping[str, str], more: Mapping[str, str] | None = None) -> Tool:
+    named = {**required, **(more or {})}
+    properties = {key: {"description": about} for key, about in named.items()}
+    return Tool(
+        name=name,
+        description=description,
+        parameters={"type": "object", "properties": properties, "required": list(required)},
+    )
+
+
+TOOLS: Sequence[Tool] = (
+    _tool("click", "Click on an element.", {"element": _ELEMENT}),
+    _tool("double", "Click on an element twice.", {"element": _ELEMENT}),
+    _tool("right", "Click on an element with the right button.", {"element": _ELEMENT}),
+    _tool("type", "Put a text into a field, in place of what it holds.", {"element": _ELEMENT, "text": "the text"}),
+    _tool("press", "Press a key.", {"key": "such as Enter, Tab, ArrowDown, Control+a"}),
+    _tool("select", "Choose an option of a list.", {"element": _ELEMENT, "option": "its words"}),
+    _tool("scroll", "Scroll the page, or an element.", {"direction": ", ".join(DIRECTIONS)}, {"element": _ELEMENT}),
+    _tool("drag", "Drag an element to another place.", {"element": _ELEMENT, "to": _ELEMENT}),
+    _tool("back", "Go back to the page before.", {}),
+    _tool("wait", "Wait a second and look again.", {}),
+    _tool("done", "Say that the task is done.", {}, {"answer": "what was asked, where something was"}),
+    _tool("fail", "Say that the task cannot be done.", {}, {"reason": "why"}),
+)
+_ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {tool.name: tuple(tool.parameters["properties"]) for tool in TOOLS}
+_REQUIRED: Final[Mapping[str, int]] = {tool.name: len(tool.parameters["required"]) for tool in TOOLS}
+_WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
+_POINT = re.compile(r"\(?\s*(\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*\)?")
+_NUMBER = re.compile(r"\[?(\d+)\]?")
+
+
+def written_actions(text: str) -> tuple[Action, ...]:
+    """The actions in the fenced block of a text, or in its single line; none where it holds no word.
+
+    >>> [each.arguments for each in written_actions('type 4 "a b"')]
+    [{'element': 4, 'text': 'a b'}]
+    >>> written_actions("jump 3")[0].fault[:21]
+    "there is no 'jump'; t"
+    """
+    block = block_of(text)
+    return tuple(_action(line) for line in block.splitlines() if line.strip()) if block else ()
+
+
+def _action(line: str) -> Action:
+    """The action of one line. What is quoted is a name, a bare number the number of an element."""
+    words = [_read(found) for found in _WORD.finditer(line)]
+    name, given = str(words[0]).casefold().rstrip(":."), words[1:]
+    if name not in _ARGUMENTS:
+        return Action(tool=name, arguments={}, fault=f"there is no {name!r}; there are: {', '.join(_ARGUMENTS)}")
+    wanted = _ARGUMENTS[name]
+    if len(wanted) == 1 and len(given) > 1 and '"' not in line:
+        given = [" ".join(map(str, given))]
+    if not _REQUIRED[name] <= len(given) <= len(wanted):
+        return Action(tool=name, arguments={}, fault=f"{name} takes {', '.join(wanted) or 'nothing'}")
+    return Action(tool=name, arguments=dict(zip(wanted, given, strict=False)))
+
+
+def _read(word: re.Match[str]) -> str | int:
+    if word[1] is not None:
+        return re.sub(r"\\(.)", lambda found: "\n" if found[1] == "n" else found[1], word[1])
+    number = _NUMBER.fullmatch(word[2])
+    return int(number[1]) if number else word[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What an action is aimed at: an element, or a point where there is none."""
+
+    element: Element | None = None
+    point: tuple[float, float] | None = None
+
+    @property
+    def described(self) -> str:
+        """For a message."""
+        return self.element.described if self.element else f"at {self.point}"
+
+
+def aim(given: Any, screen: Screen) -> Aim | str:
+    """What is meant, by name before number where it is a text; as text, why nothing is."""
+    text = str(given).strip()
+    if point := _POINT.fullmatch(text):
+        return Aim(point=(float(point[1]), float(point[2])))
+    named = screen.called(text) if isinstance(given, str) else []
+    if len(named) == 1:
+        return Aim(element=named[0])
+    if named:
+        numbers = ", ".join(f"[{each.number}]" for each in named)
+        return f"there are {len(named)} of that name: take a number of {numbers}"
+    number = _NUMBER.fullmatch(text)
+    found = screen.numbered(int(number[1])) if number else None
+    if found is not None:
+        return Aim(element=found)
+    return f"there is no {text!r} on the screen; by name there are {known_names(screen.elements)}"
+
+
+def as_line(tool: str, arguments: Mapping[str, Any]) -> str:
+    """An action as it is written.
+
+    >>> as_line("type", {"element": 4, "text": 'say "hi"'}), as_line("click", {"element": "Ok"})
+    ('type 4 "say \\\\"hi\\\\""', 'click "Ok"')
+    """
+    return " ".join([tool, *(_written(name, value) for name, value in arguments.items())])
+
+
+def _written(name: str, value: Any) -> str:
+    text = str(value)
+    if isinstance(value, int) or name in ("key", "direction") or _POINT.fullmatch(text):
+        return text
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{quoted}"'

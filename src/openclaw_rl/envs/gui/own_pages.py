@@ -1,0 +1,192 @@
+"""Tasks on pages of a user's own: JSONL, one task to a line, each with a check of what the page has become.
+
+    {"address": "shop.html", "instruction": "Put two apples into the cart.", "check": "cart.apples === 2"}
+    {"address": "http://localhost:3000/", "instruction": "Log in as Ana.", "check": "checks.py:logged_in",
+     "gold": ["type \\"Name\\" \\"Ana\\"", "click \\"Log in\\""]}
+
+An address is a file beside this one, or of a server. ``check`` is JavaScript, run on the page with ``answer`` (what the
+agent said with `done`, or null), or a Python function, called with the page and the task. Either gives true or false,
+or a score from 0 to 1. ``gold`` are actions that solve it, for the audit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from openclaw_rl.envs.gui.commands import written_actions
+from openclaw_rl.envs.gui.origins import origin_of
+from openclaw_rl.envs.gui.page import GuiPage
+from openclaw_rl.envs.gui.screen import Screen
+from openclaw_rl.envs.gui.tasks import Move, TaskState
+from openclaw_rl.envs.ladders import Split, split_of
+from openclaw_rl.envs.toolcall.tools_config import load_function
+from openclaw_rl.errors import ConfigError, EnvFailed
+
+REMEDY: Final = "see docs/environments.md and examples/gui"
+STEPS: Final = 20
+_SEEN: Final = """({address: location.href, title: document.title, text: document.body ? document.body.innerText : "",
+  html: document.documentElement.outerHTML})"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnTask:
+    """One task of a file."""
+
+    id: str
+    rung: str
+    address: str
+    instruction: str
+    check: str | Callable[..., Any]
+    gold: tuple[Move, ...]
+    steps: int
+    row: Mapping[str, Any]
+
+
+class OwnPages:
+    """See `PageSource`."""
+
+    size: tuple[int, int] = (1024, 768)
+
+    def __init__(self, path: Path, *, rungs: Sequence[str]) -> None:
+        self._path, self._rungs = path, tuple(rungs)
+        self._tasks = read_tasks(path)
+        self.folders: tuple[Path, ...] = (path.resolve().parent,)
+        addresses = [task.address for task in self._tasks.values()]
+        more = [each for task in self._tasks.values() for each in task.row.get("origins", ())]
+        self.origins = frozenset(origin_of(each) for each in (*addresses, *more) if each.startswith("http"))
+
+    def ids(self, split: Split) -> Sequence[str]:
+        wanted = [task for task in self._tasks.values() if not self._rungs or task.rung in self._rungs]
+        return [task.id for task in wanted if split_of(task.instruction) == split]
+
+    def _task(self, task: str) -> OwnTask:
+        if task not in self._tasks:
+            raise ConfigError(f"no task {task!r} in {self._path}", remedy="'openclaw-rl envs list' shows them")
+        return self._tasks[task]
+
+    def rung(self, task: str) -> str:
+        return self._task(task).rung
+
+    def instruction(self, task: str) -> str:
+        return self._task(task).instruction
+
+    def examples(self, task: str, count: int) -> Sequence[str]:
+        """None: they would show how other tasks are done."""
+        return ()
+
+    def excluded(self) -> Mapping[str, str]:
+        return {}
+
+    def gold(self, task: str) -> Sequence[Move]:
+        return self._task(task).gold
+
+    async def begin(self, page: GuiPage, task: str) -> OwnBegun:
+        found = self._task(task)
+        await page.open(found.address)
+        return OwnBegun(task=found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnBegun:
+    """See `BegunTask`."""
+
+    task: OwnTask
+    ignored: str = ""
+
+    @property
+    def instruction(self) -> str:
+        return self.task.instruction
+
+    @property
+    def steps(self) -> int:
+        return self.task.steps
+
+    async def state(self, page: GuiPage, answer: str | None) -> TaskState:
+        """Over as soon as the check is met in full."""
+        score = await self._score(page, answer)
+        return TaskState(over=score == 1, worth=2 * score - 1)
+
+    async def _score(self, page: GuiPage, answer: str | None) -> float:
+        check = self.task.check
+        if isinstance(check, str):
+            given = await page.run(f"((answer) => ({check}))({json.dumps(answer)})")
+        else:
+            seen = {**await page.run(_SEEN), "answer": answer}
+            try:
+                given = check(seen, dict(self.task.row))
+            except (
+                Exception
+            ) as error:  # it is anyone's code; a task that cannot be checked is nobody's fault but its own
+                raise EnvFailed(f"the check of {self.task.id} fails with {type(error).__name__}: {error}") from error
+        if not isinstance(given, bool | int | float) or not 0 <= given <= 1:
+            raise EnvFailed(
+                f"the check of {self.task.id} gives {given!r}, which is neither true, false nor from 0 to 1"
+            )
+        return float(given)
+
+    def solve(self, screen: Screen, made: int) -> Move | None:
+        return self.task.gold[made] if made < len(self.task.gold) else None
+
+
+def read_tasks(path: Path) -> Mapping[str, OwnTask]:
+    """The tasks of a file by id. Raises ConfigError that names file and line."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"the tasks {path} cannot be read: {error}", remedy=REMEDY) from error
+    found = [_task(line, path, number) for number, line in enumerate(lines, start=1) if line.strip()]
+    tasks = {task.id: task for task in found}
+    if not tasks or len(tasks) < len(found):
+        fault = "two tasks have the same id" if tasks else "it holds no task"
+        raise ConfigError(f"{path}: {fault}", remedy=REMEDY)
+    return tasks
+
+
+def _task(line: str, path: Path, number: int) -> OwnTask:
+    where = f"{path}:{number}"
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{where} is no JSON: {error}", remedy=REMEDY) from error
+    lacking = [key for key in ("address", "instruction", "check") if not isinstance(row, dict) or not row.get(key)]
+    if lacking:
+        raise ConfigError(f"{where} lacks {', '.join(lacking)}", remedy=REMEDY)
+    return OwnTask(
+        id=str(row.get("id", f"{path.stem}/{number}")),
+        rung=str(row.get("rung", path.stem)),
+        address=_address(str(row["address"]), path, where),
+        instruction=str(row["instruction"]),
+        check=_check(str(row["check"]), path, where),
+        gold=tuple(_move(str(each), where) for each in row.get("gold", ())),
+        steps=int(row.get("steps", STEPS)),
+        row=row,
+    )
+
+
+def _address(given: str, path: Path, where: str) -> str:
+    if given.startswith(("http://", "https://")):
+        return given
+    file = path.resolve().parent / given
+    if not file.is_file():
+        raise ConfigError(
+            f"{where}: there is no page {file}", remedy="give a file beside the tasks, or an http address"
+        )
+    return file.as_uri()
+
+
+def _check(given: str, path: Path, where: str) -> str | Callable[..., Any]:
+    file, _, name = given.partition(":")
+    if file.endswith(".py") and name.isidentifier():
+        return load_function(path.parent / file, name, where)
+    return given
+
+
+def _move(line: str, where: str) -> Move:
+    found = written_actions(line)
+    if len(found) != 1 or found[0].fault:
+        raise ConfigError(f"{where}: {line!r} is no action", remedy=REMEDY)
+    return Move(tool=found[0].tool, arguments=found[0].arguments)
