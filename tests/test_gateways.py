@@ -26,7 +26,7 @@ from openclaw_rl.store.wakeups import listen
 from openclaw_rl.testing import PostgresServer, fake_config, make_turn, wait_until
 from openclaw_rl.types import Version
 
-KILLS = 12
+KILLS = 9
 
 
 class Rover(Talker):
