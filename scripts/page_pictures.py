@@ -1,10 +1,11 @@
 """Pictures of the page: every view of a run, light and dark, on a desktop and on a phone.
 
     python scripts/page_pictures.py RUN_DIR FOLDER    all of them, to look at
-    python scripts/page_pictures.py RUN_DIR           the few of docs/page.md, into docs/page
+    python scripts/page_pictures.py RUN_DIR           the few of docs/page.md, into docs/page; --only NAME: that one
 
 RUN_DIR is the directory of any run; that of `openclaw-rl demo` (which prints it) tells the story of one correction.
-Needs the package playwright and Debian's chromium. The page is started on the run for that long; no server has to run.
+Needs the package playwright and Debian's chromium. The page is started on the run for that long; the tokens of a turn
+are drawn only where its server runs too.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from openclaw_rl.views import browse, learning
 
 DOCS = Path(__file__).parents[1] / "docs" / "page"
 SCREENS: Mapping[str, tuple[int, int]] = {"desktop": (1280, 820), "phone": (390, 820)}
+HEIGHTS = {"turn": 560}
+"""of what says enough in its upper part"""
 SHOWN = ("talk-desktop-light", "learning-desktop-light", "versions-desktop-dark", "curves-desktop-light")
-SHOWN += ("sessions-desktop-dark", "learning-phone-light", "talk-phone-dark")
+SHOWN += ("sessions-desktop-dark", "turn-desktop-light", "learning-phone-light", "talk-phone-dark")
 """the pictures of docs/page.md"""
 
 
@@ -70,8 +73,10 @@ def take(browser: Any, address: str, paths: Mapping[str, str], folder: Path, wan
                 if wanted is not None and picture not in wanted:
                     continue
                 tab.goto(address + path)
-                tab.wait_for_timeout(600)
-                tab.screenshot(path=str(folder / f"{picture}.png"), full_page=wanted is None)
+                tab.wait_for_timeout(2500 if name == "turn" else 600)  # the server decodes the tokens
+                area = {"x": 0, "y": 0, "width": width, "height": HEIGHTS.get(name, height)}
+                whole: dict[str, Any] = {"full_page": True} if wanted is None else {"clip": area}
+                tab.screenshot(path=str(folder / f"{picture}.png"), **whole)
                 print(folder / f"{picture}.png")
             context.close()
 
@@ -80,14 +85,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--only", choices=SHOWN, help="of the few, this one")
     given = parser.parse_args()
     folder = given.folder or DOCS
     folder.mkdir(parents=True, exist_ok=True)
+    wanted = None if given.folder else (given.only,) if given.only else SHOWN
     with page(given.run) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        take(browser, address, views(given.run), folder, None if given.folder else SHOWN)
+        take(browser, address, views(given.run), folder, wanted)
         browser.close()
 
 
