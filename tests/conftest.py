@@ -36,6 +36,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Who talks to a server of PostgreSQL is for `make test`: with its databases it takes longer than the tests."""
+    if "postgres" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.slow)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Note the tests without the marker ``slow`` that do a lot of work: `make fast` is for small stories."""
@@ -102,7 +108,7 @@ def database(postgres: PostgresServer, tmp_path: Path) -> ServerPlace:
     return ServerPlace(url=postgres.database(), root=tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest) -> Path | ServerPlace:
     """The place of a ledger that does not exist yet, in each of the stores."""
     found: Path | ServerPlace = request.getfixturevalue("ledger_path" if request.param == "sqlite" else "database")
