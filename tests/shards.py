@@ -19,7 +19,7 @@ NEEDS = {
     "torch": re.compile(
         r"^(?:import|from) (?:torch|transformers|test_local_\w+|tiny|openclaw_rl\.app\.doctor)\b", re.M
     ),
-    "clients": re.compile(r"^(?:import|from) (?:openai|anthropic)\b", re.M),
+    "clients": re.compile(r"^ *(?:import|from) (?:openai|anthropic)\b", re.M),
     "postgres": re.compile(r"\b(?:ServerPlace|PostgresServer|place: Place)\b"),
 }
 """what takes a process seconds to load or to start, and how a test file shows that it needs it: by what it imports or takes"""

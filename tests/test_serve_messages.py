@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import anthropic
 import pytest
 
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, serving, sse_events
 from openclaw_rl.types import Message, Tool, ToolCall
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
 
 CALL = '<think>where?</think>I look.\n<tool_call>{"name": "look", "arguments": {"at": "sky", "n": 2}}</tool_call>'
 TOOLS = [
@@ -25,10 +28,14 @@ def server() -> Iterator[RunningServer]:
         yield server
 
 
-def sdk(server: RunningServer) -> anthropic.Anthropic:
-    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, http_client=server.client())
+def sdk(server: RunningServer) -> Anthropic:
+    """The real SDK, which takes longer to import than all else here: who uses it is slow."""
+    from anthropic import Anthropic
+
+    return Anthropic(base_url=server.url, api_key="none", max_retries=0, http_client=server.client())
 
 
+@pytest.mark.slow
 def test_the_sdk_gets_a_message_whose_id_leads_to_the_turn(server: RunningServer) -> None:
     message = sdk(server).messages.create(model="toy", max_tokens=100, messages=[{"role": "user", "content": "hi"}])
     assert [(block.type, getattr(block, "text", None)) for block in message.content] == [("text", "Hello there.")]
@@ -36,6 +43,7 @@ def test_the_sdk_gets_a_message_whose_id_leads_to_the_turn(server: RunningServer
     assert server.ledger.turn(message.id.removeprefix("msg_")).completion.reply.content == "Hello there."
 
 
+@pytest.mark.slow
 def test_the_sdk_puts_a_stream_with_thought_text_and_call_together() -> None:
     with (
         serving(ScriptedPolicy(CALL)) as server,
@@ -162,6 +170,7 @@ def test_the_stop_reason_says_why_it_ended(
     assert streamed["message_delta"]["delta"] == {"stop_reason": reason, "stop_sequence": sequence}
 
 
+@pytest.mark.slow
 def test_tokens_are_counted_without_answering(server: RunningServer) -> None:
     count = sdk(server).messages.count_tokens(model="toy", messages=[{"role": "user", "content": "hello"}])
     assert count.input_tokens == len("userhello")
