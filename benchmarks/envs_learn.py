@@ -184,8 +184,9 @@ async def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    parser.add_argument("--verbose", action="store_true", help="show the log of the run")
     given = parser.parse_args()
-    logging.basicConfig(level=logging.WARNING)
+    logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING)
     runs: list[Learned] = []
     for env in given.env:
         for seed in given.seeds:
