@@ -26,5 +26,5 @@ command -v bwrap >/dev/null ||
   want bubblewrap "coding tasks and sandboxed environments are refused, and the sandbox tests are skipped"
 has_postgres || want postgresql "the tests of the ledger on PostgreSQL are skipped"
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
-  want chromium "the tests of the page in a browser are skipped"
+  want chromium "environment gui is refused, and the tests of it and of the page in a browser are skipped"
 exit 0

@@ -64,6 +64,13 @@ def block_of(text: str) -> str | None:
     return line if line and "\n" not in line else None
 
 
+def result_of(action: Action, text: str, *, images: tuple[str, ...] = ()) -> Message:
+    """What an action came to, as the next message: the result of its call, or plain text."""
+    if action.call is None:
+        return Message(role="user", content=text, images=images)
+    return Message(role="tool", content=text, tool_call_id=action.call, name=action.tool, images=images)
+
+
 def worked_prompt(how: str, examples: Sequence[tuple[str, str]], task: str) -> Prompt:
     """A prompt for the text form: how to reply, solved tasks as turns of the conversation, then the task."""
     messages = [Message(role="system", content=how)]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from openclaw_rl.envs.actions import Action, ActionForm, calls_of, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, calls_of, result_of, worked_prompt
 from openclaw_rl.envs.gui.blobs import ScreenBlobs
 from openclaw_rl.envs.gui.browsers import open_tab
 from openclaw_rl.envs.gui.chromium import BrowserDriver, BrowserSettings, find_chromium, shown_folders
@@ -239,12 +239,11 @@ class GuiEnv:
         images = await self._pictured(episode, "; ".join(said))
         *first, last = said
         if actions[-1].call is None:
-            return (Message(role="user", content=_fenced("\n".join([*first, last, seen])), images=images),)
+            return (result_of(actions[-1], _fenced("\n".join([*first, last, seen])), images=images),)
         texts = [*first, f"{last}\n{seen}"]
         pictures = [*([()] * len(first)), images]
         return tuple(
-            Message(role="tool", content=text, tool_call_id=action.call, name=action.tool, images=shot)
-            for action, text, shot in zip(actions, texts, pictures, strict=True)
+            result_of(action, text, images=shot) for action, text, shot in zip(actions, texts, pictures, strict=True)
         )
 
     async def _pictured(self, episode: GuiEpisode, said: str) -> tuple[str, ...]:

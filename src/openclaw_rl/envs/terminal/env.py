@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, result_of, worked_prompt
 from openclaw_rl.envs.play.contract import AgentTask, TaskRefused
 from openclaw_rl.envs.sandbox import SandboxSettings
 from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
@@ -133,9 +133,7 @@ class TerminalEnv:
     async def _carry_out(self, action: Action) -> Message:
         machine = self._begun()
         text = f"error: {action.fault}" if action.fault else await machine.act(action.tool, action.arguments)
-        if action.call is None:
-            return Message(role="user", content=text)
-        return Message(role="tool", content=text, tool_call_id=action.call, name=action.tool)
+        return result_of(action, text)
 
     async def outcome(self) -> float:
         """1 where the task is done now, -1 where nothing of it is."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of, result_of, worked_prompt
 from openclaw_rl.envs.toolcall.calls import signature, written_calls
 from openclaw_rl.envs.toolcall.sources import FileSource, LadderSource, TaskSource, ToolEpisode, fenced
 from openclaw_rl.envs.toolcall.worlds import SupportsTurns, WantedCall
@@ -92,9 +92,7 @@ class ToolCallEnv:
     async def _carry_out(self, action: Action, episode: ToolEpisode) -> Message:
         text = f"error: {action.fault}" if action.fault else await episode.world.call(action.tool, action.arguments)
         text = bounded(text, self._output_chars)
-        if action.call is None:
-            return Message(role="user", content=text)
-        return Message(role="tool", content=text, tool_call_id=action.call, name=action.tool)
+        return result_of(action, text)
 
     async def outcome(self) -> float:
         """What the calls so far have come to, from -1 to 1; a task that wants an answer has none yet."""
