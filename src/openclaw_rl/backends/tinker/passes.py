@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.backends.tinker.session import TinkerSession
+from openclaw_rl.backends.tinker.troubles import ServiceFailed
 from openclaw_rl.errors import BackendError, RequestError
 from openclaw_rl.types import Tokens
 
@@ -40,7 +41,7 @@ class TrainingPasses:
             return []
         try:
             return await self._forward(client, rows)
-        except RequestError:
+        except (RequestError, ServiceFailed):
             if not self._wide or all(row.ids.shape[1] == 1 for row in rows):
                 raise
         self._wide = False

@@ -25,6 +25,10 @@ class SessionLost(BackendDown):
     """The service does not know this session, or what was made in it, any more: a new one is opened."""
 
 
+class ServiceFailed(BackendDown):
+    """A request was taken, and failed for a reason that the service does not put down to it."""
+
+
 def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClawError:
     """The error to raise in place of one of the SDK's. ``doing`` is what was tried: "sampling a reply"."""
     if isinstance(error, OpenClawError):
@@ -42,7 +46,7 @@ def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClaw
     if status is not None or _category(error) == "user":
         return RequestError(f"the service refused the request: {what}", status=400)
     if _category(error) is not None:
-        return BackendDown(f"the service failed: {what}")
+        return ServiceFailed(f"the service failed: {what}")
     if isinstance(error, _CHANGED):
         return ModelRefused(f"the SDK does not do as it did: {what}", remedy="see the releases in docs/tinker.md")
     return BackendError(what)

@@ -306,7 +306,7 @@ def _forward_backward(server: TinkerServer, given: Any) -> _Promised:
 
     def work() -> tuple[bytes, str]:
         if not server.wide_targets and any(each.inputs["target_tokens"].dim() > 1 for each in data):
-            raise RequestFailed("target_tokens must have one dimension")
+            raise RequestFailed("target_tokens must have one dimension", "unknown")
         outputs, total = model.run(data, given.loss_fn, dict(given.loss_fn_config), backward=not given.forward_only)
         return wire.write_outputs(outputs, {"loss:sum": total}), PROTOBUF
 
