@@ -14,9 +14,13 @@ from typing import Any
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 from rooms import SETTINGS, needs_sandbox
 
+from openclaw_rl.app import address
+from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.playing import chosen, serving_at
+from openclaw_rl.cli import cli
 from openclaw_rl.clients.agents import AGENTS, OwnAgent
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.connect import ServerInfo
@@ -38,6 +42,7 @@ from openclaw_rl.testing.servers import RunningServer
 pytestmark = pytest.mark.anyio
 
 KEY = "the-key-of-an-environment"
+ECHO = "/bin/echo {instruction}"
 USER = "env:local"
 SERVER = ServerInfo(url=INSIDE, model="toy", context=8192)
 AGENT = """#!/usr/bin/python3
@@ -502,3 +507,27 @@ def test_a_command_without_a_place_for_the_task_is_refused_with_the_known_names(
         OwnAgent.read("claude")
     with pytest.raises(ConfigError, match="quote it as in a shell"):
         OwnAgent.read("sh -c 'echo {instruction}")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--agent", "fly"], "known: claude-code, codex, opencode, openclaw, mini-swe-agent"),
+        (
+            ["--agent", "opencode", "--program", "/nowhere/opencode"],
+            "install it: npm install -g opencode-ai; or say where it is with --program PATH",
+        ),
+        (["--agent", ECHO, "--tasks", "flying"], "--tasks flying: no such rung or task is train; rungs: print-word"),
+        (["--agent", ECHO, "--env", "toolcall"], "environment toolcall has no tasks for agent programs"),
+    ],
+)
+def test_a_command_line_that_cannot_work_says_what_to_do(tmp_path: Path, words: list[str], said: str) -> None:
+    address.write(tmp_path, ServerAddress.of("127.0.0.1", 1, model="toy"))
+    done = CliRunner().invoke(cli, ["play", "--run-dir", str(tmp_path), *words])
+    assert isinstance(done.exception, ConfigError)
+    assert said in str(done.exception)
+
+
+def test_without_a_server_it_says_how_to_start_one(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["play", "--run-dir", str(tmp_path), "--agent", ECHO])
+    assert str(done.exception) == "no server runs in this run directory; start 'openclaw-rl up', or give --url"
