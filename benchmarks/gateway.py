@@ -155,7 +155,7 @@ async def compared(urls: tuple[str, str], names: tuple[str, str], pid: int, give
                 spent += which * (cpu_seconds(pid) - before)
         through = sum(load.tokens for load in rounds[1])
         rows.append({**row(streams, *rounds), "gateway_cpu_ms_per_token": millis(spent / through)})
-        print(f"{streams} streams done, {time.perf_counter() - began:.0f} s", file=sys.stderr)
+        print(f"{time.perf_counter() - began:.0f} s {table(rows[-1:]).splitlines()[-1]}", file=sys.stderr)
     return rows
 
 
