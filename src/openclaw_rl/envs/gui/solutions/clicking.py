@@ -9,8 +9,6 @@ from openclaw_rl.envs.gui.screen import Element
 from openclaw_rl.envs.gui.solutions.view import Solution, View
 from openclaw_rl.envs.gui.tasks import Move
 
-QUOTED = r'"(.+)"'
-
 
 def labelled(pattern: str) -> Solution:
     """Click on what the task names."""
@@ -51,15 +49,6 @@ def option(view: View) -> Move | None:
 def color(view: View) -> Move | None:
     wanted = view.found(r"on the (\w+) colored")
     return view.click(next((each for each in view.all("box") if each.name.startswith(f"{wanted} ")), None))
-
-
-def pie(view: View) -> Move | None:
-    """Open it, then take the slice with the letter."""
-    return view.click(_ending(view, " +") if view.made == 0 else _ending(view, f" {view.found(QUOTED)}"))
-
-
-def _ending(view: View, end: str) -> Element | None:
-    return next((each for each in view.screen.elements if each.name.endswith(end)), None)
 
 
 def coordinate(view: View) -> Move | None:
@@ -224,8 +213,6 @@ CLICKING: Mapping[str, Solution] = {
     "click-tab-2-easy": hidden_link,
     "click-tab-2-medium": hidden_link,
     "click-tab-2-hard": hidden_link,
-    "click-pie": pie,
-    "click-pie-nodelay": pie,
     "click-widget": widget,
     "click-shape": shape,
     "count-shape": count_shapes,

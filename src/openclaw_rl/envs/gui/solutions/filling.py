@@ -201,14 +201,15 @@ _RESULTS = 3
 
 
 def completed(view: View) -> Move | None:
-    """Type the beginning and take what ends as it should."""
+    """Type the beginning, wait for what it brings, and take what ends as it should."""
     start, end = view.found(r'starts with "(.+?)"'), view.found(r'ends with "(.+?)"')
-    if view.made == 0:
-        return view.act("type", field(view), text=start)
-    if view.made == 1:
-        fits = (each for each in view.screen.elements if each.name.startswith(start) and each.name.endswith(end))
-        return view.click(next(fits, None))
-    return view.submit()
+    box = field(view)
+    if box is None or view.made == 0:
+        return view.act("type", box, text=start)
+    if box.value != start:
+        return view.submit()
+    fits = (each for each in view.screen.elements if each.name.startswith(start) and each.name.endswith(end))
+    return view.click(next(fits, None)) or Move(tool="wait")
 
 
 def scrolled(view: View) -> Move | None:
@@ -220,15 +221,6 @@ def scrolled(view: View) -> Move | None:
 
 
 _SCROLLS = 12
-
-
-def agreement(view: View) -> Move | None:
-    name, wanted = view.named("Name"), view.found(r'name "(.+?)"')
-    if wanted and name is not None and "disabled" in name.states:
-        return Move(tool="scroll", arguments={"direction": "down", "element": view.all("textbox")[0].number})
-    if wanted and name is not None and name.value != wanted:
-        return view.act("type", name, text=wanted)
-    return view.submit(view.found(r'press "(\w+)"') or "Cancel")
 
 
 def terminal(view: View) -> Move | None:
@@ -256,7 +248,6 @@ FILLING: Mapping[str, Solution] = {
     "find-word": word_at,
     "scroll-text": last_word,
     "scroll-text-2": scrolled,
-    "sign-agreement": agreement,
     "copy-paste": copied,
     "copy-paste-2": copied_nth,
     "choose-list": chosen,
