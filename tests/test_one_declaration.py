@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch  # noqa: F401 (what app calls loads it anyway; so this file goes where others need it too)
 
 from openclaw_rl import plugins
 from openclaw_rl.app import factories, judges
