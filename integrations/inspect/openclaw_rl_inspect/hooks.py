@@ -11,12 +11,15 @@ import json
 import os
 import urllib.error
 import urllib.request
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote
 
 from inspect_ai.hooks import BeforeModelGenerate, Hooks, SampleEnd, SampleStart, hooks
 
 SECONDS = 60.0
+_headers: ContextVar[dict[str, str]] = ContextVar("openclaw_rl_headers", default={})
+"""of the sample that runs here: its calls know another id of it than its start and its end do"""
 LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """what Inspect's letters for right, partly right, wrong and no answer are worth"""
 
@@ -45,24 +48,18 @@ def outcome_of(scores: dict[str, Any] | None) -> float | None:
 class SessionHooks(Hooks):
     """See the module."""
 
-    def __init__(self) -> None:
-        self._groups: dict[str, str] = {}
-
     def enabled(self) -> bool:
         return bool(os.environ.get("OPENCLAW_URL"))
 
     async def on_sample_start(self, data: SampleStart) -> None:
-        self._groups[data.sample_id] = f"{data.eval_id}-{data.summary.id}"
+        _headers.set({"x-session-id": data.sample_id, "x-openclaw-rl-group": f"{data.eval_id}-{data.summary.id}"})
 
     async def on_before_model_generate(self, data: BeforeModelGenerate) -> None:
         """Name the session in every call that a sample makes."""
-        if data.sample_id is not None:
-            own = {"x-session-id": data.sample_id, "x-openclaw-rl-group": self._groups.get(data.sample_id, "")}
-            data.config.extra_headers = {**(data.config.extra_headers or {}), **{k: v for k, v in own.items() if v}}
+        data.config.extra_headers = {**(data.config.extra_headers or {}), **_headers.get()}
 
     async def on_sample_end(self, data: SampleEnd) -> None:
         """Pay it and end it. A sample that failed was not the policy's fault: it trains nothing."""
-        self._groups.pop(data.sample_id, None)
         outcome = outcome_of(data.sample.scores)
         if data.sample.error is not None:
             paid: dict[str, Any] = {"failed": data.sample.error.message[:500]}
