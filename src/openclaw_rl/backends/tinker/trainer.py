@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -257,10 +258,26 @@ class TinkerTrainer:
         return remote
 
     async def _opened(self, remote: RemoteWeights | None) -> Any:
-        service, s = await self.session.service(), self.settings
-        if remote is not None:
-            resume = service.create_training_client_from_state_with_optimizer
+        if remote is None:
+            return await self._begun()
+        service = await self.session.service()
+        resume = service.create_training_client_from_state_with_optimizer
+        try:
             return await self.session.blocking(lambda: resume(remote.state), "loading a checkpoint")
+        except RequestError as refused:  # a server may not keep which layers an adapter is of, and take all for granted
+            client = await self._begun()
+            if not hasattr(client, "load_state_with_optimizer"):
+                raise
+            log.info("cloud.load %s; it is loaded into an adapter of ours", refused.what)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)
+                loading = client.load_state_with_optimizer(remote.state)
+            await self.session.wait(loading, "loading a checkpoint")
+            return client
+
+    async def _begun(self) -> Any:
+        """An adapter that nothing was learned into."""
+        service, s = await self.session.service(), self.settings
         create = partial(
             service.create_lora_training_client,
             base_model=s.model,
@@ -275,7 +292,7 @@ class TinkerTrainer:
     async def _base_weights(self) -> ServiceWeights:
         """The base model: an adapter that was never trained changes nothing."""
         if self._base is None:
-            self._base = await self._opened(None)
+            self._base = await self._begun()
         return ServiceWeights(client=self._base, sampler=None)
 
     async def _save(self, step: TinkerStep, norms: tuple[float, ...]) -> RemoteWeights:
