@@ -27,7 +27,7 @@ INSTALL: Final = "apt-get install chromium"
 PROXY_PORT: Final = 3128
 """where the namespace's loopback leads to the pages that have an address, see `origins`"""
 MEMORY: Final = 4 << 30
-"""most bytes of the whole browser, where control groups can be written; 16 pages of MiniWoB take about a third of it"""
+"""most bytes of the whole browser, where control groups can be written; 16 pages of MiniWoB++ take a quarter of it"""
 PROCESSES: Final = 2048
 FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),

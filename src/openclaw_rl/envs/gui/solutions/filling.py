@@ -146,10 +146,16 @@ def _cell(view: View, label: str) -> str:
 
 
 def movies(view: View) -> Move | None:
+    """Each field goes by the words before it, whatever they are called and however they are ordered."""
     genre, name, year = re.findall(r"Search for (.+) movies directed by (.+) from year (\d+)", view.asked)[0]
-    wanted = {"Genre": genre, "Director": name, "Year": year}
-    fields = [(view.after(label, "textbox"), text) for label, text in wanted.items()]
-    return view.fill(*fields)
+    wanted = {"genre": genre, "director": name, "year": year, "date": year}
+    label = ""
+    for each in view.screen.elements:
+        label = each.name.lower() if each.role == "text" else label
+        text = next((text for word, text in wanted.items() if word in label), "")
+        if each.role == "textbox" and text and not each.value:
+            return view.act("type", each, text=text)
+    return view.click([each for each in view.screen.elements if each.acts and each.role != "textbox"][-1])
 
 
 def spinner(view: View) -> Move | None:
