@@ -12,7 +12,7 @@ sockets here. A ratio of 1 means that the gateway costs nothing; it keeps every 
 time that its process takes for a token is what it costs on a machine that others use too.
 
 The goals: requests per second at least 0.95 of the engine's, the first token at most 10 ms later, tokens at most 0.5 ms
-further apart. A goal is missed where the figure is beyond it by more than the engine's own rounds differ; what lies
+further apart. A goal is missed where the figure is beyond it by more than rounds of the same way differ; what lies
 between is said to be in the noise. The exit code is 1 where a goal is missed.
 """
 
@@ -179,7 +179,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def row(streams: int, direct: list[Load], through: list[Load]) -> dict[str, Any]:
-    """One level: what each way gave over its rounds, and how far the engine's own rounds are apart."""
+    """One level: what each way gave over its rounds, and how far rounds of one way are apart."""
     rates = [[load.requests / load.seconds for load in way] for way in (direct, through)]
     first = [[statistics.median(load.first) * 1e3 for load in way] for way in (direct, through)]
     between = [[statistics.median(load.between) * 1e3 for load in way] for way in (direct, through)]
@@ -195,14 +195,16 @@ def row(streams: int, direct: list[Load], through: list[Load]) -> dict[str, Any]
         "first_added_ms": round(mean[1][1] - mean[1][0], 2),
         "between_ms": [round(value, 3) for value in mean[2]],
         "between_added_ms": round(mean[2][1] - mean[2][0], 3),
-        "noise": [round(noise(rates[0]) / mean[0][0], 3), round(noise(first[0]), 2), round(noise(between[0]), 3)],
+        "noise": [round(noise(*rates) / mean[0][0], 3), round(noise(*first), 2), round(noise(*between), 3)],
     }
     return figures | {"goals": verdicts(figures)}
 
 
-def noise(rounds: list[float]) -> float:
-    """How far the mean of so many rounds may be off: two standard errors."""
-    return 2 * statistics.stdev(rounds) / len(rounds) ** 0.5 if len(rounds) > 1 else 0.0
+def noise(direct: list[float], through: list[float]) -> float:
+    """How far the difference of two means of so many rounds may be off: two standard errors."""
+    if len(direct) < 2:
+        return 0.0
+    return float(2 * ((statistics.variance(direct) + statistics.variance(through)) / len(direct)) ** 0.5)
 
 
 def verdicts(figures: dict[str, Any]) -> dict[str, str]:

@@ -25,15 +25,15 @@ def gateway() -> ModuleType:
     return module
 
 
-def test_a_goal_is_missed_only_beyond_the_noise_of_the_engine_itself(gateway: ModuleType) -> None:
+def test_a_goal_is_missed_only_beyond_the_noise_of_the_rounds(gateway: ModuleType) -> None:
     figures = {"ratio": 0.93, "first_added_ms": 14.0, "between_added_ms": 0.4, "noise": [0.01, 6.0, 0.1]}
     assert gateway.verdicts(figures) == {
         "ratio": "missed",
         "first_added_ms": "in the noise",
         "between_added_ms": "met",
     }
-    assert gateway.noise([1.0, 3.0, 1.0, 3.0]) == pytest.approx(2 * (4 / 3) ** 0.5 / 2)
-    assert gateway.noise([1.0]) == 0.0
+    assert gateway.noise([1.0, 3.0], [5.0, 7.0]) == pytest.approx(2 * ((2 + 2) / 2) ** 0.5)
+    assert gateway.noise([1.0], [1.0]) == 0.0
 
 
 def test_a_level_compares_the_means_of_its_rounds(gateway: ModuleType) -> None:
