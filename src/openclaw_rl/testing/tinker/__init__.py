@@ -2,6 +2,10 @@
 
 `tinker_server(folder)` runs one for the length of a block. It trains and samples the model in ``folder`` in float32,
 keeps checkpoints in memory (`TinkerServer.dump` and ``restore`` outlive it) and fails on request: `TinkerServer.fail`.
+
+>>> from openclaw_rl.testing.tinker import KEY
+>>> KEY.startswith("tml-")  # the one key it takes: nobody's
+True
 """
 
 from openclaw_rl.testing.tinker.server import KEY, TinkerServer, tinker_server
