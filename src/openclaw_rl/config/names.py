@@ -289,10 +289,13 @@ GROUPS: Final = ("CKPT_ARGS", "ROLLOUT_ARGS", "OPTIMIZER_ARGS", "LORA_ARGS")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant: one with the same last part, else the closest in spelling."""
+    """The known name that was probably meant: one with the same last part, of these one of the `FIRST` where only the
+    last part was said; else the closest in spelling."""
     candidates = list(known)
-    leaf = name.rpartition(".")[2]
-    alike = [each for each in candidates if each.rpartition(".")[2] == leaf] or candidates
+    section, _, leaf = name.rpartition(".")
+    same = [each for each in candidates if each.rpartition(".")[2] == leaf]
+    first = [] if section else [each for each in same if each in FIRST]
+    alike = first or same or candidates
     return difflib.get_close_matches(name, alike, n=1, cutoff=0.0)[0]
 
 
