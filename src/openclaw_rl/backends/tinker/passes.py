@@ -28,6 +28,10 @@ class TargetRows:
     ids: Tensor
 
 
+class TargetsIgnored(BackendError):
+    """The service has looked at fewer targets than it was asked for."""
+
+
 class TrainingPasses:
     """How one session is asked for passes. Some servers take one target for each position: several go one by one."""
 
@@ -41,7 +45,7 @@ class TrainingPasses:
             return []
         try:
             return await self._forward(client, rows)
-        except (RequestError, ServiceFailed):
+        except (RequestError, ServiceFailed, TargetsIgnored):
             if not self._wide or all(row.ids.shape[1] == 1 for row in rows):
                 raise
         self._wide = False
@@ -101,7 +105,7 @@ class TrainingPasses:
             parts = [each[-reply:].reshape(reply, -1) for each in outputs[begin:end]]
             whole = torch.cat(parts, 1)
             if whole.shape[1] != width:
-                raise BackendError(f"the service answered for {whole.shape[1]} of {width} targets")
+                raise TargetsIgnored(f"the service answered for {whole.shape[1]} of {width} targets")
             yield whole
 
     def _count(self, data: Sequence[Any]) -> None:
