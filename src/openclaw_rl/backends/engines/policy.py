@@ -27,9 +27,10 @@ from openclaw_rl.backends.engines.server import EngineServer
 from openclaw_rl.backends.engines.settings import EngineSettings
 from openclaw_rl.backends.engines.weights import WeightShelf
 from openclaw_rl.backends.hf.prompts import ModelFiles, PromptEncoder, read_model
+from openclaw_rl.backends.hf.remote_policy import RemotePolicy
 from openclaw_rl.backends.hf.reply import Reply
 from openclaw_rl.backends.hf.scoped import ScopedPolicy
-from openclaw_rl.backends.hf.token_chunks import WIDE, TokenChunk, TopLogprobs, scores_at
+from openclaw_rl.backends.hf.token_chunks import TokenChunk, TopLogprobs
 from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.errors import (
     BackendDown,
@@ -39,7 +40,7 @@ from openclaw_rl.errors import (
     ModelRefused,
     RequestError,
 )
-from openclaw_rl.ports import Ability, Delta, EngineFinding, Policy, Scores, Stream
+from openclaw_rl.ports import Ability, Delta, EngineFinding, Policy, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ _Deltas: TypeAlias = AsyncGenerator[Delta | Completion, None]
 _Chunks: TypeAlias = AsyncGenerator[TokenChunk, None]
 
 
-class EnginePolicy:
+class EnginePolicy(RemotePolicy):
     """A `Policy` on vLLM or SGLang. ``name``, ``base``, ``context`` and ``tool_format`` are set by `start`."""
 
     abilities: frozenset[Ability] = frozenset({"opening", "json_schema"})
@@ -252,28 +253,6 @@ class EnginePolicy:
     def scoped(self, scope: str) -> Policy:
         """The same policy for one scope: the prefix cache of another is not used."""
         return cast(Policy, ScopedPolicy(self, scope)) if scope else self
-
-    async def encode(self, prompt: Prompt) -> Tokens:
-        """The prompt's ids through the chat template, ready for a reply."""
-        return await self._encoder().encode(prompt)
-
-    async def tokenize(self, text: str) -> Tokens:
-        """The ids of a reply's bare text followed by the end-of-turn token."""
-        return await self._encoder().tokenize(text)
-
-    async def decode(self, tokens: Tokens) -> str:
-        """The text of ids, special tokens kept."""
-        return self._encoder().decode(tokens)
-
-    async def score(
-        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
-    ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
-        if not reply:
-            return Scores(logprobs=())
-        wide = top_k if temperature in (0.0, 1.0) else max(top_k, WIDE)
-        values, tops = await self._scored(prompt, reply, self._number(version), wide)
-        return scores_at(values, tops, temperature=temperature, top_k=top_k)
 
     async def _scored(
         self, prompt: Tokens, reply: Tokens, number: int, top: int

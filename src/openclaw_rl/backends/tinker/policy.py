@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from openclaw_rl.backends.hf.prompts import PromptEncoder, read_chat
+from openclaw_rl.backends.hf.remote_policy import RemotePolicy
 from openclaw_rl.backends.hf.reply import Reply
-from openclaw_rl.backends.hf.token_chunks import WIDE, TokenChunk, TopLogprobs, scores_at, tempered
+from openclaw_rl.backends.hf.token_chunks import WIDE, TokenChunk, TopLogprobs, tempered
 from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.backends.tinker.access import CloudAccess
 from openclaw_rl.backends.tinker.examination import examine
@@ -25,7 +26,7 @@ from openclaw_rl.backends.tinker.sampling import Sampled, sample_reply, score_re
 from openclaw_rl.backends.tinker.session import TinkerSession
 from openclaw_rl.backends.tinker.settings import TinkerPolicySettings
 from openclaw_rl.errors import BackendDown, ContextOverflow, ModelRefused, RequestError
-from openclaw_rl.ports import Ability, Delta, EngineFinding, Scores, Stream
+from openclaw_rl.ports import Ability, Delta, EngineFinding, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ _CONTEXT: Final = 32768
 """where neither the service nor the model's files say how much fits"""
 
 
-class TinkerPolicy:
+class TinkerPolicy(RemotePolicy):
     """A `Policy` at the service. ``base``, ``context`` and ``tool_format`` are set by `start`."""
 
     abilities: frozenset[Ability] = frozenset({"opening"})
@@ -135,28 +136,6 @@ class TinkerPolicy:
     def generate(self, prompt: Prompt, sampling: Sampling, *, version: int | None = None) -> Stream:
         """A reply of ``version`` (None: the live one), whole. Closing the stream early stops generation."""
         return self._generate(prompt, supported(sampling), version)
-
-    async def encode(self, prompt: Prompt) -> Tokens:
-        """The prompt's ids through the chat template, ready for a reply."""
-        return await self._encoder().encode(prompt)
-
-    async def tokenize(self, text: str) -> Tokens:
-        """The ids of a reply's bare text followed by the end-of-turn token."""
-        return await self._encoder().tokenize(text)
-
-    async def decode(self, tokens: Tokens) -> str:
-        """The text of ids, special tokens kept."""
-        return self._encoder().decode(tokens)
-
-    async def score(
-        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
-    ) -> Scores:
-        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
-        if not reply:
-            return Scores(logprobs=())
-        wide = top_k if temperature in (0.0, 1.0) else max(top_k, WIDE)
-        values, tops = await self._scored(prompt, reply, self._number(version), wide)
-        return scores_at(values, tops, temperature=temperature, top_k=top_k)
 
     async def _generate(
         self, prompt: Prompt, sampling: Sampling, version: int | None

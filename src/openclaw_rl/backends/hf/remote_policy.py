@@ -1,0 +1,47 @@
+"""What a policy that runs elsewhere does alike, whoever runs it: texts to ids and back here, replies scored there."""
+
+from __future__ import annotations
+
+from openclaw_rl.backends.hf.prompts import PromptEncoder
+from openclaw_rl.backends.hf.token_chunks import WIDE, TopLogprobs, scores_at
+from openclaw_rl.ports import Scores
+from openclaw_rl.types import Prompt, Tokens
+
+
+class RemotePolicy:
+    """The half of the policy port that needs only an encoder and somebody who scores tokens."""
+
+    async def encode(self, prompt: Prompt) -> Tokens:
+        """The prompt's ids through the chat template, ready for a reply."""
+        return await self._encoder().encode(prompt)
+
+    async def tokenize(self, text: str) -> Tokens:
+        """The ids of a reply's bare text followed by the end-of-turn token."""
+        return await self._encoder().tokenize(text)
+
+    async def decode(self, tokens: Tokens) -> str:
+        """The text of ids, special tokens kept."""
+        return self._encoder().decode(tokens)
+
+    async def score(
+        self, prompt: Tokens, reply: Tokens, *, version: int | None = None, temperature: float = 1.0, top_k: int = 0
+    ) -> Scores:
+        """Log-probs of a given reply after given prompt ids; ``version`` 0 is the base model."""
+        if not reply:
+            return Scores(logprobs=())
+        wide = top_k if temperature in (0.0, 1.0) else max(top_k, WIDE)
+        values, tops = await self._scored(prompt, reply, self._number(version), wide)
+        return scores_at(values, tops, temperature=temperature, top_k=top_k)
+
+    def _encoder(self) -> PromptEncoder:
+        raise NotImplementedError
+
+    def _number(self, version: int | None) -> int:
+        """The number of the version that is asked, None meaning the live one."""
+        raise NotImplementedError
+
+    async def _scored(
+        self, prompt: Tokens, reply: Tokens, number: int, top: int
+    ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
+        """Log-probs at temperature 1, and of each token the ``top`` likeliest."""
+        raise NotImplementedError
