@@ -40,7 +40,7 @@ class PostgresServer:
     def __init__(self, *, durable: bool = False) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="openclaw-rl-pg-"))
         self._durable = durable
-        self._user = pwd.getpwnam("nobody") if os.getuid() == 0 else None  # the server refuses to run as root
+        self._user = _somebody() if os.getuid() == 0 else None  # the server refuses to run as root
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
         with socket.socket() as free:
@@ -120,3 +120,11 @@ class PostgresServer:
         with psycopg.connect(self.url(), autocommit=True) as connection:
             connection.execute(f"CREATE DATABASE {name}".encode())
         return self.url(name)
+
+
+def _somebody() -> pwd.struct_passwd:
+    """The user that Debian's package made; else nobody, whose processes a sandbox's limit counts as its own."""
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")

@@ -53,7 +53,7 @@ TOOLS: Sequence[Tool] = (
 _ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = {tool.name: tuple(tool.parameters["properties"]) for tool in TOOLS}
 _REQUIRED: Final[Mapping[str, int]] = {tool.name: len(tool.parameters["required"]) for tool in TOOLS}
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
-_POINT = re.compile(r"\(?\s*(\d+(?:\.\d+)?)\s*,\s*(\d+(?:\.\d+)?)\s*\)?")
+_POINT = re.compile(r"\(?\s{0,9}(\d{1,9}(?:\.\d{1,9})?)\s{0,9},\s{0,9}(\d{1,9}(?:\.\d{1,9})?)\s{0,9}\)?")
 _NUMBER = re.compile(r"\[?(\d+)\]?")
 
 

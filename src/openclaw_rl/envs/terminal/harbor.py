@@ -12,6 +12,7 @@ Nothing can be fetched: lines that would install something are left out, and wha
 
 from __future__ import annotations
 
+import fnmatch
 import inspect
 import json
 import re
@@ -20,7 +21,7 @@ import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
@@ -208,7 +209,7 @@ def _scorer(place: Path, built: _Built) -> Scorer:
 
 
 def _is_test(path: str) -> bool:
-    return re.fullmatch(r"/tests/(?:.*/)?test_[^/]*\.py", path) is not None
+    return path.startswith("/tests/") and fnmatch.fnmatch(PurePosixPath(path).name, "test_*.py")
 
 
 async def _by_script(sandbox: Sandbox, text: str, built: _Built) -> float:

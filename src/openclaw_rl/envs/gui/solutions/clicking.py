@@ -66,13 +66,13 @@ def widget(view: View) -> Move | None:
 
 
 def _number(element: Element) -> str:
-    match = re.search(r"(-?\d+)$", element.name)
+    match = re.search(r"(-?\d{1,9})$", element.name)
     return match[1] if match else ""
 
 
 def ticket(view: View) -> Move | None:
     """The cheapest or dearest, the shortest or longest."""
-    hours = [each for each in view.all("text") if re.fullmatch(r"\d+h \d+m", each.name)]
+    hours = [each for each in view.all("text") if re.fullmatch(r"\d{1,3}h \d{1,3}m", each.name)]
     buttons = view.all("button")
     by_time = "duration" in view.asked or "shortest" in view.asked or "longest" in view.asked
     worth = [_minutes(each.name) for each in hours] if by_time else [int(_number(each)) for each in buttons]

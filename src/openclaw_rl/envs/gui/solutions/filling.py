@@ -105,7 +105,7 @@ def radio_and_number(view: View) -> Move | None:
 
 
 def arithmetic(view: View) -> Move | None:
-    left, sign, right = re.findall(r"(\d+) ([-+x*]) (\d+)", view.all("text")[0].name)[0]
+    left, sign, right = re.findall(r"(\d{1,9}) ([-+x*]) (\d{1,9})", view.all("text")[0].name)[0]
     worth = {"+": int(left) + int(right), "-": int(left) - int(right)}.get(sign, int(left) * int(right))
     return view.fill((field(view), str(worth)))
 
@@ -113,7 +113,7 @@ def arithmetic(view: View) -> Move | None:
 def algebra(view: View) -> Move | None:
     """x on either side of the sign: ``x + 7 = 5``, ``7 - x = 5``."""
     text = view.all("text")[0].name
-    left, sign, right, result = re.findall(r"(\w+) ([-+]) (\w+) = (-?\d+)", text)[0]
+    left, sign, right, result = re.findall(r"(\w{1,9}) ([-+]) (\w{1,9}) = (-?\d{1,9})", text)[0]
     if left == "x":
         worth = int(result) - int(right) if sign == "+" else int(result) + int(right)
     else:
@@ -147,7 +147,9 @@ def _cell(view: View, label: str) -> str:
 
 def movies(view: View) -> Move | None:
     """Each field goes by the words before it, whatever they are called and however they are ordered."""
-    genre, name, year = re.findall(r"Search for (.+) movies directed by (.+) from year (\d+)", view.asked)[0]
+    genre, name, year = re.findall(
+        r"Search for (.{1,80}) movies directed by (.{1,80}) from year (\d{1,4})", view.asked
+    )[0]
     wanted = {"genre": genre, "director": name, "year": year, "date": year}
     label = ""
     for each in view.screen.elements:
