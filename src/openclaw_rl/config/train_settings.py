@@ -130,10 +130,10 @@ class RehearseSection(Section):
     replay: float = Field(
         default=0.25, ge=0, le=0.9, description="share of a step that repeats notes which were learned before"
     )
-    loss: Literal["sft", "reverse", "forward"] = Field(
-        default="sft",
-        description="sft: KL from the teacher with the note on its own replies, those that are good; reverse, forward:"
-        " KL to it, from it, on the policy's",
+    loss: Literal["auto", "reverse", "forward", "sft"] = Field(
+        default="auto",
+        description="KL to the teacher with the note; forward: the other way round; sft: so on the teacher's good"
+        " replies; auto: sft while the teacher says half as much as the policy or less, then reverse",
     )
     teacher: Teacher = Field(
         default="base", description="weights that see the note; live: as they were when the rehearsal began"

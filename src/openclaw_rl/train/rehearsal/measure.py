@@ -22,7 +22,7 @@ class Checker(Protocol):
 NEAR = 0.15
 """share of the first KL under which there is little left to learn"""
 FALLS = 0.95
-"""share of the least KL before under which one of the last two must be, or it no longer falls: one may be noise"""
+"""share of the least KL so far under which the next must be, or it no longer falls"""
 KL_ALONE = 0.25
 """share of the first KL at which a note counts as learned where no checker knows what it asks"""
 OBEYED = 0.5
@@ -59,7 +59,7 @@ def enough(kls: Sequence[float]) -> str | None:
         return None
     if kls[-1] <= max(NEAR * kls[0], _LEAST_KL):
         return f"near enough: KL {kls[0]:.3f} to {kls[-1]:.3f} nats a token"
-    if len(kls) > 3 and min(kls[-2:]) > FALLS * min(kls[:-2]):
+    if len(kls) > 2 and kls[-1] > FALLS * min(kls[:-1]):
         return f"KL no longer falls: {kls[0]:.3f}, {min(kls):.3f} at its least, {kls[-1]:.3f} now"
     return None
 

@@ -32,6 +32,8 @@ from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling,
 
 MEASURE_EVERY = 4
 """steps between two measurements"""
+SHORTER = 0.5
+"""of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
 TRAINING = 3.0
 """seconds that a reply takes to train for each that it took to sample, before any was trained (on two cores)"""
 
@@ -178,8 +180,11 @@ class RehearsalRound:
 
     @property
     def by_teacher(self) -> bool:
-        """Whether the replies are the teacher's own: of these the good ones can be chosen."""
-        return self._settings.loss == "sft"
+        """Whether the next replies are the teacher's own: in doubt while it says much less than the policy does."""
+        if self._settings.loss != "auto":
+            return self._settings.loss == "sft"
+        assert self.prompted is not None, "it has begun"
+        return self.prompted.words <= SHORTER * self.distances[-1].words
 
     @property
     def seconds_left(self) -> float | None:
