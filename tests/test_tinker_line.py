@@ -61,9 +61,7 @@ async def test_a_correction_is_learned_there_and_the_new_version_answers(server:
     )
 
 
-async def test_the_gate_examines_a_candidate_there_and_a_note_is_rehearsed(
-    server: TinkerServer, tmp_path: Path
-) -> None:
+async def test_the_gate_examines_a_candidate_there(server: TinkerServer, tmp_path: Path) -> None:
     settings = at(server, "train.batch_size=1", "train.train_truncated=on", "policy.sampling.max_tokens=12")
     quick = ("train.rehearse.idle=0", "train.rehearse.steps=1", "train.rehearse.batch=2", "train.rehearse.held_back=2")
     async with ticking_app(tmp_path / "run", *settings, *quick, "train.rehearse.tokens=8") as walk:

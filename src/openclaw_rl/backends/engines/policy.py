@@ -35,7 +35,6 @@ from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.errors import (
     BackendDown,
     BackendError,
-    ContextOverflow,
     FatalRequest,
     ModelRefused,
     RequestError,
@@ -70,11 +69,6 @@ class EnginePolicy(RemotePolicy):
         self._text: PromptEncoder | None = None
         self._server: EngineServer | None = None
         self._shelf: AdapterShelf | WeightShelf | None = None
-
-    @property
-    def live(self) -> int:
-        """The number of the version that new requests take."""
-        return self._versions.live
 
     @property
     def health(self) -> dict[str, Any]:
@@ -362,19 +356,6 @@ class EnginePolicy(RemotePolicy):
 
     def _body(self, call: GenerateCall) -> dict[str, Any]:
         return self._dialect.generate_body(call, self._up().facts)
-
-    def _limit(self, prompt: int, sampling: Sampling) -> int:
-        room = self.context - prompt
-        if room < 1 or (sampling.max_tokens or 1) > room:
-            raise ContextOverflow(limit=self.context, asked=prompt + (sampling.max_tokens or 1))
-        return min(room, sampling.max_tokens or room)
-
-    def _number(self, version: int | None) -> int:
-        number = self.live if version is None else version
-        if number not in self._versions.adapters:
-            known = self._versions.names()
-            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
-        return number
 
     def _up(self) -> EngineServer:
         if self._server is None:

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from openclaw_rl.backends.hf.prompts import PromptEncoder
 from openclaw_rl.backends.hf.token_chunks import WIDE, TopLogprobs, scores_at
+from openclaw_rl.backends.hf.version_table import VersionTable
+from openclaw_rl.errors import ContextOverflow, RequestError
 from openclaw_rl.ports import Scores
-from openclaw_rl.types import Prompt, Tokens
+from openclaw_rl.types import Prompt, Sampling, Tokens
 
 
-class RemotePolicy:
-    """The half of the policy port that needs only an encoder and somebody who scores tokens."""
+class RemotePolicy(ABC):
+    """The half of the policy port that needs an encoder, the table of versions, and somebody who scores tokens."""
+
+    name: str
+    context: int
+    _versions: VersionTable
+
+    @property
+    def live(self) -> int:
+        """The number of the version that answers unless another is asked."""
+        return self._versions.live
 
     async def encode(self, prompt: Prompt) -> Tokens:
         """The prompt's ids through the chat template, ready for a reply."""
@@ -33,15 +46,27 @@ class RemotePolicy:
         values, tops = await self._scored(prompt, reply, self._number(version), wide)
         return scores_at(values, tops, temperature=temperature, top_k=top_k)
 
-    def _encoder(self) -> PromptEncoder:
-        raise NotImplementedError
-
     def _number(self, version: int | None) -> int:
         """The number of the version that is asked, None meaning the live one."""
-        raise NotImplementedError
+        number = self.live if version is None else version
+        if number not in self._versions.adapters:
+            known = self._versions.names()
+            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
+        return number
 
+    def _limit(self, prompt: int, sampling: Sampling) -> int:
+        """The most tokens that a reply after so many may have."""
+        room = self.context - prompt
+        if room < 1 or (sampling.max_tokens or 1) > room:
+            raise ContextOverflow(limit=self.context, asked=prompt + (sampling.max_tokens or 1))
+        return min(room, sampling.max_tokens or room)
+
+    @abstractmethod
+    def _encoder(self) -> PromptEncoder:
+        """The model's own; raises BackendDown before it is known."""
+
+    @abstractmethod
     async def _scored(
         self, prompt: Tokens, reply: Tokens, number: int, top: int
     ) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
         """Log-probs at temperature 1, and of each token the ``top`` likeliest."""
-        raise NotImplementedError

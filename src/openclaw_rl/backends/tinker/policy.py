@@ -25,7 +25,7 @@ from openclaw_rl.backends.tinker.remote import sampler_path
 from openclaw_rl.backends.tinker.sampling import Sampled, sample_reply, score_reply
 from openclaw_rl.backends.tinker.session import TinkerSession
 from openclaw_rl.backends.tinker.settings import TinkerPolicySettings
-from openclaw_rl.errors import BackendDown, ContextOverflow, ModelRefused, RequestError
+from openclaw_rl.errors import BackendDown, ModelRefused, RequestError
 from openclaw_rl.ports import Ability, Delta, EngineFinding, Stream
 from openclaw_rl.types import Completion, Prompt, Sampling, Tokens, Version
 
@@ -49,11 +49,6 @@ class TinkerPolicy(RemotePolicy):
         self._session = TinkerSession(settings.access())
         self._versions = VersionTable()
         self._text: PromptEncoder | None = None
-
-    @property
-    def live(self) -> int:
-        """The number of the version that new requests take."""
-        return self._versions.live
 
     @property
     def health(self) -> dict[str, Any]:
@@ -171,19 +166,6 @@ class TinkerPolicy(RemotePolicy):
     def _ends(self) -> dict[int, str]:
         text = self._encoder()
         return {token: text.text_of(token) for token in sorted(text.ends)}
-
-    def _limit(self, prompt: int, sampling: Sampling) -> int:
-        room = self.context - prompt
-        if room < 1 or (sampling.max_tokens or 1) > room:
-            raise ContextOverflow(limit=self.context, asked=prompt + (sampling.max_tokens or 1))
-        return min(room, sampling.max_tokens or room)
-
-    def _number(self, version: int | None) -> int:
-        number = self.live if version is None else version
-        if number not in self._versions.adapters:
-            known = self._versions.names()
-            raise RequestError(f"no version {number} of {self.name}; known: {known}", field="model", status=404)
-        return number
 
     def _path(self, number: int) -> str | None:
         adapter = self._versions.adapters[number]

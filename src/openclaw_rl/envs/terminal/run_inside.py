@@ -41,7 +41,7 @@ def passes(function: Any) -> bool:
         if arguments is None:
             return False
         function(**arguments)
-    except BaseException as error:
+    except BaseException as error:  # a test may end in anything, an exit included: it has not passed
         print(f"{function.__name__}: {type(error).__name__}: {error}")
         return False
     return True
@@ -55,7 +55,7 @@ def results(path: str) -> list[bool]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except BaseException as error:
+    except BaseException as error:  # a file of tests that cannot be read is one that fails
         print(f"{path}: {type(error).__name__}: {error}")
         return [False]
     return [passes(function) for function in functions(module)]
