@@ -22,7 +22,7 @@ from openclaw_rl.envs.pool.server import pool_app
 from openclaw_rl.errors import EnvFailed, NotAllowed, TooMany
 from openclaw_rl.ports import Observation
 from openclaw_rl.testing import FakeClock, FakeEnv, make_message
-from openclaw_rl.types import Message
+from openclaw_rl.types import Message, Prompt
 
 pytestmark = pytest.mark.anyio
 
@@ -222,6 +222,27 @@ async def test_an_episode_waits_for_a_place(made: Made) -> None:
     await env.reset("b", seed=1)
     assert naps[:2] == [1.0, 1.0]
     await env.close()
+
+
+async def test_an_episode_that_is_ended_while_it_begins_gives_its_lease_back() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(FakeEnv):
+        async def reset(self, task: str, *, seed: int) -> Prompt:
+            begun.set()
+            await go_on.wait()
+            return await super().reset(task, seed=seed)
+
+    made = Made(Slow)
+    episode = asyncio.create_task(PooledEnv(made.pool).reset("a", seed=1))
+    await begun.wait()
+    episode.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await episode
+    assert made.events.counts == {"leased": 1, "released": 1}
+    assert made.envs[0].closed == 1
 
 
 # --- over HTTP ---

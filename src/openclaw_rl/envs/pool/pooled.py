@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_WAIT = 600.0
 """seconds that an episode waits for a place before it fails"""
+GIVE_BACK_SECONDS = 10.0
+"""how long an episode that is ended while it begins waits for its lease, to give it back"""
 
 
 class PooledEnv:
@@ -41,12 +43,23 @@ class PooledEnv:
         request, waited = new_id(), 0.0
         while True:
             try:
-                return await self._pool.lease(task, seed=seed, request=request)
+                return await self._lease_or_give_back(task, seed, request)
             except TooMany as full:
                 waited += full.retry_after
                 if waited > LONGEST_WAIT:
                     raise EnvFailed(f"no place in the pool within {LONGEST_WAIT:g} s", remedy=full.remedy) from full
                 await self._sleep(full.retry_after)
+
+    async def _lease_or_give_back(self, task: str, seed: int, request: str) -> Lease:
+        """The lease; whoever goes away while it is being begun gives it back first."""
+        asked = asyncio.ensure_future(self._pool.lease(task, seed=seed, request=request))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OpenClawError, TimeoutError):  # the pool's reaper closes it then
+                lease = await asyncio.wait_for(asked, GIVE_BACK_SECONDS)
+                await self._pool.release(lease.id)
+            raise
 
     async def _beat(self, lease: Lease) -> None:
         while True:
