@@ -209,7 +209,10 @@ async def test_every_answer_forbids_what_is_not_our_own(told: TemporaryLedger) -
             policy = headers["content-security-policy"]
             assert "default-src 'none'" in policy, path
             assert "unsafe" not in policy
+            assert "form-action 'none'" in policy, path
             assert headers["x-content-type-options"] == "nosniff"
+        searched = (await page.get("/sessions")).headers["content-security-policy"]
+        assert ("form-action 'self'" in searched, "default-src 'none'" in searched) == (True, True)
         assert (await page.get("/static/html.py")).status_code == 404
 
 

@@ -261,6 +261,18 @@ def test_two_users_log_in_and_do_not_see_each_other(browser: Any, tmp_path: Path
             assert "bob" not in page.content()
 
 
+def test_a_search_waits_for_no_script(browser: Any, tmp_path: Path) -> None:
+    with served(tmp_path, FakePolicy()) as address, tab(browser) as page:
+        page.goto(f"{address}/talk")
+        say(page, "the price of tea")
+        with tab(browser, java_script_enabled=False) as plain:
+            plain.goto(f"{address}/sessions")
+            for words, shown in (("rockets", "Nothing found"), ("tea", "the price of tea")):
+                plain.get_by_role("searchbox").fill(words)
+                plain.keyboard.press("Enter")
+                playwright.expect(plain.locator("main")).to_contain_text(shown)
+
+
 def _log_in(page: Any, address: str, key: str) -> None:
     """Without the form: its 401 is an error to the browser's console."""
     token = page.request.post(f"{address}/do/login", data=json.dumps({"key": key}), headers={"x-openclaw-page": "1"})

@@ -34,6 +34,9 @@ POLICY = (
     " form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 )
 """the content security policy: nothing from elsewhere, and nothing that stands inside a page, runs"""
+_SEARCH_POLICY = POLICY.replace("form-action 'none'", "form-action 'self'")
+SEARCH_HEADERS: Mapping[str, str] = {"content-security-policy": _SEARCH_POLICY}
+"""of a view with a search, which the browser sends itself; every other form waits for our script, a key's among them"""
 HEADERS: Mapping[str, str] = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",

@@ -68,7 +68,7 @@ def _search(query: SessionQuery, users: Sequence[str]) -> Html:
         choice("user", "User", people, query.user) if users else None,
         el("button", "Search", type="submit"),
         class_="search",
-        data_go="/sessions",
+        action="/sessions",
         role="search",
     )
 

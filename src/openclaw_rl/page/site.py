@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from openclaw_rl.errors import NotAllowed, NotInLedger, OpenClawError, RequestError
 from openclaw_rl.page.actions import Act, Actions, OpenApi, OpenLedger, read_json
-from openclaw_rl.page.door import COOKIE, HEADERS, LASTS, Door, Person, refuse_foreign_act
+from openclaw_rl.page.door import COOKIE, HEADERS, LASTS, SEARCH_HEADERS, Door, Person, refuse_foreign_act
 from openclaw_rl.page.drawing import Drawing
 from openclaw_rl.page.frame import VIEWS, PageContext, failure_page, login_page, page
 from openclaw_rl.page.html import Html
@@ -70,7 +70,8 @@ def _view(site: Site, name: str) -> Handle:
         person = site.door.person(request)
         if person is None:
             return HTMLResponse(login_page(), status_code=401)
-        return HTMLResponse(await asyncio.to_thread(_drawn, site, person, name, request))
+        drawn = await asyncio.to_thread(_drawn, site, person, name, request)
+        return HTMLResponse(drawn, headers=SEARCH_HEADERS if name == "sessions" else None)
 
     return handle
 

@@ -284,10 +284,6 @@ document.addEventListener("submit", (event) => {
   } else if (form.dataset.compare) {
     event.preventDefault();
     compare(form);
-  } else if (form.dataset.go) {
-    event.preventDefault();
-    const given = [...new FormData(form)].filter(([, value]) => value);
-    location.assign(`${form.dataset.go}?${new URLSearchParams(given)}`);
   } else if ("login" in form.dataset) {
     event.preventDefault();
     logIn(form);
