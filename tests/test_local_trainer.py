@@ -863,9 +863,9 @@ def test_a_model_that_does_not_fit_is_refused_with_the_numbers() -> None:
 
 def test_a_setting_that_leads_nowhere_is_refused_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="no teacher called 'oracle'; known: base, live, ema"):
-        trainer_args(model="x", cache_dir="x", teacher="oracle")
+        trainer_args(model="x", cache_dir=Path("x"), teacher="oracle")
     with pytest.raises(ConfigError, match="no subset called 'both'"):
-        trainer_args(model="x", cache_dir="x", subset="both")
+        trainer_args(model="x", cache_dir=Path("x"), subset="both")
 
 
 # --- the process
@@ -877,7 +877,7 @@ async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts
 ) -> None:
     settings: dict[str, Any] = {"loss": f"{__name__}:dies_of_thirteen", "gap_alarm": 99.0}
     trainer = LocalTrainer(
-        trainer_args(model=folder, cache_dir=folder, loader=load, seed=7, threads=1, ess_alarm=0.0, **settings)
+        trainer_args(model=folder, cache_dir=Path(folder), loader=load, seed=7, threads=1, ess_alarm=0.0, **settings)
     )
     assert isinstance(trainer, Trainer)
     base = Version(number=0, parent=None, base="tiny")
@@ -899,7 +899,7 @@ async def test_a_worker_that_dies_in_a_step_is_an_error_and_the_next_step_starts
 
 @pytest.mark.anyio
 async def test_a_worker_that_fails_tells_the_end_of_its_traceback(folder: str) -> None:
-    trainer = LocalTrainer(trainer_args(model=folder, cache_dir=folder, loader=load_nothing))
+    trainer = LocalTrainer(trainer_args(model=folder, cache_dir=Path(folder), loader=load_nothing))
     with pytest.raises(BackendError, match="the disk is on fire"):
         await trainer.start()
     assert trainer.process_id is None

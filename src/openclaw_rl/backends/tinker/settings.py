@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from openclaw_rl.backends.hf.adam import ADAM_EPS
+from openclaw_rl.backends.hf.trainer_settings import TrainerSettings
 from openclaw_rl.backends.tinker.access import PATIENCE, CloudAccess
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.losses import FORWARD, LossSettings, look_up
+from openclaw_rl.losses import LossSettings
 
 ALPHA: Final = 32.0
 """the scale of the service's adapters, which no request changes"""
@@ -21,15 +22,11 @@ _DECIDES: Final = (
 """settings that decide a step's numbers, beside those of the loss"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TinkerPolicySettings:
-    """Settings of `policy` and `cloud`. ``cloud_tokenizer`` None: that of the model."""
+@dataclass(frozen=True, kw_only=True)
+class CloudSettings:
+    """The model by the service's name, and the settings of `cloud`. ``cloud_tokenizer`` None: that of the model."""
 
     model: str
-    cache_dir: Path
-    context: int | None
-    chat_template: str | None
-    tool_format: str | None
     run_dir: Path
     cloud_key: str | None = field(repr=False)
     cloud_url: str | None
@@ -45,53 +42,35 @@ class TinkerPolicySettings:
 
     def access(self) -> CloudAccess:
         """What the service is reached with."""
-        return _access(self)
+        return CloudAccess(
+            model=self.model,
+            key=self.cloud_key,
+            url=self.cloud_url,
+            prices=self.cloud_prices,
+            budget=self.cloud_budget,
+            run_dir=self.run_dir,
+            patience=self.patience,
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TinkerTrainerSettings(LossSettings):
-    """Settings of `train` under their own names, those of the losses too, and of `cloud`."""
+@dataclass(frozen=True, kw_only=True)
+class TinkerPolicySettings(CloudSettings):
+    """Settings of `policy` and `cloud`."""
 
-    model: str
     cache_dir: Path
+    context: int | None
     chat_template: str | None
-    seed: int
-    loss: str | None
-    loss_config: Mapping[str, Any]
-    k: int
-    max_hints: int
-    lr: float
-    lr_by_signal: bool
-    average: int
-    weight_decay: float
-    adam_beta1: float
-    adam_beta2: float
-    grad_clip: float
-    teacher: str
-    teacher_model: str | None
-    lora: bool
-    lora_rank: int
-    lora_alpha: float
-    lora_dropout: float
-    lora_targets: tuple[str, ...]
-    gap_alarm: float
-    ess_alarm: float
-    norm_alarm: float
-    rehearse_loss: str
-    rehearse_teacher: str
-    rehearse_lr: float
-    run_dir: Path
-    cloud_key: str | None = field(repr=False)
-    cloud_url: str | None
-    cloud_tokenizer: str | None
-    cloud_prices: Mapping[str, float]
-    cloud_budget: float | None
+    tool_format: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TinkerTrainerSettings(TrainerSettings, CloudSettings):
+    """Settings of `train` and `cloud`; raises ConfigError for what the service has no word for."""
+
     cloud_download: bool
-    patience: float = PATIENCE
 
     def __post_init__(self) -> None:
-        LossSettings.__post_init__(self)
-        look_up(FORWARD, self.rehearse_loss, "rehearsal loss")
+        TrainerSettings.__post_init__(self)
         for what, wrong, remedy in (
             ("train.lora.enabled is off", not self.lora, "the service trains adapters: set it to true"),
             ("train.loss.teacher = ema", self.teacher == "ema", "the service keeps no average: take base or live"),
@@ -105,34 +84,8 @@ class TinkerTrainerSettings(LossSettings):
             if wrong:
                 raise ConfigError(f"{what}, and train.backend = tinker cannot do that", remedy=remedy)
 
-    @property
-    def tokenizer(self) -> str:
-        """Where the tokenizer and the chat template are."""
-        return self.cloud_tokenizer or self.model
-
-    @property
-    def compares_with_base(self) -> bool:
-        """Whether a step needs the base model's log-probs: for the KL penalty, or for a loss that may ask for them."""
-        return self.kl_coef > 0 or self.loss is not None
-
-    def access(self) -> CloudAccess:
-        """What the service is reached with."""
-        return _access(self)
-
     def record(self) -> dict[str, Any]:
         """What decides the numbers, for a manifest."""
         found = asdict(self)
         losses = {each.name: found[each.name] for each in fields(LossSettings)}
         return {name: found[name] for name in _DECIDES} | {"losses": losses, "adam_eps": ADAM_EPS}
-
-
-def _access(given: TinkerPolicySettings | TinkerTrainerSettings) -> CloudAccess:
-    return CloudAccess(
-        model=given.model,
-        key=given.cloud_key,
-        url=given.cloud_url,
-        prices=given.cloud_prices,
-        budget=given.cloud_budget,
-        run_dir=given.run_dir,
-        patience=given.patience,
-    )
