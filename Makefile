@@ -4,7 +4,7 @@
 # make test  set up everything and run the checks and all tests, one process for each core (ARGS="-j 1": one)
 # make durations  all tests, and note what each file takes, so that the processes of `make test` end together
 # make test-vllm  set up the real vLLM (CPU build, 3.5 GB, once) and run the tests on it: about ten minutes
-# make test-tinker  run the tests of the Tinker backend with its real SDK (TINKER_VERSION=0.25.0: another release)
+# make test-tinker  run all tests of the Tinker backend, of which `make test` runs some (TINKER_VERSION=0.25.0: another SDK)
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
 # make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
@@ -51,7 +51,7 @@ test-vllm: $(VENV)/.ready-dev
 	@OPENCLAW_RL_VLLM_PYTHON="$$(scripts/vllm-env.sh)" $(BIN)/python -m pytest tests/test_vllm.py -s $(ARGS)
 
 test-tinker: $(VENV)/.ready-dev
-	@"$$(scripts/tinker-env.sh)" -m pytest tests/test_tinker.py tests/test_tinker_line.py tests/test_tinker_training.py $(ARGS)
+	@OPENCLAW_RL_TINKER_ALL=1 "$$(scripts/tinker-env.sh)" -m pytest tests/test_tinker.py tests/test_tinker_line.py tests/test_tinker_training.py $(ARGS)
 
 judge-reader: $(VENV)/.ready-local
 	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Set up Tinker's SDK in an environment of its own over the one that this project is developed in, and print its Python.
+# Print a Python that has one release of Tinker's SDK: the one that this project is developed in where that has it, else one in
+# an environment of its own over it, which is set up.
 #
 #   scripts/tinker-env.sh [FOLDER]      TINKER_VERSION=0.25.0 scripts/tinker-env.sh
 #
@@ -11,6 +12,10 @@ VERSION=${TINKER_VERSION:-0.36.0}
 FOLDER=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/openclaw-rl/tinker-$VERSION}
 PYTHON=${PYTHON:-.venv/bin/python}
 
+if [ "$("$PYTHON" -c 'import importlib.metadata as m; print(m.version("tinker"))' 2>/dev/null)" = "$VERSION" ]; then
+  echo "$PYTHON"
+  exit
+fi
 if [ ! -f "$FOLDER/.ready" ]; then
   echo "==> installing tinker $VERSION into $FOLDER" >&2
   below=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')

@@ -10,23 +10,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from tinkering import LEAKS, first, policy_at, sdk_leaves_sockets_open, thorough, tiny_folder  # noqa: F401
 
-from openclaw_rl.errors import BackendGone
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("tinker", reason="needs the extra tinker")
-
-from tinkering import LEAKS, policy_at, sdk_leaves_sockets_open, tiny_folder  # noqa: E402, F401
-
-from openclaw_rl.backends.tinker.policy import TinkerPolicy, needs_scores  # noqa: E402
-from openclaw_rl.backends.tinker.sdk import fault_of  # noqa: E402
-from openclaw_rl.backends.tinker.sdk import installed_version as sdk_version  # noqa: E402
-from openclaw_rl.backends.tinker.spending import Spending  # noqa: E402
-from openclaw_rl.errors import BackendDown, ContextOverflow, ModelRefused, RequestError  # noqa: E402
-from openclaw_rl.ports import whole_reply  # noqa: E402
-from openclaw_rl.testing import check_policy  # noqa: E402
-from openclaw_rl.testing.tinker import KEY, TinkerServer, tinker_server  # noqa: E402
-from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version  # noqa: E402
+from openclaw_rl.backends.tinker.policy import TinkerPolicy, needs_scores
+from openclaw_rl.backends.tinker.sdk import fault_of
+from openclaw_rl.backends.tinker.sdk import installed_version as sdk_version
+from openclaw_rl.backends.tinker.spending import Spending
+from openclaw_rl.errors import BackendDown, BackendGone, ContextOverflow, ModelRefused, RequestError
+from openclaw_rl.ports import whole_reply
+from openclaw_rl.testing import check_policy
+from openclaw_rl.testing.tinker import KEY, TinkerServer, tinker_server
+from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
 pytestmark = [*LEAKS, pytest.mark.anyio, pytest.mark.slow]
 ASK = Prompt(messages=(Message(role="user", content="w1 w2"),))
@@ -72,7 +67,7 @@ async def test_a_reply_has_the_tokens_that_were_sampled_and_their_log_probs(
     assert server.keys == {KEY}
 
 
-@pytest.mark.parametrize("sampling", [{"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.6}, {"top_k": 3}])
+@pytest.mark.parametrize("sampling", first([{"temperature": 0.7}, {"temperature": 0.0}, {"top_p": 0.6}, {"top_k": 3}]))
 async def test_however_it_was_sampled_the_log_probs_are_those_of_the_whole_distribution_at_its_temperature(
     server: TinkerServer, policy: TinkerPolicy, sampling: dict[str, float]
 ) -> None:
@@ -142,7 +137,7 @@ async def test_a_version_whose_weights_are_not_there_is_refused_and_the_live_one
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
-@pytest.mark.parametrize("route", ["asample", "retrieve_future"])
+@pytest.mark.parametrize("route", first(["asample", "retrieve_future"]))
 async def test_what_passes_by_itself_costs_a_reply_only_time(
     server: TinkerServer, policy: TinkerPolicy, route: str, status: int
 ) -> None:
@@ -151,7 +146,7 @@ async def test_what_passes_by_itself_costs_a_reply_only_time(
     assert await ask(policy) == wanted
 
 
-@pytest.mark.parametrize("route", ["asample", "retrieve_future", "create_sampling_session"])
+@pytest.mark.parametrize("route", first(["asample", "create_sampling_session", "retrieve_future"], 2))
 async def test_a_lost_session_is_opened_again_under_a_request(
     server: TinkerServer, policy: TinkerPolicy, tmp_path: Path, route: str
 ) -> None:
@@ -166,7 +161,7 @@ async def test_a_lost_session_is_opened_again_under_a_request(
 
 
 @pytest.mark.parametrize(
-    "route", ["client", "create_session", "get_server_capabilities", "create_sampling_session", "asample"]
+    "route", first(["asample", "client", "create_session", "get_server_capabilities", "create_sampling_session"])
 )
 async def test_an_account_that_cannot_pay_is_said_at_once_at_any_call(
     server: TinkerServer, tmp_path: Path, route: str

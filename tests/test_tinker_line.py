@@ -7,11 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("tinker", reason="needs the extra tinker")
-
-from tinkering import LEAKS, sdk_leaves_sockets_open, tiny_folder  # noqa: F401
+from tinkering import LEAKS, sdk_leaves_sockets_open, thorough, tiny_folder  # noqa: F401
 
 from openclaw_rl.app.doctor import Diagnosis, examine
 from openclaw_rl.config import load
@@ -61,6 +57,7 @@ async def test_a_correction_is_learned_there_and_the_new_version_answers(server:
     )
 
 
+@thorough
 async def test_the_gate_examines_a_candidate_there(server: TinkerServer, tmp_path: Path) -> None:
     settings = at(server, "train.batch_size=1", "train.train_truncated=on", "policy.sampling.max_tokens=12")
     quick = ("train.rehearse.idle=0", "train.rehearse.steps=1", "train.rehearse.batch=2", "train.rehearse.held_back=2")

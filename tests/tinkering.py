@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,15 @@ LEAKS = (
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 )
 """marks for tests in which the SDK leaves sockets open"""
+thorough = pytest.mark.skipif("OPENCLAW_RL_TINKER_ALL" not in os.environ, reason="make test-tinker runs it")
+"""for tests that only `make test-tinker` runs: the whole suite takes the first case of each kind"""
 BASE = Version(number=0, parent=None, base="tiny")
+
+
+def first(cases: Sequence[Any], count: int = 1) -> list[Any]:
+    """The parameters of a test, of which the whole suite runs the first ``count`` and `make test-tinker` all."""
+    rest = [each if isinstance(each, tuple) else (each,) for each in cases[count:]]
+    return [*cases[:count], *(pytest.param(*each, marks=thorough) for each in rest)]
 
 
 def tiny_folder(folder: Path) -> Path:
