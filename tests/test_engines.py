@@ -131,8 +131,26 @@ async def test_a_stop_string_ends_a_reply_across_tokens_and_is_not_shown(
     assert (cut.reply.content, cut.finish) == ("You s", "length")
 
 
+async def test_tokens_that_come_together_are_shown_together(engine: FakeEngine, model: Path, tmp_path: Path) -> None:
+    async with started(engine, model, tmp_path) as policy:
+        stream = policy.generate(make_prompt("tea"), SHORT)
+        first = await anext(stream)
+        async with asyncio.timeout(10):
+            while engine.running:  # the engine is ahead of whoever reads
+                await asyncio.sleep(0.01)
+        rest = [item async for item in stream]
+    assert isinstance(first, Delta)
+    shown = [first, *(item for item in rest if isinstance(item, Delta))]
+    assert "".join(delta.text for delta in shown) == "You said: tea"
+    assert len(shown) < len("You said: tea"), "not one piece for each token"
+    tokens = [piece.token for delta in shown for piece in delta.pieces]
+    assert isinstance(rest[-1], Completion)
+    assert tuple(tokens) == rest[-1].reply_tokens
+
+
 async def test_half_a_character_waits_for_its_other_half(engine: FakeEngine, model: Path, tmp_path: Path) -> None:
     async with started(engine, model, tmp_path) as policy:
+        engine.pause = 0.005  # each token by itself
         items = [item async for item in policy.generate(make_prompt("née"), SHORT)]
     shown = [item.text for item in items if isinstance(item, Delta)]
     assert "é" in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +79,12 @@ class FakeEngine:
         """tokens of the next reply after which the engine dies"""
         self.pause = 0.0
         """seconds between tokens"""
+        self.step = 0.0
+        """seconds of a step: tokens of all streams leave together, at whole multiples of it by the monotonic clock"""
+
+    def until_due(self) -> float:
+        """Seconds until the next token may leave."""
+        return self.step - time.monotonic() % self.step if self.step else self.pause
 
     def die(self) -> None:
         """End every stream and answer nothing more."""

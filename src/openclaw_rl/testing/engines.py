@@ -109,8 +109,8 @@ class _Routes:
         engine.running += 1
         try:
             for at, token in enumerate(reply[:limit]):
-                if engine.pause:
-                    await asyncio.sleep(engine.pause)
+                if wait := engine.until_due():
+                    await asyncio.sleep(wait)
                 if engine.die_after is not None and done + at >= engine.die_after:
                     engine.die_after = None
                     engine.die()

@@ -96,8 +96,8 @@ class Dialect(Protocol):
 
     def chat_body(self, call: ChatCall, facts: EngineFacts) -> dict[str, Any]: ...
 
-    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float) -> TokenChunk:
-        """What one event brings, where ``taken`` tokens came before it."""
+    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float, top: int) -> TokenChunk:
+        """What one event brings, where ``taken`` tokens came before it; ``top`` 0: the likeliest are not wanted."""
         ...
 
     def score_body(self, prompt: Tokens, reply: Tokens, adapter: str | None, top: int, facts: EngineFacts) -> Any: ...

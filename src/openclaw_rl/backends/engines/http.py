@@ -23,6 +23,7 @@ _IDLE = 4.0
 _CONNECT = 10.0
 """seconds to reach the engine"""
 _READ = 2**16
+_NO_DATA = (b"", b"[DONE]")
 
 
 class ConnectionLost(BackendDown):
@@ -125,8 +126,8 @@ class EngineHttp:
         """What a route answers to a JSON body."""
         return await self._call("POST", path, json.dumps(body).encode(), seconds)
 
-    async def stream(self, path: str, body: Any) -> AsyncGenerator[bytes | EngineAnswer, None]:
-        """The data of each event; in place of them one `EngineAnswer` where the engine refuses.
+    async def stream(self, path: str, body: Any) -> AsyncGenerator[list[bytes] | EngineAnswer, None]:
+        """The data of events, those that came together at once; one `EngineAnswer` instead where the engine refuses.
 
         Closing it early closes the connection, by which the engine knows that nobody waits any more.
         """
@@ -139,20 +140,19 @@ class EngineHttp:
             while True:
                 buffer += parser.taken()
                 *events, buffer = buffer.split(b"\n\n")
-                for event in events:
-                    data = event.partition(b"data:")[2].strip()
-                    if data and data != b"[DONE]":
-                        yield data
+                found = [data for event in events if (data := event.partition(b"data:")[2].strip()) not in _NO_DATA]
+                if found:
+                    yield found
                 if parser.whole:
                     break
                 await _more(connection, parser)
         finally:
             self._done(connection, parser)
 
-    async def whole(self, path: str, body: Any) -> AsyncGenerator[bytes | EngineAnswer, None]:
+    async def whole(self, path: str, body: Any) -> AsyncGenerator[list[bytes] | EngineAnswer, None]:
         """The same of a route that answers in one piece, which is the one event."""
         answer = await self.post(path, body)
-        yield answer.body if answer.status == 200 else answer
+        yield [answer.body] if answer.status == 200 else answer
 
     def close(self) -> None:
         """Let kept connections go."""

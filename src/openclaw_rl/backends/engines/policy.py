@@ -7,13 +7,14 @@ tokenised twice. A reply whose engine dies goes on from the tokens it has when t
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from typing import Any, TypeAlias, cast
+
+from pydantic_core import from_json
 
 from openclaw_rl.backends.engines.adapters import AdapterShelf
 from openclaw_rl.backends.engines.dialect import ChatCall, Dialect, GenerateCall
@@ -229,7 +230,7 @@ class EnginePolicy(RemotePolicy):
             adapter=name, prompt=prompt, sampling=Sampling(temperature=0.0), limit=1, ends=(), scope="", guidance=None
         )
         try:
-            async with aclosing(self._chunks(self._dialect.generate_path, self._body(call), 0, 0.0)) as chunks:
+            async with aclosing(self._chunks(self._dialect.generate_path, self._body(call), call.sampling)) as chunks:
                 found = [value async for chunk in chunks for value in chunk.logprobs]
         except (RequestError, ValueError) as error:
             raise ModelRefused(f"it does not answer: {error}", remedy="train from its parent") from error
@@ -312,7 +313,7 @@ class EnginePolicy(RemotePolicy):
             try:
                 async with self._up().request(), self._on_shelf().using(number) as name:
                     path, body = call(name)
-                    chunks = self._chunks(path, body, len(reply.tokens), reply.sampling.temperature)
+                    chunks = self._chunks(path, body, reply.sampling)
                     async with aclosing(chunks):
                         async for chunk in chunks:
                             delta = reply.take(chunk)
@@ -339,20 +340,25 @@ class EnginePolicy(RemotePolicy):
                     remedy = f"is it a {self._dialect.name} engine?" if name is None else "see its log"
                     raise BackendError(f"the engine refused the request: {error}", remedy=remedy) from error
 
-    async def _chunks(self, path: str, body: dict[str, Any], before: int, temperature: float) -> _Chunks:
-        """What the engine says, piece by piece; raises what it refuses with."""
+    async def _chunks(self, path: str, body: dict[str, Any], sampling: Sampling) -> _Chunks:
+        """What the engine says as it comes, what comes together as one; raises what it refuses with."""
         http, taken = self._up().http, 0
         events = http.stream(path, body) if body["stream"] else http.whole(path, body)
         async with aclosing(events):
-            async for event in events:
-                if isinstance(event, EngineAnswer):
-                    raise refusal(self._dialect, event)
-                data = json.loads(event)
-                if "error" in data:
-                    raise refusal(self._dialect, EngineAnswer(code_of(data["error"]), event))
-                chunk = self._dialect.chunk(data, taken=taken, temperature=temperature)
-                taken += len(chunk.tokens)
-                yield chunk
+            async for found in events:
+                if isinstance(found, EngineAnswer):
+                    raise refusal(self._dialect, found)
+                chunks = []
+                for event in found:
+                    chunks.append(self._chunk(event, taken, sampling))
+                    taken += len(chunks[-1].tokens)
+                yield TokenChunk.joined(chunks)
+
+    def _chunk(self, event: bytes, taken: int, sampling: Sampling) -> TokenChunk:
+        data = from_json(event)
+        if "error" in data:
+            raise refusal(self._dialect, EngineAnswer(code_of(data["error"]), event))
+        return self._dialect.chunk(data, taken=taken, temperature=sampling.temperature, top=sampling.top_logprobs)
 
     def _body(self, call: GenerateCall) -> dict[str, Any]:
         return self._dialect.generate_body(call, self._up().facts)

@@ -97,7 +97,7 @@ class SglangDialect:
             body["seed"] = call.sampling.seed
         return body if call.adapter is None else body | {"lora_path": call.adapter}
 
-    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float) -> TokenChunk:
+    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float, top: int) -> TokenChunk:
         """An event holds the whole reply so far, or what is new where the engine is set so; both end with the new."""
         if "choices" in event:
             return _whole(event["choices"][0])

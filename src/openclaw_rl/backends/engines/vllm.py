@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from openclaw_rl.backends.engines.dialect import (
     ChatCall,
@@ -19,7 +19,9 @@ from openclaw_rl.backends.engines.http import EngineAnswer
 from openclaw_rl.backends.hf.token_chunks import Ending, TokenChunk, TopLogprobs, in_order, tempered
 from openclaw_rl.types import Sampling, Tokens
 
-_ENDINGS: Mapping[str, Ending] = {"stop": "stop", "length": "length"}
+_Table: TypeAlias = Mapping[str, float] | None
+"""log-probs at one position by the names of tokens, `token_id:N`"""
+_ENDINGS: Mapping[str | None, Ending] = {"stop": "stop", "length": "length"}
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 LORAS = 4
 """adapters in one batch: the live version, a candidate, a draft, one that a client names"""
@@ -84,20 +86,20 @@ class VllmDialect:
             body["max_completion_tokens"] = call.limit
         return body
 
-    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float) -> TokenChunk:
-        if not event.get("choices"):
+    def chunk(self, event: Mapping[str, Any], *, taken: int, temperature: float, top: int) -> TokenChunk:
+        choices = event.get("choices")
+        if not choices:
             return TokenChunk()
-        choice = event["choices"][0]
+        choice = choices[0]
         tokens = tuple(choice.get("token_ids") or ())
-        logprobs, tops = _logprobs(choice.get("logprobs"), len(tokens))
-        finish = choice.get("finish_reason")
+        logprobs, tables = _logprobs(choice.get("logprobs"), len(tokens))
         return TokenChunk(
             tokens=tokens,
             logprobs=logprobs,
-            tempered=tuple(tempered(v, top, temperature) for v, top in zip(logprobs, tops, strict=True)),
-            tops=tops,
+            tempered=logprobs if temperature in (0.0, 1.0) else _tempered(logprobs, tables, temperature),
+            tops=tuple(map(_top, tables)) if top else ((),) * len(tokens),
             prompt=_prompt(event, choice),
-            ending=_ENDINGS.get(finish),
+            ending=_ENDINGS.get(choice.get("finish_reason")),
         )
 
     def score_body(self, prompt: Tokens, reply: Tokens, adapter: str | None, top: int, facts: EngineFacts) -> Any:
@@ -203,22 +205,27 @@ def _prompt(event: Mapping[str, Any], choice: Mapping[str, Any]) -> Tokens | Non
     return tuple(found) if found else None
 
 
-def _logprobs(found: Any, count: int) -> tuple[tuple[float, ...], tuple[TopLogprobs, ...]]:
-    """Log-probs `[count]` and the likeliest tokens, of a completion's or a chat's form."""
+def _logprobs(found: Any, count: int) -> tuple[tuple[float, ...], Sequence[_Table]]:
+    """Log-probs `[count]` and those of the likeliest tokens by their names, of a completion's or a chat's form."""
     if not count:
-        return (), ()
+        return (), []
     if not found:
         raise ValueError("the engine gave tokens without their log-probs")
     if "content" in found:
         rows = found["content"]
-        values = tuple(min(row["logprob"], 0.0) for row in rows)
+        values = [row["logprob"] for row in rows]
         tables = [{each["token"]: each["logprob"] for each in (row, *row["top_logprobs"])} for row in rows]
     else:
-        values, tables = tuple(min(value, 0.0) for value in found["token_logprobs"]), found["top_logprobs"]
+        values, tables = found["token_logprobs"], found["top_logprobs"]
     if len(values) != count:
         raise ValueError(f"the engine gave {len(values)} log-probs for {count} tokens")
-    return values, tuple(in_order({_id(name): min(v, 0.0) for name, v in (table or {}).items()}) for table in tables)
+    return tuple([min(value, 0.0) for value in values]), tables
 
 
-def _id(name: str) -> int:
-    return int(name.removeprefix("token_id:"))
+def _tempered(values: Sequence[float], tables: Sequence[_Table], temperature: float) -> tuple[float, ...]:
+    rows = zip(values, tables, strict=True)
+    return tuple([tempered(value, list((table or {}).values()), temperature) for value, table in rows])
+
+
+def _top(table: _Table) -> TopLogprobs:
+    return in_order({int(name.removeprefix("token_id:")): min(v, 0.0) for name, v in (table or {}).items()})

@@ -27,14 +27,14 @@ class IncrementalDetokenizer:
         self._tokens.append(token)
         whole = self._decode(self._tokens[self._before :])
         if not whole.endswith(HALF):
-            return self._advance(len(self._tokens))
+            return self._advance(len(self._tokens), whole)
         if len(self._tokens) - self._shown < LONGEST_CHARACTER:
             return ""
-        return self._advance(self._end_of_what_never_decodes(whole))
+        return self._advance_to(self._end_of_what_never_decodes(whole))
 
     def flush(self) -> str:
         """What still waits, as it is."""
-        return self._advance(len(self._tokens)) if self._shown < len(self._tokens) else ""
+        return self._advance_to(len(self._tokens)) if self._shown < len(self._tokens) else ""
 
     def _end_of_what_never_decodes(self, whole: str) -> int:
         """The last tokens may be the beginning of a character, whatever stands before them: they go on waiting."""
@@ -44,11 +44,13 @@ class IncrementalDetokenizer:
                 return end
         return len(self._tokens)
 
-    def _advance(self, end: int) -> str:
+    def _advance_to(self, end: int) -> str:
+        return self._advance(end, self._decode(self._tokens[self._before : end]))
+
+    def _advance(self, end: int, new: str) -> str:
         # the text before is decoded again with what follows, because some tokenizers write a token's leading space
         # only when another token stands before it
         old = self._decode(self._tokens[self._before : self._shown])
-        new = self._decode(self._tokens[self._before : end])
         self._before, self._shown = self._shown, end
         return new[len(old) :]
 
@@ -62,6 +64,8 @@ class StopStrings:
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may be shown, and whether a stop string ended it."""
+        if not self._stops:
+            return text, False
         self._held += text
         found = [at for at in (self._held.find(stop) for stop in self._stops) if at >= 0]
         if found:

@@ -94,7 +94,7 @@ class PromptEncoder:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of ids, special tokens kept."""
-        return self._decoder.decode(tokens)
+        return self.text_of(tokens[0]) if len(tokens) == 1 else self._decoder.decode(tokens)
 
     def close(self) -> None:
         """End the thread."""

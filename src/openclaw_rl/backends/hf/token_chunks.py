@@ -31,19 +31,33 @@ class TokenChunk:
     ending: Ending | None = None
     """how the engine says the reply ended; None while it goes on, and where the engine gave it up"""
 
+    @classmethod
+    def joined(cls, chunks: Sequence[TokenChunk]) -> TokenChunk:
+        """Chunks that came together, as one."""
+        if len(chunks) == 1:
+            return chunks[0]
+        return cls(
+            tokens=tuple(token for chunk in chunks for token in chunk.tokens),
+            logprobs=tuple(value for chunk in chunks for value in chunk.logprobs),
+            tempered=tuple(value for chunk in chunks for value in chunk.tempered),
+            tops=tuple(top for chunk in chunks for top in chunk.tops),
+            prompt=next((chunk.prompt for chunk in chunks if chunk.prompt is not None), None),
+            ending=next((chunk.ending for chunk in chunks if chunk.ending is not None), None),
+        )
 
-def tempered(value: float, top: TopLogprobs, temperature: float) -> float:
+
+def tempered(value: float, known: Sequence[float], temperature: float) -> float:
     """The log-prob at another temperature of a token whose log-prob at 1 is ``value``.
 
-    The normaliser is summed over the likeliest tokens; for the rest it takes what they can add: each is at most as
-    likely as the last that is known, which bounds them from above below temperature 1 and from below above it.
+    The normaliser is summed over the likeliest tokens, whose log-probs are ``known``; for the rest it takes what they
+    can add: each is at most as likely as the last that is known, which bounds them from above below temperature 1 and
+    from below above it.
     """
     if temperature in (0.0, 1.0):
         return value
     power = 1.0 / temperature
-    known = [logprob for _, logprob in top]
-    total = sum(math.exp(logprob * power) for logprob in known)
-    left = max(0.0, 1.0 - sum(math.exp(logprob) for logprob in known))
+    total = sum([math.exp(logprob * power) for logprob in known])
+    left = max(0.0, 1.0 - sum(map(math.exp, known)))
     if left and known:
         total += left * math.exp(min(known) * (power - 1.0)) * (0.5 if power > 1.0 else 1.0)
     return min(0.0, value * power - math.log(total)) if total > 0 else value
@@ -56,9 +70,11 @@ def in_order(found: Mapping[int, float]) -> TopLogprobs:
 
 def scores_at(values: Sequence[float], tops: Sequence[TopLogprobs], *, temperature: float, top_k: int) -> Scores:
     """Scores at a temperature from log-probs at 1 `[R]` and the likeliest tokens of each position `[R]`."""
-    warm = [tuple((token, tempered(v, top, temperature)) for token, v in top)[:top_k] for top in tops] if top_k else []
+    known = [[value for _, value in top] for top in tops]
+    rows = list(zip(tops, known, strict=True)) if top_k else []
+    warm = [[(token, tempered(value, every, temperature)) for token, value in top[:top_k]] for top, every in rows]
     return Scores(
-        logprobs=tuple(tempered(value, top, temperature) for value, top in zip(values, tops, strict=True)),
+        logprobs=tuple(tempered(value, every, temperature) for value, every in zip(values, known, strict=True)),
         top_tokens=tuple(tuple(token for token, _ in top) for top in warm),
         top_logprobs=tuple(tuple(value for _, value in top) for top in warm),
     )

@@ -154,7 +154,8 @@ class TinkerPolicy(RemotePolicy):
         tops: tuple[TopLogprobs, ...] = ((),) * len(found.tokens)
         if needs_scores(sampling) and found.tokens:
             values, tops = await self._scored(ids, found.tokens, number, max(sampling.top_logprobs, WIDE))
-        own = tuple(tempered(v, top, sampling.temperature) for v, top in zip(values, tops, strict=True))
+        known = [[value for _, value in top] for top in tops]
+        own = tuple(tempered(v, every, sampling.temperature) for v, every in zip(values, known, strict=True))
         return TokenChunk(tokens=found.tokens, logprobs=values, tempered=own, tops=tops, ending=found.ending)
 
     async def _scored(
