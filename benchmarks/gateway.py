@@ -2,18 +2,26 @@
 
     python benchmarks/gateway.py --python "$(scripts/vllm-env.sh)"    start the real vLLM on the embedded model
     python benchmarks/gateway.py --url http://127.0.0.1:8000 --model Qwen/Qwen3-4B    one that runs already
-    python benchmarks/gateway.py --fake [--rate 50]    a contract fake, so many tokens a second on each stream
+    python benchmarks/gateway.py --fake [--rate 50]    a contract fake, so many steps a second
 
-                                 [--streams 1,16,64] [--requests 8,2,1] [--tokens 32] [--rounds 4] [--json]
+                                 [--streams 1,16,64] [--requests 4,2,1] [--tokens 32,32,12] [--rounds 4]
+                                 [--apart] [--unpaced] [--json]
 
-The same greedy chat goes to the engine itself and to `openclaw-rl serve` before it, in turn, ``--rounds`` times each;
-``--requests`` are those of each stream, a number for each level. Each server is a process of its own, clients are plain
-sockets here. A ratio of 1 means that the gateway costs nothing; it keeps every turn in its ledger meanwhile. The CPU
-time that its process takes for a token is what it costs on a machine that others use too.
+The same greedy chat goes to the engine itself, to the engine with the token ids and log-probs that the gateway needs
+(which the engine has to compute), and to `openclaw-rl serve` before it, in turn, ``--rounds`` times each.
+``--requests`` are those of each stream and ``--tokens`` those of a reply, a number for each level. Each server is a
+process of its own, clients are plain sockets here. A ratio of 1 means that the gateway costs nothing; it keeps every
+turn in its ledger meanwhile.
+
+An engine that computes on the processor and the gateway take cores from each other. Three things tell the gateway's
+own share from that: the CPU time that its process takes for a token; ``--apart``, by which the engine that is started
+here has all cores but the last, and the gateway and the clients have that one; and after the real engine the same
+loads over a fake that steps at the rate which the engine had. A step's tokens leave the fake at known moments, so how
+late each of them comes is measured through the gateway and without it; ``--unpaced`` leaves that out.
 
 The goals: requests per second at least 0.95 of the engine's, the first token at most 10 ms later, tokens at most 0.5 ms
 further apart. A goal is missed where the figure is beyond it by more than rounds of the same way differ; what lies
-between is said to be in the noise. The exit code is 1 where a goal is missed.
+between is said to be in the noise. The exit code is 1 where a goal is missed over the engine that was named.
 """
 
 from __future__ import annotations
@@ -29,8 +37,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,53 +47,80 @@ from openclaw_rl.config import load
 
 GOALS = {"ratio": 0.95, "first_added_ms": 10.0, "between_added_ms": 0.5}
 """at least, at most, at most"""
+CAPTURE = {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
+"""what makes an engine say all that the gateway keeps"""
 WORDS = ["tea", "rain", "bread", "clocks", "rivers", "trains", "glass", "paper", "salt", "stars", "roads", "wool"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to the engine: an address, the model's name there, and what a request says beside the chat."""
+
+    url: str
+    model: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Level:
+    """Streams at once, requests of each, tokens of a reply; ``step`` is a fake's, 0 where nobody knows it."""
+
+    streams: int
+    requests: int
+    tokens: int
+    step: float = 0.0
 
 
 @dataclass
 class Load:
-    """What one load gave: seconds to the first token and between tokens, seconds in all, tokens."""
+    """What one load gave: seconds to the first token, between tokens, and after a fake's steps; tokens; seconds."""
 
     first: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
+    late: list[float] = field(default_factory=list)
     seconds: float = 0.0
     requests: int = 0
     tokens: int = 0
 
 
-async def one(http: EngineHttp, model: str, tokens: int, at: int) -> tuple[list[float], float]:
-    """The moments at which text came, and when the request was sent."""
+async def one(http: EngineHttp, way: Way, tokens: int, at: int) -> tuple[float, list[float], int]:
+    """When a request was sent, the moments at which text came, and how many tokens that was."""
     text = f"Tell me something about {WORDS[at % len(WORDS)]}, number {at}."
     body = {
-        "model": model,
+        "model": way.model,
         "messages": [{"role": "user", "content": text}],
         "stream": True,
+        "stream_options": {"include_usage": True},
         "temperature": 0,
         "max_tokens": tokens,
+        **way.extra,
     }
-    began, moments = time.perf_counter(), []
-    async for event in http.stream("/v1/chat/completions", body):
-        assert not isinstance(event, EngineAnswer), event
-        choices = json.loads(event).get("choices")
-        if choices and choices[0]["delta"].get("content"):
-            moments.append(time.perf_counter())
-    return moments, began
+    began, moments, count = time.monotonic(), [], 0
+    async for events in http.stream("/v1/chat/completions", body):
+        assert not isinstance(events, EngineAnswer), events
+        now = time.monotonic()
+        for event in map(json.loads, events):
+            count = (event.get("usage") or {}).get("completion_tokens", count)
+            if event.get("choices") and event["choices"][0]["delta"].get("content"):
+                moments.append(now)
+    return began, moments, count or len(moments)
 
 
-async def loaded(url: str, model: str, *, streams: int, requests: int, tokens: int, offset: int) -> Load:
-    http, found = EngineHttp(url), Load()
+async def loaded(way: Way, level: Level, offset: int) -> Load:
+    http, found = EngineHttp(way.url), Load()
 
     async def stream(number: int) -> None:
-        for turn in range(requests):
-            moments, began = await one(http, model, tokens, offset + number * requests + turn)
+        for turn in range(level.requests):
+            began, moments, count = await one(http, way, level.tokens, offset + number * level.requests + turn)
             found.first.append(moments[0] - began)
-            found.between.append((moments[-1] - moments[0]) / max(1, len(moments) - 1))
+            found.between.append((moments[-1] - moments[0]) / max(1, count - 1))
+            found.late += [moment % level.step for moment in moments] if level.step else []
             found.requests += 1
-            found.tokens += len(moments)
+            found.tokens += count
 
-    began = time.perf_counter()
-    await asyncio.gather(*(stream(number) for number in range(streams)))
-    found.seconds = time.perf_counter() - began
+    began = time.monotonic()
+    await asyncio.gather(*(stream(number) for number in range(level.streams)))
+    found.seconds = time.monotonic() - began
     http.close()
     return found
 
@@ -110,14 +145,14 @@ def gateway(engine: str, model: str, backend: str, folder: Path) -> Iterator[tup
 
 
 @contextlib.contextmanager
-def fake(rate: float, folder: Path) -> Iterator[str]:
+def fake(step: float, folder: Path) -> Iterator[str]:
     """A contract fake of vLLM in a process of its own."""
     code = (
         "import sys, time; from pathlib import Path; from openclaw_rl.testing import engines\n"
         "with engines.fake_engine('vllm', Path(sys.argv[1])) as engine:\n"
-        "    engine.pause = 1 / float(sys.argv[2]); print(engine.url, flush=True); sys.stdin.read()\n"
+        "    engine.step = float(sys.argv[2]); print(engine.url, flush=True); sys.stdin.read()\n"
     )
-    command = [sys.executable, "-c", code, str(folder), str(rate)]
+    command = [sys.executable, "-c", code, str(folder), str(step)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -127,42 +162,71 @@ def fake(rate: float, folder: Path) -> Iterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def vllm(python: str, folder: Path) -> AsyncIterator[str]:
-    """The real engine, started as the policy starts it."""
+async def vllm(python: str, folder: Path, *, apart: bool) -> AsyncIterator[str]:
+    """The real engine, started as the policy starts it; ``apart``: on all cores but the last, which is left to us."""
     from openclaw_rl.app.factories import build_policy
 
     sets = ["policy.backend=vllm", f"policy.engine_python={python}", f"run.dir={folder / 'engine'}"]
     policy: Any = build_policy(load(environ={}, sets=[*sets, "policy.context=2048"]).config)
+    cores = sorted(os.sched_getaffinity(0)) if apart else []
+    if cores:
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores[:-1]))
+        os.sched_setaffinity(0, cores[:-1])
     print("starting vLLM", file=sys.stderr)
     await policy.start()
+    if cores:
+        os.sched_setaffinity(0, cores[-1:])
     try:
         yield policy.health["url"]
     finally:
         await policy.stop()
 
 
-async def compared(urls: tuple[str, str], names: tuple[str, str], pid: int, given: Any) -> list[dict[str, Any]]:
-    rows, began = [], time.perf_counter()
-    for streams, requests in levels(given.streams, given.requests):
-        rounds: tuple[list[Load], list[Load]] = ([], [])
-        spent = 0.0
-        size = {"streams": streams, "requests": requests, "tokens": given.tokens}
-        for turn in range(given.rounds):
-            for which in (0, 1) if turn % 2 else (1, 0):  # none has the quieter moments, none the other's prompts
-                before = cpu_seconds(pid)
-                offset = 10_000 * (2 * turn + which)
-                rounds[which].append(await loaded(urls[which], names[which], **size, offset=offset))
-                spent += which * (cpu_seconds(pid) - before)
-        through = sum(load.tokens for load in rounds[1])
-        rows.append({**row(streams, *rounds), "gateway_cpu_ms_per_token": millis(spent / through)})
-        print(f"{time.perf_counter() - began:.0f} s {table(rows[-1:]).splitlines()[-1]}", file=sys.stderr)
-    return rows
+async def measured(engine: str, levels: Sequence[Level], given: Any, folder: Path) -> list[dict[str, Any]]:
+    """The figures of each level over one engine."""
+    answer = (await EngineHttp(engine).get("/v1/models")).json()
+    name = answer["data"][0]["id"]
+    with gateway(engine, given.model, given.backend, folder) as (served, pid):
+        ways = (Way(engine, name), Way(engine, name, CAPTURE), Way(served, given.model))
+        for way in ways:  # nothing is cold when it counts
+            await loaded(way, Level(2, 1, 4), 99_999)
+        resting = await idle(pid)
+        return [await compared(ways, level, pid, resting, given.rounds) for level in levels]
 
 
-def levels(streams: str, requests: str) -> list[tuple[int, int]]:
-    """The streams of each level and the requests of each stream; the last number holds for all further levels."""
-    counts = [int(each) for each in requests.split(",")]
-    return [(int(each), counts[min(at, len(counts) - 1)]) for at, each in enumerate(streams.split(","))]
+async def idle(pid: int, seconds: float = 3.0) -> float:
+    """Seconds of CPU that a gateway takes in a second in which nobody asks for anything."""
+    before = cpu_seconds(pid)
+    await asyncio.sleep(seconds)
+    return (cpu_seconds(pid) - before) / seconds
+
+
+async def compared(ways: Sequence[Way], level: Level, pid: int, resting: float, count: int) -> dict[str, Any]:
+    rounds: list[list[Load]] = [[] for _ in ways]
+    began, spent = time.perf_counter(), 0.0
+    for turn in range(count):
+        for at in range(len(ways)):  # none has the quieter moments, none the other's prompts
+            which = (turn + at) % len(ways)
+            before = cpu_seconds(pid)
+            rounds[which].append(await loaded(ways[which], level, 10_000 * (len(ways) * turn + which)))
+            if which == len(ways) - 1:
+                spent += cpu_seconds(pid) - before - resting * rounds[which][-1].seconds
+    cpu = {
+        "gateway_cpu_ms_per_token": millis(spent / sum(load.tokens for load in rounds[-1])),
+        "gateway_cpu_ms_per_idle_second": millis(resting),
+    }
+    made = row(level, *rounds) | cpu
+    print(f"{time.perf_counter() - began:.0f} s {table([made]).splitlines()[-1]}", file=sys.stderr)
+    return made
+
+
+def levels_of(streams: str, requests: str, tokens: str) -> list[Level]:
+    """A level for each number of streams; the last number of the others holds for all further levels."""
+    counts, sizes = ([int(each) for each in given.split(",")] for given in (requests, tokens))
+    return [
+        Level(int(each), counts[min(at, len(counts) - 1)], sizes[min(at, len(sizes) - 1)])
+        for at, each in enumerate(streams.split(","))
+    ]
 
 
 def millis(seconds: float) -> float:
@@ -172,32 +236,44 @@ def millis(seconds: float) -> float:
 def cpu_seconds(pid: int) -> float:
     """What a process has computed so far; it does not grow while others have the processor."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        files = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+        return sum(int(file.read_text().split()[0]) for file in files) / 1e9
     except OSError:  # no Linux
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def row(streams: int, direct: list[Load], through: list[Load]) -> dict[str, Any]:
+def row(level: Level, direct: list[Load], captured: list[Load], through: list[Load]) -> dict[str, Any]:
     """One level: what each way gave over its rounds, and how far rounds of one way are apart."""
-    rates = [[load.requests / load.seconds for load in way] for way in (direct, through)]
-    first = [[statistics.median(load.first) * 1e3 for load in way] for way in (direct, through)]
-    between = [[statistics.median(load.between) * 1e3 for load in way] for way in (direct, through)]
+    ways = (direct, captured, through)
+    rates = [[load.requests / load.seconds for load in way] for way in ways]
+    first = [[statistics.median(load.first) * 1e3 for load in way] for way in ways]
+    between = [[statistics.median(load.between) * 1e3 for load in way] for way in ways]
     mean = [[statistics.mean(way) for way in each] for each in (rates, first, between)]
     figures = {
-        "streams": streams,
+        "streams": level.streams,
         "requests": sum(load.requests for load in direct),
-        "tokens": [sum(load.tokens for load in way) for way in (direct, through)],
-        "direct_rps": round(mean[0][0], 3),
-        "gateway_rps": round(mean[0][1], 3),
-        "ratio": round(mean[0][1] / mean[0][0], 3),
+        "tokens": [sum(load.tokens for load in way) for way in ways],
+        "rps": [round(value, 3) for value in mean[0]],
+        "ratio": round(mean[0][2] / mean[0][0], 3),
         "first_ms": [round(value, 2) for value in mean[1]],
-        "first_added_ms": round(mean[1][1] - mean[1][0], 2),
+        "first_added_ms": round(mean[1][2] - mean[1][0], 2),
         "between_ms": [round(value, 3) for value in mean[2]],
-        "between_added_ms": round(mean[2][1] - mean[2][0], 3),
-        "noise": [round(noise(*rates) / mean[0][0], 3), round(noise(*first), 2), round(noise(*between), 3)],
+        "between_added_ms": round(mean[2][2] - mean[2][0], 3),
+        "between_added_by_capture_ms": round(mean[2][1] - mean[2][0], 3),
+        "noise": [
+            round(noise(rates[0], rates[2]) / mean[0][0], 3),
+            round(noise(first[0], first[2]), 2),
+            round(noise(between[0], between[2]), 3),
+        ],
+        "late_ms": [lateness(way) for way in (direct, through)] if level.step else None,
     }
     return figures | {"goals": verdicts(figures)}
+
+
+def lateness(loads: Sequence[Load]) -> list[float]:
+    """How long after its step a token comes: the median, and what nineteen in twenty stay below."""
+    late = [value for load in loads for value in load.late]
+    return [millis(statistics.median(late)), millis(statistics.quantiles(late, n=20)[-1])]
 
 
 def noise(direct: list[float], through: list[float]) -> float:
@@ -216,45 +292,64 @@ def verdicts(figures: dict[str, Any]) -> dict[str, str]:
     return found
 
 
+COLUMNS = (
+    "streams",
+    "requests/s engine",
+    "gateway",
+    "ratio",
+    "first token, added",
+    "between tokens, added",
+    "of it ids and log-probs",
+    "a token after its step (p95)",
+    "CPU a token",
+    "goals",
+)
+
+
 def table(rows: list[dict[str, Any]]) -> str:
-    names = (
-        "streams",
-        "requests/s engine",
-        "gateway",
-        "ratio",
-        "first token, added",
-        "between tokens, added",
-        "CPU a token",
-        "goals",
-    )
-    head = f"| {' | '.join(names)} |\n{'|---' * len(names)}|"
+    head = f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|"
     lines = [
-        f"| {r['streams']} | {r['direct_rps']} | {r['gateway_rps']} | {r['ratio']} ± {r['noise'][0]} | "
+        f"| {r['streams']} | {r['rps'][0]} | {r['rps'][2]} | {r['ratio']} ± {r['noise'][0]} | "
         f"{r['first_added_ms']:+} ± {r['noise'][1]} ms of {r['first_ms'][0]} | "
         f"{r['between_added_ms']:+} ± {r['noise'][2]} ms of {r['between_ms'][0]} | "
+        f"{r['between_added_by_capture_ms']:+} ms | {_late(r['late_ms'])} | "
         f"{r['gateway_cpu_ms_per_token']} ms | {', '.join(r['goals'].values())} |"
         for r in rows
     ]
     return "\n".join([head, *lines])
 
 
-async def measure(given: argparse.Namespace) -> list[dict[str, Any]]:
+def _late(found: list[list[float]] | None) -> str:
+    if found is None:
+        return "-"
+    (alone, worst), (through, worst_through) = found
+    return f"{alone} ({worst}) ms, through {through} ({worst_through})"
+
+
+async def over_fake(levels: Sequence[Level], step: float, given: Any, folder: Path) -> list[dict[str, Any]]:
+    from openclaw_rl.testing.engines import write_engine_model
+
+    model = str(write_engine_model(folder / "toy"))
+    stepping = [replace(level, step=step) for level in levels]
+    asked = argparse.Namespace(**{**vars(given), "model": model, "backend": "vllm"})
+    with fake(step, folder / "toy") as engine:
+        return await measured(engine, stepping, asked, folder)
+
+
+async def measure(given: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+    levels = levels_of(given.streams, given.requests, given.tokens)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
+        if given.fake:
+            return {"fake": await over_fake(levels, 1 / given.rate, given, folder)}
         async with contextlib.AsyncExitStack() as stack:
-            if given.fake:
-                from openclaw_rl.testing.engines import write_engine_model
-
-                given.model = str(write_engine_model(folder / "toy"))
-                engine = stack.enter_context(fake(given.rate, folder / "toy"))
-            else:
-                engine = given.url or await stack.enter_async_context(vllm(given.python, folder))
-            answer = (await EngineHttp(engine).get("/v1/models")).json()
-            names = (answer["data"][0]["id"], given.model)
-            served, pid = stack.enter_context(gateway(engine, given.model, given.backend, folder))
-            for url, model in zip((engine, served), names, strict=True):  # nothing is cold when it counts
-                await loaded(url, model, streams=2, requests=1, tokens=4, offset=99_999)
-            return await compared((engine, served), names, pid, given)
+            engine = given.url or await stack.enter_async_context(vllm(given.python, folder, apart=given.apart))
+            rows = await measured(engine, levels, given, folder)
+        found = {"engine": rows, "fake at its rate": []}
+        for level, real in zip(levels, () if given.unpaced else rows, strict=not given.unpaced):
+            step, own = real["between_ms"][0] / 1e3, folder / f"paced-{level.streams}"
+            found["fake at its rate"] += await over_fake([level], step, given, own)
+        return {name: figures for name, figures in found.items() if figures}
 
 
 def main() -> None:
@@ -262,20 +357,22 @@ def main() -> None:
     parser.add_argument("--python", help="Python of an environment with vLLM in it")
     parser.add_argument("--url", help="an engine that runs already")
     parser.add_argument("--fake", action="store_true")
-    parser.add_argument("--rate", type=float, default=50.0, help="tokens a second of a fake's stream")
+    parser.add_argument("--rate", type=float, default=50.0, help="steps a second of a fake")
     parser.add_argument("--backend", default="vllm")
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--streams", default="1,16,64")
-    parser.add_argument("--requests", default="8,2,1", help="of each stream, for each level")
-    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--requests", default="4,2,1", help="of each stream, for each level")
+    parser.add_argument("--tokens", default="32,32,12", help="of a reply, for each level")
     parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--apart", action="store_true", help="the engine and the gateway on cores of their own")
+    parser.add_argument("--unpaced", action="store_true", help="without the fake at the engine's rate")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if not (given.python or given.url or given.fake):
         parser.error("give --python, --url or --fake")
-    rows = asyncio.run(measure(given))
-    print(json.dumps(rows, indent=1) if given.json else table(rows))
-    sys.exit(any("missed" in row["goals"].values() for row in rows))
+    found = asyncio.run(measure(given))
+    print(json.dumps(found, indent=1) if given.json else "\n\n".join(f"{n}\n\n{table(r)}" for n, r in found.items()))
+    sys.exit(any("missed" in row["goals"].values() for row in next(iter(found.values()))))
 
 
 if __name__ == "__main__":

@@ -38,11 +38,21 @@ def test_a_goal_is_missed_only_beyond_the_noise_of_the_rounds(gateway: ModuleTyp
 
 def test_a_level_compares_the_means_of_its_rounds(gateway: ModuleType) -> None:
     direct = [gateway.Load(first=[0.1, 0.2, 0.3], between=[0.02], seconds=2.0, requests=4, tokens=40)] * 2
+    captured = [gateway.Load(first=[0.2], between=[0.02003], seconds=2.0, requests=4, tokens=40)] * 2
     through = [gateway.Load(first=[0.205], between=[0.0201], seconds=2.5, requests=4, tokens=40)] * 2
-    row = gateway.row(4, direct, through)
+    row = gateway.row(gateway.Level(4, 1, 10), direct, captured, through)
     assert (row["ratio"], row["first_added_ms"], row["between_added_ms"]) == (0.8, 5.0, 0.1)
-    assert row["tokens"] == [80, 80]
-    assert gateway.levels("1,16,64", "8,2") == [(1, 8), (16, 2), (64, 2)]
+    assert (row["between_added_by_capture_ms"], row["tokens"], row["late_ms"]) == (0.03, [80, 80, 80], None)
+
+
+def test_a_token_of_a_fake_is_late_by_what_has_passed_since_its_step(gateway: ModuleType) -> None:
+    loads = [gateway.Load(late=[0.001] * 19), gateway.Load(late=[0.003])]
+    assert gateway.lateness(loads) == [1.0, pytest.approx(2.9, abs=0.1)]
+
+
+def test_a_level_has_requests_and_tokens_of_its_own(gateway: ModuleType) -> None:
+    found = gateway.levels_of("1,16,64", "8,2", "32,32,12")
+    assert found == [gateway.Level(1, 8, 32), gateway.Level(16, 2, 32), gateway.Level(64, 2, 12)]
 
 
 @pytest.mark.slow
@@ -51,7 +61,8 @@ def test_one_command_measures_every_level() -> None:
     done = subprocess.run(
         [*command, "--tokens", "8", "--rounds", "2", "--json"], capture_output=True, text=True, timeout=120, check=False
     )
-    rows = json.loads(done.stdout)
-    assert [(row["streams"], row["tokens"]) for row in rows] == [(1, [32, 32]), (4, [64, 64])]
+    rows = json.loads(done.stdout)["fake"]
+    assert [(row["streams"], row["tokens"]) for row in rows] == [(1, [32, 32, 32]), (4, [64, 64, 64])]
     assert done.returncode == any("missed" in row["goals"].values() for row in rows)
     assert all(row["gateway_cpu_ms_per_token"] > 0 for row in rows)
+    assert all(0 < alone[0] < 5 for row in rows for alone in row["late_ms"]), "a step has 5 ms"
