@@ -2,77 +2,120 @@
 
     python benchmarks/envs_learn.py                                  # terminal and toolcall, seeds 0 1 2, this machine
     python benchmarks/envs_learn.py --env terminal --seeds 0 --steps 12 --minutes 15
-    python benchmarks/envs_learn.py --device cuda --steps 40 --json learned.json
+    python benchmarks/envs_learn.py --device cuda --jobs 12 --lr 1e-4 3e-4 1e-3 --reward outcome votes --out learned
 
-Each run is the product itself: `openclaw-rl up --preset cpu-env --env NAME` in this process (server, judge, trainer,
-gate, a pool of sandboxes) until so many steps are taken or so many minutes are over. Before and after it the live
-version plays tasks that never train, ``--count`` of each rung, greedily and sampled. The named alternative is the same
-prompt, untrained. ``--set train.credit=outcome`` and the like change what is compared.
+Each run is the product itself: `openclaw-rl up --preset cpu-env --env NAME` in a process of its own (server, judge,
+trainer, gate, a pool of sandboxes) until so many steps are taken or so many minutes are over. Before and after it the
+live version plays tasks that never train, ``--count`` of each rung, none of which the gate plays. The named alternative
+is the same prompt, untrained. ``--reward votes``: beside the outcome each step gets a vote (`env.step_votes`). Several
+values of --lr, --group and --reward are a sweep; each run writes OUT/NAME.json as soon as it has a figure, and
+``--report`` shows what is there.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
+import os
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.app.application import App, ledger_place
-from openclaw_rl.app.environments import build_env
+from openclaw_rl.app.environments import GROUPS, build_env
+from openclaw_rl.app.held_out import HeldOutTasks
 from openclaw_rl.config import Config, load
+from openclaw_rl.envs.schedule import GroupBook, success_line
+from openclaw_rl.errors import NotInLedger
 from openclaw_rl.evals import environments, models
+from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Sampling
 
 ENVS = ("terminal", "toolcall")
+REWARDS = ("outcome", "votes")
 LOOK_SECONDS = 1.0
 Rates = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one run does."""
+    """What one run does. ``lr`` and ``group`` None: as the preset says."""
 
     env: str
     seed: int
+    reward: str
+    lr: float | None
+    group: int | None
     steps: int
     minutes: float
     count: int
     temperatures: Sequence[float]
     parallel: int
+    device: str
+    sets: Sequence[str]
+
+    @property
+    def setting(self) -> str:
+        """What is the same for every seed, as a name."""
+        lr = "" if self.lr is None else f"-lr{self.lr:g}"
+        group = "" if self.group is None else f"-group{self.group}"
+        return f"{self.env}-{self.reward}{lr}{group}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting}-seed{self.seed}"
 
 
 @dataclass(kw_only=True)
 class Learned:
     """What one run gave: success by rung at each temperature before and after, and each step's figures."""
 
-    env: str
-    seed: int
-    before: dict[str, Rates]
+    plan: Mapping[str, Any]
+    setting: str
+    before: dict[str, Rates] = field(default_factory=dict)
     after: dict[str, Rates] = field(default_factory=dict)
     steps: list[dict[str, float]] = field(default_factory=list)
     minutes: float = 0.0
     episodes: int = 0
     refused: int = 0
+    live: int = 0
 
 
-def settings(plan: Plan, folder: Path, device: str, sets: Sequence[str]) -> Config:
+def settings(plan: Plan, folder: Path) -> Config:
     """The preset on this device, in a run directory of its own."""
-    own = [f"run.seed={plan.seed}", f"policy.device={device}", f"train.local.device={device}", "serve.port=0"]
+    own = [f"run.seed={plan.seed}", f"policy.device={plan.device}", f"train.local.device={plan.device}", "serve.port=0"]
+    own += ["policy.cache_tokens=16384"] * plan.device.startswith("cuda")
+    own += [f"env.step_votes={str(plan.reward == 'votes').lower()}"]
+    own += [] if plan.lr is None else [f"train.optim.lr={plan.lr}"]
+    own += [] if plan.group is None else [f"train.num_rollouts_per_prompt={plan.group}"]
     flags = {"--env": plan.env, "--run-dir": str(folder)}
-    return load(preset="cpu-env", sets=[*own, *sets], flags=flags, environ={}).config
+    return load(preset="cpu-env", sets=[*own, *plan.sets], flags=flags, environ={}).config
+
+
+def measured_tasks(config: Config, count: int) -> list[tuple[str, str]]:
+    """``count`` held-out tasks of each rung, without those that the gate chooses versions by."""
+    gate = set(HeldOutTasks(config).tasks) if config.gate.tasks else set()
+    by_rung: dict[str, list[str]] = {}
+    for task, rung in environments.chosen_tasks(build_env(config), split="held-out", count=None):
+        if (task, rung) not in gate:
+            by_rung.setdefault(rung, []).append(task)
+    return [(task, rung) for rung, tasks in by_rung.items() for task in tasks[:count]]
 
 
 async def evaluated(config: Config, name: str, plan: Plan) -> dict[str, Rates]:
     """Success by rung on held-out tasks, at each temperature."""
-    tasks = environments.chosen_tasks(build_env(config), split="held-out", count=plan.count)
+    tasks = measured_tasks(config, plan.count)
     found: dict[str, Rates] = {}
     async with models.open_model(config, name) as model:
         for temperature in plan.temperatures:
@@ -92,17 +135,24 @@ async def evaluated(config: Config, name: str, plan: Plan) -> dict[str, Rates]:
 
 async def train(config: Config, plan: Plan) -> float:
     """The whole system until the steps are taken or the time is over; minutes it took."""
-    app, stop, began = App(config), asyncio.Event(), time.monotonic()
+    app, stop, began, told = App(config), asyncio.Event(), time.monotonic(), 0
     running = asyncio.create_task(app.run(stop))
     with LedgerReader(ledger_place(config)) as ledger:
         while not running.done():
-            minutes = (time.monotonic() - began) / 60
-            if ledger.counts()["steps"] >= plan.steps or minutes >= plan.minutes or ledger.paused():
+            minutes, steps = (time.monotonic() - began) / 60, ledger.counts()["steps"]
+            if steps > told:
+                told = steps
+                say(plan, f"step {steps} after {minutes:.1f} min: {success_line(GroupBook(_groups(config)).success())}")
+            if steps >= plan.steps or minutes >= plan.minutes or ledger.paused():
                 break
             await asyncio.sleep(LOOK_SECONDS)
     stop.set()
     await running
     return (time.monotonic() - began) / 60
+
+
+def _groups(config: Config) -> Path:
+    return config.run.dir / GROUPS
 
 
 def figures(config: Config, learned: Learned) -> None:
@@ -112,28 +162,41 @@ def figures(config: Config, learned: Learned) -> None:
             step = ledger.step(number)
             learned.steps.append({"seconds": round(step.seconds, 1), "turns": len(step.turns), **step.metrics})
         learned.episodes = int(ledger.one("SELECT count(DISTINCT session) AS n FROM session_rewards")["n"])
-        learned.refused = sum(version.state == "refused" for version in ledger.versions())
+        versions = ledger.versions()
+        learned.refused = sum(version.state == "refused" for version in versions)
+        learned.live = sum(version.state == "live" for version in versions)
 
 
-async def learn(plan: Plan, device: str, sets: Sequence[str]) -> Learned:
-    """One run from its base rate to its last version."""
+async def learn(plan: Plan, out: Path) -> None:
+    """One run from its base rate to its last version; what is known is kept as soon as it is."""
+    learned = Learned(plan=asdict(plan), setting=plan.setting)
     with tempfile.TemporaryDirectory(prefix="envs-learn-") as folder:
-        config = settings(plan, Path(folder) / "run", device, sets)
-        base = await evaluated(config, "embedded", plan)
-        learned = Learned(env=plan.env, seed=plan.seed, before=base)
-        show(learned, "before", base)
+        config = settings(plan, Path(folder) / "run")
+        learned.before = await evaluated(config, "embedded", plan)
+        keep(plan, learned, out)
+        say(plan, f"before: {in_all(learned.before)}")
         learned.minutes = round(await train(config, plan), 1)
         figures(config, learned)
-        learned.after = await evaluated(config, "live", plan)
-        show(learned, "after", learned.after)
-        return learned
+        keep(plan, learned, out)
+        with contextlib.suppress(NotInLedger):  # no step was taken: there is nothing to measure
+            learned.after = await evaluated(config, "live", plan)
+        keep(plan, learned, out)
+        took = f"{len(learned.steps)} steps, {learned.refused} refused, {learned.episodes} episodes"
+        say(plan, f"after {took}, {learned.minutes} min: {in_all(learned.after)}")
 
 
-def show(learned: Learned, when: str, found: Mapping[str, Rates]) -> None:
-    """Success in all, and how far the run got."""
-    rates = ", ".join(f"{share(one['all']):.0%} at temperature {name}" for name, one in found.items())
-    took = f" after {len(learned.steps)} steps, {learned.episodes} episodes, {learned.minutes} min" * (when == "after")
-    print(f"{learned.env} seed {learned.seed} {when}: {rates}{took}", flush=True)
+def keep(plan: Plan, learned: Learned, out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / f"{plan.name}.json").write_text(json.dumps(asdict(learned), indent=1) + "\n")
+
+
+def say(plan: Plan, text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {plan.name} {text}", flush=True)
+
+
+def in_all(found: Mapping[str, Rates]) -> str:
+    """Success in all, at each temperature."""
+    return ", ".join(f"{share(one['all']):.0%} at temperature {name}" for name, one in found.items()) or "nothing"
 
 
 def share(one: Mapping[str, Any]) -> float:
@@ -141,62 +204,119 @@ def share(one: Mapping[str, Any]) -> float:
     return float(one["solved"]) / max(int(one["of"]), 1)
 
 
-def table(runs: Sequence[Learned], temperature: str) -> list[str]:
+# --- several runs ---
+
+
+async def run_all(plans: Sequence[Plan], out: Path, jobs: int, cores: int | None) -> None:
+    """Each run in a process of its own, ``jobs`` at once; one that fails leaves the others alone."""
+    free: asyncio.Queue[set[int]] = asyncio.Queue()
+    for places in places_of(sorted(os.sched_getaffinity(0)), jobs, cores):
+        free.put_nowait(places)
+
+    async def one(plan: Plan) -> None:
+        place = await free.get()
+        try:
+            words = [sys.executable, __file__, "--one", json.dumps(asdict(plan)), "--out", str(out)]
+            if code := await ended(words, place):
+                say(plan, f"failed with exit code {code}")
+        finally:
+            free.put_nowait(place)
+
+    await asyncio.gather(*(one(plan) for plan in plans))
+
+
+def places_of(all_cores: Sequence[int], jobs: int, cores: int | None) -> list[set[int]]:
+    """The processor cores of each run at once: ``cores`` of its own, None: all of them."""
+    if cores is None:
+        return [set(all_cores)] * jobs
+    return [set(all_cores[first : first + cores]) for first in range(0, min(jobs * cores, len(all_cores)), cores)]
+
+
+async def ended(words: Sequence[str], place: set[int]) -> int:
+    """Run a program on these cores; its exit code."""
+    child = await asyncio.create_subprocess_exec(*words, preexec_fn=lambda: os.sched_setaffinity(0, place))
+    try:
+        return await child.wait()
+    except asyncio.CancelledError:
+        child.send_signal(signal.SIGINT)
+        await child.wait()
+        raise
+
+
+def report(out: Path) -> None:
+    """By setting: success by rung before and after over all seeds, and the ratio to the untrained model."""
+    runs = [json.loads(file.read_text()) for file in sorted(out.glob("*.json"))]
+    done = [run for run in runs if run.get("after")]
+    for setting in dict.fromkeys(run["setting"] for run in done):
+        mine = [run for run in done if run["setting"] == setting]
+        for temperature in mine[0]["before"]:
+            print("\n" + "\n".join(table(mine, setting, temperature)))
+            print("\n" + ratio(mine, setting, temperature))
+
+
+def table(runs: Sequence[Mapping[str, Any]], setting: str, temperature: str) -> list[str]:
     """By rung: success before and after over all seeds, with intervals."""
-    lines = [f"| {runs[0].env}, temperature {temperature} | before | after |", "|---|---|---|"]
-    for rung in runs[0].before[temperature]:
-        cells = [_pooled([getattr(run, when)[temperature][rung] for run in runs]) for when in ("before", "after")]
+    lines = [f"| {setting}, temperature {temperature} | before | after |", "|---|---|---|"]
+    for rung in runs[0]["before"][temperature]:
+        cells = [_pooled([run[when][temperature][rung] for run in runs]) for when in ("before", "after")]
         lines.append(f"| {rung} | {cells[0]} | {cells[1]} |")
     return lines
 
 
 def _pooled(found: Sequence[Mapping[str, Any]]) -> str:
-    from openclaw_rl.stats import wilson
-
     solved, of = (sum(int(one[key]) for one in found) for key in ("solved", "of"))
     low, high = wilson(solved, of)
     return f"{solved / max(of, 1):.0%} ({low:.0%} to {high:.0%})"
 
 
-def report(runs: Sequence[Learned]) -> None:
-    """The tables, the ratio against the untrained model, and the seeds' spread."""
-    for env in dict.fromkeys(run.env for run in runs):
-        mine = [run for run in runs if run.env == env]
-        for temperature in mine[0].before:
-            print("\n" + "\n".join(table(mine, temperature)))
-            before = [share(run.before[temperature]["all"]) for run in mine]
-            after = [share(run.after[temperature]["all"]) for run in mine]
-            ratio = statistics.fmean(after) / max(statistics.fmean(before), 1e-9)
-            seeds = ", ".join(f"{a:.0%} -> {b:.0%}" for a, b in zip(before, after, strict=True))
-            print(f"\n{env}, temperature {temperature}: {ratio:.1f} times the untrained model ({seeds})")
+def ratio(runs: Sequence[Mapping[str, Any]], setting: str, temperature: str) -> str:
+    """The mean after against the mean before, seed by seed, and how long a run took."""
+    before, after = ([share(run[when][temperature]["all"]) for run in runs] for when in ("before", "after"))
+    times = statistics.fmean(after) / max(statistics.fmean(before), 1e-9)
+    seeds = ", ".join(f"{a:.0%} -> {b:.0%}" for a, b in zip(before, after, strict=True))
+    took = ", ".join(f"{len(run['steps'])} steps in {run['minutes']} min" for run in runs)
+    return f"{setting}, temperature {temperature}: {times:.1f} times the untrained model ({seeds}; {took})"
 
 
-async def main() -> None:
-    """Every environment and seed, one after the other."""
+def plans_of(given: argparse.Namespace) -> list[Plan]:
+    """Every combination of what was given several times, seed by seed."""
+    same = {name: getattr(given, name) for name in ("steps", "minutes", "count", "temperatures", "parallel", "device")}
+    chosen = product(given.seeds, given.env, given.reward, given.lr or [None], given.group or [None])
+    return [
+        Plan(env=env, seed=seed, reward=reward, lr=lr, group=group, sets=given.sets, **same)
+        for seed, env, reward, lr, group in chosen
+    ]
+
+
+def main() -> None:
+    """Every combination of environment, setting and seed; then the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", nargs="+", choices=ENVS, default=list(ENVS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--reward", nargs="+", choices=REWARDS, default=["outcome"], help="what a step is paid")
+    parser.add_argument("--lr", nargs="+", type=float, help="learning rates to compare")
+    parser.add_argument("--group", nargs="+", type=int, help="episodes of a task to compare")
     parser.add_argument("--steps", type=int, default=15, help="optimiser steps of a run")
-    parser.add_argument("--minutes", type=float, default=15.0, help="longest a run may take")
+    parser.add_argument("--minutes", type=float, default=15.0, help="longest that a run may train")
     parser.add_argument("--count", type=int, default=8, help="held-out tasks of each rung")
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--parallel", type=int, default=16, help="episodes of an evaluation at once")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="A.B=C")
-    parser.add_argument("--json", type=Path, help="also write all figures to this file")
-    parser.add_argument("--verbose", action="store_true", help="show the log of the run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once")
+    parser.add_argument("--cores", type=int, help="processor cores of each run, its own; not set: all for all")
+    parser.add_argument("--out", type=Path, default=Path("learned"), help="folder of the runs' figures")
+    parser.add_argument("--report", action="store_true", help="only show what the folder holds")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO if given.verbose else logging.WARNING)
-    runs: list[Learned] = []
-    for env in given.env:
-        for seed in given.seeds:
-            names = ("steps", "minutes", "count", "temperatures", "parallel")
-            plan = Plan(env=env, seed=seed, **{name: getattr(given, name) for name in names})
-            runs.append(await learn(plan, given.device, given.sets))
-            if given.json:
-                given.json.write_text(json.dumps([vars(run) for run in runs], indent=1) + "\n")
-    report(runs)
+    logging.basicConfig(level=logging.WARNING)
+    if given.one:
+        asyncio.run(learn(Plan(**json.loads(given.one)), given.out))
+        return
+    if not given.report:
+        asyncio.run(run_all(plans_of(given), given.out, given.jobs, given.cores))
+    report(given.out)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

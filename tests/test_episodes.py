@@ -42,6 +42,17 @@ async def test_an_episode_asks_acts_and_pays_its_session_the_outcome() -> None:
     assert {(session == table.requests[0][1], group) for _, session, group in table.requests} == {(True, "g")}
 
 
+async def test_a_vote_of_the_environment_is_the_steps_own_and_the_last_step_has_one_too() -> None:
+    class Voting(FakeEnv):
+        async def step(self, reply: Message) -> Observation:
+            return replace(await super().step(reply), vote=-1.0)
+
+    table = FakeChatClient()
+    await run_episode(Voting(rewards=(None, 1.0)), table, task="a", seed=0, group=None, max_steps=9)
+    assert table.scores == [("t1", -1.0), ("t2", -1.0)]
+    assert [score for _, score in table.rewards] == [1.0], "the outcome is paid as ever"
+
+
 async def test_an_episode_stops_at_max_steps_and_is_worth_what_its_state_is() -> None:
     class Checked(FakeEnv):
         async def outcome(self) -> float:

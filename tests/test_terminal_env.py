@@ -175,3 +175,12 @@ async def test_on_every_rung_gold_scores_1_nothing_minus_1_and_anothers_gold_min
         rewards = [(await env.step(reply)).reward for reply in env.gold(gold)]
         assert (rewards[-1] or -1.0) == paid
     await env.close()
+
+
+@needs_sandbox
+async def test_where_it_votes_a_step_is_good_when_its_command_ended_well() -> None:
+    env = make_env(step_votes=True, rungs=("find-file",))
+    await env.reset("find-file/0", seed=0)
+    assert [(await env.step(said(reply))).vote for reply in ("```\ntrue\n```", "```\nexit 3\n```")] == [1.0, -1.0]
+    assert (await env.step(said("I give up.\nGood bye."))).vote == -1.0
+    await env.close()

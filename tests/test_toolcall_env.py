@@ -175,3 +175,24 @@ def test_what_is_wrong_with_a_users_files_is_named(tmp_path: Path, config: str, 
 def test_a_file_that_is_not_there_is_named_with_the_page_that_shows_the_format(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no file .*tools.json; docs/environments.md shows the format"):
         make_env(tools_config=tmp_path / "tools.json")
+
+
+@pytest.mark.parametrize(
+    ("reply", "vote"),
+    [
+        ("```\nset_timer(minutes=3)\n```", 1.0),
+        ("```\nset_timer(minutes=banana)\n```", -1.0),
+        ("```\nset_alarm(minutes=3)\n```", -1.0),
+        ("I cannot.", -1.0),
+    ],
+)
+async def test_where_it_votes_a_step_is_good_when_its_call_could_be_carried_out(reply: str, vote: float) -> None:
+    env = make_env(step_votes=True)
+    await env.reset("timer/0", seed=0)
+    seen = await env.step(said(reply))
+    assert (seen.vote, seen.done, seen.reward) == (vote, True, -1.0), "whatever the task wanted"
+    await env.reset("timer/0", seed=0)
+    assert (await env.step(env.gold("timer/0")[0])).vote == 1.0
+    silent = make_env()
+    await silent.reset("timer/0", seed=0)
+    assert (await silent.step(said(reply))).vote is None, "it does so only where that is wanted"

@@ -185,6 +185,7 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
         "max_steps": env.max_steps,
         "form": action_form(config),
         "examples": env.examples,
+        "step_votes": env.step_votes,
         "rungs": env.rungs,
         "per_rung": env.per_rung,
         "output_chars": env.output_chars,

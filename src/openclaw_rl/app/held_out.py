@@ -26,7 +26,7 @@ class HeldOutTasks:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._tasks = _chosen(config)
+        self.tasks = _chosen(config)
         self._sampling = replace(default_sampling(config), temperature=0.0, seed=config.run.seed)
         self._solved: dict[str, Mapping[str, bool]] = {}
 
@@ -48,7 +48,7 @@ class HeldOutTasks:
         played = await play_each(
             ask,
             lambda: build_env(self._config),
-            self._tasks,
+            self.tasks,
             seeds=(self._config.run.seed,),
             sampling=self._sampling,
             max_steps=self._config.env.max_steps,

@@ -266,6 +266,10 @@ class EnvSection(Section):
     examples: int | None = Field(
         default=None, ge=0, le=16, description="solved tasks in the first prompt; not set: 2 in the text form, else 0"
     )
+    step_votes: bool = Field(
+        default=False,
+        description="terminal and toolcall vote on each step: 1 where its action could be carried out, -1 where not",
+    )
     rungs: tuple[str, ...] = Field(
         default=(), description="rungs of the environment's ladder to take tasks from; empty: all"
     )

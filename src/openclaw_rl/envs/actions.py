@@ -15,6 +15,13 @@ ActionForm = Literal["tools", "text"]
 
 _BLOCK = re.compile(r"```[ \t]*([a-zA-Z]*)[ \t]*\n?(.*?)(?:```|\Z)", re.DOTALL)
 
+_FAILED = re.compile(
+    r"""\Aerror: |                                   # it could not be carried out
+        \[exit[ ]code[ ](?!0[,\]])[^\[\]\n]*\]\Z |     # a command or a program failed
+        \[(?!exit[ ]code)[^\[\]\n]*,[ ][\d.]+[ ]s\]\Z  # a command was stopped""",
+    re.VERBOSE,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
@@ -69,6 +76,17 @@ def result_of(action: Action, text: str, *, images: tuple[str, ...] = ()) -> Mes
     if action.call is None:
         return Message(role="user", content=text, images=images)
     return Message(role="tool", content=text, tool_call_id=action.call, name=action.tool, images=images)
+
+
+def vote_on(results: Sequence[Message]) -> float:
+    """A vote on a step by what its actions came to: 1 where all were carried out, -1 where one failed or none was.
+
+    >>> vote_on([Message(role="user", content="[exit code 0, 0.1 s]")])
+    1.0
+    >>> vote_on([Message(role="user", content="rm: missing operand\\n[exit code 1, 0.0 s]")]), vote_on([])
+    (-1.0, -1.0)
+    """
+    return 1.0 if results and not any(_FAILED.search(each.content) for each in results) else -1.0
 
 
 def worked_prompt(how: str, examples: Sequence[tuple[str, str]], task: str) -> Prompt:

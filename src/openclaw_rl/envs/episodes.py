@@ -30,21 +30,26 @@ STOP_SECONDS = 10.0
 async def run_episode(env: Env, chat: ChatClient, *, task: str, seed: int, group: str | None, max_steps: int) -> float:
     """One task once, at most ``max_steps`` replies; its outcome. The default rollout.
 
-    The outcome is paid to the whole session, and so reaches every step. A reward on the way is that step's own.
+    The outcome is paid to the whole session, and so reaches every step. A vote or a reward on the way is a step's own.
     """
     session = f"episode-{new_id()}"
     prompt = await env.reset(task, seed=seed)
     for _ in range(max_steps):
         reply = await chat.ask(prompt, session=session, group=group)
         seen = await env.step(reply.message)
+        if (own := own_of(seen)) is not None:
+            await chat.feedback(reply.turn, score=own)
         if seen.done:
             break
-        if seen.reward is not None:
-            await chat.feedback(reply.turn, score=seen.reward)
         prompt = replace(prompt, messages=(*prompt.messages, reply.message, *seen.messages))
     outcome = await outcome_of(env, seen)
     await chat.reward(session, score=outcome)
     return outcome
+
+
+def own_of(seen: Observation) -> float | None:
+    """What a step is worth by itself: the environment's vote on it, else a reward that is not the episode's outcome."""
+    return seen.vote if seen.vote is not None or seen.done else seen.reward
 
 
 async def outcome_of(env: Env, last: Observation) -> float:

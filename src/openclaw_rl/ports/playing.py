@@ -14,13 +14,14 @@ class Observation:
     """What an environment returns after a reply: the next messages, a reward in -1 .. 1 or None, whether it is over.
 
     The reward of the last step (``done``) is the outcome of the whole episode and reaches every step of it; one before
-    that is the step's own, and counts there as a judge's vote does.
+    that is the step's own, and counts there as a judge's vote does; so does ``vote``, which the last step may have too.
     """
 
     messages: tuple[Message, ...]
     reward: float | None = None
     done: bool = False
     info: Mapping[str, Any] | None = None
+    vote: float | None = None
 
 
 @runtime_checkable

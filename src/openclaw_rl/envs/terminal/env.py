@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, result_of, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, result_of, vote_on, worked_prompt
 from openclaw_rl.envs.play.contract import AgentTask, TaskRefused
 from openclaw_rl.envs.sandbox import SandboxSettings
 from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
@@ -54,14 +54,16 @@ class TerminalEnv:
         form: ActionForm,
         examples: int | None,
         output_chars: int,
+        step_votes: bool = False,
     ) -> None:
-        """``examples`` solved tasks in the prompt; None: two in the text form, else none."""
+        """``examples`` solved tasks in the prompt; None: two in the text form, else none. ``step_votes``: `vote_on`."""
         self.name = name
         self._source = source
         self._settings = sandbox
         self._form = form
         self._examples = (2 if form == "text" else 0) if examples is None else examples
         self._output_chars = output_chars
+        self._step_votes = step_votes
         self._task: TerminalTask | None = None
         self._machine: TerminalMachine | None = None
         self._left = 0
@@ -112,7 +114,8 @@ class TerminalEnv:
         over = not actions or self._left <= 0
         outcome = await self._outcome(self._answer(reply, actions)) if over or self._begun_task().watched else -1.0
         done = over or outcome > 0
-        return Observation(messages=tuple(said), reward=outcome if done else None, done=done)
+        vote = vote_on(said) if self._step_votes and (actions or self._begun_task().watched) else None
+        return Observation(messages=tuple(said), reward=outcome if done else None, done=done, vote=vote)
 
     def _actions(self, reply: Message) -> tuple[Action, ...]:
         if reply.tool_calls:
@@ -165,11 +168,18 @@ def ladder(
     rungs: Sequence[str],
     per_rung: int,
     output_chars: int,
+    step_votes: bool = False,
 ) -> TerminalEnv:
     """The environment with the generated tasks: ``per_rung`` of each rung train, half as many are held out."""
     source = LadderTasks(LADDER, rungs=rungs, per_rung=per_rung)
     return TerminalEnv(
-        name="terminal", source=source, sandbox=sandbox, form=form, examples=examples, output_chars=output_chars
+        name="terminal",
+        source=source,
+        sandbox=sandbox,
+        form=form,
+        examples=examples,
+        output_chars=output_chars,
+        step_votes=step_votes,
     )
 
 

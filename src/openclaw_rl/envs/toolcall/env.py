@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of, result_of, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of, result_of, vote_on, worked_prompt
 from openclaw_rl.envs.toolcall.calls import signature, written_calls
 from openclaw_rl.envs.toolcall.sources import FileSource, LadderSource, TaskSource, ToolEpisode, fenced
 from openclaw_rl.envs.toolcall.worlds import SupportsTurns, WantedCall
@@ -28,13 +28,21 @@ class ToolCallEnv:
     """See `Env`. Its tasks are those of a source."""
 
     def __init__(
-        self, *, name: str, source: TaskSource, form: ActionForm, examples: int | None, output_chars: int
+        self,
+        *,
+        name: str,
+        source: TaskSource,
+        form: ActionForm,
+        examples: int | None,
+        output_chars: int,
+        step_votes: bool = False,
     ) -> None:
-        """``examples`` solved tasks in the prompt; None: two in the text form, else none."""
+        """``examples`` solved tasks in the prompt; None: two in the text form, else none. ``step_votes``: `vote_on`."""
         self.name = name
         self._form = form
         self._examples = (2 if form == "text" else 0) if examples is None else examples
         self._output_chars = output_chars
+        self._step_votes = step_votes
         self._source = source
         self._episode: ToolEpisode | None = None
         self._left = 0
@@ -84,7 +92,8 @@ class ToolCallEnv:
         answer = reply.content.strip() if episode.answered and not actions else None
         score = await episode.world.score(answer)
         done = not actions or self._left <= 0 or (not episode.answered and score == 1)
-        return Observation(messages=tuple(said), reward=2 * score - 1 if done else None, done=done)
+        vote = vote_on(said) if self._step_votes and (actions or not episode.answered) else None
+        return Observation(messages=tuple(said), reward=2 * score - 1 if done else None, done=done, vote=vote)
 
     def _as_text(self, reply: Message, episode: ToolEpisode) -> tuple[Action, ...]:
         return written_calls(reply.content, episode.tools) if self._form == "text" else ()
@@ -117,6 +126,7 @@ def toolcall(
     rungs: Sequence[str],
     per_rung: int,
     output_chars: int,
+    step_votes: bool = False,
 ) -> ToolCallEnv:
     """The environment with the tasks of the ladder, or with those that ``tools_config`` names."""
     source: TaskSource = (
@@ -124,7 +134,14 @@ def toolcall(
         if tools_config is None
         else FileSource(Path(tools_config), rungs=tuple(rungs))
     )
-    return ToolCallEnv(name="toolcall", source=source, form=form, examples=examples, output_chars=output_chars)
+    return ToolCallEnv(
+        name="toolcall",
+        source=source,
+        form=form,
+        examples=examples,
+        output_chars=output_chars,
+        step_votes=step_votes,
+    )
 
 
 async def _next_request(episode: ToolEpisode) -> str | None:
