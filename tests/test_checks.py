@@ -63,7 +63,7 @@ def diagnosed(tmp_path: Path, check: str, *sets: str) -> Diagnosis:
 
 CASES = [
     ("environment", "env.type=terminl", "no env called 'terminl'", "file.py:attribute"),
-    ("environment", "env.type=swe", "env.type = swe: this release has no swe environment", "unset ENV_TYPE"),
+    ("environment", "env.type=swe", "env.swe_bench_path is not set", "set SWE_BENCH_PATH to a folder of instances"),
     ("environment", "env.type={mine}:Idle", "it has no 'step'", "see openclaw_rl.ports.Env"),
     ("environment", "env.type={mine}:Idle", "reset() takes no argument 'seed'", "see openclaw_rl.ports.Env"),
     ("environment", "env.type={mine}:Idel", "did you mean 'Idle'?", "has no 'Idel'"),

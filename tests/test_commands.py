@@ -256,18 +256,7 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["swe"])
-def test_an_environment_that_does_not_ship_is_refused_with_the_remedy(name: str) -> None:
-    line = ENVIRONMENTS[name]
-    env = load(environ=exported(line)).config.env
-    assert (env.type, str(env.parallel)) == (name, exported(line)["PARALLEL_ENVS"])
-    said = typed("up", **exported(line))
-    assert said.startswith(
-        f"env.type = {name}: this release has no {name} environment; unset ENV_TYPE to learn from talk"
-    )
-
-
-@pytest.mark.parametrize("name", ["terminal", "toolcall", "gui"])
+@pytest.mark.parametrize("name", ["terminal", "toolcall", "gui", "swe"])
 def test_an_environment_that_ships_takes_its_names(name: str) -> None:
     env = load(environ=exported(ENVIRONMENTS[name])).config.env
     assert (env.type, str(env.parallel)) == (name, exported(ENVIRONMENTS[name])["PARALLEL_ENVS"])
@@ -276,7 +265,7 @@ def test_an_environment_that_ships_takes_its_names(name: str) -> None:
 
 @pytest.mark.slow
 def test_an_environments_launch_script_refuses_as_the_command_does(shell: Shell) -> None:
-    assert "this release has no swe environment" in shell.run(f"bash {LAUNCH}/run_swe_rl.sh")
+    assert "env.swe_bench_path is not set; set SWE_BENCH_PATH" in shell.run(f"bash {LAUNCH}/run_swe_rl.sh")
     assert shell.code == 2
     for name in ENVIRONMENTS:
         assert f"ENV_TYPE=${{ENV_TYPE:-{name}}} exec" in (LAUNCH / f"run_{name}_rl.sh").read_text()

@@ -21,8 +21,6 @@ ENGINES: Final = ("sglang", "vllm")
 """backends that are an engine of others behind a URL"""
 CLOUD: Final = "tinker"
 """the backend that is a service elsewhere"""
-ENVIRONMENTS: Final = ("terminal", "gui", "swe", "toolcall")
-"""names that users of the field know, of which this release may lack some"""
 
 
 def policy(config: Config) -> None:
@@ -146,12 +144,6 @@ def _loss(config: Config, name: str) -> None:
 def environment(config: Config) -> None:
     """The environment of the episodes, and a rollout of the user's own."""
     name = config.env.type
-    if name in ENVIRONMENTS and name not in _named("env"):
-        own = "an environment of your own is env.type = file.py:Class, see examples/custom_env.py"
-        raise ConfigError(
-            f"env.type = {name}: this release has no {name} environment",
-            remedy=f"unset ENV_TYPE to learn from talk alone; {own}",
-        )
     if name:
         plugins.check("env", name)
         _refuse_unused(config, name)
@@ -159,12 +151,12 @@ def environment(config: Config) -> None:
         from openclaw_rl.envs.gui.chromium import check_browser
 
         check_browser(config.env.screenshot_backend, config.env.options.get("chromium"))
+    if name == "swe" and not config.env.workers:
+        from openclaw_rl.envs.swe.instances import read_instances
+
+        read_instances(config.env.swe_bench_path)
     if config.train.rollout:
         plugins.check("rollout", config.train.rollout)
-
-
-def _named(kind: plugins.Kind) -> list[str]:
-    return [one.name for one in plugins.listed() if one.kind == kind]
 
 
 def _refuse_unused(config: Config, name: str) -> None:

@@ -180,7 +180,7 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
     """One environment of the kind that ``env.type`` names, in sandboxes made by ``sandbox`` or as the settings say."""
     env = config.env
     if env.type is None:
-        raise ConfigError("no environment is set", remedy="name one: --env terminal, toolcall, gui or file.py")
+        raise ConfigError("no environment is set", remedy="name one: --env terminal, toolcall, gui, swe or file.py")
     offered = {
         "max_steps": env.max_steps,
         "form": action_form(config),
@@ -196,6 +196,7 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
         "tools_config": env.tools_config,
         "folder": env.folder,
         "swe_bench_path": env.swe_bench_path,
+        "cache_dir": settings.cache_dir(),
         "sandbox": sandbox or build_sandbox_settings(config),
     }
     built: Env = plugins.build("env", env.type, offered=offered, options=env.options)

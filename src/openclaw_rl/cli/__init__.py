@@ -21,6 +21,7 @@ from openclaw_rl.cli import (
     inspect,
     judging,
     ledger,
+    make_swe,
     new,
     notes,
     page,
@@ -92,7 +93,7 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }
 run.judge.add_command(judging.evaluate)
-for each in env_tasks.COMMANDS:
+for each in (*env_tasks.COMMANDS, make_swe.make_swe):
     envs.envs.add_command(each)
 for group in GROUPS.values():
     for command in group:

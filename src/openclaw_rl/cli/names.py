@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from openclaw_rl import plugins
-from openclaw_rl.app.checks import ENVIRONMENTS
 from openclaw_rl.config import ENVIRONMENT, FLAGS, GROUPS, SETTINGS
 from openclaw_rl.config.stated import STATED
 
@@ -35,9 +33,6 @@ _ANSWER = {"REF_LOAD": "refused", "OPENCLAW_COMBINE_OPD_TEACHER_SOURCE": "noted"
 
 
 def _comes(path: str) -> str:
-    lacking = {
-        "env.type": [name for name in ENVIRONMENTS if name not in _shipped("env")],
-    }.get(path)
     text = SETTINGS[path].description
     if path.startswith("env.") and path != "env.type":
         text += "; noted as changing nothing where no environment is set"
@@ -45,11 +40,7 @@ def _comes(path: str) -> str:
         text += "; noted as changing nothing"
     elif path.startswith("gpus."):
         text += "; refused where there are fewer"
-    return f"{text}; refused, as this release lacks them: {', '.join(lacking)}" if lacking else text
-
-
-def _shipped(kind: plugins.Kind) -> set[str]:
-    return set(plugins.BUILT_IN[kind])
+    return text
 
 
 def names_table() -> str:

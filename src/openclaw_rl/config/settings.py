@@ -292,7 +292,7 @@ class EnvSection(Section):
     )
     tools_config: Location | None = Field(default=None, description="JSON file with the functions of toolcall")
     sandbox: SandboxSection = Field(default_factory=SandboxSection)
-    swe_bench_path: Location | None = Field(default=None, description="folder with the repositories of swe")
+    swe_bench_path: Location | None = Field(default=None, description="folder with the instances of swe")
     options: Options = Field(default_factory=dict, repr=False, description="free table handed to the environment")
 
 

@@ -1,0 +1,1 @@
+"""Repositories with failing tests: instances in SWE-bench's JSON, without images."""

@@ -1,0 +1,188 @@
+"""What a folder of SWE instances holds.
+
+FOLDER/instances.json      SWE-bench's rows: a list, or (instances.jsonl) one to a line
+       repos/NAME          a git repository, or a bare mirror of one; "/" in its name is "__"
+       archives/NAME-COMMIT.tar.gz    in place of a mirror: the files at that commit
+       environments.json   how the tests of a repository are run, where that has to be said
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from openclaw_rl.envs.ladders import Split, split_of
+from openclaw_rl.errors import ConfigError
+
+FILES = ("instances.json", "instances.jsonl")
+ENVIRONMENTS = "environments.json"
+
+
+class _Row(BaseModel):
+    """A row of SWE-bench, with ``rung`` and ``split`` of our own; what else it says is not needed."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    instance_id: str
+    repo: str
+    base_commit: str
+    problem_statement: str
+    patch: str = ""
+    test_patch: str = ""
+    FAIL_TO_PASS: tuple[str, ...]
+    PASS_TO_PASS: tuple[str, ...]
+    version: str = ""
+    rung: str = ""
+    split: Split | None = None
+
+    @field_validator("FAIL_TO_PASS", "PASS_TO_PASS", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        """SWE-bench's own files hold these lists as JSON text."""
+        return json.loads(value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """A repository at a commit, what is wrong with it, and the tests that tell when it is not.
+
+    ``patch`` is the author's solution, ``test_patch`` what the tests become; both are unified diffs. ``failing`` are
+    the tests that the solution makes pass, ``passing`` those that pass before and after.
+    """
+
+    id: str
+    repo: str
+    commit: str
+    problem: str
+    patch: str
+    test_patch: str
+    failing: tuple[str, ...]
+    passing: tuple[str, ...]
+    version: str
+    rung: str
+    split: Split
+
+    @property
+    def name(self) -> str:
+        """The repository's name, as folders have it."""
+        return self.repo.replace("/", "__")
+
+
+class SuiteSetup(BaseModel):
+    """How a repository's tests are run: by an interpreter that is there, or by one that is set up with packages."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    interpreter: Path | None = None
+    """the bin/python of an environment with pytest, the packages that the tests want, and best ruff"""
+    python: str | None = None
+    """the Python that is wanted, such as 3.11; a version needs uv, not set: the one that runs here"""
+    packages: tuple[str, ...] = ()
+    """what to install beside pytest, ruff and what the repository itself names"""
+    pytest: tuple[str, ...] = ("-o", "addopts=")
+    """words for pytest"""
+
+
+def read_instances(path: Path | None) -> list[Instance]:
+    """The instances of a folder, or of a file. Raises ConfigError for what cannot be read, and where none is named."""
+    if path is None:
+        raise ConfigError(
+            "env.swe_bench_path is not set",
+            remedy="set SWE_BENCH_PATH to a folder of instances, or make one: openclaw-rl envs make-swe",
+        )
+    file = _file(path.expanduser())
+    text = file.read_text(encoding="utf-8")
+    try:
+        rows = json.loads(text) if file.suffix == ".json" else [json.loads(one) for one in text.splitlines() if one]
+        found = [_instance(_Row.model_validate(row)) for row in rows]
+    except (ValueError, ValidationError) as error:
+        raise ConfigError(
+            f"{file} holds no instances: {_first(error)}", remedy="see docs/swe.md for the rows"
+        ) from error
+    if len({each.id for each in found}) < len(found):
+        raise ConfigError(f"{file} has an instance_id twice", remedy="give each its own")
+    return found
+
+
+def _file(path: Path) -> Path:
+    if path.is_file():
+        return path
+    found = next((file for name in FILES if (file := path / name).is_file()), None)
+    if found is None:
+        raise ConfigError(
+            f"env.swe_bench_path: {path} holds neither {' nor '.join(FILES)}",
+            remedy="name a folder with one, or make it: openclaw-rl envs make-swe --package NAME --mutants",
+        )
+    return found
+
+
+def home_of(path: Path) -> Path:
+    """The folder in which an instance file, or a folder of instances, has its repositories."""
+    place = path.expanduser()
+    return place.parent if place.is_file() else place
+
+
+def _instance(row: _Row) -> Instance:
+    return Instance(
+        id=row.instance_id,
+        repo=row.repo,
+        commit=row.base_commit,
+        problem=row.problem_statement,
+        patch=row.patch,
+        test_patch=row.test_patch,
+        failing=row.FAIL_TO_PASS,
+        passing=row.PASS_TO_PASS,
+        version=row.version,
+        rung=row.rung or row.repo.replace("/", "__"),
+        split=row.split or split_of(row.instance_id),
+    )
+
+
+def as_row(instance: Instance) -> dict[str, Any]:
+    """The instance as a row of the file."""
+    return {
+        "instance_id": instance.id,
+        "repo": instance.repo,
+        "base_commit": instance.commit,
+        "version": instance.version,
+        "problem_statement": instance.problem,
+        "patch": instance.patch,
+        "test_patch": instance.test_patch,
+        "FAIL_TO_PASS": list(instance.failing),
+        "PASS_TO_PASS": list(instance.passing),
+        "rung": instance.rung,
+    }
+
+
+def read_setups(folder: Path) -> Mapping[str, SuiteSetup]:
+    """How tests are run, by repository or by ``repository@version``. Raises ConfigError for what cannot be read."""
+    file = folder / ENVIRONMENTS
+    if not file.is_file():
+        return {}
+    try:
+        return {name: SuiteSetup.model_validate(one) for name, one in json.loads(file.read_text("utf-8")).items()}
+    except (ValueError, ValidationError) as error:
+        known = ", ".join(SuiteSetup.model_fields)
+        raise ConfigError(f"{file}: {_first(error)}", remedy=f"each repository may have: {known}") from error
+
+
+def setup_of(setups: Mapping[str, SuiteSetup], instance: Instance) -> SuiteSetup:
+    """The setup of an instance: that of its version, else of its repository, else a plain one."""
+    return setups.get(f"{instance.repo}@{instance.version}") or setups.get(instance.repo) or SuiteSetup()
+
+
+def _first(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    one = error.errors()[0]
+    return f"{'.'.join(map(str, one['loc']))}: {one['msg']}"
+
+
+def by_id(instances: Sequence[Instance]) -> dict[str, Instance]:
+    """The instances as tasks, ``RUNG/ID``."""
+    return {f"{each.rung}/{each.id}": each for each in instances}
