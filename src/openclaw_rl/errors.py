@@ -11,6 +11,7 @@
     │   ├── LedgerHeld        another process is this writer already
     │   ├── LedgerDown        no room, no right or no disk: it goes on once that is there again
     │   ├── AlreadyInLedger   such a row is written once, and is written
+    │   ├── DeletedMeanwhile  what was to be written is of a session that was deleted
     │   └── NotInLedger       no such turn, session, step or version
     ├── RequestError          the caller's fault: a 4xx, never retried by us
     │   ├── ContextOverflow   prompt and reply do not fit the model
@@ -96,6 +97,10 @@ class LedgerDown(LedgerError):
 
 class AlreadyInLedger(LedgerError):
     """A row that is written once is there already; nothing was changed."""
+
+
+class DeletedMeanwhile(LedgerError):
+    """What was to be written is of a session that was deleted; nothing was written."""
 
 
 class NotInLedger(LedgerError):

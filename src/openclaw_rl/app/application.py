@@ -24,6 +24,7 @@ from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress
 from openclaw_rl.app.checks import refuse_apart, refuse_unworkable, unused_key
 from openclaw_rl.app.control import submit_control
+from openclaw_rl.app.deletion import delete_session
 from openclaw_rl.app.devices import device_notes, visible_gpus
 from openclaw_rl.app.environments import episode_patience
 from openclaw_rl.app.factories import (
@@ -297,6 +298,7 @@ class App:
             outright=build_outright(self.config),
             notes=standing_notes(self.config, self._book(), self.policy),
             control=partial(submit_control, ledger_place(self.config)),
+            delete=partial(delete_session, ledger_place(self.config)),
             health=self._health,
         )
 

@@ -27,6 +27,7 @@ from openclaw_rl.cli import (
     page,
     play,
     run,
+    sessions,
     settings,
     transcripts,
     versions,
@@ -85,10 +86,13 @@ def cli() -> None:
 
 GROUPS: dict[str, tuple[click.Command, ...]] = {
     "Use it": (run.up, page.page, chat.chat, notes.notes, connect.connect, experiments.demo),
-    "See what it does": (inspect.status, inspect.show, versions.versions, versions.why, versions.compare),
+    "See what it does": (
+        *(inspect.status, inspect.show, sessions.sessions),
+        *(versions.versions, versions.why, versions.compare),
+    ),
     "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
     "Measure it": (versions.evaluate, experiments.bench),
-    "Move conversations": (transcripts.import_, transcripts.export, ledger.ledger),
+    "Move conversations": (transcripts.import_, transcripts.export, sessions.delete, ledger.ledger),
     "Run one loop alone": (run.serve, run.collect, run.judge, run.train, envs.envs, play.play),
     "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }

@@ -258,6 +258,12 @@ class ApiClient:
         """Nothing more comes of a session, so that its last turn need not wait."""
         await self._call("POST", f"/sessions/{quote(session, safe='')}/end", {})
 
+    async def delete_session(self, session: str, *, user: str | None = None) -> str:
+        """Delete a session with everything of it; what went and what remains, in a sentence."""
+        whose = f"?user={quote(user, safe='')}" if user is not None else ""
+        found = await self._call("DELETE", f"/sessions/{quote(session, safe='')}{whose}")
+        return str(found["message"])
+
     def _body(self, prompt: Prompt, options: Mapping[str, Json] | None) -> dict[str, Json]:
         return {"model": self._model, **to_wire(prompt), **(options or {})}
 

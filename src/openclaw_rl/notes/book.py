@@ -97,6 +97,8 @@ class NotesBook:
             raise InvalidValue("state", f"training cannot make a note {state!r}, only {', '.join(sorted(_TAUGHT))}")
 
         def work() -> bool:
+            if not self._ledger.note_changes(number):  # it was deleted with its session
+                return False
             now = self._ledger.note(number).state
             if now not in _TAUGHT or now == state:
                 return False
@@ -109,8 +111,8 @@ class NotesBook:
         """Write why a note in force is not being learned; False, and nothing is written, where that stands there."""
 
         def work() -> bool:
-            last = self._ledger.note_changes(number)[-1]
-            if last.state != "in force" or last.reason == reason:
+            changes = self._ledger.note_changes(number)
+            if not changes or changes[-1].state != "in force" or changes[-1].reason == reason:
                 return False
             self._ledger.insert_change(number, "in force", by="trainer", reason=reason)
             return True

@@ -47,6 +47,7 @@ class Actions:
             "/do/control": self.control,
             "/do/compare": self.compare,
             "/do/tokens": self.tokens,
+            "/do/delete": self.delete,
         }
 
     async def talk(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
@@ -141,6 +142,12 @@ class Actions:
         async with self._api(person.key) as api:
             found = await api.tokens(_word(given, "turn"))
         return JSONResponse({"tokens": [[one.text, round(one.logprob, 3)] for one in found]})
+
+    async def delete(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A session away for good, with everything of it."""
+        async with self._api(person.key) as api:
+            said = await api.delete_session(_word(given, "session"), user=_word(given, "user"))
+        return JSONResponse({"said": f"{said[0].upper()}{said[1:]}.", "go": "/sessions"})
 
     def _own_turn(self, person: Person, name: str) -> Prompt:
         with self._ledger() as ledger:

@@ -128,7 +128,8 @@ class Drawing:
             if not turns:
                 raise NotInLedger(f"there is no session {session!r} of {user}")
             told = [(turn, status.turn(self._ledger, turn.id)) for turn in turns]
-            return session_view(session, user, told, own=user == self._person.user)
+            going = self._ledger.deletable(self._ledger.turns_of(session, user), user)
+            return session_view(session, user, told, own=user == self._person.user, going=going)
         return self._session_list()
 
     def _session_list(self) -> Html:

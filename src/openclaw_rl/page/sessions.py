@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from openclaw_rl.page.frame import button, header
 from openclaw_rl.page.html import Html, chip, clipped, el, empty, join, text, when
 from openclaw_rl.store.results import SessionTally
-from openclaw_rl.types import Turn
+from openclaw_rl.types import Deletion, Turn
 from openclaw_rl.views.browse import SessionLine, SessionPage
 from openclaw_rl.views.status import View
 
@@ -100,17 +100,31 @@ def _line(line: SessionLine, *, whose: bool) -> Html:
 # --- one session ---
 
 
-def session_view(session: str, user: str, turns: Sequence[tuple[Turn, View]], *, own: bool) -> Html:
-    """The conversation, each turn with what became of it."""
+def session_view(session: str, user: str, turns: Sequence[tuple[Turn, View]], *, own: bool, going: Deletion) -> Html:
+    """The conversation, each turn with what became of it; ``going`` is what a deletion would take."""
     named = urlencode({"session": session, "user": user})
     tools = [
         el("a", "Go on talking", href="/talk?" + urlencode({"session": session}), class_="button") if own else None,
         el("a", "Export", href=f"/export?{named}", class_="button", download=True),
+        _delete(session, user, going),
     ]
     rows = [piece for turn, view in turns for piece in _turn(turn, view)]
     return join(
         header("Session", f"{len(turns)} turns of {user}, {session}", *tools),
         el("div", *rows, class_="messages transcript"),
+    )
+
+
+def _delete(session: str, user: str, going: Deletion) -> Html:
+    remains = f"{going.remains[0].upper()}{going.remains[1:]}."
+    return button(
+        "Delete this session",
+        "/do/delete",
+        "Delete",
+        body=json.dumps({"session": session, "user": user}),
+        confirm=f"Delete this session of {user} with everything of it: {going.extent}?",
+        confirm2=f"It cannot be undone. {remains} Delete it?",
+        class_="danger",
     )
 
 

@@ -221,7 +221,8 @@ def _step(step: Mapping[str, Any] | None) -> Html | None:
         for cause in step["turns"][:20]
     ]
     done = step["rehearsal"]
-    made = f"by rehearsing note {done['note']}" if done else f"from {len(step['turns'])} turns"
+    gone = f" and {step['deleted']} that were deleted since" if step["deleted"] else ""
+    made = f"by rehearsing note {done['note']}" if done else f"from {len(step['turns'])} turns{gone}"
     return el(
         "section",
         el("h2", f"Step {step['number']} made it, {made}"),

@@ -3,7 +3,7 @@
 POST /v1/chat/completions   /v1/responses   /v1/messages   /v1/messages/count_tokens
 POST /v1/feedback           /v1/sessions/{id}/reward   /v1/sessions/{id}/end
 GET, POST, PATCH /v1/notes  GET, PATCH, DELETE /v1/notes/{number}
-POST /v1/control            GET /v1/turns/{id}/tokens
+POST /v1/control            GET /v1/turns/{id}/tokens    DELETE /v1/sessions/{id}
 GET  /v1/models   /healthz   /readyz   /metrics   /openapi.json
 """
 
@@ -29,6 +29,7 @@ from openclaw_rl.ports import Policy, ReportsHealth
 from openclaw_rl.serve.answer import Answerer
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
 from openclaw_rl.serve.control import SubmitsControl, control_routes
+from openclaw_rl.serve.deletion import DeletesSession, deletion_routes
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, CountTokensHandler, GenerateHandler
 from openclaw_rl.serve.feedback import FeedbackHandler, RewardHandler, SessionEndHandler
 from openclaw_rl.serve.headers import NOTES_HEADER
@@ -61,6 +62,7 @@ def build_app(
     outright: OutrightRules,
     notes: StandingNotes | None,
     control: SubmitsControl | None,
+    delete: DeletesSession | None,
     health: Health,
     clock: Callable[[], float] = time.time,
 ) -> Starlette:
@@ -88,6 +90,7 @@ def build_app(
             *_routes(server, OutrightFeedback(server, outright), health),
             *note_routes(server, notes),
             *control_routes(server, control),
+            *deletion_routes(server, delete),
         ],
         middleware=_cors(access.cors_origins),
         exception_handlers={HTTPException: _not_found},

@@ -92,6 +92,17 @@ class SessionEnded(ResponseModel):
     session: str
 
 
+class SessionDeleted(ResponseModel):
+    object: Literal["session.deleted"]
+    session: str
+    user: str
+    turns: Count
+    notes: Count
+    trained: Count = Field(description="turns that steps had used")
+    versions: list[Count] = Field(description="those that have learned from it: weights do not forget by deletion")
+    message: str
+
+
 class NoteObject(ResponseModel):
     object: Literal["note"]
     number: Count
@@ -173,6 +184,7 @@ MODELS: tuple[type[BaseModel], ...] = (
     *(ChatRequest, ResponsesRequest, MessagesRequest, FeedbackRequest, RewardRequest),
     *(NoteRequest, NoteChangeRequest, NotesSwitchRequest, NoteObject, NoteList),
     *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionPaid, SessionEnded),
+    SessionDeleted,
     *(ModelList, ModelEntry, HealthReport, ErrorAnswer, MessagesError),
     *(RunControlRequest, ControlTaken, TurnTokens, TokenObject),
 )
@@ -320,6 +332,12 @@ def _paths() -> Schema:
         **_change("Say what a session was worth; for environments", "RewardRequest", "SessionPaid"),
         "parameters": [_in_path("id")],
     }
+    whose: Schema = {"name": "user", "in": "query", "required": False, "schema": TEXT}
+    deleted: Schema = {
+        "summary": "Delete a session with everything of it; an admin may name another user",
+        "parameters": [_in_path("id"), whose],
+        "responses": _answers("SessionDeleted", "Error"),
+    }
     page = {"200": {"description": "counters", "content": {"text/plain": {"schema": TEXT}}}}
     guarded = {key: value for key, value in _answers("Health", "Error").items() if key != "200"}
     ready = _get("Ready to answer", "Health")
@@ -330,6 +348,7 @@ def _paths() -> Schema:
         "/v1/messages": _post("Message", "MessagesRequest", "Message", error="MessagesError", stream=True),
         "/v1/messages/count_tokens": _post("Token count", "MessagesRequest", "TokenCount", error="MessagesError"),
         "/v1/feedback": _post("Say what a reply was worth", "FeedbackRequest", "FeedbackTaken"),
+        "/v1/sessions/{id}": {"delete": deleted},
         "/v1/sessions/{id}/reward": {"post": paid},
         "/v1/sessions/{id}/end": {"post": ended},
         "/v1/notes": {

@@ -4,6 +4,7 @@
     CollectLedger -> outcomes                      JudgeLedger  -> verdicts
     TrainLedger   -> steps, trained, versions, states, gate_decisions
     drops and notes (NotesLedger) are written by whoever decides them; requests by the person at the command line
+    DeletionLedger -> deletions, and the end of a session's rows in all of them (`deletions`)
 
 Each of them reads as `LedgerReader` does. A loop's work list is "rows of the table before mine that have no row in
 mine, after my cursor": its cost does not grow with history, a crash costs nothing, and a run resumes by starting.
@@ -20,6 +21,7 @@ from __future__ import annotations
 from openclaw_rl.store.collect import CollectLedger
 from openclaw_rl.store.connection import LedgerWriter
 from openclaw_rl.store.database import Sync
+from openclaw_rl.store.deleting import DeletionLedger
 from openclaw_rl.store.imports import ImportLedger
 from openclaw_rl.store.judge import JudgeLedger
 from openclaw_rl.store.notes import NotesLedger
@@ -37,6 +39,7 @@ __all__ = [
     "WRITERS",
     "AnyPlace",
     "CollectLedger",
+    "DeletionLedger",
     "ImportLedger",
     "JudgeLedger",
     "LedgerReader",

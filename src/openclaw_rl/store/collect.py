@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from openclaw_rl.store.connection import LedgerWriter
 from openclaw_rl.store.database import Row
+from openclaw_rl.store.deletions import purge, stragglers
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.results import ReadEnding, ReadTurn, SettledTurn
 from openclaw_rl.store.roles import Writer
@@ -14,6 +15,7 @@ from openclaw_rl.store.rows import (
     OUTCOME,
     TURN,
     decoded,
+    deleted,
     insert_drops,
     outcome_row,
     to_outcome,
@@ -75,8 +77,24 @@ class CollectLedger(LedgerWriter, LedgerReader):
         turns_read: int | None = None,
         endings_read: int | None = None,
     ) -> None:
-        """Write outcomes and drops and move the cursors, all at once; what was read but not settled stays open."""
-        with self.writing() as db:
+        """Write outcomes and drops and move the cursors, all at once; what was read but not settled stays open.
+
+        A turn that was deleted meanwhile gets none. One that turns out to be of a session that was deleted after its
+        request came in is deleted with it.
+        """
+        late = self._settle(outcomes, drops, turns_read, endings_read)
+        if late:
+            with self.writing(alone="deletion") as db:
+                purge(db, sorted(late))
+
+    def _settle(
+        self, outcomes: Sequence[Outcome], drops: Sequence[Drop], turns_read: int | None, endings_read: int | None
+    ) -> set[str]:
+        """The turns that are of deleted sessions: they are still open, so that a crash forgets none of them."""
+        with self.writing(alone="collected") as db:
+            late = stragglers(db, {one.turn: one.session for one in outcomes})
+            gone = late | deleted(db, [one.turn for one in outcomes])
+            outcomes = [one for one in outcomes if one.turn not in gone]
             if turns_read is not None:
                 db.execute(
                     "INSERT INTO open_turns (turn_seq) SELECT seq FROM turns WHERE seq > ? AND seq <= ?"
@@ -91,6 +109,7 @@ class CollectLedger(LedgerWriter, LedgerReader):
             moved = {"turns": turns_read, "endings": endings_read}
             self.low.update({name: seq for name, seq in moved.items() if seq is not None})
             self.save_cursors(db)
+        return late
 
 
 def _settled(row: Row) -> SettledTurn:

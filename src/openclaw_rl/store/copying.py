@@ -35,6 +35,8 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "notes": ("number",),
     "note_changes": ("seq",),
     "note_switches": ("seq",),
+    "deletions": ("seq",),
+    "deleted_turns": ("turn",),
     "cursors": ("name",),
     "health": ("loop",),
 }
@@ -71,7 +73,7 @@ def copy_ledger(source: AnyPlace, target: AnyPlace) -> dict[str, int]:
             with new.transaction():
                 counts = {name: _copied(old, new, name) for name in TABLES}
                 for name, key in _NUMBERED.items():
-                    new.continue_numbers(name, key)
+                    new.continue_numbers(name, key, after=old.last_number(name, key))
                 _compare(old, new)
     return counts
 
@@ -97,9 +99,9 @@ def _copied(old: Database, new: Database, table: str) -> int:
     for rows in _batches(old, table, TABLES[table]):
         names = list(rows[0])
         marks = ", ".join("?" * len(names))
-        values = [tuple(_value(table, name, row[name]) for name in names) for row in rows]
+        values = [tuple(_value(table, name, row[name]) for name in names) for row in rows if not _is_gap(table, row)]
         new.executemany(f"INSERT INTO {table} ({', '.join(names)}) VALUES ({marks})", values)
-        count += len(rows)
+        count += len(values)
     return count
 
 
@@ -141,9 +143,14 @@ def _digest(table: str, rows: Sequence[Row]) -> bytes:
     """A digest of every value of some rows, the same whichever store they come from."""
     digest = hashlib.blake2b()
     for row in rows:
-        if not (table == "cursors" and row["name"].startswith(GAPS)):
+        if not _is_gap(table, row):
             digest.update(_bytes(row))
     return digest.digest()
+
+
+def _is_gap(table: str, row: Row) -> bool:
+    """Whether a row tells of numbers without a row, which each store knows of itself."""
+    return table == "cursors" and row["name"].startswith(GAPS)
 
 
 def _bytes(row: Row) -> bytes:

@@ -84,8 +84,20 @@ class Database(ABC):
         """How many rows a table of facts has."""
 
     @abstractmethod
-    def continue_numbers(self, table: str, key: str) -> None:
-        """Have the next row of a table numbered after those that were inserted with their numbers."""
+    def removed(self, table: str, count: int) -> None:
+        """Tell `count` that so many rows of a table of facts were deleted, inside the transaction that did it."""
+
+    def shred(self) -> bool:
+        """Have what was deleted leave the disk, as far as nobody has to wait for it; whether all of it has."""
+        return False
+
+    @abstractmethod
+    def last_number(self, table: str, key: str) -> int:
+        """The largest number that a row of a table ever had, 0 before the first."""
+
+    @abstractmethod
+    def continue_numbers(self, table: str, key: str, *, after: int) -> None:
+        """Have the next row of a table numbered after ``after`` and after those that were inserted with theirs."""
 
     @abstractmethod
     def writers(self) -> list[str]:

@@ -21,5 +21,6 @@ class ImportLedger(DurableWriter, LedgerReader):
         """Write one imported conversation, whole or not at all."""
         with self.writing() as db:
             for turn, recorded in turns:
+                db.execute("DELETE FROM deleted_turns WHERE turn = ?", (turn.id,))  # who imports it again wants it
                 db.insert("turns", turn_row(turn))
                 db.insert("records", recorded_row(recorded))

@@ -19,6 +19,7 @@ from openclaw_rl.store.rows import (
     TURN,
     VERDICT,
     decoded,
+    deleted,
     insert_drops,
     to_feedback,
     to_outcome,
@@ -119,10 +120,16 @@ class JudgeLedger(LedgerWriter, LedgerReader):
         return decoded(read, row, turn=row["turn_id"])
 
     def add_verdicts(self, verdicts: Sequence[Verdict], drops: Sequence[Drop] = ()) -> None:
-        """Write verdicts; a later one of the same turn replaces the earlier while the turn has not trained."""
-        with self.writing() as db:
+        """Write verdicts; a later one of the same turn replaces the earlier while the turn has not trained.
+
+        A turn that was deleted meanwhile gets none.
+        """
+        with self.writing(alone="judged") as db:
+            gone = deleted(db, [verdict.turn for verdict in verdicts])
             for verdict in verdicts:
                 heard, paid = self._seen.pop(verdict.turn, (0, 0))
+                if verdict.turn in gone:
+                    continue
                 db.insert("verdicts", verdict_row(verdict) | {"feedback_seen": heard, "reward_seen": paid})
             insert_drops(db, drops)
             self.save_cursors(db)

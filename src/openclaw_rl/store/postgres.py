@@ -23,7 +23,7 @@ from psycopg.rows import dict_row
 from openclaw_rl.errors import LedgerDamaged, LedgerDown, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
 from openclaw_rl.store.database import ALL, Access, Database, Row, Sync, insertion
 from openclaw_rl.store.places import ServerPlace
-from openclaw_rl.store.postgres_schema import FIRST_LAYOUT, POSTGRES_MIGRATIONS
+from openclaw_rl.store.postgres_schema import FIRST_LAYOUT, ORDER_LOCK, POSTGRES_MIGRATIONS
 from openclaw_rl.store.postgres_text import register_texts, translated
 from openclaw_rl.store.postgres_troubles import connection_errors, postgres_errors
 from openclaw_rl.store.roles import CHANNEL, WATCHED
@@ -38,7 +38,15 @@ PATIENCE: Final = 10.0
 _LAYOUT_LOCK: Final = 51
 _ROLES: Final = {"import": 1, "collect": 2, "judge": 3, "train": 4}
 _GATEWAYS: Final = range(101, 1101)
-_ALONE: Final = {"notes": 60, "trained": 61}
+_ALONE: Final = {
+    "notes": (60,),
+    "trained": (61,),
+    "collected": (62,),
+    "judged": (63,),
+    "deletion": (60, 61, 62, 63, ORDER_LOCK),
+}
+"""the locks of a transaction that runs alone, in the order in which all of them are taken; nothing is written beside a
+deletion: the lock on the order of rows keeps the tables out that several processes write"""
 _SHARED: Final = frozenset({"turns", "feedback", "endings", "session_rewards", "requests"})
 """tables that several processes write at once"""
 _LOOPS: Final = frozenset({"collect", "judge", "train"})
@@ -267,8 +275,8 @@ class PostgresDatabase(Database):
         self._touched.clear()
         try:
             with postgres_errors(self.place):
-                if alone is not None:
-                    self._run(f"SELECT pg_advisory_xact_lock({APPLICATION_ID}, {_ALONE[alone]})")
+                for lock in _ALONE[alone] if alone is not None else ():
+                    self._run(f"SELECT pg_advisory_xact_lock({APPLICATION_ID}, {lock})")
                 yield
                 self._run("COMMIT")
         except BaseException:
@@ -312,9 +320,19 @@ class PostgresDatabase(Database):
         found = self.row(f"SELECT count(*) AS n FROM {table}")
         return int(found["n"]) if found else 0
 
-    def continue_numbers(self, table: str, key: str) -> None:
+    def removed(self, table: str, count: int) -> None:
+        pass  # its rows are counted one by one
+
+    def last_number(self, table: str, key: str) -> int:
+        [row] = self.rows(f"SELECT pg_get_serial_sequence('{table}', '{key}') AS name")
+        [found] = self.rows(
+            f"SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END AS n FROM {row['name']}"
+        )
+        return int(found["n"])
+
+    def continue_numbers(self, table: str, key: str, *, after: int) -> None:
         sequence = f"pg_get_serial_sequence('{table}', '{key}')"
-        self._run(f"SELECT setval({sequence}, coalesce(max({key}), 0) + 1, false) FROM {table}")
+        self._run(f"SELECT setval({sequence}, greatest(coalesce(max({key}), 0), ?) + 1, false) FROM {table}", (after,))
 
     def writers(self) -> list[str]:
         numbers = ", ".join(map(str, (*_ROLES.values(), *_GATEWAYS)))

@@ -6,6 +6,7 @@ import json
 from typing import Literal
 
 from openclaw_rl.store.browse import BrowseQueries
+from openclaw_rl.store.deletions import DeletionQueries
 from openclaw_rl.store.notes import NoteQueries
 from openclaw_rl.store.results import LoopHealth
 from openclaw_rl.store.rows import UNTRAINED
@@ -14,7 +15,7 @@ from openclaw_rl.store.versions import VersionQueries
 from openclaw_rl.types import DropReason
 
 
-class LedgerReader(TurnQueries, VersionQueries, NoteQueries, BrowseQueries):
+class LedgerReader(TurnQueries, VersionQueries, NoteQueries, BrowseQueries, DeletionQueries):
     """Every query that does not change the ledger; a connection of this class cannot write."""
 
     def counts(self) -> dict[str, int]:
@@ -37,7 +38,7 @@ class LedgerReader(TurnQueries, VersionQueries, NoteQueries, BrowseQueries):
         )
         return int(stale["n"]), int(trained["n"])
 
-    def newest(self, table: Literal["turns", "feedback", "outcomes", "verdicts", "requests"]) -> int:
+    def newest(self, table: Literal["turns", "feedback", "outcomes", "verdicts", "requests", "deletions"]) -> int:
         """The sequence number of a table's newest row, 0 if it has none: has anything come in?"""
         return int(self.one(f"SELECT coalesce(max(seq), 0) AS newest FROM {table}")["newest"])
 

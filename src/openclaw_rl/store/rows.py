@@ -6,7 +6,7 @@ Each list names its columns with a prefix (``turn_id``, ``outcome_at``), so that
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,8 @@ from openclaw_rl.types import (
 )
 
 Noun = TypeVar("Noun")
+
+_AT_ONCE = 500
 
 
 def _columns(table: str, prefix: str, names: str) -> str:
@@ -68,7 +70,27 @@ OUTCOME_AWAITED = (
 """steps of an environment whose episode may still be paid, or whose verdict does not know yet what it was paid"""
 
 
+def deleted(db: Database, turns: Iterable[str]) -> set[str]:
+    """Those of some turns that were deleted: nothing may be written of them."""
+    found: set[str] = set()
+    if db.row("SELECT 1 FROM deleted_turns LIMIT 1") is None:
+        return found
+    for some in batched(turns):
+        marks = ", ".join("?" * len(some))
+        found |= {row["turn"] for row in db.rows(f"SELECT turn FROM deleted_turns WHERE turn IN ({marks})", some)}
+    return found
+
+
+def batched(values: Iterable[str]) -> Iterator[list[str]]:
+    """Some at a time, for statements that name each of them."""
+    left = list(values)
+    for start in range(0, len(left), _AT_ONCE):
+        yield left[start : start + _AT_ONCE]
+
+
 def insert_drops(db: Database, drops: Sequence[Drop]) -> None:
+    gone = deleted(db, [drop.turn for drop in drops])
+    drops = [drop for drop in drops if drop.turn not in gone]
     db.executemany(
         "INSERT INTO drops (turn, stage, reason, detail, at, verdict)"
         " VALUES (?, ?, ?, ?, ?, (SELECT max(seq) FROM verdicts WHERE turn = ?))",

@@ -2,6 +2,7 @@
 
 A released entry is never edited; a change is a new entry at the end. Facts are only ever inserted. Bookkeeping that may
 be rewritten is in four tables: open_turns, cursors, health, and tallies (drops by reason, so that nobody counts rows).
+Facts leave in one way only: a person deletes a session, and its rows in `deletions` and `deleted_turns` say so.
 """
 
 from __future__ import annotations
@@ -151,5 +152,13 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX endings_session ON endings (session, user);
     ALTER TABLE verdicts ADD COLUMN step REAL;
     ALTER TABLE verdicts ADD COLUMN reward_seen INTEGER NOT NULL DEFAULT 0;
+    """,
+    """
+    CREATE TABLE deletions (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL, session TEXT NOT NULL, user TEXT NOT NULL,
+        author TEXT NOT NULL, turns INTEGER NOT NULL, notes INTEGER NOT NULL, trained INTEGER NOT NULL,
+        versions TEXT NOT NULL, at REAL NOT NULL);
+    CREATE INDEX deletions_session ON deletions (session, user, seq);
+    CREATE TABLE deleted_turns (turn TEXT PRIMARY KEY) WITHOUT ROWID;
     """,
 )

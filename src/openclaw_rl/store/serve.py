@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, ClassVar
 
-from openclaw_rl.errors import LedgerDown
+from openclaw_rl.errors import DeletedMeanwhile, LedgerDown
 from openclaw_rl.store.connection import DurableWriter, missing
-from openclaw_rl.store.database import Sync
+from openclaw_rl.store.database import Database, Sync
+from openclaw_rl.store.deletions import digest
 from openclaw_rl.store.places import AnyPlace
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.results import LoopState
@@ -29,7 +31,7 @@ class ServeLedger(DurableWriter, LedgerReader):
         self._unsure: set[str] = set()  # turns of which it is not known whether they were committed
 
     def add_turn(self, turn: Turn) -> None:
-        """Write an answered turn; durable when this returns."""
+        """Write an answered turn; durable when this returns. Nothing is kept of a session deleted meanwhile."""
         row = turn_row(turn)  # packed before the file is locked
         try:
             self._insert_turn(turn.id, row)
@@ -41,16 +43,17 @@ class ServeLedger(DurableWriter, LedgerReader):
         self._unsure.discard(turn.id)
 
     def _insert_turn(self, turn: str, row: Mapping[str, Any]) -> None:
-        with self.writing() as db:
+        with suppress(DeletedMeanwhile), self.writing() as db:
             if turn not in self._unsure or db.row("SELECT 1 FROM turns WHERE id = ?", (turn,)) is None:
                 db.insert("turns", row)
+                _refuse_deleted(db, turn, row["session"], row["user"])
 
     def add_feedback(self, feedback: Feedback) -> None:
         """Write explicit feedback on a turn."""
         with self.writing() as db:
+            db.insert("feedback", feedback_row(feedback))  # first: from here on nobody deletes the turn
             if db.row("SELECT 1 FROM turns WHERE id = ?", (feedback.turn,)) is None:
                 raise missing("turn", feedback.turn)
-            db.insert("feedback", feedback_row(feedback))
 
     def add_ending(self, session: str, user: str) -> None:
         """Write that a session is over."""
@@ -89,3 +92,10 @@ class ServeLedger(DurableWriter, LedgerReader):
         """Write how a loop is doing, in place of its report before; each gateway has its own."""
         name = loop if self.db.slot == 1 else f"{loop} {self.db.slot}"
         super().report(name, state=state, moved=moved, failures=failures, error=error, detail=detail)
+
+
+def _refuse_deleted(db: Database, turn: str, session: str | None, user: str) -> None:
+    """Ids are made as requests come in, so an id before the tombstone's is of a request that came before it."""
+    where = "session = ? AND user = ? AND id > ?"
+    if session is not None and db.row(f"SELECT 1 FROM deletions WHERE {where}", (digest(session), user, turn)):
+        raise DeletedMeanwhile(f"the session of turn {turn} was deleted while it was answered")

@@ -36,7 +36,9 @@ class SqliteDatabase(Database):
         if access == "read":
             return reader
         self._reader = reader
-        return connect(self.path, mode="rw")
+        writer = connect(self.path, mode="rw")
+        writer.execute("PRAGMA secure_delete = on")  # what a person deletes is overwritten, not only let go
+        return writer
 
     def _write(self, role: str | None, migrations: Sequence[str]) -> sqlite3.Connection:
         with file_errors(self.path):
@@ -96,17 +98,38 @@ class SqliteDatabase(Database):
         return ALL  # who writes has the file alone, so rows appear in the order of their numbers
 
     def count(self, table: str) -> int:
-        row = self.row(  # no fact is ever deleted, and numbers have no gaps but those that were copied
-            f"SELECT coalesce(max(seq), 0) - coalesce((SELECT seq FROM cursors WHERE name = ?), 0) AS n FROM {table}",
-            (GAPS + table,),
-        )
-        return int(row["n"]) if row else 0
+        row = self.row("SELECT seq FROM cursors WHERE name = ?", (GAPS + table,))
+        return self.last_number(table, "seq") - (row["seq"] if row else 0)
 
-    def continue_numbers(self, table: str, key: str) -> None:
-        """SQLite does so by itself; what has to be noted is how many numbers are missing, so that `count` is true."""
-        [row] = self.rows(f"SELECT coalesce(max({key}), 0) - count(*) AS gaps FROM {table}")
-        if row["gaps"]:
-            self.insert("cursors", {"name": GAPS + table, "seq": row["gaps"]})
+    def removed(self, table: str, count: int) -> None:
+        """Numbers have no gaps but those that were copied and those of deleted rows."""
+        self.execute(
+            "INSERT INTO cursors (name, seq) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET seq = seq + excluded.seq",
+            (GAPS + table, count),
+        )
+
+    def shred(self) -> bool:
+        """Deleted rows are overwritten in the file; older pages lie in the log until it is cleared away."""
+        with sqlite_errors(self.path):
+            self.connection.execute("PRAGMA busy_timeout = 0")  # who reads or writes now is not kept waiting
+            try:
+                busy, *_ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            finally:
+                self.connection.execute("PRAGMA busy_timeout = 30000")
+        return not busy
+
+    def last_number(self, table: str, key: str) -> int:
+        row = self.row("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,))
+        return int(row["seq"]) if row else 0
+
+    def continue_numbers(self, table: str, key: str, *, after: int) -> None:
+        """What has to be noted is how many numbers are missing, so that `count` is true."""
+        last = max(self.last_number(table, key), after)
+        [row] = self.rows(f"SELECT count(*) AS n FROM {table}")
+        self.execute("DELETE FROM sqlite_sequence WHERE name = ?", (table,))
+        self.insert("sqlite_sequence", {"name": table, "seq": last})
+        if last > row["n"]:
+            self.insert("cursors", {"name": GAPS + table, "seq": last - row["n"]})
 
     def writers(self) -> list[str]:
         found = []

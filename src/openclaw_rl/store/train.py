@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from openclaw_rl.errors import DeletedMeanwhile
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.connection import DurableWriter
 from openclaw_rl.store.database import Database, Row, Sync
+from openclaw_rl.store.deletions import without_examples
 from openclaw_rl.store.places import AnyPlace
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import insert_request
@@ -21,6 +23,7 @@ from openclaw_rl.store.rows import (
     UNTRAINED,
     VERDICT,
     decoded,
+    deleted,
     insert_drops,
     insert_version,
     to_outcome,
@@ -59,19 +62,31 @@ class TrainLedger(DurableWriter, LedgerReader):
 
     def add_drops(self, drops: Sequence[Drop]) -> None:
         """Write why turns will not train."""
-        with self.writing() as db:
+        with self.writing(alone="trained") as db:
             insert_drops(db, drops)
             self.save_cursors(db)
 
     def add_step(self, step: Step, version: Version | None, drops: Sequence[Drop] = ()) -> None:
-        """Write a step, the turns it used up and the version it made, all at once: a turn trains once."""
+        """Write a step, the turns it used up and the version it made, all at once: a turn trains once.
+
+        Raises DeletedMeanwhile, and writes nothing, where one of them, or one whose hint taught it, was deleted.
+        """
+        recalled = [str(part["recalled"]) for part in step.parts.values() if "recalled" in part]
         with self.writing(alone="trained") as db:
+            if gone := deleted(db, [*step.turns, *recalled]):
+                raise DeletedMeanwhile(f"{len(gone)} turns of step {step.number} were deleted while it was taken")
             self._insert_step(db, step, version, drops)
 
-    def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version) -> None:
-        """Write a rehearsal with its step and the version it made, all at once."""
+    def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version, *, deletions: int = 0) -> None:
+        """Write a rehearsal with its step and the version it made, all at once.
+
+        ``deletions``: the newest when its prompts were read. Raises DeletedMeanwhile, and writes nothing, where there
+        is another by now: they may be of that session.
+        """
         row = {name: getattr(rehearsal, name) for name in ("note", "step", "learned", "at")}
         with self.writing(alone="trained") as db:
+            if self.newest("deletions") != deletions:
+                raise DeletedMeanwhile(f"a session was deleted while note {rehearsal.note} was rehearsed")
             self._insert_step(db, step, version, ())
             db.insert("rehearsals", row | {"evidence": json.dumps(dict(rehearsal.evidence), ensure_ascii=False)})
 
@@ -114,10 +129,12 @@ class TrainLedger(DurableWriter, LedgerReader):
             db.insert("states", {"version": version, "state": state, "reason": reason, "at": time.time()})
 
     def add_gate_decision(self, decision: GateDecision) -> None:
-        """Write what the gate decided, with its numbers and examples."""
+        """Write what the gate decided, with its numbers, and its examples but those that were deleted meanwhile."""
         row = {name: getattr(decision, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
-        with self.writing() as db:
-            db.insert("gate_decisions", row | {"evidence": json.dumps(dict(decision.evidence), ensure_ascii=False)})
+        shown = [one["turn"] for one in decision.evidence.get("examples", ()) if one.get("turn")]
+        with self.writing(alone="trained") as db:
+            evidence = without_examples(decision.evidence, deleted(db, shown))
+            db.insert("gate_decisions", row | {"evidence": json.dumps(evidence, ensure_ascii=False)})
 
     def new_requests(self, limit: int) -> list[ControlRequest]:
         """The requests that `done_requests` has not acknowledged, oldest first."""

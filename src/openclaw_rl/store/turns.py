@@ -42,8 +42,13 @@ class TurnQueries(LedgerConnection):
         """A turn by its id."""
         row = self.row(f"SELECT {TURN} FROM turns t WHERE t.id = ?", turn)
         if row is None:
-            raise missing("turn", turn)
+            raise self._missing_turn(turn)
         return to_turn(row)
+
+    def _missing_turn(self, turn: str) -> NotInLedger:
+        if self.row("SELECT 1 FROM deleted_turns WHERE turn = ?", turn) is not None:
+            return NotInLedger(f"turn {turn} was deleted with its session")
+        return missing("turn", turn)
 
     def has_turn(self, turn: str) -> bool:
         """Whether a turn of this id was written."""

@@ -19,6 +19,7 @@ from openclaw_rl.app.factories import build_generation, build_limits, build_outr
 from openclaw_rl.config import Config
 from openclaw_rl.serve import RequestLimits, build_app
 from openclaw_rl.serve.control import SubmitsControl
+from openclaw_rl.serve.deletion import DeletesSession
 from openclaw_rl.serve.notes import StandingNotes
 from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.testing.ledgers import MemoryLedger
@@ -79,6 +80,7 @@ def fake_api(
     limits: RequestLimits | None = None,
     notes: StandingNotes | None = None,
     control: SubmitsControl | None = None,
+    delete: DeletesSession | None = None,
     health: Callable[[], Mapping[str, Any]] = dict,
     **options: Any,
 ) -> Starlette:
@@ -105,6 +107,7 @@ def fake_api(
         outright=outright,
         notes=notes,
         control=control,
+        delete=delete,
         health=health,
     )
 

@@ -65,7 +65,7 @@ class TrainingQueue:
         self.max_wait = settings.max_wait
         self._clock = clock
         self._samples: list[tuple[Sample, float]] = []
-        self._seen = -1
+        self._seen = (-1, -1)
 
     @property
     def waiting(self) -> int:
@@ -74,11 +74,11 @@ class TrainingQueue:
 
     def forget(self) -> None:
         """Read the ledger anew at the next `read`."""
-        self._samples, self._seen = [], -1
+        self._samples, self._seen = [], (-1, -1)
 
     def read(self) -> int:
         """Read the ledger if it has changed; drop at once what can never train. How many were dropped."""
-        newest = self._ledger.newest("verdicts")
+        newest = self._ledger.newest("verdicts"), self._ledger.newest("deletions")
         if newest == self._seen:
             return 0
         live, rolled_back = self._versions.live(), self._versions.ever("rolled back")

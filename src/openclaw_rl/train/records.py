@@ -12,7 +12,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +43,8 @@ class RecordLedger(Protocol):
     def made_by(self, step: int) -> Version | None: ...
     def turn(self, turn: str) -> Turn: ...
     def verdict(self, turn: str) -> Verdict | None: ...
+    def was_deleted(self, turn: str) -> bool: ...
+    def newest(self, table: Any) -> int: ...
 
 
 # --- the lines
@@ -64,6 +66,11 @@ def sample_line(step: Step, turn: Turn, verdict: Verdict | None) -> dict[str, Js
         "reply_tokens": len(done.reply_tokens),
         **_finite(step.parts.get(turn.id, {})),
     }
+
+
+def deleted_line(step: int) -> dict[str, Json]:
+    """A training sample whose turn was deleted since: that there was one, and nothing of it."""
+    return {"kind": "deleted", "step": step}
 
 
 def step_line(step: Step, made: Version | None) -> dict[str, Json]:
@@ -160,6 +167,27 @@ def read(path: Path) -> Iterator[dict[str, Json]]:
                 yield found
 
 
+def forget_samples(path: Path, gone: Callable[[str], bool]) -> int:
+    """Take the samples of turns that are gone out of a record, while it is being written or not; how many.
+
+    Each line is overwritten where it stands, with as many bytes: what is appended meanwhile is left alone, and whoever
+    is stopped at it can begin again.
+    """
+    if not path.exists():
+        return 0
+    count, at = 0, 0
+    with path.open("r+b") as file, path.open("rb") as lines:
+        for line in lines:
+            found = _parsed(line) if b'"kind": "sample"' in line else {}
+            if found.get("kind") == "sample" and gone(found["turn"]):
+                told = json.dumps(deleted_line(found["step"])).encode()
+                os.pwrite(file.fileno(), told.ljust(len(line) - 1), at)
+                count += 1
+            at += len(line)
+        os.fsync(file.fileno())
+    return count
+
+
 # --- keeping up with the ledger
 
 
@@ -176,6 +204,7 @@ class Recorder:
         self._path = path
         self._record: RecordFile | None = None
         self._last: int | None = None
+        self._deletions = 0
         self._sinks = list(sinks)
         self.failures: list[str] = []
 
@@ -183,11 +212,19 @@ class Recorder:
         """Write the steps that are not written yet, some at a time; how many."""
         if self._last is None:
             self._last = self._begin()
+        self._forget()
         numbers = self._ledger.steps_after(self._last, _AT_ONCE)
         for number in numbers:
             self._write(self._ledger.step(number))
             self._last = number
         return len(numbers)
+
+    def _forget(self) -> None:
+        """Take out what was deleted since it last looked."""
+        newest = self._ledger.newest("deletions")
+        if self._path is not None and newest != self._deletions:
+            forget_samples(self._path, self._ledger.was_deleted)
+            self._deletions = newest
 
     def close(self) -> None:
         """Let the sinks end what they have begun. Safe to call twice."""
@@ -209,7 +246,7 @@ class Recorder:
     def _write(self, step: Step) -> None:
         made = self._ledger.made_by(step.number)
         if self._record is not None:
-            samples = [sample_line(step, self._ledger.turn(turn), self._ledger.verdict(turn)) for turn in step.turns]
+            samples = [self._sample(step, turn) for turn in step.turns]
             self._record.add(step.number, [*samples, step_line(step, made)])
         values = figures(step, made)
         for sink in list(self._sinks):
@@ -217,6 +254,11 @@ class Recorder:
                 sink.step(step.number, values)
             except Exception as error:  # a service elsewhere may fail in any way; it is no reason to stop learning
                 self._give_up(sink, error)
+
+    def _sample(self, step: Step, turn: str) -> dict[str, Json]:
+        if self._ledger.was_deleted(turn):
+            return deleted_line(step.number)
+        return sample_line(step, self._ledger.turn(turn), self._ledger.verdict(turn))
 
     def _give_up(self, sink: Sink, error: Exception) -> None:
         log.exception("sink %s failed and gets no more figures", sink.name)

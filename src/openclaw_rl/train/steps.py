@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from openclaw_rl.errors import BackendDown, ModelRefused
+from openclaw_rl.errors import BackendDown, DeletedMeanwhile, ModelRefused
 from openclaw_rl.ports import StepResult, Trainer
 from openclaw_rl.train.bisection import UNTRAINABLE, BatchBisection
 from openclaw_rl.train.control import TrainingControl
@@ -73,7 +73,12 @@ class StepRunner:
             await asyncio.to_thread(self._drop, untrainable)
             return 1
         self._bisection.passed()
-        await asyncio.to_thread(self._publish, batch, number, parent, result)
+        try:
+            await asyncio.to_thread(self._publish, batch, number, parent, result)
+        except DeletedMeanwhile as error:
+            await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)
+            log.warning("step %d is taken again without them: %s", number, error)
+            return 0
         return len(batch.samples)
 
     def progress(self) -> TrainingProgress:

@@ -8,6 +8,7 @@ Absent is ``None``; zero is a number: a missing log-prob is never ``0.0``.
 
 from __future__ import annotations
 
+from openclaw_rl.types.deletions import Deletion
 from openclaw_rl.types.messages import (
     Completion,
     Finish,
@@ -67,6 +68,7 @@ __all__ = [
     "Command",
     "Completion",
     "ControlRequest",
+    "Deletion",
     "Doubt",
     "Drop",
     "DropReason",

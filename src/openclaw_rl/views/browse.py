@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import GateDecision
@@ -85,6 +86,20 @@ class SessionLine:
     turns: int
     tally: SessionTally
     found: str | None = None
+
+
+def session_plain(line: SessionLine) -> dict[str, Any]:
+    """A session in the list, for a script."""
+    return {**asdict(line), "tally": line.tally._asdict()}
+
+
+def session_text(line: SessionLine) -> str:
+    """A session in the list, as a line of text that fits a terminal."""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(line.at))
+    tally = line.tally
+    went = f"{line.turns} turns, {tally.good} good, {tally.bad} bad, {tally.trained} trained"
+    said = " ".join((line.found or line.title).split())
+    return f"{line.session}  {line.user}  {when}  {went}  {said[:60]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

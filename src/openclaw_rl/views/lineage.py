@@ -92,7 +92,7 @@ def _line(ledger: LedgerReader, found: Version) -> Iterator[Version]:
 
 
 def step_behind(ledger: LedgerReader, made: Version) -> View:
-    """The step that made a version, with every turn it used."""
+    """The step that made a version, with every turn it used that was not deleted since."""
     assert made.step is not None
     step, rehearsal = ledger.step(made.step), ledger.rehearsal_of(made.step)
     return {
@@ -101,7 +101,8 @@ def step_behind(ledger: LedgerReader, made: Version) -> View:
         "at": step.at,
         "seconds": step.seconds,
         "metrics": dict(step.metrics),
-        "turns": [_cause(ledger, turn, step) for turn in step.turns],
+        "turns": [_cause(ledger, turn, step) for turn in step.turns if ledger.has_turn(turn)],
+        "deleted": sum(ledger.was_deleted(turn) for turn in step.turns),
         "rehearsal": asdict(rehearsal) if rehearsal is not None else None,
     }
 

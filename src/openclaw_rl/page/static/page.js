@@ -28,7 +28,7 @@ export function toast(words, kind = "") {
   made.setAttribute("role", kind === "bad" ? "alert" : "status");
   made.textContent = words;
   shelf().append(made);
-  setTimeout(() => made.remove(), kind === "bad" ? 9000 : 4000);
+  setTimeout(() => made.remove(), kind === "bad" || words.length > 60 ? 9000 : 4000);
 }
 
 function shelf() {
@@ -56,15 +56,35 @@ async function act(button) {
   button.classList.add("working");
   try {
     const told = await (await send(address, given)).json();
+    if (told.go) return leave(told);
     if (answer) shown(button, told);
     else toast(told.said ?? "Done.");
-    if (told.go) location.assign(told.go);
     await refresh();
   } catch (error) {
     toast(error.message, "bad");
   } finally {
     button.disabled = false;
     button.classList.remove("working");
+  }
+}
+
+/** Go where the answer leads; what it says is said there. */
+function leave(told) {
+  try {
+    sessionStorage.setItem("said", told.said ?? "Done.");
+  } catch {
+    toast(told.said ?? "Done.");
+  }
+  location.assign(told.go);
+}
+
+function greet() {
+  try {
+    const said = sessionStorage.getItem("said");
+    sessionStorage.removeItem("said");
+    if (said) toast(said);
+  } catch {
+    // nothing was kept
   }
 }
 
@@ -303,6 +323,7 @@ document.addEventListener("keydown", (event) => {
 
 for (const region of document.querySelectorAll("[data-live]")) kept.set(region.dataset.live, region.innerHTML);
 polish(document);
+greet();
 for (const place of document.querySelectorAll("[data-tokens]")) tokens(place);
 const talk = document.querySelector("[data-talk]");
 if (talk) beginTalk(talk, { send, toast, refresh });

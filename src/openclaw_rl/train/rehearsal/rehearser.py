@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from openclaw_rl.errors import DeletedMeanwhile
 from openclaw_rl.ports import Trainer
 from openclaw_rl.train.control import TrainingControl
 from openclaw_rl.train.rehearsal.notebook import LessonBook
@@ -28,8 +29,9 @@ FOLDER = "rehearsal"
 class RehearsalLedger(Protocol):
     """Where a rehearsal is written."""
 
-    def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version) -> None: ...
+    def add_rehearsal(self, rehearsal: Rehearsal, step: Step, version: Version, *, deletions: int) -> None: ...
     def last_step(self) -> Step | None: ...
+    def newest(self, table: Any) -> int: ...
 
 
 class Rehearser:
@@ -56,6 +58,7 @@ class Rehearser:
         self._versions, self._control, self._offer, self._progress = versions, control, offer, progress
         self._origin, self._settings = origin, settings
         self._round: RehearsalRound | None = None
+        self._deletions = 0  # the newest when the prompts of the rehearsal under way were read
 
     @property
     def under_way(self) -> bool:
@@ -82,7 +85,7 @@ class Rehearser:
         if self._round is None:
             return int(await self._begin())
         live = await asyncio.to_thread(self._versions.current)
-        if live.number != self._round.live.number:
+        if live.number != self._round.live.number or self._deletions != await asyncio.to_thread(self._deleted):
             await self.abandon()
             return 1
         await self._round.step()
@@ -90,7 +93,11 @@ class Rehearser:
             await self.finish()
         return 1
 
+    def _deleted(self) -> int:
+        return self._ledger.newest("deletions")
+
     async def _begin(self) -> bool:
+        self._deletions = await asyncio.to_thread(self._deleted)
         lesson = await asyncio.to_thread(self._lessons.next)
         if lesson is None or not lesson.prompts.rehearsed or not lesson.prompts.held_back:
             return False
@@ -143,7 +150,11 @@ class Rehearser:
             await asyncio.to_thread(self._lessons.keep, done.lesson.note, done.fallen)
             return
         await done.close(keep=True)
-        version = await asyncio.to_thread(self._publish, done, done.draft)
+        try:
+            version = await asyncio.to_thread(self._publish, done, done.draft)
+        except DeletedMeanwhile as error:
+            log.warning("note %d is rehearsed anew: %s", done.lesson.note, error)
+            return
         log.info("note %d was rehearsed: %s", done.lesson.note, done.evidence())
         self._offer(version)
 
@@ -173,7 +184,7 @@ class Rehearser:
         )
         step = _step(done, progress.baselines)
         rehearsal = Rehearsal(note=done.lesson.note, step=done.number, learned=done.learned, evidence=evidence)
-        self._ledger.add_rehearsal(rehearsal, step, version)
+        self._ledger.add_rehearsal(rehearsal, step, version, deletions=self._deletions)
         return version
 
     def status(self) -> Mapping[str, Any] | None:
