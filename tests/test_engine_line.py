@@ -152,6 +152,20 @@ def test_doctor_tells_an_engine_whose_adapters_are_smaller_than_those_that_are_t
     assert not engine.adapters
     whole = engines_line(engine, tmp_path, "train.lora.enabled=off")
     assert (whole.state, "adapters" in whole.detail) == ("ok", False)
+    assert "it reads whole models from disk while it runs" in whole.detail
+
+
+def test_doctor_tells_an_engine_that_does_not_read_whole_models_or_is_too_old(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.can_sleep = False  # vLLM has its routes of control only in its development mode, SGLang always
+    whole = engines_line(engine, tmp_path, "train.lora.enabled=off")
+    assert whole.state == ("trouble" if engine.kind == "vllm" else "ok")
+    assert ("VLLM_SERVER_DEV_MODE=1" in whole.remedy) == (engine.kind == "vllm")
+    engine.version = "0.4.1"
+    old = engines_line(engine, tmp_path)
+    assert (old.state, old.remedy) == ("trouble", "install a newer release in the engine's environment")
+    assert f"{engine.kind} 0.4.1 is too old" in old.detail
 
 
 async def test_a_correction_becomes_a_whole_model_that_the_engine_answers_with(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_engines import SHORT, engine, model, policy_on, reply, started, version
+from engines import SHORT, engine, model, policy_on, reply, started, version
 
 from openclaw_rl.app.checks import refuse_apart
 from openclaw_rl.app.turns import TurnTakingTrainer, trainer_of

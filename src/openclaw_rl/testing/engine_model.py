@@ -56,6 +56,7 @@ class FakeEngine:
         from tokenizers import Tokenizer
 
         self.kind, self.url = kind, ""
+        self.version = "0.32.0" if kind == "vllm" else "0.5.23"
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self.adapters: dict[str, str] = {}
         self.weights = ""

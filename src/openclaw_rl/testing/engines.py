@@ -131,7 +131,8 @@ class _Vllm(_Routes):
         return [
             Route("/health", self.health),
             Route("/v1/models", self.models),
-            Route("/version", lambda _: JSONResponse({"version": "0.32.0"})),
+            Route("/version", lambda _: JSONResponse({"version": self.engine.version})),
+            Route("/is_sleeping", self.is_sleeping),
             Route("/v1/completions", self.completions, methods=["POST"]),
             Route("/v1/chat/completions", self.chat, methods=["POST"]),
             Route("/v1/load_lora_adapter", self.load, methods=["POST"]),
@@ -142,6 +143,12 @@ class _Vllm(_Routes):
             Route("/sleep", self.sleep, methods=["POST"]),
             Route("/wake_up", self.wake, methods=["POST"]),
         ]
+
+    async def is_sleeping(self, _: Request) -> Response:
+        """As the other routes of control it is there only where the engine was started so."""
+        if not self.engine.can_sleep:
+            return _error(404, "Not Found", "NotFoundError")
+        return JSONResponse({"is_sleeping": self.engine.asleep})
 
     async def rpc(self, request: Request) -> Response:
         body = await request.json()
@@ -252,7 +259,9 @@ class _Sglang(_Routes):
         ]
 
     async def server_info(self, _: Request) -> Response:
-        return JSONResponse({"version": "0.5.23", "max_lora_rank": self.engine.max_rank})
+        engine = self.engine
+        about = {"max_lora_rank": engine.max_rank, "enable_memory_saver": engine.can_sleep}
+        return JSONResponse({"version": engine.version, **about})
 
     async def update(self, request: Request) -> Response:
         return await self.reloaded((await request.json())["model_path"], JSONResponse({"success": True}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,8 @@ class EngineFacts:
     adapters: tuple[str, ...] = ()
     lora_rank: int | None = None
     """the highest rank of an adapter, where it says so"""
+    sleeps: bool | None = None
+    """whether it was started so that it can sleep, where it says so"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ class Dialect(Protocol):
     name: str
     package: str
     """the Python package that it comes in"""
+    oldest: tuple[int, int]
+    """the first release that gives and takes all that is needed"""
     generate_path: str
     chat_path: str
     score_path: str
@@ -116,6 +121,8 @@ class Dialect(Protocol):
         """Why an adapter was not loaded or unloaded; None where it was."""
         ...
 
+    control_path: str | None
+    """a route that is there only where it reads other weights and sleeps; None: it always does"""
     reload_remedy: str
     """what lets an engine read other weights, where it does not"""
 
@@ -142,6 +149,14 @@ class Dialect(Protocol):
         ...
 
     fact_paths: Sequence[str]
+
+
+def too_old(dialect: Dialect, version: str) -> str | None:
+    """Why a release cannot be used; None where it can, or does not say which it is."""
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found is None or (int(found[1]), int(found[2])) >= dialect.oldest:
+        return None
+    return f"{dialect.name} {version} is too old: {'.'.join(map(str, dialect.oldest))} or newer is needed"
 
 
 def top_count(sampling: Sampling) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts
+from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts, too_old
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineHttp
 from openclaw_rl.ports import EngineFinding
 
@@ -32,16 +32,22 @@ async def examine_running(
     *,
     encode: Callable[[str], list[int]],
     rank: int | None,
+    turns: bool,
     folder: Path,
 ) -> list[EngineFinding]:
     """An engine that answers: its release, its adapters, its tokenizer, who can reach it.
 
-    ``rank`` is that of the adapters, None where versions are whole models; ``folder`` is one that the engine can see.
+    ``rank`` is that of the adapters, None where versions are whole models; ``turns``: it is to sleep now and then;
+    ``folder`` is one that the engine can see.
     """
     found = [EngineFinding(fine=True, what=f"{dialect.name} {facts.version} serves {facts.model} at {http.url}")]
-    if rank is not None:
+    if rank is None:
+        found.append(await _reads_weights(http, dialect))
+    else:
         loads = await _adapters(http, dialect)
         found += [loads, await _rank(http, dialect, facts, rank, folder)] if loads.fine else [loads]
+    if turns:
+        found.append(await _sleeps(http, dialect, facts))
     found.append(await _tokenizer(http, facts, encode))
     if not _is_loopback(http.url):
         what = f"{http.url} is not on loopback, and its key does not guard every route that changes it"
@@ -49,6 +55,25 @@ async def examine_running(
             EngineFinding(fine=False, what=what, remedy="start it with --host 127.0.0.1, or behind a firewall")
         )
     return found
+
+
+async def _controllable(http: EngineHttp, dialect: Dialect) -> bool:
+    """Whether the routes are there by which it reads other weights and sleeps."""
+    return dialect.control_path is None or (await http.get(dialect.control_path)).status == 200
+
+
+async def _reads_weights(http: EngineHttp, dialect: Dialect) -> EngineFinding:
+    if await _controllable(http, dialect):
+        return EngineFinding(fine=True, what="it reads whole models from disk while it runs")
+    what = "it does not read whole models while it runs, and train.lora.enabled is off"
+    return EngineFinding(fine=False, what=what, remedy=dialect.reload_remedy)
+
+
+async def _sleeps(http: EngineHttp, dialect: Dialect, facts: EngineFacts) -> EngineFinding:
+    if facts.sleeps is not False and await _controllable(http, dialect):
+        return EngineFinding(fine=True, what="it can be told to sleep")
+    what = "it cannot be told to sleep, and gpus.turns is on"
+    return EngineFinding(fine=False, what=what, remedy=dialect.sleep_remedy)
 
 
 async def _adapters(http: EngineHttp, dialect: Dialect) -> EngineFinding:
@@ -114,6 +139,8 @@ async def examine_environment(python: str, dialect: Dialect) -> EngineFinding:
         version = (await process.communicate())[0].decode().strip()
     except OSError as error:
         return EngineFinding(fine=False, what=f"{python} does not run: {error}", remedy="correct policy.engine_python")
+    if old := too_old(dialect, version):
+        return EngineFinding(fine=False, what=f"{old}, for {python}", remedy="install a newer release there")
     if version:
         return EngineFinding(fine=True, what=f"{dialect.name} {version} will be started by {python}")
     remedy = "install it there, or name another Python with --engine-python"

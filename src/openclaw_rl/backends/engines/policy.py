@@ -144,6 +144,7 @@ class EnginePolicy(RemotePolicy):
                 await server.start(),
                 encode=model.chat.tokenizer.encode,
                 rank=given.lora_rank if given.lora else None,
+                turns=given.turns,
                 folder=given.run_dir,
             )
         finally:

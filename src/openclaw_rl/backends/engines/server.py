@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
-from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts, EngineRequest
+from openclaw_rl.backends.engines.dialect import Dialect, EngineFacts, EngineRequest, too_old
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineHttp
 from openclaw_rl.backends.engines.launched import LaunchedEngine
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ModelRefused
@@ -196,6 +196,11 @@ class EngineServer:
         self._up.set()
 
     async def _launch(self, launched: LaunchedEngine) -> None:
+        if await self._healthy():  # it would be taken for ours, which cannot have that port
+            raise ModelRefused(
+                f"something answers at {self.http.url} already, where {self.dialect.name} was to be started",
+                remedy="leave policy.launch out to use it, or policy.url to have a free port chosen",
+            )
         await launched.start()
         await self._until_healthy(launched)
         self._watching = asyncio.get_running_loop().create_task(self._watch(launched))
@@ -244,12 +249,15 @@ class EngineServer:
             answer = await self.http.get(path)
             answers[path] = answer.json() if answer.status == 200 else None
         try:
-            return self.dialect.facts(answers)
+            facts = self.dialect.facts(answers)
         except (KeyError, TypeError, StopIteration, IndexError) as error:
             raise ModelRefused(
                 f"what answers at {self.http.url} is no {self.dialect.name} engine that this release knows",
                 remedy="check policy.url and policy.backend, and the releases in docs/engines.md",
             ) from error
+        if old := too_old(self.dialect, facts.version):
+            raise ModelRefused(old, remedy="install a newer release in the engine's environment")
+        return facts
 
     # --- coming back
 

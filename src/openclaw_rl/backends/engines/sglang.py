@@ -32,6 +32,8 @@ class SglangDialect:
 
     name = "sglang"
     package = "sglang"
+    oldest = (0, 5)
+    control_path: str | None = None
     generate_path = "/generate"
     chat_path = "/v1/chat/completions"
     score_path = "/generate"
@@ -158,6 +160,7 @@ class SglangDialect:
             version=server.get("version", "unknown"),
             adapters=tuple(model["id"] for model in models if model.get("parent")),
             lora_rank=server.get("max_lora_rank"),
+            sleeps=server.get("enable_memory_saver"),
         )
 
 

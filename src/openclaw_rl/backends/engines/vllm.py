@@ -32,6 +32,7 @@ class VllmDialect:
 
     name = "vllm"
     package = "vllm"
+    oldest = (0, 12)
     generate_path = "/v1/completions"
     chat_path = "/v1/chat/completions"
     score_path = "/v1/completions"
@@ -39,6 +40,7 @@ class VllmDialect:
     fact_paths: Sequence[str] = ("/v1/models", "/version")
     sleep_request: EngineRequest = ("/sleep?level=1&mode=wait", {})
     wake_request: EngineRequest = ("/wake_up", {})
+    control_path: str | None = "/is_sleeping"
     sleep_remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1 and --enable-sleep-mode"
     reload_remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1; are these weights of the model that it serves?"
 
