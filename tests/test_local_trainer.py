@@ -28,7 +28,7 @@ from openclaw_rl.backends.hf.alarms import norm_alarm
 from openclaw_rl.backends.hf.collation import TrainBatch, collate
 from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
-from openclaw_rl.backends.local.training.batch import Student, gradient, loss_inputs
+from openclaw_rl.backends.local.training.batch import Student, gradient, loss_inputs, score
 from openclaw_rl.backends.local.training.head import Head, largest
 from openclaw_rl.backends.local.training.memory import ModelShape, plan
 from openclaw_rl.backends.local.training.messages import StepRequest
@@ -205,7 +205,7 @@ def by_tree(
     )
     assert why is None
     at_tokens = torch.cat(hidden_states(student.net, batch.plain, budget, ComputedTokens()))
-    return loss_inputs(batch, at_tokens, student.net.head, others, k=k)[0], metrics, count
+    return loss_inputs(batch, score(batch, at_tokens, student.net.head, others, k=k)[0])[0], metrics, count
 
 
 def compare(got: LossInputs, wanted: LossInputs) -> None:

@@ -87,6 +87,34 @@ def distinct(paths: Sequence[TokenPath]) -> int:
     return sum(tree.size for tree in pack(paths))
 
 
+def divide(paths: Sequence[TokenPath], more: Sequence[int], parts: int) -> list[list[int]]:
+    """The paths in at most ``parts`` parts, so that the largest has as little to compute as can be.
+
+    Paths that share a beginning stay together but where a part ends: there, and only there, it is computed twice.
+    ``more[p]`` is what path p costs beside its own tokens.
+    """
+    keys = [_key(path) for path in paths]
+    order = sorted(range(len(paths)), key=keys.__getitem__)
+    shared = [0, *(_common(keys[a], keys[b]) for a, b in pairwise(order))]
+    alone = [len(paths[which].tokens) - 1 + more[which] for which in order]
+    low, high = max(alone, default=0), sum(alone)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_runs(alone, shared, middle)) <= parts else (middle + 1, high)
+    return [[order[at] for at in run] for run in _runs(alone, shared, low)]
+
+
+def _runs(alone: Sequence[int], shared: Sequence[int], limit: int) -> list[range]:
+    """Neighbours until they would cost more than ``limit``; each but the first of a run costs less what it shares."""
+    starts, used = [0] if alone else [], 0
+    for at, cost in enumerate(alone):
+        used += cost - shared[at] if at > starts[-1] else cost
+        if used > limit and at > starts[-1]:
+            starts.append(at)
+            used = cost
+    return [range(first, last) for first, last in pairwise([*starts, len(alone)])]
+
+
 def _key(path: TokenPath) -> bytes:
     return array("I", path.tokens[:-1]).tobytes()
 

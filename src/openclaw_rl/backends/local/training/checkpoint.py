@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from openclaw_rl import files
 from openclaw_rl.backends.hf.manifest import STATE, read_manifest, write_manifest
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.backends.local.training.model import PolicyModel, Weights
+from openclaw_rl.backends.local.training.sharded_state import read_sharded, to_cpu, write_sharded
 from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Version
@@ -85,11 +85,13 @@ class Checkpoints:
         state = {name: getattr(self.state, name) for name in ("optimizer", "random", "norms", "ema", "averaged")}
         state["master"] = policy.weights() if rounded or average is not None else None
         state["average"] = average if rounded else None  # else it is the very file that is published
-        with files.directory(Path(request.target)) as directory:
+        with policy.ranks.directory(Path(request.target)) as directory:
             with policy.lent(average or {}):
                 policy.write(directory)
-            torch.save(to_cpu(state), directory / STATE)
-            write_manifest(directory, {**self._identity(request), "metrics": metrics, "dropped": dropped})
+            kept = to_cpu(state) if policy.ranks.mesh is None else write_sharded(directory, state, policy)
+            if policy.ranks.first:
+                torch.save(kept, directory / STATE)
+                write_manifest(directory, {**self._identity(request), "metrics": metrics, "dropped": dropped})
         self._at = request.target
 
     def published(self, request: StepRequest) -> StepResult | None:
@@ -109,7 +111,8 @@ class Checkpoints:
         if not (directory / STATE).exists():
             self._policy.put(weights)
             return _initial(self._policy)
-        state = TrainerState(**torch.load(directory / STATE, map_location="cpu", weights_only=True))
+        kept = torch.load(directory / STATE, map_location="cpu", weights_only=True)
+        state = TrainerState(**read_sharded(directory, kept, self._policy))
         if state.averaged and state.average is None:
             state.average = {name: value.to(self._policy.device) for name, value in weights.items()}
         self._policy.put(state.master or weights)
@@ -141,15 +144,6 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)
     return found
-
-
-def to_cpu(value: Any) -> Any:
-    """The same with every tensor in it in main memory."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu()
-    if isinstance(value, dict):
-        return {key: to_cpu(item) for key, item in value.items()}
-    return [to_cpu(item) for item in value] if isinstance(value, list) else value
 
 
 def _plain(value: Any) -> Any:

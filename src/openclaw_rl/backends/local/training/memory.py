@@ -8,6 +8,7 @@ from openclaw_rl.backends.hf.memory import available as available_bytes
 from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.local.training.head import ELEMENTS
 from openclaw_rl.backends.local.training.model import PolicyModel
+from openclaw_rl.backends.local.training.shards import local
 from openclaw_rl.errors import ModelRefused
 from openclaw_rl.machine import GIB
 
@@ -112,8 +113,8 @@ def plan_for(policy: PolicyModel) -> MemoryPlan:
     trained = list(policy.parameters.values())
     copies = (s.teacher_model is not None) + (not s.lora and s.compares_with_base) + (not s.lora and s.average > 1)
     shape = ModelShape(
-        parameters=sum(p.numel() for p in policy.model.parameters()),
-        trainable=sum(p.numel() for p in trained),
+        parameters=sum(local(p).numel() for p in policy.model.parameters()),
+        trainable=sum(local(p).numel() for p in trained),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         intermediate=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
@@ -124,5 +125,7 @@ def plan_for(policy: PolicyModel) -> MemoryPlan:
         ema=s.keeps_ema,
         offload=s.offload_optimizer,
     )
-    free = int(available_bytes(device) * _SHARE.get(device.type, 0.5))
-    return plan(shape, free, recompute=s.recompute, chunk=ELEMENTS.get(device.type, 1 << 24))
+    beside = policy.ranks.count if device.type == "cpu" else 1  # ranks that take from the same memory
+    free = int(available_bytes(device) * _SHARE.get(device.type, 0.5)) // beside
+    least = policy.ranks.least(free)  # one plan for all of them
+    return plan(shape, least, recompute=s.recompute, chunk=ELEMENTS.get(device.type, 1 << 24))

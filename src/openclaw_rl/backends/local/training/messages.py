@@ -1,10 +1,19 @@
-"""Messages between the trainer and its worker process. Plain values, so that they can be pickled."""
+"""Messages between the trainer and its worker processes. Plain values, so that they can be pickled."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from openclaw_rl.types import Sample, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Rank ``number`` of ``count``; ``meeting`` is the address, as a URL, at which they find each other."""
+
+    number: int
+    count: int
+    meeting: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

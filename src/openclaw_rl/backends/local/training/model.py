@@ -19,8 +19,10 @@ from openclaw_rl.backends.local.training.batch import Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
 from openclaw_rl.backends.local.training.head import Head, can_compile
 from openclaw_rl.backends.local.training.logit_form import logit_form
+from openclaw_rl.backends.local.training.ranks import ALONE, Ranks
 from openclaw_rl.backends.local.training.references import Net
 from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.shards import is_sharded, local, rows_of, shard_layers, whole
 from openclaw_rl.errors import BackendError, ModelRefused
 
 log = logging.getLogger(__name__)
@@ -36,8 +38,9 @@ _LARGE = 1_000_000_000  # weights from which compiling the layers pays for itsel
 class PolicyModel:
     """The model in training. ``tokenizer`` is the base's; ``note`` says why the token tree is not used, or is None."""
 
-    def __init__(self, settings: TrainerArgs) -> None:
+    def __init__(self, settings: TrainerArgs, ranks: Ranks = ALONE) -> None:
         self.settings = settings
+        self.ranks = ranks
         self.device = pick_device(settings.device)
         self.model, self.tokenizer = self._load(settings.model)
         self.compute = next(self.model.parameters()).dtype
@@ -49,10 +52,11 @@ class PolicyModel:
             self._wrapped = add_adapter(self.model, settings, mixed=self._mixed())
         else:
             self._train_everything()
+        self._shard(self.model)
         self._switches = adapter_layers(self.model)
         self.model.eval()  # the adapter's layers came in training mode
         self.parameters = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
-        self._initial = {n: p.detach().clone() for n, p in self.parameters.items()} if settings.lora else None
+        self._initial = self.weights() if settings.lora else None
         if self._compiles():
             compile_layers(self.model)
         self._base = self._separate_base()
@@ -63,7 +67,7 @@ class PolicyModel:
         loaded = (s.loader or load)(
             model,
             cache_dir=Path(s.cache_dir),
-            device=str(self.device),
+            device=str(self.device) if self.ranks.count == 1 else "cpu",  # sharded, it may fit where it does not whole
             dtype=s.dtype,
             progress=log.info,
             chat_template=s.chat_template,
@@ -76,6 +80,11 @@ class PolicyModel:
     def _compiles(self) -> bool:
         large = self.device.type == "cuda" and sum(p.numel() for p in self.model.parameters()) >= _LARGE
         return large and can_compile() if self.settings.compile is None else self.settings.compile
+
+    def _shard(self, model: Any) -> None:
+        if self.ranks.mesh is not None:
+            kept = next(model.parameters()).dtype
+            shard_layers(model, self.ranks, compute=self.compute if self._mixed() and kept != self.compute else None)
 
     def _train_everything(self) -> None:
         # small steps vanish in the rounding of half precision: what is trained is kept in single
@@ -90,6 +99,7 @@ class PolicyModel:
         model.requires_grad_(False)
         self._forms[id(model)] = logit_form(model)
         why = self._see_trees(model)
+        self._shard(model)
         return self._net(model, tree=why is None)
 
     def _teacher_model(self, model: str) -> Net:
@@ -126,7 +136,8 @@ class PolicyModel:
         cast = self.compute if layer.weight.dtype != self.compute and self.device.type == "cuda" else None
         form = self._forms[id(model)]
         head = Head(weight=typed(nn.Parameter, layer.weight), bias=layer.bias, dtype=cast, form=form)
-        return Net(model=model, head=head, tree=self.tree if tree is None else tree, context=context)
+        sees = self.tree if tree is None else tree
+        return Net(model=model, head=head, tree=sees, context=context, ranks=self.ranks)
 
     def student(self) -> Student:
         """The policy as it stands."""
@@ -194,15 +205,26 @@ class PolicyModel:
     @contextmanager
     def lent(self, weights: Weights) -> Iterator[None]:
         """Lend the model other values of its trained parameters for a while."""
-        before = {name: p.data for name, p in self.parameters.items()}
+        before = {name: p.data for name, p in self.parameters.items() if name in weights and not is_sharded(p)}
+        shards = {
+            name: local(p.detach()).clone() for name, p in self.parameters.items() if name in weights and is_sharded(p)
+        }
         try:
             for name, value in weights.items():
-                self.parameters[name].data = value.to(self.device)
+                self._lend(name, value.to(self.device))
             with self._inference():
                 yield
         finally:
-            for name, value in before.items():
-                self.parameters[name].data = value
+            for name, value in (before | shards).items():
+                self._lend(name, value)
+
+    @torch.no_grad()
+    def _lend(self, name: str, value: Tensor) -> None:
+        parameter = self.parameters[name]
+        if is_sharded(parameter):  # it is gathered from this very memory
+            local(parameter).copy_(value)
+        else:
+            parameter.data = value
 
     def forget_gradients(self) -> None:
         """Drop the gradients of the trained parameters."""
@@ -213,46 +235,54 @@ class PolicyModel:
 
     @torch.no_grad()
     def put(self, weights: Weights) -> None:
-        """Give the trained parameters these values."""
+        """Give the trained parameters these values, this rank's rows of them."""
         if missing := self.parameters.keys() - weights.keys():
             raise BackendError(f"{len(missing)} weights are missing, {min(missing)!r} among them")
         for name, parameter in self.parameters.items():
-            parameter.copy_(weights[name])
+            local(parameter).copy_(weights[name])
 
     def weights(self) -> Weights:
-        """A copy of the trained parameters."""
-        return {name: p.detach().clone() for name, p in self.parameters.items()}
+        """A copy of the trained parameters, this rank's rows of them."""
+        return {name: local(p.detach()).clone() for name, p in self.parameters.items()}
+
+    def rows(self, weights: Weights) -> Weights:
+        """This rank's rows of whole parameters."""
+        return {name: rows_of(p, weights[name], self.ranks) for name, p in self.parameters.items() if name in weights}
 
     def begin(self) -> Weights:
         """The trained parameters as they are at version 0."""
         if self._initial is not None:
             return self._initial
-        fresh = self._base.model if self._base is not None else self._load(self.settings.model)[0]
-        return dict(fresh.named_parameters())
+        if self._base is not None:
+            return {name: local(p.detach()) for name, p in self._base.model.named_parameters()}
+        return self.rows(dict(self._load(self.settings.model)[0].named_parameters()))
 
     def read(self, directory: Path) -> Weights:
-        """The trained parameters that a version's directory holds."""
+        """The trained parameters that a version's directory holds, this rank's rows of them."""
         path = directory / (ADAPTER if self._wrapped is not None else MODEL)
         if not path.exists():
             kind = "an adapter" if self._wrapped is not None else "a full model"
             raise BackendError(f"{directory} holds no {path.name}", remedy=f"its parent must be {kind} of this trainer")
         found = load_file(path)
-        return {_from_peft(name): value for name, value in found.items()} if self._wrapped is not None else found
+        named = {_from_peft(name): value for name, value in found.items()} if self._wrapped is not None else found
+        return self.rows(named)
 
     def write(self, directory: Path) -> None:
-        """Adapter in peft's format, or a whole model that can be loaded by its folder."""
-        if self._wrapped is None:
-            self._write_model(directory)
+        """Adapter in peft's format, or a whole model that can be loaded by its folder; the first rank writes it."""
+        lora = self._wrapped is not None
+        tensors: Weights = {}
+        for name, parameter in self.parameters.items():  # one at a time: each rank helps to make it whole
+            rows = whole(parameter)
+            if self.ranks.first:
+                tensors[_to_peft(name) if lora else name] = rows.to("cpu", None if lora else self.compute).contiguous()
+        if not self.ranks.first:
             return
-        tensors = {_to_peft(name): p.detach().cpu().contiguous() for name, p in self.parameters.items()}
-        save_file(tensors, directory / ADAPTER, metadata={"format": "pt"})
-        self._wrapped.peft_config["default"].save_pretrained(directory)
-
-    def _write_model(self, directory: Path) -> None:
-        tensors = {name: p.detach().to("cpu", self.compute).contiguous() for name, p in self.parameters.items()}
-        save_file(tensors, directory / MODEL, metadata={"format": "pt"})
-        self.model.config.save_pretrained(directory)
-        self.tokenizer.save_pretrained(directory)
+        save_file(tensors, directory / (ADAPTER if lora else MODEL), metadata={"format": "pt"})
+        if lora:
+            self._wrapped.peft_config["default"].save_pretrained(directory)
+        else:
+            self.model.config.save_pretrained(directory)
+            self.tokenizer.save_pretrained(directory)
 
 
 def add_adapter(model: Any, args: TrainerArgs, *, mixed: bool = False) -> Any:

@@ -17,6 +17,7 @@ from openclaw_rl.backends.hf.collation import TrainBatch
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.forward import hidden
 from openclaw_rl.backends.local.training.head import BaseOutputs, Head, VocabularyScan
+from openclaw_rl.backends.local.training.ranks import ALONE, Ranks
 from openclaw_rl.losses.tree import PackedTree, TokenPath, pack
 
 
@@ -28,6 +29,18 @@ class Net:
     head: Head
     tree: bool
     context: Callable[[], AbstractContextManager[Any]] = nullcontext
+    ranks: Ranks = ALONE
+    """those that its layers are sharded over: all of them run it equally often"""
+
+
+(IDLE,) = pack([TokenPath(tokens=(0, 0), reply=1)])
+"""what a rank runs along on when it has nothing left to run"""
+
+
+def pieces(net: Net, paths: Sequence[TokenPath], budget: int | None) -> tuple[PackedTree, ...]:
+    """The packed trees that are run one after another; each is one call of the model where layers are sharded."""
+    single = net.ranks.mesh is not None and not net.tree
+    return pack(paths, budget=1 if single else budget, share=net.tree)
 
 
 @dataclass(slots=True)
@@ -47,14 +60,17 @@ class ComputedTokens:
 @torch.no_grad()
 def hidden_states(net: Net, paths: Sequence[TokenPath], budget: int | None, count: ComputedTokens) -> list[Tensor]:
     """For each path the hidden states [R, d] that predict its reply, without a gradient."""
-    trees = pack(paths, budget=budget, share=net.tree)
+    trees = pieces(net, paths, budget)
     count.add(trees, paths)
     found: dict[int, Tensor] = {}
+    idle = net.ranks.most(len(trees)) - len(trees)
     with net.context():
         for packed in trees:
             rows = torch.cat(packed.rows).to(net.head.weight.device)  # before the pass, or the host would wait for it
             out = hidden(net.model, packed, tree=net.tree)[rows]
             found |= zip(packed.members, torch.split(out, [len(part) for part in packed.rows]), strict=True)
+        for _ in range(idle):
+            hidden(net.model, IDLE, tree=net.tree)
     return [found[at] for at in range(len(paths))]
 
 

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from openclaw_rl.backends.hf.adam import ADAM_EPS, REHEARSAL_BETA1
 from openclaw_rl.backends.hf.alarms import HISTORY, LEAST, StepSkipped, norm_alarm
-from openclaw_rl.backends.local.training.checkpoint import TrainerState, random_state, to_cpu
+from openclaw_rl.backends.local.training.checkpoint import TrainerState, random_state
 from openclaw_rl.backends.local.training.model import PolicyModel, Weights
 from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.backends.local.training.sharded_state import to_cpu
+from openclaw_rl.backends.local.training.shards import add_up_whole, gradient_norm, with_gradients
 
 OptimizerState = dict[str, Any]
 
@@ -25,12 +27,14 @@ def update(
     ``weight`` is how much the batch has to say and ``signal`` the same by its urgency. Raises StepSkipped.
     A ``rehearsal`` has its own rate and average, and its gradients are no measure for those of turns.
     """
-    s, parameters = settings, list(policy.parameters.values())
-    norm = float(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    s = settings
+    add_up_whole(policy.parameters.values(), policy.ranks)
+    norm = gradient_norm(policy.parameters, policy.ranks)
     weighed = norm / max(weight, LEAST)  # a correction after many thanks is no alarm
     why = norm_alarm(weighed, [] if rehearsal else state.norms, s.norm_alarm)
     if why is not None:
         raise StepSkipped(why, {"grad_norm": norm})
+    parameters = with_gradients(policy.parameters.values())
     if s.grad_clip > 0:
         torch.nn.utils.clip_grads_with_norm_(parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device))
     lr = s.rehearse_lr if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
@@ -42,7 +46,7 @@ def update(
     average, averaged = _average(policy, state, most, signal if s.lr_by_signal and not rehearsal else 0.0)
     new = TrainerState(
         optimizer=stepped,
-        random=random_state(policy.device),
+        random=policy.ranks.said_by_first(random_state(policy.device)),
         norms=state.norms if rehearsal else [*state.norms, weighed][-HISTORY:],
         ema=_ema(policy, state.ema or {}, s.ema_decay) if s.keeps_ema else None,
         average=average,

@@ -18,11 +18,13 @@ from openclaw_rl.backends.hf.loss_choice import choose_loss
 from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.hf.teacher_prompts import TeacherPrompts, render_teachers
 from openclaw_rl.backends.hf.template import ChatTemplate
-from openclaw_rl.backends.local.training.batch import gradient
+from openclaw_rl.backends.local.training.batch import Share, gradient
 from openclaw_rl.backends.local.training.checkpoint import Checkpoints
 from openclaw_rl.backends.local.training.memory import plan_for
 from openclaw_rl.backends.local.training.messages import StepRequest
 from openclaw_rl.backends.local.training.model import PolicyModel
+from openclaw_rl.backends.local.training.rank_batch import RankBatch, rank_batch
+from openclaw_rl.backends.local.training.ranks import ALONE, Ranks
 from openclaw_rl.backends.local.training.references import ComputedTokens, Net, References, run_references
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.update import update
@@ -40,13 +42,14 @@ log = logging.getLogger(__name__)
 
 
 class TrainWorker:
-    """The trainer proper: synchronous, in one process, one step at a time."""
+    """The trainer proper: synchronous, one step at a time; in one process, or as one of several ranks."""
 
-    def __init__(self, settings: TrainerArgs) -> None:
+    def __init__(self, settings: TrainerArgs, ranks: Ranks = ALONE) -> None:
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         self.settings = settings
-        self.policy = PolicyModel(settings)
+        self.ranks = ranks
+        self.policy = PolicyModel(settings, ranks)
         self._chat = ChatTemplate(self.policy.tokenizer)
         self.loss, self._weigh, self._max_hints = choose_loss(settings, settings.loss, settings.loss_config)
         self.plan = plan_for(self.policy)
@@ -56,7 +59,7 @@ class TrainWorker:
     def step(self, request: StepRequest) -> StepResult:
         """Train and publish; a skipped step leaves weights and optimizer as they were."""
         began = time.monotonic()
-        known = self.checkpoints.published(request)
+        known = self.ranks.said_by_first(self.checkpoints.published(request))
         if known is not None:
             return known
         metrics: dict[str, float] = {
@@ -92,8 +95,9 @@ class TrainWorker:
             nothing = "no teacher's prompt could be rendered" if prompts.missing else "there is no hint"
             raise StepSkipped(f"no signal: every advantage is zero and {nothing}")
         wide = torch.float64 if self.policy.compute == torch.float64 else torch.float32
-        batch = collate(samples, views, version=request.parent.number, device=self.policy.device, wide=wide)
-        metrics |= self._gradient(batch)
+        flatten = partial(collate, version=request.parent.number, device=self.policy.device, wide=wide)
+        batch = flatten(samples, views)
+        metrics |= self._gradient(batch, rank_batch(batch, samples, views, self.ranks, flatten))
         signal = batch_weight(self._weigh, request.samples, prompts.views, by_urgency=True)
         state, applied = update(
             self.policy,
@@ -108,21 +112,24 @@ class TrainWorker:
 
     # --- the gradient
 
-    def _gradient(self, batch: TrainBatch) -> dict[str, float]:
-        """The batch's gradient; when memory runs out, again with half as many tokens at once."""
+    def _gradient(self, batch: TrainBatch, part: RankBatch | None = None) -> dict[str, float]:
+        """The batch's gradient, of which this rank computes its ``part``; when memory runs out, again with half as many
+        tokens at once."""
         while True:
             try:
-                return self._try_gradient(batch)
+                return self._try_gradient(batch, part)
             except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
                 if not _out_of_memory(error):
                     raise
-                self._shrink(batch, str(error))
+                self._shrink(part.batch if part else batch, str(error))
 
-    def _try_gradient(self, batch: TrainBatch) -> dict[str, float]:
+    def _try_gradient(self, batch: TrainBatch, part: RankBatch | None) -> dict[str, float]:
         count, s = ComputedTokens(), self.settings
-        batch = self._comparable(batch)
-        self.policy.recompute(self.plan.recompute and _tokens(batch) > self.plan.spared)
-        references = self._references(batch, count)
+        whole = self._comparable(batch)
+        mine = whole if part is None else self._comparable(part.batch)
+        share = None if part is None else Share(whole=whole, at=part.at, heard=part.heard)
+        self.policy.recompute(self.plan.recompute and self.ranks.most(_tokens(mine)) > self.plan.spared)
+        references = self._references(whole, mine, count)
         measured: dict[str, float] = {}
 
         def stop(inputs: LossInputs) -> str | None:
@@ -130,16 +137,21 @@ class TrainWorker:
             return batch_alarm(measured, gap=s.gap_alarm, ess=s.ess_alarm)
 
         student = self.policy.student()
-        found, why = gradient(batch, student, references, self.loss, stop, k=s.k, budget=self.budget, count=count)
+        found, why = gradient(
+            mine, student, references, self.loss, stop, k=s.k, budget=self.budget, count=count, share=share
+        )
         if why is not None:
             raise StepSkipped(why, measured)
+        counts = self.ranks.told((count.packed, count.sequential, count.passes))
+        packed, sequential, passes = (float(sum(each)) for each in zip(*counts, strict=True))
         return {
             **found,
             **measured,
-            "tokens_computed": float(count.packed),
-            "tokens_one_by_one": float(count.sequential),
-            "passes": float(count.passes),
+            "tokens_computed": packed,
+            "tokens_one_by_one": sequential,
+            "passes": passes,
             "tree": float(self.policy.tree),
+            "ranks": float(self.ranks.count),
         }
 
     def _comparable(self, batch: TrainBatch) -> TrainBatch:
@@ -151,8 +163,11 @@ class TrainWorker:
             return batch
         return replace(batch, same_weights=batch.same_weights & ~batch.rehearsed)
 
-    def _references(self, batch: TrainBatch, count: ComputedTokens) -> References:
-        """What the student is compared with: the teacher, the base, and what is served where that is an average."""
+    def _references(self, batch: TrainBatch, mine: TrainBatch, count: ComputedTokens) -> References:
+        """What the student is compared with: the teacher, the base, and what is served where that is an average.
+
+        What the whole ``batch`` needs is run by every rank, on ``mine``.
+        """
         s, state = self.settings, self.checkpoints.state
         base = self.policy.base()
         teacher = self.policy.teacher(s.teacher, base, ema=state.ema)
@@ -160,7 +175,7 @@ class TrainWorker:
         average = state.average if state.averaged > 1 and bool(batch.same_weights.any()) else None
         served = self.policy.served(average) if average is not None else None
         rehearsal = (self._rehearsal_teacher(base), self._forward(batch)) if batch.noted else None
-        return run_references(batch, teacher, reference, served, rehearsal, k=s.k, budget=self.budget, count=count)
+        return run_references(mine, teacher, reference, served, rehearsal, k=s.k, budget=self.budget, count=count)
 
     def _forward(self, batch: TrainBatch) -> bool:
         """Whether the teacher comes first in a rehearsal's KL: always where the replies are its own."""
@@ -175,6 +190,11 @@ class TrainWorker:
         return self.policy.teacher(s.rehearse_teacher, base, ema=self.checkpoints.state.ema, live=live)
 
     def _shrink(self, batch: TrainBatch, error: str) -> None:
+        if self.ranks.count > 1:  # the others are in the middle of a pass that this one has left
+            raise BackendError(
+                f"rank {self.ranks.number} of {self.ranks.count} ran out of memory ({self.plan}): {error}",
+                remedy=f"set train.local.micro_tokens below {self.budget}, or train.local.recompute = true",
+            )
         self.policy.forget_gradients()
         gc.collect()
         if self.policy.device.type == "cuda":
