@@ -5,6 +5,7 @@
 # make durations  all tests, and note what each file takes, so that the processes of `make test` end together
 # make test-vllm  set up the real vLLM (CPU build, 3.5 GB, once) and run the tests on it: about ten minutes
 # make test-tinker  run all tests of the Tinker backend, of which `make test` runs some (TINKER_VERSION=0.25.0: another SDK)
+# make test-tuft  hold it against TuFT, another server of Tinker's protocol (350 MB, set up once): two minutes
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
 # make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
@@ -18,7 +19,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast test test-vllm test-tinker durations check lock acceptance-openclaw judge-reader clean help
+.PHONY: up demo fast test test-vllm test-tinker test-tuft durations check lock acceptance-openclaw judge-reader clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -51,7 +52,10 @@ test-vllm: $(VENV)/.ready-dev
 	@OPENCLAW_RL_VLLM_PYTHON="$$(scripts/vllm-env.sh)" $(BIN)/python -m pytest tests/test_vllm.py -s $(ARGS)
 
 test-tinker: $(VENV)/.ready-dev
-	@OPENCLAW_RL_TINKER_ALL=1 "$$(scripts/tinker-env.sh)" -m pytest tests/test_tinker.py tests/test_tinker_line.py tests/test_tinker_training.py $(ARGS)
+	@OPENCLAW_RL_TINKER_ALL=1 "$$(scripts/tinker-env.sh)" -m pytest tests/test_tinker*.py $(ARGS)
+
+test-tuft: $(VENV)/.ready-dev
+	@"$$(scripts/tuft-env.sh)" -m pytest tests/test_tuft.py $(ARGS)
 
 judge-reader: $(VENV)/.ready-local
 	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)

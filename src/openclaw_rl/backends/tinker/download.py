@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import io
 import tarfile
 import urllib.request
@@ -25,16 +24,16 @@ async def download_adapter(session: TinkerSession, client: Any, remote: RemoteWe
 
     Newer SDKs export weights file by file, older ones give an archive of a checkpoint to sample from.
     """
-    service = await session.service()
-    rest = await session.blocking(lambda: _rest(session, service), "asking for files")
+    rest = await session.rest()
     if hasattr(client, "save_weights_external"):
         name = remote.sampler.rpartition("/")[2]
         saved = await session.wait(client.save_weights_external(name, ttl_seconds=_HOURS), "exporting an adapter")
-        urls = await session.wait(rest.get_external_weights_urls(saved.path), "asking for files")
+        urls = await session.blocking(lambda: rest.get_external_weights_urls(saved.path).result(), "asking for files")
         found = {name: await _fetched(session, url) for name, url in urls.urls.items()}
     else:
-        given = rest.get_checkpoint_archive_url_from_tinker_path(remote.sampler)
-        archive = await _fetched(session, (await session.wait(given, "asking for files")).url)
+        ask = rest.get_checkpoint_archive_url_from_tinker_path
+        given = await session.blocking(lambda: ask(remote.sampler).result(), "asking for files")
+        archive = await _fetched(session, given.url)
         found = await asyncio.to_thread(_unpacked, archive)
     wanted = {PurePosixPath(name).name: content for name, content in found.items()}
     if missing := [name for name in WANTED if name not in wanted]:
@@ -42,14 +41,6 @@ async def download_adapter(session: TinkerSession, client: Any, remote: RemoteWe
             f"the adapter came without {', '.join(missing)}", remedy="set cloud.download = false to do without it"
         )
     return {name: wanted[name] for name in WANTED}
-
-
-def _rest(session: TinkerSession, service: Any) -> Any:
-    """What lists and gives files; an older SDK makes it from a session."""
-    kind = getattr(session.sdk, "RestClient", None)
-    if kind is None or "api_key" not in inspect.signature(kind).parameters:
-        return service.create_rest_client()
-    return kind(base_url=session.url, api_key=session.access.key)
 
 
 async def _fetched(session: TinkerSession, url: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -34,6 +35,7 @@ class TinkerSession:
         self.spending = Spending(access.run_dir, prices=access.prices, budget=access.budget)
         self._sdk: Any = None
         self._service: Any = None
+        self._rest: Any = None
         self._samplers: dict[str | None, Any] = {}
         self._lock = asyncio.Lock()
         self._notices = BillingNotices()
@@ -74,6 +76,7 @@ class TinkerSession:
 
         self._service = await self.blocking(begin, "opening a session")
         self._samplers.clear()
+        self._rest = None
         log.info("cloud.session url=%s sdk=%s", self.url, sdk.__version__)
 
     async def _reach(self) -> None:
@@ -119,6 +122,20 @@ class TinkerSession:
             made = await self.blocking(lambda: service.create_sampling_client(**where), "opening a sampler")
             self._samplers.setdefault(path, made)
         return self._samplers[path]
+
+    async def rest(self) -> Any:
+        """What gives away and deletes checkpoints; made once in a session."""
+        service = await self.service()
+        if self._rest is None:
+            self._rest = await self.blocking(lambda: self._rest_client(service), "asking for checkpoints")
+        return self._rest
+
+    def _rest_client(self, service: Any) -> Any:
+        """An older SDK makes it from a session."""
+        kind = getattr(self.sdk, "RestClient", None)
+        if kind is None or "api_key" not in inspect.signature(kind).parameters:
+            return service.create_rest_client()
+        return kind(base_url=self.url, api_key=self.access.key)
 
     async def surviving(self, work: Callable[[], Awaitable[T]]) -> T:
         """Do ``work``, and once more in a new session if the one at hand was lost under it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -29,9 +30,11 @@ from openclaw_rl.backends.tinker.download import download_adapter
 from openclaw_rl.backends.tinker.lookups import Lookup, ServiceWeights, look_up, loss_inputs
 from openclaw_rl.backends.tinker.passes import TrainingPasses, logprobs_of
 from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote, write_remote
+from openclaw_rl.backends.tinker.saved import SavedCheckpoints
 from openclaw_rl.backends.tinker.session import TinkerSession
 from openclaw_rl.backends.tinker.settings import TinkerTrainerSettings
-from openclaw_rl.errors import BackendError, RequestError
+from openclaw_rl.backends.tinker.troubles import SessionLost
+from openclaw_rl.errors import BackendError, OpenClawError, RequestError
 from openclaw_rl.losses import health
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample, Version
@@ -40,6 +43,9 @@ log = logging.getLogger(__name__)
 
 _ANY_TOKEN: Final = 2**31
 """the service knows the size of its vocabulary, and refuses what is beyond it"""
+_DELETED_AT_ONCE: Final = 16
+_DELETING_SECONDS: Final = 20.0
+"""after a step, for what is not needed any more; the rest waits for the next one"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +70,7 @@ class TinkerTrainer:
         self._says_kl = settings.kl != "k3" and settings.kl_coef > 0
         self._loss, self._weigh, self._max_hints = choose_loss(self.settings, settings.loss, settings.loss_config)
         self._passes = TrainingPasses(self.session)
+        self._saved = SavedCheckpoints(settings.run_dir)
         self._chat: ChatFiles | None = None
         self._student: Any = None
         self._base: Any = None
@@ -128,6 +135,7 @@ class TinkerTrainer:
             raise
         metrics |= self._spent(before) | {"seconds": time.monotonic() - began}
         await self._publish(step, remote, finite(metrics), prompts.dropped)
+        await self._delete_unneeded()
         return StepResult(
             adapter=str(step.target), metrics=finite(metrics), seconds=metrics["seconds"], dropped=prompts.dropped
         )
@@ -300,8 +308,26 @@ class TinkerTrainer:
         name = f"v{step.target.name}-{uuid.uuid4().hex[:8]}"
         state, sampler = self._student.save_state(name), self._student.save_weights_for_sampler(name)
         saved = await self.session.wait(state, "saving a checkpoint")
+        await asyncio.to_thread(self._saved.add, saved.path, step.target)
         served = await self.session.wait(sampler, "saving weights to sample from")
+        await asyncio.to_thread(self._saved.add, served.path, step.target)
         return RemoteWeights(state=saved.path, sampler=served.path, norms=norms)
+
+    async def _delete_unneeded(self) -> None:
+        """Delete at the service what no version on disk names any more; what fails is tried after the next step."""
+        try:
+            async with asyncio.timeout(_DELETING_SECONDS):
+                for address in (await asyncio.to_thread(self._saved.unneeded))[:_DELETED_AT_ONCE]:
+                    await self._delete(address)
+        except (OpenClawError, TimeoutError) as error:
+            log.info("cloud.delete %s; it is tried again after the next step", str(error) or "no answer")
+
+    async def _delete(self, address: str) -> None:
+        delete = (await self.session.rest()).delete_checkpoint_from_tinker_path
+        with contextlib.suppress(SessionLost):  # it is gone already
+            await self.session.blocking(lambda: delete(address).result(), "deleting a checkpoint")
+        await asyncio.to_thread(self._saved.drop, address)
+        log.info("cloud.deleted %s", address)
 
     def _forget(self) -> None:
         """What the clients at hand hold is not known: begin from checkpoints."""

@@ -109,7 +109,7 @@ class TinkerServer:
         if route in _IMMEDIATE:
             sent = json.loads(await request.body() or b"{}")
             path = request.url.path.removeprefix("/api/v1/")
-            return JSONResponse(dict(_IMMEDIATE[route](self, {**sent, "path": path})))
+            return JSONResponse(dict(_IMMEDIATE[route](self, {**sent, "path": path, "method": request.method})))
         if route == "retrieve_future":
             return await self._retrieve(await request.json())
         body = await request.body()
@@ -254,9 +254,13 @@ def _cancel(server: TinkerServer, given: _Given) -> _Given:
 
 
 def _training_runs(server: TinkerServer, given: _Given) -> _Given:
-    """What can be downloaded of a checkpoint: an address for each file, or of one archive."""
-    run, _, kind, name, wanted = given["path"].removeprefix("training_runs/").split("/")
+    """What can be downloaded of a checkpoint: an address for each file, or of one archive; or it is deleted."""
+    run, _, kind, name, *rest = given["path"].removeprefix("training_runs/").split("/")
     server.saved(f"tinker://{run}/{kind}/{name}")
+    if given["method"] == "DELETE":
+        del server.checkpoints[f"tinker://{run}/{kind}/{name}"]
+        return {}
+    (wanted,) = rest
     place, expires = f"{server.url}/files/{run}/{kind}/{name}", "2099-01-01T00:00:00Z"
     if wanted == "archive":
         return {"url": f"{place}/archive.tar", "expires": expires}
