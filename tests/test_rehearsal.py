@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import replies
 from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_learned
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
-from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, Lesson, RehearsalRound, RehearsalSettings
+from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, Lesson, RehearsalRound, RehearsalSettings, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import lineage
@@ -299,13 +300,13 @@ def test_once_the_policy_says_as_little_its_own_replies_are_rehearsed(idle: Idle
         settings=settings(loss="auto"),
     )
     assert begun.seconds_left is None, "before anything was measured"
-    begun.prompted = Distance(kl=0.0, replies=4, met=4, words=20.0)
-    begun.distances = [Distance(kl=1.0, replies=4, met=0, words=80.0)]
+    begun.prompted = Distance(kl=0.0, replies=4, met=4, words=20.0, tokens=26)
+    begun.distances = [Distance(kl=1.0, replies=4, met=0, words=80.0, tokens=100)]
     begun.spent["measuring"] = 10.0
     assert begun.by_teacher
     # 400 words took 10 s; a step has 4 replies of 20 words, 2 s, and three times that to train; 16 steps are left
     assert begun.seconds_left == pytest.approx(16 * 8.0)
-    begun.distances.append(Distance(kl=0.5, replies=4, met=3, words=39.0))
+    begun.distances.append(Distance(kl=0.5, replies=4, met=3, words=39.0, tokens=50))
     assert not begun.by_teacher
     begun.steps, begun.spent["training"], begun.spent["sampling"] = 4, 14.0, 8.0
     assert begun.seconds_left == pytest.approx(12 * 8.0), "32 s in four steps, twelve are left"
@@ -576,6 +577,10 @@ def test_no_prompt_comes_twice_before_all_have_come() -> None:
     assert "3" not in {question(one) for one in cycle.take(8)}
 
 
+def distance(kl: float, met: int | None) -> Distance:
+    return Distance(kl=kl, replies=10, met=met, words=20.0, tokens=26)
+
+
 @pytest.mark.parametrize(
     ("kls", "why"),
     [
@@ -588,13 +593,24 @@ def test_no_prompt_comes_twice_before_all_have_come() -> None:
     ],
 )
 def test_a_rehearsal_ends_where_little_is_left_or_nothing_more_is_gained(kls: list[float], why: str | None) -> None:
-    assert enough(kls) == why
+    assert enough([distance(kl, None) for kl in kls]) == why
+    assert enough([distance(kl, 3) for kl in kls]) == why
+
+
+def test_it_goes_on_while_ever_more_replies_do_what_is_asked() -> None:
+    before = [distance(0.4, 0), distance(0.2, 7)]
+    assert enough([*before, distance(0.25, 8)]) is None
+    assert enough([*before, distance(0.25, 7)]) is not None
+
+
+def test_nobody_is_heard_out_for_longer_than_three_of_the_teachers_replies() -> None:
+    asked = Sampling(max_tokens=160)
+    terse, usual, long = [replace(distance(0.0, 9), tokens=tokens) for tokens in (4, 26, 90)]
+    assert [heard_out(asked, one).max_tokens for one in (terse, usual, long)] == [64, 78, 160]
+    assert heard_out(Sampling(), usual).max_tokens == 78
 
 
 def test_a_note_is_learned_by_what_replies_do_and_by_kl_where_nobody_can_tell() -> None:
-    def distance(kl: float, met: int | None) -> Distance:
-        return Distance(kl=kl, replies=10, met=met, words=20.0)
-
     first, prompted = distance(0.4, 0), distance(0.0, 9)
     assert is_learned(first, distance(0.3, 8), prompted, tolerance=0.1)
     assert not is_learned(first, distance(0.01, 7), prompted, tolerance=0.1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
@@ -37,13 +38,14 @@ _LEAST_KL = 1e-3
 class Distance:
     """One measurement: KL in nats per token, and of so many ``replies`` how many do what the note asks (None: unknown).
 
-    ``words`` is their mean length.
+    ``words`` is their mean length, ``tokens`` the median.
     """
 
     kl: float
     replies: int
     met: int | None
     words: float
+    tokens: int
 
     @property
     def rate(self) -> float | None:
@@ -53,15 +55,22 @@ class Distance:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
-def enough(kls: Sequence[float]) -> str | None:
-    """Why a rehearsal ends, by its KLs so far, the first before any step; None while it goes on."""
-    if len(kls) < 2:
+def enough(measured: Sequence[Distance]) -> str | None:
+    """Why a rehearsal ends, by its measurements so far, the first before any step; None while it goes on.
+
+    It goes on while the KL falls, or more replies than ever do what the note asks.
+    """
+    if len(measured) < 2:
         return None
-    if kls[-1] <= max(NEAR * kls[0], _LEAST_KL):
-        return f"near enough: KL {kls[0]:.3f} to {kls[-1]:.3f} nats a token"
-    if len(kls) > 2 and kls[-1] > FALLS * min(kls[:-1]):
-        return f"KL no longer falls: {kls[0]:.3f}, {min(kls):.3f} at its least, {kls[-1]:.3f} now"
-    return None
+    first, *between, last = measured
+    if last.kl <= max(NEAR * first.kl, _LEAST_KL):
+        return f"near enough: KL {first.kl:.3f} to {last.kl:.3f} nats a token"
+    if not between or last.kl <= FALLS * min(one.kl for one in (first, *between)):
+        return None
+    if (last.rate or 0.0) > max(one.rate or 0.0 for one in (first, *between)):
+        return None
+    least = min(one.kl for one in measured)
+    return f"KL no longer falls: {first.kl:.3f}, {least:.3f} at its least, {last.kl:.3f} now"
 
 
 def is_learned(first: Distance, last: Distance, prompted: Distance, *, tolerance: float) -> bool:
@@ -102,7 +111,8 @@ class DistanceMeter:
         checker: Checker | None,
     ) -> None:
         self._sampler, self._prompts, self._rule = sampler, tuple(prompts), rule
-        self._teacher, self._sampling, self._checker = teacher, sampling, checker
+        self._teacher, self._checker = teacher, checker
+        self.sampling = sampling
         self.latest: dict[int, Completion] = {}  # the replies of the last measurement, by the place of their prompt
 
     async def without(self, number: int) -> Distance:
@@ -124,7 +134,7 @@ class DistanceMeter:
         return self._distance(0.0, [done for done in replies if done is not None])
 
     def _asks(self, prompts: Sequence[Prompt]) -> list[Ask]:
-        return [Ask(prompt=prompt, sampling=replace(self._sampling, seed=at + 1)) for at, prompt in enumerate(prompts)]
+        return [Ask(prompt=prompt, sampling=replace(self.sampling, seed=at + 1)) for at, prompt in enumerate(prompts)]
 
     async def _gap(self, prompt: Prompt, done: Completion) -> list[float]:
         """How much likelier each token is without the note than with it: its mean is the KL, sampled."""
@@ -142,7 +152,8 @@ class DistanceMeter:
         said = [done.reply.content for done in replies]
         met = sum(does(self._checker, done) for done in replies) if self._checker is not None else None
         words = sum(len(text.split()) for text in said) / len(said) if said else 0.0
-        return Distance(kl=kl, replies=len(said), met=met, words=words)
+        tokens = int(statistics.median([len(done.reply_tokens) for done in replies] or [0]))
+        return Distance(kl=kl, replies=len(said), met=met, words=words, tokens=tokens)
 
 
 def does(checker: Checker, done: Completion) -> bool:

@@ -34,6 +34,10 @@ MEASURE_EVERY = 4
 """steps between two measurements"""
 SHORTER = 0.5
 """of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
+PATIENCE = 3
+"""times the length of the teacher's usual reply: none is heard out longer, since by then it does not what is asked"""
+LEAST_TOKENS = 64
+"""that a reply may have all the same"""
 TRAINING = 3.0
 """seconds that a reply takes to train for each that it took to sample, before any was trained (on two cores)"""
 
@@ -97,6 +101,7 @@ class RehearsalRound:
         self._beginning = 0.0
         self.prompted: Distance | None = None
         self._at_first: dict[int, Completion] = {}
+        self._sampling = settings.sampling
         self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
         self._at = live
         self._held: int | None = None
@@ -137,6 +142,7 @@ class RehearsalRound:
         )
         with self._timed("measuring"):
             self.prompted = await self._meter.prompted()
+            self._sampling = self._meter.sampling = heard_out(self._settings.sampling, self.prompted)
             self.distances = [await self._meter.without(self._held)]
             self._at_first = dict(self._meter.latest)
         self._measured, self._beginning = [0], self.seconds
@@ -176,7 +182,7 @@ class RehearsalRound:
         with self._timed("measuring"):
             self.distances.append(await self._meter.without(number))
         self._measured.append(self.steps)
-        self.ended = enough([one.kl for one in self.distances])
+        self.ended = enough(self.distances)
 
     @property
     def by_teacher(self) -> bool:
@@ -277,7 +283,7 @@ class RehearsalRound:
         steps = range(self.steps, self.steps + (1 if own else min(left, self._settings.steps - self.steps)))
         asked = [(step, at, *one) for step in steps for at, one in enumerate(self._asked())]
         asks = [
-            Ask(prompt=prompt if own else prompt.hinted(lesson.rule), sampling=self._sampling(step, at))
+            Ask(prompt=prompt if own else prompt.hinted(lesson.rule), sampling=self._seeded(step, at))
             for step, at, lesson, prompt in asked
         ]
         number = self._held if own else self._teacher
@@ -303,9 +309,9 @@ class RehearsalRound:
             asked += [(self._taught[which], prompt) for prompt in self._cycles[which].take(1)]
         return asked
 
-    def _sampling(self, step: int, at: int) -> Sampling:
+    def _seeded(self, step: int, at: int) -> Sampling:
         seed = random.Random(f"{self._settings.seed} {self.number} {step} {at}").getrandbits(31)
-        return replace(self._settings.sampling, seed=seed)
+        return replace(self._sampling, seed=seed)
 
     def _sample(self, name: str, lesson: Lesson, prompt: Prompt, done: Completion, *, sampled_here: bool) -> Sample:
         return Sample(
@@ -348,6 +354,12 @@ class RehearsalRound:
     def _remove(adapter: str | None) -> None:
         if adapter is not None:
             shutil.rmtree(adapter, ignore_errors=True)
+
+
+def heard_out(sampling: Sampling, prompted: Distance) -> Sampling:
+    """How replies are sampled once it is known how long the teacher's are."""
+    most = max(LEAST_TOKENS, PATIENCE * prompted.tokens)
+    return replace(sampling, max_tokens=min(most, sampling.max_tokens or most))
 
 
 Answered: TypeAlias = tuple[int, int, Lesson, Prompt, Completion]
