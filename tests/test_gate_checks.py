@@ -129,6 +129,18 @@ def test_kl_by_hand() -> None:
     assert check_kl([replied("a")], limits=budget).ok is None
 
 
+def test_what_a_note_asks_for_may_be_far_from_the_base_model() -> None:
+    """Seen of "answer in under 30 words": 2.2 nats per token, nearly all of them where a reply ends early."""
+    budget, far = replace(LIMITS, kl_budget=1.5), [replied("a", kl=2.2)]
+    found = check_kl(far, limits=budget, taught=0.06)
+    assert (
+        found.ok and found.detail == "2.20 nats per token from the base model, 0.06 from it with the note, 1.5 allowed"
+    )
+    assert found.numbers["kl"] == 2.2, "general ability is measured by the whole way"
+    assert check_kl(far, limits=budget, taught=1.6).ok is False
+    assert check_kl([replied("a", kl=math.nan)], limits=budget, taught=0.06).ok is False
+
+
 def test_one_short_reply_does_not_outweigh_the_rest() -> None:
     """Seen of lists: "* Antarctica * Australia" is 6 nats per token from the base, six others of it are 0.8."""
     said = [replied("a", kl=6.0, tokens=6), *(replied("b", kl=0.8, tokens=28) for _ in range(6))]

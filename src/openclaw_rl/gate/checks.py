@@ -114,17 +114,25 @@ def check_pairs(name: str, gains: Sequence[float], *, tolerated: float, what: st
     return Check(name=name, ok=found.high >= -tolerated, detail=detail, numbers=numbers)
 
 
-def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
+def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits, taught: float | None = None) -> Check:
     """How far it has moved from the base model, at the tokens of its own replies; each token counts the same.
 
     Not each reply: what makes a form stands in its first tokens, so one reply of three words would outweigh the rest.
+    ``taught`` is how far it is from its teacher, where a note was rehearsed: a note may ask for what the base model never
+    does, and then that is what is allowed.
     """
     mean = _per_token([(one.kl, one.tokens) for one in shown])
     if mean is None:
         return Check(name="kl", ok=None, detail="not measured")
-    detail = f"{mean:.2f} nats per token from the base model, {limits.kl_budget:g} allowed"
-    ok = math.isfinite(mean) and mean <= limits.kl_budget
-    return Check(name="kl", ok=ok, detail=detail, numbers={"kl": _round(mean), "budget": limits.kl_budget})
+    counted = mean if taught is None or not math.isfinite(mean) else min(mean, taught)
+    told = f"{mean:.2f} nats per token from the base model"
+    told += "" if taught is None else f", {taught:.2f} from it with the note"
+    return Check(
+        name="kl",
+        ok=math.isfinite(mean) and counted <= limits.kl_budget,
+        detail=f"{told}, {limits.kl_budget:g} allowed",
+        numbers={"kl": _round(mean), "budget": limits.kl_budget},
+    )
 
 
 def check_entropy(candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], *, limits: GateLimits) -> Check:

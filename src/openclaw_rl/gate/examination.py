@@ -36,7 +36,7 @@ from openclaw_rl.gate.second_look import LONGER, SecondLook, base_of
 from openclaw_rl.gate.verdicts import VerdictCheck
 from openclaw_rl.ports import Case, GateDecision, PlaysTasks
 from openclaw_rl.store import LedgerReader
-from openclaw_rl.types import Sampling, Version
+from openclaw_rl.types import Rehearsal, Sampling, Version
 
 NEAR = 0.1
 """nats per token from the base model by which a version may move before its general ability is measured again"""
@@ -146,7 +146,7 @@ class VersionGate:
         examples += self._examples(old, new, replayed)
         flaws = check_flaws([*new, *replayed], old, base, limits=limits)
         checks = [
-            check_kl([*new, *replayed], limits=limits),
+            check_kl([*new, *replayed], limits=limits, taught=await self._from_teacher(candidate)),
             check_entropy(new, old, limits=limits),
             check_length(new, old, limits=limits),
             flaws,
@@ -157,6 +157,15 @@ class VersionGate:
         if not broken and [check for check in checks if check.ok is False] == [flaws]:
             checks[checks.index(flaws)] = await self._flaws_elsewhere(flaws, examiner, candidate, probes.held_out)
         return checks
+
+    async def _rehearsal(self, candidate: Version) -> Rehearsal | None:
+        """What made the candidate, if a rehearsal did."""
+        return None if candidate.step is None else await asyncio.to_thread(self._ledger.rehearsal_of, candidate.step)
+
+    async def _from_teacher(self, candidate: Version) -> float | None:
+        """How far a rehearsed candidate is from the model that has the note in its prompt, in nats per token."""
+        rehearsal = await self._rehearsal(candidate)
+        return None if rehearsal is None else rehearsal.evidence.get("last", {}).get("kl")
 
     async def _flaws_elsewhere(
         self, seen: Check, examiner: Examiner, candidate: Version, asked: Sequence[Probe]
@@ -169,8 +178,7 @@ class VersionGate:
 
     async def _drift(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
         """Compare it with the base model: a rehearsed version on many prompts, since a note asks for anything."""
-        step = candidate.step
-        if step is not None and await asyncio.to_thread(self._ledger.rehearsal_of, step) is not None:
+        if await self._rehearsal(candidate) is not None:
             return await self._lost(examiner, candidate, asked)
 
         def compare(now: Sequence[ProbeReply], base: Sequence[ProbeReply]) -> Check:
