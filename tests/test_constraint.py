@@ -17,7 +17,7 @@ from defaults import engine_args
 from promises import broken
 from test_local_models import byte_tokenizer, make_folder
 
-from openclaw_rl.backends.hf.guidance import JsonPart, held_reply
+from openclaw_rl.backends.hf.guidance import HeldCalls, JsonPart, held_calls, held_reply
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.backends.local.engine.sampler import RequestSampler, sample
 from openclaw_rl.errors import RequestError
@@ -121,6 +121,24 @@ def test_a_schema_holds_the_reply_and_tools_may_be_called_instead() -> None:
     assert both[1][0] == '<tool_call>\n{"name": "weather", "arguments":'
 
 
+STRICT = (Tool(name="weather", parameters=CITY, strict=True), Tool(name="web", parameters=CITY))
+
+
+def test_a_strict_tool_holds_the_calls_of_a_reply_that_need_not_make_one() -> None:
+    prompt, free = asked(tools=STRICT), Sampling()
+    assert held_calls(prompt, free, tool_format="hermes") == HeldCalls(
+        trigger="<tool_call>",
+        ways=(
+            ('\n{"name": "weather", "arguments":', JsonPart(schema=CITY), "}\n</tool_call>"),
+            ('\n{"name": "web", "arguments":', JsonPart(schema={"type": "object"}), "}\n</tool_call>"),
+        ),
+    )
+    assert held_calls(asked(), free, tool_format="hermes") is None, "no tool is strict"
+    assert held_calls(prompt, free, tool_format="llama") is None, "nothing marks where a call begins"
+    assert held_calls(asked(tools=STRICT, choice="none"), free, tool_format="hermes") is None
+    assert held_calls(prompt, Sampling(json_schema=CITY), tool_format="hermes") is None, "the reply is held whole"
+
+
 # --- whatever the weights want
 
 
@@ -147,6 +165,38 @@ def test_random_weights_make_the_call_that_is_forced_on_them(compiler: Constrain
         assert schema_error(CITY, json.loads(call.arguments)) is None
         names[call.name] += 1
     assert set(names) == {"weather", "why"}
+
+
+def test_text_is_free_and_a_call_that_begins_in_it_keeps_to_its_schema(compiler: ConstraintCompiler) -> None:
+    held = held_calls(asked(tools=STRICT), Sampling(), tool_format="hermes")
+    assert held is not None
+    place = compiler.constraint(held)
+
+    def write(text: str) -> str:
+        """What may follow the text; ``.`` stands for the end."""
+        for token in byte_tokenizer(None).encode(text, add_special_tokens=False):
+            assert place.allowed()[token], text
+            place.take(token)
+        may = place.allowed().nonzero()[:, 0].tolist()
+        return "".join("." if token == END else str(byte_tokenizer(None).decode([token])) for token in may)
+
+    for free in ("Well, <tool", "_cal", 'led> {"name"', "\n"):
+        assert {".", "<", "a", "{"} <= set(write(free))
+    assert write("<tool_call>") == "\n"
+    assert set(write('\n{"name": "we')) == {"a", "b"}
+    assert write('ather", "arguments": {"') == "c"
+    assert {".", "a"} <= set(write('city": "Rome"}}\n</tool_call>')), "free again after it"
+    assert write(" And <tool_call>") == "\n", "the second call too"
+    assert "z" in write('\n{"name": "web", "arguments": {"'), "any object where the tool is not strict"
+
+
+def test_a_strict_tool_whose_schema_cannot_be_held_is_named(compiler: ConstraintCompiler) -> None:
+    tool = Tool(name="odd", parameters={"type": "colour"}, strict=True)
+    held = held_calls(asked(tools=(tool,)), Sampling(), tool_format="hermes")
+    assert held is not None
+    with pytest.raises(RequestError, match="this format cannot be held") as caught:
+        compiler.constraint(held)
+    assert caught.value.field == "tools"
 
 
 def test_a_schema_that_cannot_be_held_is_refused_with_what_is_wrong(compiler: ConstraintCompiler) -> None:

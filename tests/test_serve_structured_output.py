@@ -168,3 +168,20 @@ def test_the_local_model_and_its_teacher_read_the_opening_at_the_very_end_of_the
     prompt = Prompt(messages=(Message(role="user", content="hi"),), opening='{"name": "')
     assert chat.decode(chat.encode(prompt)).endswith('<|im_start|>assistant\n{"name": "')
     assert chat.decode(chat.encode(prompt.hinted("Look first."))).endswith('<|im_start|>assistant\n{"name": "')
+
+
+@pytest.mark.parametrize(
+    ("able", "tool_format", "told"),
+    [({"strict_tools"}, "hermes", None), ({"strict_tools"}, "llama", "tools"), (set(), "hermes", "tools")],
+)
+def test_a_strict_tool_that_the_model_may_leave_alone_is_held_or_the_caller_is_told(
+    able: set[Any], tool_format: str, told: str | None
+) -> None:
+    policy = ScriptedPolicy("no call", tool_format=tool_format)
+    policy.abilities = frozenset(able)
+    strict = [{"type": "function", "function": {"name": "look", "parameters": SCHEMA, "strict": True}}]
+    with serving(policy) as server:
+        assert server.chat("hi", tools=strict).headers.get("x-openclaw-rl-unenforced") == told
+        assert server.ledger.last.prompt.tools[0].strict
+        assert "x-openclaw-rl-unenforced" not in server.chat("hi", tools=TOOLS).headers
+        assert "x-openclaw-rl-unenforced" not in server.chat("hi", tools=strict, tool_choice="none").headers

@@ -210,7 +210,7 @@ class SupportsExamination(Protocol):
         ...
 
 
-Ability: TypeAlias = Literal["opening", "tool_choice", "json_schema"]
+Ability: TypeAlias = Literal["opening", "tool_choice", "json_schema", "strict_tools"]
 
 
 @runtime_checkable
@@ -218,7 +218,8 @@ class SupportsConstraints(Protocol):
     """A policy that can constrain a reply; one that does not declare it gets no such request.
 
     opening: the prompt's tokens end with `Prompt.opening` and the reply goes on from there. tool_choice: it enforces
-    "required" and a named tool. json_schema: it enforces `Sampling.json_schema`.
+    "required" and a named tool. json_schema: it enforces `Sampling.json_schema`. strict_tools: a call that the model
+    begins of itself keeps to the tools' schemas where one of them is ``strict``.
     """
 
     abilities: frozenset[Ability]

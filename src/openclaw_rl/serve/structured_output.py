@@ -1,4 +1,4 @@
-"""Makes a reply keep to the requested format: a call by ``tool_choice``, JSON by a response format. Pure.
+"""Makes a reply keep to the requested format: a call by ``tool_choice`` or a strict tool, JSON by a schema. Pure.
 
 What a backend cannot be held to by sampling is held by a prefix of the reply: it is written into the prompt, so
 it is recorded as what it is, never as something that was sampled. A format that can only be tried is named in the
@@ -17,6 +17,14 @@ from openclaw_rl.serve.request import GenerationRequest
 UNENFORCED = "x-openclaw-rl-unenforced"
 
 _CALL_PREFIX = {"hermes": '<tool_call>\n{"name": "', "llama": '{"name": "', "pythonic": "["}
+
+
+_MARKED = ("hermes",)
+"""forms in which a mark begins a call, from which it can be held"""
+
+
+def _wants_strict_calls(request: GenerationRequest) -> bool:
+    return request.prompt.tool_choice == "auto" and any(tool.strict for tool in request.prompt.tools)
 
 
 def _named_call_prefix(tool_format: str, name: str) -> str:
@@ -38,9 +46,10 @@ def clamp_max_tokens(request: GenerationRequest, context: int) -> GenerationRequ
 
 def enforce_format(request: GenerationRequest, policy: Policy) -> tuple[GenerationRequest, str | None]:
     """The request with the reply prefix that its format needs, and the field that can only be tried, if one can."""
-    if request.prompt.tool_choice in ("auto", "none") and request.sampling.json_schema is None:
-        return request, None
     able: frozenset[Ability] = getattr(policy, "abilities", frozenset())
+    if request.prompt.tool_choice in ("auto", "none") and request.sampling.json_schema is None:
+        held = "strict_tools" in able and policy.tool_format in _MARKED
+        return request, "tools" if _wants_strict_calls(request) and not held else None
     prefix = "" if "tool_choice" in able else _call_prefix(request, policy.tool_format, can_prefix="opening" in able)
     unenforced = None
     if request.sampling.json_schema is not None and "json_schema" not in able:

@@ -44,11 +44,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function the model may call; ``parameters`` is its JSON schema."""
+    """A function the model may call; ``parameters`` is its JSON schema, to which ``strict`` holds every call."""
 
     name: str
     description: str = ""
     parameters: Mapping[str, Json] = field(default_factory=dict)
+    strict: bool = False
 
     def __post_init__(self) -> None:
         need(bool(self.name), "name", "a tool needs a name")

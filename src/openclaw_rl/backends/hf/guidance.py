@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TypeAlias
 
@@ -30,6 +30,14 @@ class JsonPart:
 Part: TypeAlias = str | JsonPart
 HeldReply: TypeAlias = tuple[tuple[Part, ...], ...]
 """the ways in which a reply may go on to its end, each a sequence of parts"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldCalls:
+    """Free text; but where ``trigger`` is written, it goes on in one of these ways, and is free again after it."""
+
+    trigger: str
+    ways: HeldReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +79,20 @@ def held_reply(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> HeldR
     if form is None or not prompt.tools or prompt.tool_choice == "none":
         return (whole,)
     return (whole, *(form.call(tool, "") for tool in prompt.tools))
+
+
+def held_calls(prompt: Prompt, sampling: Sampling, *, tool_format: str) -> HeldCalls | None:
+    """What the calls of a reply are held to that may make some; None where no tool is strict, or nothing marks a call.
+
+    Arguments of a tool that is not strict are any object.
+    """
+    form = _FORMS.get(tool_format)
+    free = prompt.tool_choice == "auto" and not prompt.opening and sampling.json_schema is None
+    if not free or form is None or not form.before or not any(tool.strict for tool in prompt.tools):
+        return None
+    trigger = form.before.rstrip()
+    tools = (tool if tool.strict else replace(tool, parameters={}) for tool in prompt.tools)
+    return HeldCalls(trigger=trigger, ways=tuple(form.call(tool, trigger) for tool in tools))
 
 
 def _fitting(prompt: Prompt, form: _CallForm) -> tuple[Tool, ...]:

@@ -116,6 +116,7 @@ class FunctionTool(RequestModel):
     name: Name
     description: str | None = None
     parameters: Table | None = None
+    strict: Flag | None = None
 
 
 class ChatTool(RequestModel):
@@ -237,7 +238,12 @@ def _call(call: ChatToolCall) -> ToolCall:
 
 
 def _tool(function: FunctionTool) -> Tool:
-    return Tool(name=function.name, description=function.description or "", parameters=function.parameters or {})
+    return Tool(
+        name=function.name,
+        description=function.description or "",
+        parameters=function.parameters or {},
+        strict=bool(function.strict),
+    )
 
 
 def _choice(choice: ChatToolChoice | str | None, tools: Sequence[Tool]) -> str:

@@ -154,6 +154,7 @@ class ToolDefinition(RequestModel):
     name: Name
     description: str | None = None
     input_schema: Table | None = None
+    strict: Flag | None = None
 
 
 class ServerTool(RequestModel):
@@ -317,7 +318,12 @@ def _quoted(kind: str, text: str) -> str:
 
 
 def _tool(tool: ToolDefinition) -> Tool:
-    return Tool(name=tool.name, description=tool.description or "", parameters=tool.input_schema or {})
+    return Tool(
+        name=tool.name,
+        description=tool.description or "",
+        parameters=tool.input_schema or {},
+        strict=bool(tool.strict),
+    )
 
 
 def _choice(choice: FreeToolChoice | NamedToolChoice | None, tools: Sequence[Tool]) -> str:

@@ -155,6 +155,7 @@ class ResponsesFunction(RequestModel):
     name: Name
     description: str | None = None
     parameters: Table | None = None
+    strict: Flag | None = None
 
 
 class ResponsesCustomTool(RequestModel):
@@ -362,7 +363,12 @@ def _content(content: str | list[ResponsesPart] | None) -> tuple[str, tuple[str,
 def _tool(tool: ResponsesFunction | ResponsesCustomTool | ResponsesServerTool) -> Tool | None:
     match tool:
         case ResponsesFunction():
-            return Tool(name=tool.name, description=tool.description or "", parameters=tool.parameters or {})
+            return Tool(
+                name=tool.name,
+                description=tool.description or "",
+                parameters=tool.parameters or {},
+                strict=bool(tool.strict),
+            )
         case ResponsesCustomTool():
             return Tool(name=tool.name, description=tool.description or "", parameters=_PLAIN_TEXT)
     return None

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from openclaw_rl.backends.hf.guidance import HeldReply, Part
+from openclaw_rl.backends.hf.guidance import HeldCalls, HeldReply, Part
 from openclaw_rl.errors import BackendError, RequestError
 
 KEPT = 64
@@ -22,9 +22,11 @@ KEPT = 64
 _SPACING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written on one line: a small model that may go on with spaces for ever does"""
 _SPACE: Final = "/ ?/"
+_FREE: Final = ("start: held* TEXT", "held: call way", r"TEXT: /(.|\n)*/")
+"""any text, with calls in it"""
 
 
-def grammar_of(held: HeldReply) -> str:
+def grammar_of(held: HeldReply | HeldCalls) -> str:
     """The same as a grammar in Lark's notation.
 
     >>> print(grammar_of((("Yes: ", JsonPart(schema={"type": "integer"})), ("No.",))))
@@ -34,15 +36,27 @@ def grammar_of(held: HeldReply) -> str:
 "item_separator": ", ", "key_separator": ": "}}
     way_1: "No."
     """
-    names = " | ".join(f"way_{number}" for number in range(len(held)))
-    ways = [f"way_{number}: {' '.join(_written(parts))}" for number, parts in enumerate(held)]
-    return "\n".join(["%llguidance {}", f"start: {names}", *ways])
+    if isinstance(held, HeldCalls):
+        return "\n".join(
+            ["%llguidance {}", *_FREE, f"call[lazy]: TEXT {_quoted(held.trigger)}", *_ways("way", held.ways)]
+        )
+    return "\n".join(["%llguidance {}", *_ways("start", held)])
+
+
+def _ways(name: str, held: HeldReply) -> Iterator[str]:
+    yield f"{name}: " + " | ".join(f"way_{number}" for number in range(len(held)))
+    for number, parts in enumerate(held):
+        yield f"way_{number}: {' '.join(_written(parts))}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _written(parts: tuple[Part, ...]) -> Iterator[str]:
     for number, part in enumerate(parts):
         if isinstance(part, str):
-            yield json.dumps(part, ensure_ascii=False)
+            yield _quoted(part)
         else:
             if number or len(parts) > 1:  # after a colon models write a space
                 yield _SPACE
@@ -93,26 +107,26 @@ class ConstraintCompiler:
         self._compiled: OrderedDict[str, Any] = OrderedDict()
         self._lock = threading.Lock()
 
-    def constraint(self, held: HeldReply) -> TokenConstraint:
+    def constraint(self, held: HeldReply | HeldCalls) -> TokenConstraint:
         """Raises RequestError for a schema that cannot be held."""
-        grammar = grammar_of(held)
+        grammar, field = grammar_of(held), "tools" if isinstance(held, HeldCalls) else "response_format"
         with self._lock:
             if grammar not in self._compiled:
-                self._compiled[grammar] = self._compile(grammar)
+                self._compiled[grammar] = self._compile(grammar, field)
                 while len(self._compiled) > KEPT:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(grammar)
             matcher = self._compiled[grammar].deep_copy()
         return TokenConstraint(matcher, vocabulary=self._vocabulary, ends=self._ends)
 
-    def _compile(self, grammar: str) -> Any:
+    def _compile(self, grammar: str, field: str) -> Any:
         from llguidance import LLMatcher
 
         matcher = LLMatcher(self._vocabulary_read(), grammar, log_level=0)
         if matcher.is_error():
             raise RequestError(
                 f"this format cannot be held: {_first_line(matcher.get_error())}",
-                field="response_format",
+                field=field,
                 remedy="leave that part out of the schema, and check it in the reply",
             )
         return matcher

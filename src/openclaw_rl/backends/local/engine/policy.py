@@ -34,7 +34,7 @@ from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tokens, Ver
 
 logger = logging.getLogger(__name__)
 
-_CONSTRAINED: frozenset[Ability] = frozenset({"opening", "json_schema"})
+_CONSTRAINED: frozenset[Ability] = frozenset({"opening", "json_schema", "strict_tools"})
 _Deltas: TypeAlias = AsyncGenerator[Delta | Completion, None]
 
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from openclaw_rl.backends.hf.guidance import can_constrain, held_reply
+from openclaw_rl.backends.hf.guidance import can_constrain, held_calls, held_reply
 from openclaw_rl.backends.hf.memory import available
 from openclaw_rl.backends.hf.models import LoadedModel, load
 from openclaw_rl.backends.hf.shapes import text_config
@@ -183,7 +183,8 @@ class EngineWorker:
 
     def _constraint(self, request: GenerateRequest) -> TokenConstraint | None:
         """What holds the reply to its format; None where none is asked for, or nothing can hold it."""
-        held = held_reply(request.prompt, request.sampling, tool_format=self._loaded.tool_format)
+        prompt, sampling, form = request.prompt, request.sampling, self._loaded.tool_format
+        held = held_reply(prompt, sampling, tool_format=form) or held_calls(prompt, sampling, tool_format=form)
         return self._constraints.constraint(held) if held and can_constrain() else None
 
     def _scoring(self, request: ScoreRequest) -> Scoring:
