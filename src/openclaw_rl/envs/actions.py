@@ -78,6 +78,12 @@ def result_of(action: Action, text: str, *, images: tuple[str, ...] = ()) -> Mes
     return Message(role="tool", content=text, tool_call_id=action.call, name=action.tool, images=images)
 
 
+def call_of(tool: str, arguments: Mapping[str, Any], number: int) -> Message:
+    """A reply that makes one call, the ``number``-th of a solution."""
+    call = ToolCall(id=f"gold_{number}", name=tool, arguments=json.dumps(dict(arguments)))
+    return Message(role="assistant", tool_calls=(call,))
+
+
 def vote_on(results: Sequence[Message]) -> float:
     """A vote on a step by what its actions came to: 1 where all were carried out, -1 where one failed or none was.
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from openclaw_rl.envs.actions import Action, ActionForm, calls_of, result_of, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, call_of, calls_of, result_of, worked_prompt
 from openclaw_rl.envs.gui.blobs import ScreenBlobs
 from openclaw_rl.envs.gui.browsers import open_tab
 from openclaw_rl.envs.gui.chromium import BrowserDriver, BrowserSettings, find_chromium, shown_folders
@@ -23,6 +22,7 @@ from openclaw_rl.envs.gui.commands import DIRECTIONS, LAST, TOOLS, Aim, aim, as_
 from openclaw_rl.envs.gui.page import GuiPage, Refused
 from openclaw_rl.envs.gui.screen import Screen, shown
 from openclaw_rl.envs.gui.tasks import BegunTask, Move, PageSource, TaskState
+from openclaw_rl.envs.sourced import SourcedEnv
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, ToolCall, new_id
@@ -61,7 +61,7 @@ _solved: dict[tuple[str, int], tuple[tuple[str, str], ...]] = {}
 """how tasks that are in no split look and are solved, by their id and the size of a screen's text"""
 
 
-class GuiEnv:
+class GuiEnv(SourcedEnv[PageSource]):
     """See `Env`. Its tasks are those of a source of pages."""
 
     def __init__(
@@ -77,29 +77,13 @@ class GuiEnv:
         screens: Path,
         chromium: str | None,
     ) -> None:
-        """``examples`` solved tasks in the prompt; None: two in the text form, else none."""
-        self.name = name
-        self._source = source
+        super().__init__(name=name, source=source, form=form, examples=examples)
         self._driver: BrowserDriver = driver
-        self._form = form
-        self._examples = (2 if form == "text" else 0) if examples is None else examples
         self._most = output_chars
         self._screenshots = screenshots
         self._blobs = ScreenBlobs(screens)
         self._chromium = chromium
         self._episode: GuiEpisode | None = None
-
-    def tasks(self) -> Sequence[str]:
-        return self._source.ids("train")
-
-    def held_out(self) -> Sequence[str]:
-        return self._source.ids("held-out")
-
-    def rung(self, task: str) -> str:
-        return self._source.rung(task)
-
-    def instruction(self, task: str) -> str:
-        return self._source.instruction(task)
 
     def excluded(self) -> Mapping[str, str]:
         return self._source.excluded()
@@ -116,8 +100,7 @@ class GuiEnv:
         """A move as a reply."""
         if self._form == "text":
             return Message(role="assistant", content=_fenced(as_line(move.tool, move.arguments)))
-        call = ToolCall(id=f"gold_{number}", name=move.tool, arguments=json.dumps(dict(move.arguments)))
-        return Message(role="assistant", tool_calls=(call,))
+        return call_of(move.tool, move.arguments, number)
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
         await self.close()

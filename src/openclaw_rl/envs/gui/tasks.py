@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from openclaw_rl.envs.gui.page import GuiPage
 from openclaw_rl.envs.gui.screen import Screen
-from openclaw_rl.envs.ladders import Split
+from openclaw_rl.envs.sourced import TaskSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class BegunTask(Protocol):
         ...
 
 
-class PageSource(Protocol):
+class PageSource(TaskSet, Protocol):
     """A set of tasks on pages."""
 
     size: tuple[int, int]
@@ -62,10 +62,6 @@ class PageSource(Protocol):
     """folders with their pages"""
     origins: frozenset[str]
     """origins of pages that have an address"""
-
-    def ids(self, split: Split) -> Sequence[str]: ...
-
-    def rung(self, task: str) -> str: ...
 
     def instruction(self, task: str) -> str:
         """What is known of it before its page is open."""

@@ -7,20 +7,20 @@ no more, or when the task's steps are used up; its outcome is 1 where the checks
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
-from openclaw_rl.envs.actions import Action, ActionForm, block_of, calls_of, result_of, vote_on, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, block_of, call_of, calls_of, result_of, vote_on, worked_prompt
 from openclaw_rl.envs.play.contract import AgentTask, TaskRefused
 from openclaw_rl.envs.sandbox import SandboxSettings
+from openclaw_rl.envs.sourced import SourcedEnv
 from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
 from openclaw_rl.envs.terminal.ladder import LADDER, in_files
 from openclaw_rl.envs.terminal.machine import TOOLS, TerminalMachine
 from openclaw_rl.envs.terminal.tasks import LadderTasks, TerminalSource, TerminalTask
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
-from openclaw_rl.types import Message, Prompt, ToolCall
+from openclaw_rl.types import Message, Prompt
 
 TEXT: Final = "Do the task with one shell command. Reply with the command in a fenced block and nothing else."
 TEXT_STEPS: Final = (
@@ -42,7 +42,7 @@ ANSWERS: Final = (
 )
 
 
-class TerminalEnv:
+class TerminalEnv(SourcedEnv[TerminalSource]):
     """See `Env`. Its tasks are those of a source."""
 
     def __init__(
@@ -56,29 +56,14 @@ class TerminalEnv:
         output_chars: int,
         step_votes: bool = False,
     ) -> None:
-        """``examples`` solved tasks in the prompt; None: two in the text form, else none. ``step_votes``: `vote_on`."""
-        self.name = name
-        self._source = source
+        """``step_votes``: each step has a vote (`vote_on`)."""
+        super().__init__(name=name, source=source, form=form, examples=examples)
         self._settings = sandbox
-        self._form = form
-        self._examples = (2 if form == "text" else 0) if examples is None else examples
         self._output_chars = output_chars
         self._step_votes = step_votes
         self._task: TerminalTask | None = None
         self._machine: TerminalMachine | None = None
         self._left = 0
-
-    def tasks(self) -> Sequence[str]:
-        return self._source.ids("train")
-
-    def held_out(self) -> Sequence[str]:
-        return self._source.ids("held-out")
-
-    def rung(self, task: str) -> str:
-        return self._source.rung(task)
-
-    def instruction(self, task: str) -> str:
-        return self._source.task(task).instruction
 
     def gold(self, task: str) -> Sequence[Message]:
         found = self._source.task(task)
@@ -88,8 +73,7 @@ class TerminalEnv:
     def _typed(self, number: int, command: str) -> Message:
         if self._form == "text":
             return Message(role="assistant", content=_fenced(command))
-        arguments = json.dumps({"command": command})
-        return Message(role="assistant", tool_calls=(ToolCall(id=f"gold_{number}", name="bash", arguments=arguments),))
+        return call_of("bash", {"command": command}, number)
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
         await self.close()

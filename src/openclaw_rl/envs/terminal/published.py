@@ -31,6 +31,9 @@ class PublishedTasks:
     def rung(self, task: str) -> str:
         return task.partition("/")[0]
 
+    def instruction(self, task: str) -> str:
+        return self.task(task).instruction
+
     def task(self, task: str) -> TerminalTask:
         if task not in self._tasks:
             raise ConfigError(f"no task {task!r} in {self._name}", remedy="'openclaw-rl envs list --tasks' shows them")

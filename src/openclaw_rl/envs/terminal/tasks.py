@@ -9,6 +9,7 @@ from typing import Protocol
 
 from openclaw_rl.envs.ladders import Ladder, Split
 from openclaw_rl.envs.sandbox import HOME
+from openclaw_rl.envs.sourced import TaskSet
 from openclaw_rl.envs.terminal.checks import FinalState, StateCheck, all_met
 
 Scorer = Callable[[FinalState], Awaitable[float]]
@@ -50,12 +51,8 @@ class TerminalTask:
         return float(await all_met(self.checks, state))
 
 
-class TerminalSource(Protocol):
+class TerminalSource(TaskSet, Protocol):
     """Where the tasks of an environment come from."""
-
-    def ids(self, split: Split) -> Sequence[str]: ...
-
-    def rung(self, task: str) -> str: ...
 
     def task(self, task: str) -> TerminalTask:
         """The task of this id. Raises ConfigError where there is none."""
@@ -78,6 +75,9 @@ class LadderTasks:
 
     def rung(self, task: str) -> str:
         return task.partition("/")[0]
+
+    def instruction(self, task: str) -> str:
+        return self.task(task).instruction
 
     def task(self, task: str) -> TerminalTask:
         return self._ladder.task(task)

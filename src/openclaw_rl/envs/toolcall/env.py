@@ -7,24 +7,24 @@ which is the answer. Either ends when its replies are used up. An episode pays f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of, result_of, vote_on, worked_prompt
+from openclaw_rl.envs.actions import Action, ActionForm, bounded, call_of, calls_of, result_of, vote_on, worked_prompt
+from openclaw_rl.envs.sourced import SourcedEnv
 from openclaw_rl.envs.toolcall.calls import signature, written_calls
 from openclaw_rl.envs.toolcall.sources import FileSource, LadderSource, TaskSource, ToolEpisode, fenced
 from openclaw_rl.envs.toolcall.worlds import SupportsTurns, WantedCall
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
-from openclaw_rl.types import Message, Prompt, ToolCall
+from openclaw_rl.types import Message, Prompt
 
 TEXT: Final = "Do what is asked with the functions below. Reply with the call in a fenced block and nothing else."
 ANSWER: Final = " When you know the answer, reply with it alone."
 
 
-class ToolCallEnv:
+class ToolCallEnv(SourcedEnv[TaskSource]):
     """See `Env`. Its tasks are those of a source."""
 
     def __init__(
@@ -37,27 +37,12 @@ class ToolCallEnv:
         output_chars: int,
         step_votes: bool = False,
     ) -> None:
-        """``examples`` solved tasks in the prompt; None: two in the text form, else none. ``step_votes``: `vote_on`."""
-        self.name = name
-        self._form = form
-        self._examples = (2 if form == "text" else 0) if examples is None else examples
+        """``step_votes``: each step has a vote (`vote_on`)."""
+        super().__init__(name=name, source=source, form=form, examples=examples)
         self._output_chars = output_chars
         self._step_votes = step_votes
-        self._source = source
         self._episode: ToolEpisode | None = None
         self._left = 0
-
-    def tasks(self) -> Sequence[str]:
-        return self._source.ids("train")
-
-    def held_out(self) -> Sequence[str]:
-        return self._source.ids("held-out")
-
-    def rung(self, task: str) -> str:
-        return self._source.rung(task)
-
-    def instruction(self, task: str) -> str:
-        return self._source.instruction(task)
 
     def gold(self, task: str) -> Sequence[Message]:
         return [self._written(number, each) for number, each in enumerate(self._source.gold(task))]
@@ -67,8 +52,7 @@ class ToolCallEnv:
             return Message(role="assistant", content=gold)
         if self._form == "text":
             return Message(role="assistant", content=fenced(gold))
-        call = ToolCall(id=f"gold_{number}", name=gold.tool, arguments=json.dumps(dict(gold.arguments)))
-        return Message(role="assistant", tool_calls=(call,))
+        return call_of(gold.tool, gold.arguments, number)
 
     async def reset(self, task: str, *, seed: int) -> Prompt:
         await self.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from openclaw_rl.envs.ladders import Split
+from openclaw_rl.envs.sourced import TaskSet
 from openclaw_rl.envs.toolcall import tasks_file
 from openclaw_rl.envs.toolcall.calls import INTERPRETER, as_call
 from openclaw_rl.envs.toolcall.ladder import LADDER, CallTask
@@ -31,14 +32,8 @@ class ToolEpisode:
     """requests, and how they are done as text"""
 
 
-class TaskSource(Protocol):
+class TaskSource(TaskSet, Protocol):
     """Where the tasks of an environment come from."""
-
-    def ids(self, split: Split) -> Sequence[str]: ...
-
-    def rung(self, task: str) -> str: ...
-
-    def instruction(self, task: str) -> str: ...
 
     def gold(self, task: str) -> Sequence[WantedCall | str]:
         """Calls and, at the end where there is one, the answer."""
