@@ -53,6 +53,7 @@ class ServeLoop:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._policy = policy
+        self._knowing = policy if isinstance(policy, SupportsVersions) else None
         self._alarms = alarms
         self._busy = busy
         self._url = url
@@ -64,14 +65,18 @@ class ServeLoop:
 
     async def tick(self) -> int:
         """1 if another version was taken up, 0 if there was nothing to do."""
-        if isinstance(self._policy, SupportsVersions):
-            for version in await asyncio.to_thread(self._unknown_versions):
-                self._policy.know(version)
-                self._newest = version.number
-        return await self._take_up()
+        unknown, live = await asyncio.to_thread(self._look)
+        for version in unknown:
+            assert self._knowing is not None
+            self._knowing.know(version)
+            self._newest = version.number
+        return await self._take_up(live)
 
-    async def _take_up(self) -> int:
-        version = await asyncio.to_thread(self._versions.live)
+    def _look(self) -> tuple[list[Version], Version | None]:
+        """Versions that the policy is to know, and the live one: one visit to the ledger, as it is looked at often."""
+        return self._unknown_versions() if self._knowing is not None else [], self._versions.live()
+
+    async def _take_up(self, version: Version | None) -> int:
         if version is None or version.number == self._policy.live:
             self._unloadable = None
             return 0

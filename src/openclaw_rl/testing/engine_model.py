@@ -81,11 +81,14 @@ class FakeEngine:
         self.pause = 0.0
         """seconds between tokens"""
         self.step = 0.0
-        """seconds of a step: tokens of all streams leave together, at whole multiples of it by the monotonic clock"""
+        """seconds of a step: after a reply's first token, which leaves at once, those of all streams leave together, at
+        whole multiples of it by the monotonic clock"""
 
-    def until_due(self) -> float:
-        """Seconds until the next token may leave."""
-        return self.step - time.monotonic() % self.step if self.step else self.pause
+    def until_due(self, at: int) -> float:
+        """Seconds until token ``at`` of a reply may leave."""
+        if not self.step:
+            return self.pause
+        return self.step - time.monotonic() % self.step if at else 0.0
 
     def die(self) -> None:
         """End every stream and answer nothing more."""

@@ -109,7 +109,7 @@ class _Routes:
         engine.running += 1
         try:
             for at, token in enumerate(reply[:limit]):
-                if wait := engine.until_due():
+                if wait := engine.until_due(at):
                     await asyncio.sleep(wait)
                 if engine.die_after is not None and done + at >= engine.die_after:
                     engine.die_after = None

@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
@@ -22,7 +22,8 @@ _IDLE = 4.0
 """seconds after which a kept connection is not used again: servers close theirs after five"""
 _CONNECT = 10.0
 """seconds to reach the engine"""
-_READ = 2**16
+_MOST = 2**18
+"""bytes that wait for somebody to take them before the engine is made to wait"""
 _NO_DATA = (b"", b"[DONE]")
 
 
@@ -88,15 +89,81 @@ class _Parser:
         return data
 
 
-class _Connection:
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+class _Connection(asyncio.Protocol):
+    """One connection: what comes is kept until it is taken, and no more is read while much of it waits."""
+
+    def __init__(self) -> None:
         self.idle_since = 0.0
+        self._transport: asyncio.Transport | None = None
+        self._received: list[bytes] = []
+        self._size = 0
+        self._ended: Exception | None = None
+        self._waiting: asyncio.Future[None] | None = None
 
     @property
     def fresh(self) -> bool:
+        """Whether another request may be sent on it."""
         idle = time.monotonic() - self.idle_since
-        return idle < _IDLE and not self.reader.at_eof() and not self.writer.is_closing()
+        return idle < _IDLE and self._ended is None and not self._received and not self.closing
+
+    @property
+    def closing(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._received.append(data)
+        self._size += len(data)
+        if self._size > _MOST:
+            self._flowing().pause_reading()
+        self._wake()
+
+    def eof_received(self) -> None:
+        self._end(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end(error)
+
+    def write(self, data: bytes) -> None:
+        self._flowing().write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    async def received(self) -> bytes:
+        """What has come, as soon as something has; raises ConnectionLost at the end."""
+        if not self._received and self._ended is None:
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        if not self._received:
+            raise ConnectionLost(f"the connection to the engine ended in the middle of an answer{_why(self._ended)}")
+        data = self._received[0] if len(self._received) == 1 else b"".join(self._received)
+        if self._size > _MOST and not self.closing:
+            self._flowing().resume_reading()
+        self._received, self._size = [], 0
+        return data
+
+    def _flowing(self) -> asyncio.Transport:
+        assert self._transport is not None, "a connection is handed out once it is made"
+        return self._transport
+
+    def _end(self, error: Exception | None) -> None:
+        self._ended = self._ended or error or EOFError()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+def _why(error: Exception | None) -> str:
+    return f": {error}" if error is not None and str(error) else ""
 
 
 class EngineHttp:
@@ -157,7 +224,7 @@ class EngineHttp:
     def close(self) -> None:
         """Let kept connections go."""
         for connection in self._kept:
-            connection.writer.close()
+            connection.close()
         self._kept.clear()
 
     async def _call(self, method: str, path: str, body: bytes, seconds: float) -> EngineAnswer:
@@ -182,48 +249,43 @@ class EngineHttp:
                     return connection, await self._head(connection, request)
                 except ConnectionLost:
                     continue
-            connection.writer.close()
+            connection.close()
         connection = await self._open()
         return connection, await self._head(connection, request)
 
     async def _head(self, connection: _Connection, request: bytes) -> _Parser:
         parser = _Parser()
         try:
-            connection.writer.write(request)
-            await connection.writer.drain()
+            connection.write(request)
             while not parser.headed:
                 await _more(connection, parser)
-        except OSError as error:
-            connection.writer.close()
-            raise ConnectionLost(f"the engine at {self.url} ended the connection: {error}") from error
         except BaseException:
-            connection.writer.close()
+            connection.close()
             raise
         return parser
 
     async def _open(self) -> _Connection:
         try:
             async with asyncio.timeout(_CONNECT):
-                return _Connection(*await asyncio.open_connection(self._host, self._port, ssl=self._ssl))
+                loop = asyncio.get_running_loop()
+                return (await loop.create_connection(_Connection, self._host, self._port, ssl=self._ssl))[1]
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"no engine at {self.url}: {error or 'it does not answer'}") from error
 
     def _done(self, connection: _Connection, parser: _Parser) -> None:
-        if parser.reusable and not connection.writer.is_closing():
+        if parser.reusable and not connection.closing:
             connection.idle_since = time.monotonic()
             self._kept.append(connection)
         else:
-            connection.writer.close()
+            connection.close()
 
 
 async def _more(connection: _Connection, parser: _Parser) -> None:
+    data = await connection.received()
     try:
-        data = await connection.reader.read(_READ)
-        if not data:
-            raise ConnectionLost("the engine ended the connection in the middle of an answer")
         parser.feed(data)
-    except (OSError, httptools.HttpParserError) as error:
-        raise ConnectionLost(f"the connection to the engine broke: {error}") from error
+    except httptools.HttpParserError as error:
+        raise ConnectionLost(f"what came from the engine is no HTTP: {error}") from error
 
 
 async def _rest(connection: _Connection, parser: _Parser) -> bytes:
