@@ -15,6 +15,7 @@ from openclaw_rl.app.devices import (
     gpu_layout,
     refuse_useless_turns,
     trainer_device,
+    trainer_devices,
 )
 from openclaw_rl.config import Config, load
 from openclaw_rl.errors import ConfigError
@@ -94,7 +95,6 @@ def test_an_engine_of_others_uses_all_gpus_of_its_share_and_what_the_trainer_lea
 def test_what_a_share_cannot_do_is_said() -> None:
     notes = list(device_notes(config("gpus.train=2", "gpus.rollout=1", "gpus.teacher=1"), visible=4))
     assert notes == [
-        "gpus.train: of 0, 1 it uses GPU 0; one is all it can use",
         "gpus.teacher changes nothing: the teacher runs in the trainer, on its GPU",
     ]
     named = config("gpus.rollout=1", "policy.device=cuda:1")
@@ -102,6 +102,27 @@ def test_what_a_share_cannot_do_is_said() -> None:
         "gpus.rollout changes nothing: policy.device = cuda:1 says where it runs"
     ]
     assert list(device_notes(config(), visible=1)) == []
+
+
+def test_the_trainer_has_a_rank_on_each_gpu_that_it_was_given() -> None:
+    assert trainer_devices(config("gpus.train=4"), visible=8) == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+    assert trainer_devices(config(TRAIN_GPUS="2,5"), visible=8) == ("cuda:2", "cuda:5")
+    assert trainer_devices(config("gpus.train=4", "train.local.ranks=2"), visible=8) == ("cuda:0", "cuda:1")
+    for one in (["gpus.train=1"], ["gpus.train=4", "train.local.ranks=1"], ["gpus.train=4", "train.local.device=cpu"]):
+        assert trainer_devices(config(*one), visible=8) == ()
+    with pytest.raises(ConfigError, match=r"train.local.ranks = 3, but the trainer has 1 GPU; give it as many GPUs"):
+        trainer_devices(config("train.local.ranks=3"), visible=1)
+
+
+def test_a_layout_that_nobody_asked_for_trains_on_its_first_gpu_and_says_so() -> None:
+    assert trainer_devices(config(), visible=8) == ()
+    assert trainer_devices(config("train.local.ranks=4"), visible=8) == ("cuda:0", "cuda:1", "cuda:2", "cuda:3")
+    assert "the trainer uses GPU 0; gpus.train = 4 would train over 4, sharded" in device_notes(config(), visible=8)
+
+
+def test_ranks_without_gpus_are_processes_on_the_cpu() -> None:
+    assert trainer_devices(config(), visible=0) == ()
+    assert trainer_devices(config("train.local.ranks=2"), visible=0) == ("cpu", "cpu")
 
 
 def test_gpus_are_counted_by_their_device_files_and_by_what_is_visible(tmp_path: Path) -> None:

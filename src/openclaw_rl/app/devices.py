@@ -6,8 +6,9 @@
                       2   0         1        1       0
                  1 or 0   everything is where policy.device and train.local.device say
 
-The engine and the trainer that come with this release use one GPU each, the first of theirs; vLLM and SGLang use all of
-theirs, by tensor parallelism.
+The engine that comes with this release uses one GPU, the first of its share; vLLM and SGLang use all of theirs, by
+tensor parallelism. The trainer uses all that it was given by name, one rank on each; of a layout that nobody asked for
+it takes the first.
 """
 
 from __future__ import annotations
@@ -141,6 +142,24 @@ def trainer_device(config: Config, *, visible: int) -> str:
     return _device(config.train.local.device, gpu_layout(config, visible=visible).train)
 
 
+def trainer_devices(config: Config, *, visible: int) -> tuple[str, ...]:
+    """A device for each rank of the trainer; empty where it is one process. Raises ConfigError for more than fit."""
+    local, first = config.train.local, trainer_device(config, visible=visible)
+    kind = first.partition(":")[0] if first != "auto" else "cuda" if visible else "cpu"
+    if kind == "cpu":
+        return ("cpu",) * local.ranks if local.ranks and local.ranks > 1 else ()
+    share = _trainer_share(config, visible) if local.device in _UNSPECIFIC else (0,)
+    ranks = local.ranks or (len(share) if config.gpus.train is not None else 1)
+    if ranks > len(share):
+        remedy = f"give it as many GPUs (gpus.train = {ranks}), or take it out"
+        raise ConfigError(f"train.local.ranks = {ranks}, but the trainer has {len(share)} GPU", remedy=remedy)
+    return tuple(f"cuda:{number}" for number in share[:ranks]) if ranks > 1 else ()
+
+
+def _trainer_share(config: Config, visible: int) -> tuple[int, ...]:
+    return gpu_layout(config, visible=visible).train or (0,)
+
+
 def judge_device(config: Config, number: int, *, visible: int) -> str:
     """Where the judge's model ``number`` runs: ``judge.models.device``, or a GPU of the judge's share, one each."""
     share = gpu_layout(config, visible=visible).judge
@@ -161,8 +180,10 @@ def device_notes(config: Config, *, visible: int) -> Iterator[str]:
         share = getattr(layout, part)
         if getattr(config.gpus, part) is not None and share and said not in _UNSPECIFIC:
             yield f"gpus.{part} changes nothing: {setting} = {said} says where it runs"
-        elif len(share) > 1 and not (part == "rollout" and config.policy.backend in SEVERAL_GPUS):
+        elif len(share) > 1 and part == "rollout" and config.policy.backend not in SEVERAL_GPUS:
             yield f"gpus.{part}: of {', '.join(map(str, share))} it uses GPU {share[0]}; one is all it can use"
+        elif len(share) > 1 and part == "train" and not trainer_devices(config, visible=visible):
+            yield f"the trainer uses GPU {share[0]}; gpus.train = {len(share)} would train over {len(share)}, sharded"
     yield from _shared(config, visible)
     if config.gpus.teacher is not None:
         yield "gpus.teacher changes nothing: the teacher runs in the trainer, on its GPU"

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
-from openclaw_rl.app.devices import engine_device, engine_gpus, engine_memory, trainer_device, visible_gpus
+from openclaw_rl.app.devices import (
+    engine_device,
+    engine_gpus,
+    engine_memory,
+    trainer_device,
+    trainer_devices,
+    visible_gpus,
+)
 from openclaw_rl.config import Config
 from openclaw_rl.ports import Generate, Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
@@ -108,6 +115,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "max_hints": config.judge.max_hints,
         "seed": config.run.seed,
         "device": trainer_device(config, visible=visible_gpus()),
+        "devices": trainer_devices(config, visible=visible_gpus()),
         "loss": train.loss.custom,
         "loss_config": loss_config(config),
         "lr": train.learning_rate,

@@ -95,6 +95,13 @@ class LocalTrainingSection(Section):
 
     device: Device = Field(default="auto", description="auto, cpu, mps, cuda or cuda:N")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the trainer; not set: all")
+    ranks: int | None = Field(
+        default=None,
+        ge=1,
+        le=4096,
+        description="processes that share a step, each with a part of the batch and of every layer; not set: one for"
+        " each GPU that gpus.train gives, else one",
+    )
     tree: bool = Field(default=True, description="compute shared beginnings once; off: one sequence per turn")
     micro_tokens: int | None = Field(
         default=None, ge=64, description="tokens of a forward pass; not set: as memory allows"
