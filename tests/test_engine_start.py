@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from engines import engine, model, policy_on, reply, started, version
 
 from openclaw_rl.backends.engines.dialect import too_old
+from openclaw_rl.backends.engines.settings import refuse_uneven
 from openclaw_rl.backends.engines.vllm import VllmDialect
 from openclaw_rl.errors import BackendDown, ConfigError, ModelRefused
 from openclaw_rl.testing.engines import FakeEngine, fake_engine
@@ -112,6 +114,9 @@ WHY = {
     "OSError: [Errno 98] Address already in use": "its port is taken",
     "torch.cuda.OutOfMemoryError: CUDA out of memory.": "there is too little memory",
     "api_server.py: error: unrecognized arguments: --no-such": "this release of it does not know --no-such",
+    "RuntimeError: Failed to infer device type": "it finds no GPU, and this build of it cannot do without",
+    "AttributeError: 'sgl_kernel' object has no attribute 'init_cpu_threads_env'": "it finds no GPU",
+    "ImportError: libcudart.so.12: cannot open shared object file": "a library of its environment does not fit: libcu",
     "RuntimeError: something else": "RuntimeError: something else; see its log, ",
 }
 
@@ -150,6 +155,24 @@ async def test_a_release_that_is_too_old_is_refused(engine: FakeEngine, model: P
     needed = {"vllm": "0.12", "sglang": "0.5"}[engine.kind]
     with pytest.raises(ModelRefused, match=rf"{engine.kind} {engine.version} is too old: {needed} or newer"):
         await policy_on(engine, model, tmp_path).start()
+
+
+def test_gpus_that_a_model_cannot_be_divided_over_are_refused_with_a_number_that_fits() -> None:
+    with pytest.raises(ConfigError, match=r"32 attention heads cannot be divided over 3 GPUs.*ROLLOUT_GPUS=2 fits"):
+        refuse_uneven(3, 32)
+    for gpus, heads in ((0, 32), (1, 9), (4, 32), (3, None)):
+        refuse_uneven(gpus, heads)
+
+
+async def test_an_engine_is_not_started_on_gpus_that_its_model_cannot_be_divided_over(
+    model: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(model, tmp_path / "toy")
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(said | {"num_attention_heads": 4}))
+    nothing = FakeEngine("vllm", model)
+    with pytest.raises(ConfigError, match="4 attention heads cannot be divided over 3 GPUs"):
+        await policy_on(nothing, folder, tmp_path, url=None, gpus=(0, 1, 2)).start()
 
 
 @pytest.mark.parametrize("version", ["0.12.0", "0.32.1+cpu", "v1.0.0rc2", "unknown", ""])

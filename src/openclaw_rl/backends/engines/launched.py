@@ -31,6 +31,16 @@ _CAUSES: Final[Sequence[tuple[str, str, str]]] = (
         "install the engine there, or name another Python with --engine-python (scripts/vllm-env.sh sets one up)",
     ),
     (
+        r"Failed to infer device type|No CUDA GPUs are available|Found no NVIDIA driver|sgl_kernel.*has no attribute",
+        "it finds no GPU, and this build of it cannot do without",
+        "use a machine with a GPU, or vLLM's CPU build, which scripts/vllm-env.sh sets up",
+    ),
+    (
+        r"(\S+\.so\S*): (?:cannot open shared object file|undefined symbol)",
+        "a library of its environment does not fit: {0}",
+        "install the engine anew, in a virtual environment of its own",
+    ),
+    (
         r"[Aa]ddress already in use|Errno 98|error while attempting to bind",
         "its port is taken",
         "end what listens there, or set policy.url to another port",

@@ -86,6 +86,7 @@ class EngineSettings:
 
     def plan(self, model: ModelFiles) -> LaunchPlan:
         """How the engine is to be started."""
+        refuse_uneven(len(self.gpus), model.heads)
         cpu = not self.gpus and self.device in ("auto", "cpu")
         small = model.parameters < SMALL
         return LaunchPlan(
@@ -103,3 +104,14 @@ class EngineSettings:
             sleeps=self.turns,
             flags=self.engine_flags,
         )
+
+
+def refuse_uneven(gpus: int, heads: int | None) -> None:
+    """Raises ConfigError where a model's attention heads cannot be dealt out evenly to an engine's GPUs."""
+    if not gpus or not heads or heads % gpus == 0:
+        return
+    most = max(count for count in range(1, gpus) if heads % count == 0)
+    raise ConfigError(
+        f"gpus.rollout: the model's {heads} attention heads cannot be divided over {gpus} GPUs",
+        remedy=f"ROLLOUT_GPUS={most} fits",
+    )

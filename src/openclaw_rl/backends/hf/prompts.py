@@ -26,6 +26,8 @@ class ModelFiles:
     parameters: int
     linear: tuple[str, ...]
     """the names of its linear layers, which adapters may change"""
+    heads: int | None
+    """attention heads, where its settings name them"""
     context: int
     tool_format: str
     chat: ChatTemplate
@@ -46,6 +48,7 @@ def read_model(
         base=f"{name}-{weights.identity}",
         parameters=weights.parameters,
         linear=weights.linear,
+        heads=sizes.get("num_attention_heads"),
         context=int(sizes.get("max_position_embeddings") or 2048),
         tool_format=tool_format or format_of(tokenizer.chat_template),
         chat=ChatTemplate(tokenizer, ends_in(folder)),
