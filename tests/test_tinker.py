@@ -17,6 +17,7 @@ from openclaw_rl.backends.tinker.policy import TinkerPolicy, needs_scores
 from openclaw_rl.backends.tinker.sdk import fault_of
 from openclaw_rl.backends.tinker.sdk import installed_version as sdk_version
 from openclaw_rl.backends.tinker.spending import Spending
+from openclaw_rl.backends.tinker.troubles import translated
 from openclaw_rl.errors import BackendDown, BackendGone, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import whole_reply
 from openclaw_rl.testing import check_policy
@@ -277,6 +278,29 @@ def test_processes_of_a_run_share_a_budget_and_a_new_day_begins_at_nothing(tmp_p
         one.refuse_beyond()
     now[0] += 86_400
     assert one.today == 0.0
+
+
+async def test_a_server_of_another_protocol_is_refused_with_the_sdk_that_is_installed(
+    server: TinkerServer, policy: TinkerPolicy
+) -> None:
+    server.protobuf = False
+    with pytest.raises(
+        ModelRefused, match=rf"not answer as tinker {sdk_version()} expects.*the SDK that the server was"
+    ):
+        await ask(policy)
+    server.protobuf = True
+
+
+def test_what_the_sdk_says_of_releases_is_no_fault_of_a_request() -> None:
+    old = RuntimeError("Your Tinker SDK version is no longer supported. Please upgrade to the latest version.")
+    old.status_code = 400  # type: ignore[attr-defined]
+    said = str(translated(old, "opening a session", key=None))
+    assert said.startswith(f"the service refuses tinker {sdk_version()}: opening a session: Your Tinker SDK version")
+    assert said.endswith("; pip install -U tinker")
+    other = translated(AssertionError("asample promises always carry sample_sequence_ids"), "sampling", key=None)
+    assert isinstance(other, ModelRefused)
+    changed = translated(TypeError("sample() got an unexpected keyword argument 'stop'"), "sampling", key=None)
+    assert str(changed).startswith("the SDK does not do as it did: sampling: sample() got")
 
 
 def test_a_release_of_the_sdk_that_cannot_work_is_refused_by_name() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,16 @@ def text(answer: dict[str, Any]) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
 
-async def test_a_correction_is_learned_there_and_the_new_version_answers(server: TinkerServer, tmp_path: Path) -> None:
-    settings = at(server, "train.batch_size=1", "train.idle_wait=3600", "train.train_truncated=on", *FREE)
+PRICES = tuple(
+    f"cloud.price_per_million.{kind}={price}" for kind, price in (("prefill", 1), ("sample", 2), ("train", 4))
+)
+
+
+async def test_a_correction_is_learned_there_and_the_new_version_answers(
+    server: TinkerServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    settings = at(server, "train.batch_size=1", "train.idle_wait=3600", "train.train_truncated=on", *FREE, *PRICES)
     async with ticking_app(tmp_path / "run", *settings) as walk:
         first = await walk.ask("w1 w2 w3")
         await walk.ask("w1 w2 w3", text(first), WISH)
@@ -47,14 +56,30 @@ async def test_a_correction_is_learned_there_and_the_new_version_answers(server:
         shown = walk.show(first["id"])
         assert (shown["step"], shown["verdict"]["score"]) == (1, -1.0)
         turns = walk.ledger.counts()["turns"]
+        spent = walk.ledger.last_step().metrics
+        prefill, sample, train = (spent[f"cloud_{kind}"] for kind in ("prefill", "sample", "train"))
+        assert min(prefill, sample, train) > 0
+        assert spent["cloud_cost"] == pytest.approx((prefill + 2 * sample + 4 * train) / 1e6)
+        assert f"{prefill + sample + train:.0f} tokens of the service (about " in caplog.text
+        pages = [(await walk.client.get(path)).text for path in ("/healthz", "/metrics", "/v1/models")]
     async with ticking_app(tmp_path / "run", *settings) as walk:  # a new process: all it has is the run directory
         again = await walk.ask("w1 w2 w3", seed=1)
         assert again["system_fingerprint"] == "openclaw-rl-v1"
         assert text(again) == text(learned)
         assert walk.ledger.counts()["turns"] == turns + 1
-    assert KEY not in "".join(
-        file.read_text(errors="ignore") for file in (tmp_path / "run").rglob("*") if file.is_file()
-    )
+    kept = [file.read_text(errors="ignore") for file in (tmp_path / "run").rglob("*") if file.is_file()]
+    assert not [text for text in (*kept, *pages, caplog.text) if KEY in text]
+
+
+async def test_a_spent_budget_refuses_requests_by_the_settings_name(server: TinkerServer, tmp_path: Path) -> None:
+    settings = at(server, "cloud.daily_budget=1e-5", *FREE, *PRICES)
+    async with ticking_app(tmp_path / "run", *settings) as walk:
+        await walk.ask("w1 w2 w3")
+        body = {"model": "any", "messages": [{"role": "user", "content": "w1"}]}
+        refused = await walk.client.post("/v1/chat/completions", json=body)
+        assert refused.status_code == 503
+        assert "cloud.daily_budget = 1e-05 is spent" in refused.json()["error"]["message"]
+        assert KEY not in refused.text
 
 
 @thorough

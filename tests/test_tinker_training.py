@@ -26,7 +26,7 @@ from openclaw_rl.backends.hf.collation import collate
 from openclaw_rl.backends.hf.token_chunks import WIDE
 from openclaw_rl.backends.tinker.remote import RemoteWeights, read_remote
 from openclaw_rl.backends.tinker.trainer import TinkerTrainer
-from openclaw_rl.errors import BackendError, BackendGone, ConfigError, RequestError
+from openclaw_rl.errors import BackendError, BackendGone, ConfigError, ModelRefused, RequestError
 from openclaw_rl.losses import with_tail
 from openclaw_rl.ports import StepResult, whole_reply
 from openclaw_rl.testing import check_trainer
@@ -482,6 +482,18 @@ async def test_a_fault_that_ends_a_step_leaves_no_version_and_the_next_try_gives
     done = await step(trainer, tmp_path, 2, parent=version(1, first))
     await trainer.stop()
     assert same(saved(server, done.adapter), wanted)
+
+
+async def test_a_server_that_takes_no_pass_at_all_is_refused_and_no_turn_is_to_blame(
+    server: TinkerServer, tmp_path: Path
+) -> None:
+    server.protobuf = False
+    trainer = trainer_at(server, tmp_path, method="binary")
+    with pytest.raises(ModelRefused, match="the server does not answer as tinker"):
+        await step(trainer, tmp_path)
+    server.protobuf = True
+    assert (await step(trainer, tmp_path)).adapter
+    await trainer.stop()
 
 
 async def test_the_days_budget_stops_training_and_leaves_no_version(server: TinkerServer, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -143,7 +143,15 @@ class StepRunner:
 def figures(step: Step) -> str:
     """A step in a line of a log."""
     loss = f", loss {step.metrics['loss']:.4f}" if "loss" in step.metrics else ""
-    return f"{len(step.turns)} samples{loss}, {step.seconds:.1f} s"
+    return f"{len(step.turns)} samples{loss}, {step.seconds:.1f} s{_spent(step.metrics)}"
+
+
+def _spent(metrics: Mapping[str, float]) -> str:
+    """What a step took of a service that is paid by the token."""
+    if "cloud_cost" not in metrics:
+        return ""
+    tokens = sum(metrics.get(f"cloud_{kind}", 0.0) for kind in ("prefill", "sample", "train"))
+    return f", {tokens:.0f} tokens of the service (about {metrics['cloud_cost']:.4f})"
 
 
 def _step(batch: TrainingBatch, number: int, parent: Version, result: StepResult) -> Step:

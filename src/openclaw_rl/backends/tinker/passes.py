@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from openclaw_rl.backends.tinker.session import TinkerSession
-from openclaw_rl.backends.tinker.troubles import ServiceFailed
+from openclaw_rl.backends.tinker.troubles import ServiceFailed, other_protocol
 from openclaw_rl.errors import BackendError, RequestError
 from openclaw_rl.types import Tokens
 
@@ -38,6 +38,7 @@ class TrainingPasses:
     def __init__(self, session: TinkerSession) -> None:
         self._session = session
         self._wide = True
+        self._taken = False
 
     async def forward(self, client: Any, rows: Sequence[TargetRows]) -> list[Tensor]:
         """Log-probs `[R, C]` of each row's ids, under the weights of ``client``."""
@@ -64,7 +65,17 @@ class TrainingPasses:
         outputs = [logprobs_of(each) for each in found.loss_fn_outputs]
         if len(outputs) != len(data):
             raise BackendError(f"the service answered for {len(outputs)} of {len(data)} sequences")
+        self._taken = True
         return list(self._joined(rows, outputs))
+
+    async def require(self, client: Any) -> None:
+        """Raise ModelRefused where the server refuses the smallest pass there is: then no batch is to blame."""
+        if self._taken:
+            return
+        try:
+            await self._forward(client, [TargetRows(tokens=(0, 0), ids=torch.zeros(1, 1, dtype=torch.int64))])
+        except (RequestError, ServiceFailed) as error:
+            raise other_protocol(error.what) from error
 
     def backward(self, client: Any, rows: Sequence[TargetRows], gradients: Sequence[Tensor]) -> Any:
         """Begin to backpropagate d loss by log-prob `[R, C]` of each row; what it promises.

@@ -128,7 +128,10 @@ class TinkerTrainer:
                 adapter=None, metrics=finite(metrics), seconds=seconds, skipped=skip.reason, dropped=prompts.dropped
             )
         except RequestError as error:  # no caller is there to be told: it is the batch that the service refuses
+            student = self._student
             self._forget()
+            if student is not None:
+                await self._passes.require(student)
             raise BackendError(error.what) from error
         except BaseException:
             self._forget()

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from openclaw_rl.backends.tinker.sdk import installed_version
 from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ModelRefused, OpenClawError, RequestError
 
 _AGAIN: Final = frozenset({408, 409, 429})
@@ -14,6 +15,11 @@ _LOST: Final = frozenset({404, 410})
 _KEY: Final = frozenset({401, 403})
 _CHANGED: Final = (TypeError, AttributeError, ImportError, NotImplementedError)
 _LONGEST: Final = 300
+_TOO_OLD: Final = "sdk version"
+"""words with which the service refuses a release of its SDK (400)"""
+_JSON_ALONE: Final = "supports as proto"
+"""words with which the SDK refuses a server of the protocol before 0.25"""
+_OTHER_SDK: Final = "install the SDK that the server was made for, or a newer server: docs/tinker.md names them"
 _UNPAID_REMEDY: Final = "add credit to the account; it goes on by itself then"
 _OF_LATE: Final = 10.0
 """seconds for which a warning stands: the SDK tries again every 5"""
@@ -37,6 +43,8 @@ def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClaw
     what = f"{doing}: {words}"
     if status == 402:
         return unpaid(what)
+    if status == 400 and _TOO_OLD in words.lower():
+        return ModelRefused(f"the service refuses tinker {installed_version()}: {what}", remedy="pip install -U tinker")
     if status in _KEY:
         return ModelRefused(f"the service refuses the key: {what}", remedy="correct TINKER_API_KEY")
     if status in _LOST:
@@ -47,9 +55,18 @@ def translated(error: BaseException, doing: str, *, key: str | None) -> OpenClaw
         return RequestError(f"the service refused the request: {what}", status=400)
     if _category(error) is not None:
         return ServiceFailed(f"the service failed: {what}")
+    if isinstance(error, AssertionError) or _JSON_ALONE in words:
+        return other_protocol(what)
     if isinstance(error, _CHANGED):
         return ModelRefused(f"the SDK does not do as it did: {what}", remedy="see the releases in docs/tinker.md")
     return BackendError(what)
+
+
+def other_protocol(what: str) -> ModelRefused:
+    """The server speaks another protocol than the SDK that is installed."""
+    return ModelRefused(
+        f"the server does not answer as tinker {installed_version()} expects: {what}", remedy=_OTHER_SDK
+    )
 
 
 def unpaid(what: str) -> BackendGone:

@@ -45,8 +45,8 @@ class RequestFailed(Exception):
 class TinkerServer:
     """What a server holds: models in training, checkpoints, samplers; and how it is to fail."""
 
-    def __init__(self, folder: Path, *, wide_targets: bool = True) -> None:
-        """``wide_targets`` False takes one target for each position, as some servers of the protocol do."""
+    def __init__(self, folder: Path, *, wide_targets: bool = True, protobuf: bool = True) -> None:
+        """``wide_targets`` False takes one target for each position, ``protobuf`` False JSON alone, as some do."""
         from tokenizers import Tokenizer
         from transformers import AutoModelForCausalLM
 
@@ -54,7 +54,7 @@ class TinkerServer:
         self.base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.base.requires_grad_(False)
         self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self.wide_targets = wide_targets
+        self.wide_targets, self.protobuf = wide_targets, protobuf
         self.models: dict[str, LoraModel] = {}
         self.checkpoints: dict[str, TrainingState] = {}
         self.calls: list[str] = []
@@ -113,6 +113,8 @@ class TinkerServer:
         if route == "retrieve_future":
             return await self._retrieve(await request.json())
         body = await request.body()
+        if route == "forward_backward" and not self.protobuf:
+            return JSONResponse({"detail": "the body is not JSON"}, status_code=422)
         given = wire.read_training(body) if route == "forward_backward" else json.loads(body)
         work, name = _PROMISED[route](self, given)
         request_id = self._promise(name, _broken(fault) if fault is not None else work)
@@ -138,7 +140,7 @@ class TinkerServer:
         except Exception as error:  # as the service would: said to the client, not to the log alone
             log.exception("a request failed")
             return JSONResponse({"error": f"{type(error).__name__}: {error}", "category": "server"})
-        return Response(content, media_type=media)
+        return Response(content, media_type=media) if self.protobuf or media != PROTOBUF else JSONResponse({})
 
     async def file(self, request: Request) -> Response:
         """A file of a checkpoint, or all of them in one archive."""
