@@ -25,9 +25,9 @@ def page(file: Path) -> str:
 
 
 def _named(text: str) -> set[str]:
-    """Every ``section.key`` of a text that looks like a setting."""
+    """Every ``section.key`` of a text that looks like a setting; of a free table, the table."""
     found = re.findall(rf"(?<![\w/.-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_][a-z_0-9]*)+)", text)
-    return {key for key in found if key.rpartition(".")[2] not in NOT_SETTINGS}
+    return {re.sub(r"\.options\..*", ".options", key) for key in found if key.rpartition(".")[2] not in NOT_SETTINGS}
 
 
 @pytest.mark.parametrize("file", PAGES, ids=page)

@@ -128,8 +128,8 @@ def test_a_solution_names_what_an_agent_would_name() -> None:
     assert (one.arguments["element"], two.arguments["element"]) == ("No", 2)
 
 
-def test_twelve_actions_are_advertised() -> None:
-    names = "click double right type press select scroll drag back wait done fail"
+def test_thirteen_actions_are_advertised() -> None:
+    names = "click double right hover type press select scroll drag back wait done fail"
     assert [tool.name for tool in TOOLS] == names.split()
 
 

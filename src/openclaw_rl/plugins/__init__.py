@@ -59,6 +59,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "toolcall": "openclaw_rl.envs.toolcall.env:toolcall",
         "gui": "openclaw_rl.envs.gui.factory:gui",
         "swe": "openclaw_rl.envs.swe.env:swe",
+        "gymnasium": "openclaw_rl.envs.gym.env:GymnasiumEnv",
         "bfcl": "openclaw_rl.envs.toolcall.bfcl:bfcl",
         "reasoning-gym": "openclaw_rl.envs.toolcall.reasoning:reasoning_gym",
         "agentbench-os": "openclaw_rl.envs.terminal.agentbench:agentbench_os",

@@ -1,6 +1,6 @@
 """What an agent can do to a page: as tool calls, and as short lines of text. Pure.
 
-click 3 · click "Ok" · click 120,45     double, right: the same
+click 3 · click "Ok" · click 120,45     double, right, hover: the same
 type 4 "some words"                     replaces what the field holds
 press Enter · press Control+a
 select 5 "France"
@@ -40,6 +40,7 @@ TOOLS: Sequence[Tool] = (
     _tool("click", "Click on an element.", {"element": _ELEMENT}),
     _tool("double", "Click on an element twice.", {"element": _ELEMENT}),
     _tool("right", "Click on an element with the right button.", {"element": _ELEMENT}),
+    _tool("hover", "Rest the mouse on an element, without a click.", {"element": _ELEMENT}),
     _tool("type", "Put a text into a field, in place of what it holds.", {"element": _ELEMENT, "text": "the text"}),
     _tool("press", "Press a key.", {"key": "such as Enter, Tab, ArrowDown, Control+a"}),
     _tool("select", "Choose an option of a list.", {"element": _ELEMENT, "option": "its words"}),

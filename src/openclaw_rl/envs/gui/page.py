@@ -103,6 +103,11 @@ class GuiPage:
             await self._mouse("mousePressed", at, button=button, count=number)
             await self._mouse("mouseReleased", at, button=button, count=number)
 
+    async def hover(self, at: Point) -> None:
+        """Move there, by way of a point beside it: what opens under a mouse wants to see it move."""
+        await self._mouse("mouseMoved", (at[0] + 1, at[1] + 1))
+        await self._mouse("mouseMoved", at)
+
     async def drag(self, start: Point, end: Point) -> None:
         """Press at one point, move, and let go at the other."""
         if await self._ours("dragged", list(start), list(end)):

@@ -149,22 +149,6 @@ def kind_of_shape(view: View) -> Move | None:
     return view.click(view.named(kinds.get(one.role, number), "button"))
 
 
-def email(view: View) -> Move | None:
-    """Open the message, then do with it what is asked."""
-    name = view.found(r"email by (\w+)")
-    if view.named("trash") is None or view.made == 0:
-        return view.click(view.named(name))
-    return _with_email(view)
-
-
-def _with_email(view: View) -> Move | None:
-    if "trash icon" in view.asked:
-        return view.click(view.named("trash"))
-    if "star icon" in view.asked:
-        return view.click(view.named("star"))
-    return None
-
-
 def social(view: View) -> Move | None:
     """The button of the person's post; what is not on it is behind its last button."""
     user, wanted = view.found(r"user (@\w+)"), view.found(r'on the "(.+)" button').lower()
@@ -222,8 +206,6 @@ CLICKING: Mapping[str, Solution] = {
     "navigate-tree": tree,
     "odd-or-even": parity,
     "phone-book": contacts,
-    "email-inbox-delete": email,
-    "email-inbox-important": email,
     "social-media": social,
     "social-media-all": social_all,
     "social-media-some": social_all,

@@ -1,0 +1,137 @@
+"""Scripted solutions of the pages that are small applications: calendars, mail, menus, sliders. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from openclaw_rl.envs.gui.screen import Element
+from openclaw_rl.envs.gui.solutions.view import Solution, View, drag
+from openclaw_rl.envs.gui.tasks import Move
+
+MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July"),
+    *("August", "September", "October", "November", "December"),
+)
+
+
+def day(view: View) -> Move | None:
+    """Open the calendar, turn to the month, take the day."""
+    month, date, _ = view.found(r"Select ([\d/]+) as").split("/")
+    box = view.named("datepicker")
+    if box is not None and box.value:
+        return view.submit()
+    titles = [each.name for each in view.all("text") if each.name in MONTHS]
+    if not titles:
+        return view.click(box)
+    ahead = int(month) - 1 - MONTHS.index(titles[0])
+    return view.click(view.named(str(int(date)) if not ahead else "Next" if ahead > 0 else "Prev", "link"))
+
+
+def menu(view: View) -> Move | None:
+    """Rest on one item after the other until the last is there; a menu takes a moment to open."""
+    path = [view.named(name, "menuitem") for name in view.found(r"Select (.+)").split(">")]
+    if path[-1] is not None:
+        return view.click(path[-1])
+    deepest = [each for each in path if each is not None][-1]
+    return Move(tool="wait") if view.made % 2 else view.act("hover", deepest)
+
+
+def email(view: View) -> Move | None:
+    """Open the message, then do with it what is asked."""
+    answer = view.found(r'with the text "(.+)"')
+    for field, text, send in (
+        (view.named("reply-text"), answer, "send-reply"),
+        (view.named("forward-sender"), view.found(r"that email to ([\w-]+)"), "send-forward"),
+    ):
+        if field is not None:
+            return view.click(view.named(send)) if field.value else view.act("type", field, text=text)
+    if view.named("close-email") is None:
+        return view.click(view.named(view.found(r"email by ([\w-]+)")))
+    buttons = {"trash icon": "trash", "star icon": "star", "reply to": "Reply", "forward that": "Forward"}
+    return view.click(view.named(next(name for words, name in buttons.items() if words in view.asked)))
+
+
+def items(view: View) -> Move | None:
+    """Drag an item of a list beyond the one whose place it is to have."""
+    listed = view.all("text")
+    names = [each.name for each in listed]
+    now = names.index(view.found(r"Drag (\S+) "))
+    steps = {"up by": now - 1, "down by": now + 1, "to the top": 0, "to the bottom": len(names) - 1}
+    wanted = next((place for words, place in steps.items() if words in view.asked), view.nth(r"the (\w+) position"))
+    x, y, _, _ = listed[wanted].place
+    return drag(listed[now].place[:2], (x, y + (_BEYOND if wanted > now else -_BEYOND)))
+
+
+_BEYOND = 9
+"""pixels past the middle of an item, from which on it gives way"""
+
+
+def food(view: View) -> Move | None:
+    """One of each that is named, or so many of the first that is of the kind."""
+    named = view.found(r"each item: (.+)").split(", ")
+    kind = view.found(r"items that are (.+)")
+    wanted = [kind] * int(view.found(r"Order (\d+) items") or 0) if kind else named
+    if view.made >= len(wanted):
+        return view.submit("Order!")
+    return view.click(_more(view, wanted[view.made]))
+
+
+def _more(view: View, name: str) -> Element | None:
+    """The plus that comes after a name, or after the sign of a kind."""
+    names = [each.name for each in view.screen.elements]
+    if name not in names:
+        return None
+    return next((each for each in view.screen.elements[names.index(name) :] if each.name == "+"), None)
+
+
+def sliders(view: View) -> Move | None:
+    """Drag each to its number; what is lacking then, key by key."""
+    wanted = [int(each) for each in view.found(r"combination \[(.+)\]").split(",")]
+    return _slid(view, wanted) or view.submit()
+
+
+def slider_and_checkbox(view: View) -> Move | None:
+    box = view.all("checkbox")[view.nth(r"the (\w+) checkbox")]
+    left = None if "checked" in box.states else view.click(box)
+    return _slid(view, [int(view.found(r"Select (-?\d+) with"))]) or left or view.submit()
+
+
+def _slid(view: View, wanted: list[int]) -> Move | None:
+    """What brings the first slider that is not there nearer to its number."""
+    handles = [each for each in view.screen.elements if each.name.startswith("ui-slider-handle")]
+    numbers = [int(each.name) for each in view.all("text") if each.name.lstrip("-").isdecimal()]
+    for handle, now, goal in zip(handles, numbers, wanted, strict=True):
+        x, y, _, _ = handle.place
+        if abs(goal - now) > _BY_KEYS:
+            return drag((x, y), (x + (goal - now) * _PIXELS, y))
+        if goal != now and "focused" not in handle.states:
+            return view.click(handle)
+        if goal != now:
+            return Move(tool="press", arguments={"key": "ArrowRight" if goal > now else "ArrowLeft"})
+    return None
+
+
+_PIXELS = 5.0
+"""about as many for each number: what a drag has left, the next one brings"""
+_BY_KEYS = 3
+"""numbers that are left to the keys"""
+
+WORKING: Mapping[str, Solution] = {
+    "choose-date": day,
+    "choose-date-easy": day,
+    "choose-date-medium": day,
+    "choose-date-nodelay": day,
+    "click-menu": menu,
+    "email-inbox": email,
+    "email-inbox-delete": email,
+    "email-inbox-important": email,
+    "email-inbox-noscroll": email,
+    "email-inbox-forward": email,
+    "email-inbox-reply": email,
+    "email-inbox-star-reply": email,
+    "drag-items": items,
+    "order-food": food,
+    "use-slider-2": sliders,
+    "form-sequence": slider_and_checkbox,
+}
+"""a solution for each page"""

@@ -1,0 +1,1 @@
+"""Environments of others that keep Gymnasium's interface, as they are."""

@@ -1,0 +1,186 @@
+"""Any environment with Gymnasium's interface: by its registered name, or made by a function of the user's own.
+
+An observation that is text is shown as it is. A numbered action is named by its label, an action that is text is the
+reply itself. The rewards of an episode are added up and put on the scale from -1 to 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from openclaw_rl.envs.actions import Action, ActionForm, bounded, calls_of, result_of
+from openclaw_rl.envs.gym.spaces import action_kind, action_labels, chosen, shown
+from openclaw_rl.envs.ladders import Split, split_of
+from openclaw_rl.envs.toolcall.tools_config import load_function
+from openclaw_rl.errors import ConfigError, EnvFailed, MissingExtra, OpenClawError
+from openclaw_rl.ports import Observation
+from openclaw_rl.types import Message, Prompt, Tool
+
+TOOL: Final = "act"
+SEEDS: Final = 1_000_000
+ShownAs = Literal["observation", "render"]
+
+
+class GymnasiumEnv:
+    """See `Env`. A task is a seed of it, ``NAME/SEED``; three tenths of the seeds are held out."""
+
+    name = "gymnasium"
+
+    def __init__(
+        self,
+        *,
+        id: str | None = None,
+        form: ActionForm,
+        per_rung: int,
+        output_chars: int,
+        labels: Sequence[str] = (),
+        instruction: str = "",
+        show: ShownAs = "observation",
+        lowest: float = -1.0,
+        highest: float = 1.0,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``id`` is registered with Gymnasium, or ``file.py:function``; ``arguments`` are what it is made with.
+
+        ``show`` "render": what `render()` gives in place of the observation. A return of ``lowest`` is worth -1, one of
+        ``highest`` 1.
+        """
+        if id is None:
+            raise ConfigError("env.options.id is not set", remedy="name one: --set env.options.id=Blackjack-v1")
+        if highest <= lowest:
+            raise ConfigError("env.options.highest is not above lowest", remedy="give the range of an episode's return")
+        self._id, self._form, self._per_rung, self._output_chars = id, form, per_rung, output_chars
+        self._instruction, self._show = instruction, show
+        self._lowest, self._highest = lowest, highest
+        self._arguments = {**({"render_mode": "ansi"} if show == "render" else {}), **(arguments or {})}
+        self._env = _made(id, self._arguments)
+        self._closed = False
+        space = self._env.action_space
+        self._labels = action_labels(space, labels) if action_kind(space) == "discrete" else ()
+        self._first = int(getattr(space, "start", 0))
+        self._rung = id.rpartition(":")[2].replace("/", "__")
+        self._total: float | None = None
+
+    def tasks(self) -> Sequence[str]:
+        return self._seeds("train", self._per_rung)
+
+    def held_out(self) -> Sequence[str]:
+        return self._seeds("held-out", max(1, self._per_rung // 2))
+
+    def _seeds(self, split: Split, count: int) -> list[str]:
+        names = (f"{self._rung}/{number}" for number in range(SEEDS))
+        return list(islice((name for name in names if split_of(name) == split), count))
+
+    def rung(self, task: str) -> str:
+        return self._rung
+
+    def instruction(self, task: str) -> str:
+        return f"{self._instruction or self._id}, seed {self._seed(task)}"
+
+    def gold(self, task: str) -> Sequence[Message]:
+        """None is known."""
+        return ()
+
+    def _seed(self, task: str) -> int:
+        rung, _, number = task.rpartition("/")
+        if rung != self._rung or not number.isdecimal():
+            raise ConfigError(f"no task {task!r} in {self.name}", remedy=f"name one as {self._rung}/0")
+        return int(number)
+
+    async def reset(self, task: str, *, seed: int) -> Prompt:
+        if self._closed:
+            self._env, self._closed = _made(self._id, self._arguments), False
+        self._total = None
+        observation, _ = await self._asked(self._env.reset, seed=self._seed(task))
+        first = Message(role="user", content=await self._seen(observation))
+        head = [Message(role="system", content=text) for text in ["\n".join(filter(None, self._how()))] if text]
+        return Prompt(messages=(*head, first), tools=(self._tool(),) if self._form == "tools" else ())
+
+    def _how(self) -> tuple[str, str]:
+        if self._form == "tools":
+            return self._instruction, "Act with the tool."
+        return self._instruction, f"Reply with one of these words: {', '.join(self._labels)}." if self._labels else ""
+
+    def _tool(self) -> Tool:
+        about: dict[str, Any] = {"type": "string", "description": "what to do"}
+        if self._labels:
+            about["enum"] = list(self._labels)
+        schema = {"type": "object", "properties": {"action": about}, "required": ["action"]}
+        return Tool(name=TOOL, description="Act in the environment and see what comes of it.", parameters=schema)
+
+    async def step(self, reply: Message) -> Observation:
+        action = self._action(reply)
+        wanted = None if action.fault else self._meant(str(action.arguments["action"]))
+        if wanted is None:
+            known = f"; there are: {', '.join(self._labels)}" if self._labels else ""
+            return Observation(messages=(result_of(action, f"error: {action.fault or f'that is no action{known}'}"),))
+        observation, reward, ended, cut, _ = await self._asked(self._env.step, wanted)
+        self._total = (self._total or 0.0) + float(reward)
+        over = bool(ended or cut)
+        said = result_of(action, await self._seen(observation))
+        return Observation(messages=(said,), reward=self._worth() if over else None, done=over)
+
+    def _action(self, reply: Message) -> Action:
+        if reply.tool_calls:
+            return calls_of(reply, (self._tool(),))[0]
+        if self._form == "tools":
+            return Action(tool=TOOL, arguments={}, fault=f"nothing was done: call the tool {TOOL}")
+        return Action(tool=TOOL, arguments={"action": reply.content})
+
+    def _meant(self, text: str) -> int | str | None:
+        """The action of a text; None where it means none."""
+        if not self._labels:
+            return text if text.strip() else None
+        place = chosen(text, self._labels)
+        return None if place is None else self._first + place
+
+    async def _seen(self, observation: Any) -> str:
+        text = shown(await self._asked(self._env.render) if self._show == "render" else observation)
+        return bounded(text, self._output_chars)
+
+    async def _asked(self, function: Any, *given: Any, **named: Any) -> Any:
+        try:
+            return await asyncio.to_thread(function, *given, **named)
+        except OpenClawError:
+            raise
+        except Exception as error:  # it is anyone's code; what it raises is not the policy's fault
+            raise EnvFailed(f"{self._id} fails with {type(error).__name__}: {error}") from error
+
+    async def outcome(self) -> float:
+        """What the rewards so far come to; -1 where nothing was done."""
+        return self._worth()
+
+    def _worth(self) -> float:
+        if self._total is None:
+            return -1.0
+        share = (self._total - self._lowest) / (self._highest - self._lowest)
+        return max(-1.0, min(1.0, 2 * share - 1))
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            with contextlib.suppress(Exception):  # some cannot be closed before they were begun
+                self._env.close()
+
+
+def _made(id: str, arguments: Mapping[str, Any]) -> Any:
+    """The environment of this name. Raises ConfigError with what Gymnasium, or the user's function, said."""
+    file, _, function = id.partition(":")
+    if file.endswith(".py"):
+        make = load_function(Path(file).expanduser(), function, "env.options.id")
+        return make(**arguments)
+    try:
+        import gymnasium
+    except ImportError as error:
+        raise MissingExtra("gymnasium", "gymnasium") from error
+    try:
+        return gymnasium.make(id, **arguments)
+    except Exception as error:  # its own errors have no root but Exception, and a package behind it raises its own
+        raise ConfigError(
+            f"Gymnasium cannot make {id!r}: {error}", remedy="name one as 'Blackjack-v1' or 'module:Name-v0'"
+        ) from error
