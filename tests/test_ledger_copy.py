@@ -105,6 +105,7 @@ NAMES: dict[str, tuple[Any, ...]] = {
     "user": (None, "u1", "ann", "env:door", "nobody"),
     "session": ("s1", "e2", "s9", "gone", "none"),
     "group": ("g", "none"),
+    "task": (None, "g"),
     "limit": (1, 100),
     "within": (2, 64),
     "window": (100,),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from openclaw_rl.page.site import Site, build_site
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store import LedgerReader, NotesLedger, Place
 from openclaw_rl.testing import (
+    FakeClock,
     RunningApp,
     TemporaryLedger,
     fake_config,
@@ -30,7 +32,8 @@ from openclaw_rl.testing import (
     serving,
     ticking_app,
 )
-from openclaw_rl.types import Hint, Rehearsal, SessionReward, Step, Version
+from openclaw_rl.types import Hint, Message, Prompt, Rehearsal, SessionReward, Step, Version
+from openclaw_rl.views.live import LiveFigures
 
 pytestmark = pytest.mark.anyio
 
@@ -521,17 +524,72 @@ async def test_curves_say_what_good_looks_like_and_alarms_come_first(told: Tempo
     assert 'aria-label="Reward: -1 at verdict 1, -1 at 2' in shown
 
 
-async def test_environments_show_success_by_task(told: TemporaryLedger) -> None:
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+
+
+def play(ledger: TemporaryLedger) -> None:
+    """Three episodes of a task, by two versions; the last has a screen, and one that is no picture."""
     for number, score in enumerate((1.0, -1.0, 1.0)):
         named = {"session": f"e{number}"}
-        told.add(None, text="ls", user="env:terminal", group="count files", outcome=named, **named)
-        told.serve.add_reward(SessionReward(session=f"e{number}", user="env:terminal", score=score))
+        shots = (f"data:image/png;base64,{PIXEL}", "data:image/svg+xml;base64,PHN2Zy8+", "http://127.0.0.1:9/beacon")
+        seen = Message(role="user", content=f"$ {HOSTILE}", images=shots)
+        after = Message(role="tool", content="3 files", tool_call_id="c", images=shots[:1])
+        told = make_completion("ls | wc -l", version=number // 2)
+        given = {"group": "count files", "completion": told, "prompt": Prompt(messages=(seen,))}
+        came = {**named, "next_state": (after,)}
+        ledger.add(0.5, id=f"e{number}-1", user="env:terminal", outcome=came, **given, **named)
+        for paid in (-score, score):
+            ledger.serve.add_reward(SessionReward(session=f"e{number}", user="env:terminal", score=paid))
+
+
+async def test_environments_show_success_by_task_and_version_and_what_was_done(told: TemporaryLedger) -> None:
+    play(told)
     with site(told.path) as page:
         shown = (await page.get("/environments")).text
-        replays = (await page.get("/sessions?user=env%3Aterminal")).text
-    for part in ("terminal", "67% of 3 episodes won", "count files", "2 of 3", "+0.33", "user=env%3Aterminal"):
+        episodes = (await page.get("/environments?env=terminal&task=count+files")).text
+        replay = (await page.get("/environments?env=terminal&session=e2")).text
+    for part in ("terminal", "67% of 3 episodes won", "count files", "2 of 3", "+0.33", "0.50 at version 0, 1 at 1"):
         assert part in shown, part
-    assert replays.count("<li>") == 3
+    assert (episodes.count("won +1"), episodes.count("lost -1")) == (2, 1)
+    for part in ("Step 1", "ls | wc -l", "worth +0.5", "3 files", "won +1", "part=after", "&lt;script&gt;"):
+        assert part in replay, part
+    assert "<script>alert" not in replay
+    assert "beacon" not in replay
+
+
+async def test_a_screen_is_a_picture_or_nothing_and_an_admins_to_see(told: TemporaryLedger) -> None:
+    play(told)
+    with site(told.path, KEYS) as page:
+        await logged_in(page, "key-owner")
+        asked = [f"turn=e2-1&part=before&number={number}" for number in range(4)]
+        found = [await page.get(f"/screen?{query}") for query in (*asked, "turn=e2-1&part=after", "turn=none")]
+        assert [one.status_code for one in found] == [200, 404, 404, 404, 200, 404]
+        assert (found[0].headers["content-type"], found[0].content[:4]) == ("image/png", b"\x89PNG")
+        assert "sandbox" in found[0].headers["content-security-policy"]
+    with site(told.path, KEYS) as page:
+        assert (await page.get("/screen?turn=e2-1")).status_code == 401
+        await logged_in(page, "key-ann")
+        hidden = ["/screen?turn=e2-1", "/environments?env=terminal", "/environments?env=terminal&session=e2"]
+        assert [(await page.get(one)).status_code for one in hidden] == [404] * 3
+        assert "env=terminal" not in (await page.get("/environments")).text
+
+
+def test_serving_is_looked_at_every_few_seconds_and_drawn_by_the_minute(told: TemporaryLedger) -> None:
+    clock = FakeClock(time.time())
+    figures = LiveFigures(clock)
+    assert figures.curves() == []
+    for tokens, waiting in ((0, 0), (500, 3), (100, 1)):
+        load = {"running": 2, "waiting": waiting, "reply_tokens": tokens}
+        told.serve.report("serve", state="running", moved=0, failures=0, detail={"load": load})
+        figures.look(told.serve)
+        figures.look(told.serve)
+        clock.now += 5
+    queue, served = figures.curves()
+    assert [y for _, y in queue.points] == [0, 3, 1], "a second look at once sees nothing new"
+    assert served.points == ((-0.08, 100.0),), "a server that began anew is no negative speed"
+    clock.now += 60
+    figures.look(told.serve)
+    assert len(figures.curves()[0].points) == 3, "what a server said a minute ago is not how it does now"
 
 
 async def test_every_view_is_drawn_from_either_store(place: Place) -> None:

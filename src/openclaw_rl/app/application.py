@@ -163,6 +163,7 @@ class App:
             served_versions(self.config, self._turns),
             alarms=self._storage_alarms,
             busy=self._busy,
+            load=lambda: self.api.state.server.metrics.load() if self.api is not None else {},
             url=lambda: self._url,
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from starlette.datastructures import QueryParams
 
 from openclaw_rl.errors import NotInLedger
-from openclaw_rl.page.curves import curves_view, environments_view
+from openclaw_rl.page.curves import curves_view
 from openclaw_rl.page.door import Person
+from openclaw_rl.page.environments import environments_view, episodes_view, replay_view
 from openclaw_rl.page.html import Html
 from openclaw_rl.page.learning import Lessons, learning_view
 from openclaw_rl.page.sessions import FILTERS, SessionQuery, session_view, sessions_view, turn_view
@@ -19,7 +20,8 @@ from openclaw_rl.page.versions import VersionList, VersionStory, version_view, v
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Turn
-from openclaw_rl.views import browse, learning, lineage, status, transcripts
+from openclaw_rl.views import browse, environments, learning, lineage, status, transcripts
+from openclaw_rl.views.browse import Curve
 from openclaw_rl.views.learning import Correction
 
 CORRECTIONS, VERSIONS, SESSIONS, TURNS = 20, 50, 30, 100
@@ -31,11 +33,20 @@ WAITING = 1000
 class Drawing:
     """The views of one person, at one moment of the ledger."""
 
-    def __init__(self, ledger: LedgerReader, person: Person, query: QueryParams, alarms: list[str]) -> None:
+    def __init__(
+        self,
+        ledger: LedgerReader,
+        person: Person,
+        query: QueryParams,
+        alarms: Sequence[str] = (),
+        live: Sequence[Curve] = (),
+    ) -> None:
+        """``live`` are curves of serving, which the ledger does not keep."""
         self._ledger = ledger
         self._person = person
         self._query = query
         self._alarms = alarms
+        self._live = live
 
     def draw(self, view: str) -> Html:
         """A view by its name."""
@@ -112,11 +123,31 @@ class Drawing:
         """Figures of training; those of replies are of this person's own, or of everybody's for an admin."""
         drops, waiting = self._ledger.drop_counts(), self._ledger.waiting(WAITING)
         told = f"{waiting}" if waiting < WAITING else f"{WAITING:,} or more"
-        return curves_view(browse.curves(self._ledger, self._person.scope), drops, self._alarms, waiting=told)
+        drawn = [*browse.curves(self._ledger, self._person.scope), *self._live]
+        return curves_view(drawn, drops, self._alarms, waiting=told)
 
     def environments(self) -> Html:
-        """How tasks end."""
-        return environments_view(browse.tasks_played(self._ledger), replays=self._person.admin)
+        """How tasks end; for an admin, episodes and each of their steps."""
+        name, task, session = (self._query.get(key) for key in ("env", "task", "session"))
+        if name is None:
+            tasks = environments.tasks_played(self._ledger)
+            names = dict.fromkeys(line.environment for line in tasks)
+            wins = [(one, environments.wins(self._ledger, one)) for one in names]
+            return environments_view(tasks, wins, replays=self._person.admin)
+        if not self._person.admin:
+            raise NotInLedger("there is no episode of yours")
+        if session is not None:
+            steps = environments.episode(self._ledger, name, session)
+            ended = environments.episodes(self._ledger, name, None, session=session)
+            return replay_view(name, session, steps, ended[0] if ended else None)
+        found = environments.episodes(self._ledger, name, task)
+        return episodes_view(name, task, found, environments.wins(self._ledger, name, task))
+
+    def screen(self) -> tuple[str, bytes]:
+        """A picture of a turn: its type and its bytes."""
+        part: environments.Part = "after" if self._query.get("part") == "after" else "before"
+        turn = self._own(self._query.get("turn", ""))
+        return environments.screen(self._ledger, turn, part, self._number("number") or 0)
 
     def sessions(self) -> Html:
         """A list, a session or a turn."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -22,6 +23,7 @@ from openclaw_rl.page.frame import VIEWS, PageContext, failure_page, login_page,
 from openclaw_rl.page.html import Html
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.views import learning
+from openclaw_rl.views.live import EVERY, LiveFigures
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class Site:
     api: OpenApi
     door: Door
     alarms: Alarms
+    live: LiveFigures = field(default_factory=LiveFigures)
 
 
 def build_site(site: Site) -> Starlette:
@@ -54,12 +57,35 @@ def build_site(site: Site) -> Starlette:
             *views,
             *acts,
             Route("/export", _guarded(_export(site))),
+            Route("/screen", _guarded(_screen(site))),
             Route("/do/login", _guarded(_log_in(site.door)), methods=["POST"]),
             Route("/do/logout", _guarded(_log_out(site.door)), methods=["POST"]),
             Route("/static/{name}", _guarded(_static)),
             Route("/{rest:path}", _guarded(_nowhere)),
-        ]
+        ],
+        lifespan=_looking(site),
     )
+
+
+def _looking(site: Site) -> Callable[[Starlette], Any]:
+    """While the page is served, serving is looked at, so that its curves are there before somebody opens them."""
+
+    def look() -> None:
+        with suppress(OpenClawError), site.ledger() as ledger:  # there may be none yet
+            site.live.look(ledger)
+
+    async def keep_looking() -> None:
+        while True:
+            await asyncio.to_thread(look)
+            await asyncio.sleep(EVERY)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(keep_looking())
+        yield
+        task.cancel()
+
+    return lifespan
 
 
 # --- views ---
@@ -84,7 +110,8 @@ def _drawn(site: Site, person: Person, name: str, request: Request) -> Html:
             alarms=site.alarms(ledger) if person.admin else [],
             login=not site.door.open,
         )
-        drawing = Drawing(ledger, person, request.query_params, list(context.alarms))
+        site.live.look(ledger)
+        drawing = Drawing(ledger, person, request.query_params, list(context.alarms), site.live.curves())
         return page(context, name, drawing.draw(name))
 
 
@@ -100,9 +127,25 @@ def _export(site: Site) -> Handle:
     return handle
 
 
+def _screen(site: Site) -> Handle:
+    async def handle(request: Request) -> Response:
+        person = site.door.person(request)
+        if person is None:
+            raise NotAllowed("you are not logged in", remedy="load the page again")
+
+        def read() -> tuple[str, bytes]:
+            with site.ledger() as ledger:
+                return Drawing(ledger, person, request.query_params).screen()
+
+        kind, content = await asyncio.to_thread(read)
+        return Response(content, media_type=kind, headers={"content-security-policy": "default-src 'none'; sandbox"})
+
+    return handle
+
+
 def _exported(site: Site, person: Person, request: Request) -> str:
     with site.ledger() as ledger:
-        return Drawing(ledger, person, request.query_params, []).export()
+        return Drawing(ledger, person, request.query_params).export()
 
 
 # --- acts ---

@@ -49,6 +49,7 @@ class ServeLoop:
         *,
         alarms: Callable[[], list[dict[str, Json]]] = list,
         busy: Callable[[], bool] = lambda: False,
+        load: Callable[[], Mapping[str, float]] = dict,
         url: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -56,6 +57,7 @@ class ServeLoop:
         self._knowing = policy if isinstance(policy, SupportsVersions) else None
         self._alarms = alarms
         self._busy = busy
+        self._load_now = load
         self._url = url
         self._versions = versions
         self._clock = clock
@@ -115,7 +117,7 @@ class ServeLoop:
     async def status(self) -> Mapping[str, Json]:
         """What `status` shows: why nobody is answered, why another version than the live one answers, lost turns.
 
-        ``busy`` tells other processes that somebody waits for a reply.
+        ``busy`` tells other processes that somebody waits for a reply, ``load`` how many, and how much they got.
         And where it answers, and how the model is run, where the policy says it.
         """
         alarms = self._alarms()
@@ -127,7 +129,7 @@ class ServeLoop:
             what = f"version {number} is live but cannot be loaded, version {self._policy.live} answers: {why}"
             alarms.append({"what": what, "remedy": "restore its folder, or 'openclaw-rl rollback'"})
         runner = self._policy.runner if isinstance(self._policy, ReportsRunner) else None
-        said = {"runner": runner, "url": self._url()}
+        said = {"runner": runner, "url": self._url(), "load": dict(self._load_now())}
         return {"alarms": alarms, "busy": self._busy(), **{name: value for name, value in said.items() if value}}
 
     def _unknown_versions(self) -> list[Version]:

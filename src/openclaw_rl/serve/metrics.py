@@ -42,5 +42,12 @@ class Metrics:
             if isinstance(value, int | float) and figure not in ("pid", "live"):
                 self.engine.labels(figure).set(value)
 
+    def load(self) -> dict[str, float]:
+        """What is asked of the server now, and how many tokens its replies have had."""
+        named = {"running": "requests_running", "waiting": "requests_waiting"}
+        found = {name: self.registry.get_sample_value(f"openclaw_rl_{one}") or 0.0 for name, one in named.items()}
+        tokens = self.registry.get_sample_value("openclaw_rl_tokens_total", {"side": "reply"})
+        return {**found, "reply_tokens": tokens or 0.0}
+
     def page(self) -> bytes:
         return generate_latest(self.registry)

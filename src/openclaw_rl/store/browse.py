@@ -10,7 +10,17 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.store import codec
 from openclaw_rl.store.connection import LedgerConnection
 from openclaw_rl.store.database import ALL, Row
-from openclaw_rl.store.results import ListedTurn, Reception, SaidTurn, ScoreMark, SessionTally, StepFigures, TaskTally
+from openclaw_rl.store.results import (
+    EpisodeLine,
+    ListedTurn,
+    Reception,
+    SaidTurn,
+    ScoreMark,
+    SessionTally,
+    StepFigures,
+    TaskTally,
+    VersionWins,
+)
 from openclaw_rl.store.rows import VERSION, to_version
 from openclaw_rl.types import Json, Version
 
@@ -25,6 +35,16 @@ _CORRECTED = (
     " OR EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id "
     " AND (v.hints != '[]' OR v.score < 0 AND v.source IN ('explicit', 'judge'))"
     " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq))"
+)
+
+_PAID = (
+    "(SELECT seq, session, user, score, failed, at FROM session_rewards s WHERE NOT EXISTS (SELECT 1 FROM"
+    " session_rewards n WHERE n.session = s.session AND n.user = s.user AND n.seq > s.seq)"
+    " ORDER BY s.seq DESC LIMIT ?) r"
+)
+"""the newest sessions that were paid, each with what counts"""
+_FIRST = (
+    "turns t ON t.id = (SELECT id FROM turns x WHERE x.session = r.session AND x.user = r.user ORDER BY x.seq LIMIT 1)"
 )
 
 
@@ -152,13 +172,40 @@ class BrowseQueries(LedgerConnection):
         rows = self.rows(
             "SELECT r.user, coalesce(t.grp, r.session) AS task, count(*) AS episodes, avg(r.score) AS mean,"
             " max(r.at) AS at, sum(CASE WHEN r.score > 0 THEN 1 ELSE 0 END) AS won, count(r.failed) AS failed"
-            " FROM (SELECT seq, session, user, score, failed, at FROM session_rewards ORDER BY seq DESC LIMIT ?) r"
-            " LEFT JOIN turns t ON t.id = (SELECT id FROM turns x WHERE x.session = r.session AND x.user = r.user"
-            " ORDER BY x.seq LIMIT 1)"
+            f" FROM {_PAID} LEFT JOIN {_FIRST}"
             " GROUP BY r.user, coalesce(t.grp, r.session) ORDER BY max(r.seq) DESC LIMIT 200",
             within,
         )
         return [TaskTally(**dict(row)) for row in rows]
+
+    def won(self, *, within: int = WITHIN) -> list[VersionWins]:
+        """How the newest episodes ended, by environment, task and the version that began them; oldest version first."""
+        rows = self.rows(
+            "SELECT r.user, coalesce(t.grp, r.session) AS task, t.version, count(*) AS episodes,"
+            " sum(CASE WHEN r.score > 0 THEN 1 ELSE 0 END) AS won"
+            f" FROM {_PAID} JOIN {_FIRST} WHERE r.failed IS NULL"
+            " GROUP BY r.user, coalesce(t.grp, r.session), t.version ORDER BY t.version, r.user, task",
+            within,
+        )
+        return [VersionWins(**dict(row)) for row in rows]
+
+    def episodes(
+        self, user: str, task: str | None, *, limit: int, session: str | None = None, within: int = WITHIN
+    ) -> list[EpisodeLine]:
+        """The newest episodes of an environment's task, or of all of its tasks, newest first; or one of them."""
+        where, values = ("AND coalesce(t.grp, r.session) = ?", [task]) if task is not None else ("", [])
+        if session is not None:
+            where, values = f"{where} AND r.session = ?", [*values, session]
+        rows = self.rows(
+            "SELECT r.session, r.user, coalesce(t.grp, r.session) AS task, r.score, r.failed, t.version, r.at,"
+            " (SELECT count(*) FROM turns n WHERE n.session = r.session AND n.user = r.user) AS steps"
+            f" FROM {_PAID} LEFT JOIN {_FIRST} WHERE r.user = ? {where} ORDER BY r.seq DESC LIMIT ?",
+            within,
+            user,
+            *values,
+            limit,
+        )
+        return [EpisodeLine(**dict(row)) for row in rows]
 
     def newest_decisions(self, limit: int) -> list[GateDecision]:
         """The gate's newest decisions, newest first, with their evidence."""

@@ -129,6 +129,29 @@ class TaskTally(NamedTuple):
     at: float
 
 
+class VersionWins(NamedTuple):
+    """Of the ``episodes`` that a version played of one environment's tasks, how many were won."""
+
+    user: str
+    task: str
+    version: int
+    episodes: int
+    won: int
+
+
+class EpisodeLine(NamedTuple):
+    """One episode: its session, what it was paid or why it failed, who played it, in how many steps."""
+
+    session: str
+    user: str
+    task: str
+    score: float | None
+    failed: str | None
+    version: int | None
+    steps: int
+    at: float
+
+
 class GroupProgress(NamedTuple):
     """How many sessions belong to a group, and how many of their turns have neither a verdict nor a drop."""
 

@@ -13,7 +13,7 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import ListedTurn, Reception, SaidTurn, ScoreMark, SessionTally, StepFigures
-from openclaw_rl.types import Turn, Version, environment_of, texts
+from openclaw_rl.types import Turn, Version, texts
 from openclaw_rl.versions import LiveVersions
 
 SessionName: TypeAlias = tuple[str, str]
@@ -278,35 +278,3 @@ def _rolling(values: Sequence[float]) -> tuple[tuple[float, float], ...]:
 
 def _finite(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
     return tuple(point for point in points if math.isfinite(point[1]))
-
-
-# --- environments ---
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskLine:
-    """How the episodes of one task ended."""
-
-    environment: str
-    task: str
-    episodes: int
-    won: int
-    mean: float | None
-    failed: int
-    at: float
-
-
-def tasks_played(ledger: LedgerReader) -> list[TaskLine]:
-    """By environment and task, the most recent first."""
-    return [
-        TaskLine(
-            environment=environment_of(row.user) or row.user,
-            task=row.task,
-            episodes=row.episodes,
-            won=row.won or 0,
-            mean=row.mean,
-            failed=row.failed or 0,
-            at=row.at,
-        )
-        for row in ledger.played()
-    ]

@@ -1,0 +1,158 @@
+"""Environments: how tasks end, by task and by version, and episodes step by step with what was seen and done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import urlencode
+
+from openclaw_rl.page.charts import chart
+from openclaw_rl.page.frame import header
+from openclaw_rl.page.html import Child, Html, chip, clipped, el, empty, join, text, when
+from openclaw_rl.store.results import EpisodeLine
+from openclaw_rl.types import Message, Turn
+from openclaw_rl.views.browse import Curve
+from openclaw_rl.views.environments import EpisodeStep, Part, TaskLine, screens
+
+_SHOWN = 4000
+_TASKS = 100
+
+
+def environments_view(tasks: Sequence[TaskLine], wins: Sequence[tuple[str, Curve]], *, replays: bool) -> Html:
+    """Success by version and by task; ``replays``: whether this person may read the episodes."""
+    top = header("Environments", "How the newest episodes ended, by version and by task.")
+    if not tasks:
+        hint = "Play some: openclaw-rl up --set env.type=terminal. Episodes are shown by task as they end."
+        return join(top, empty("No episode yet", hint))
+    by_env: dict[str, list[TaskLine]] = {}
+    for task in tasks:
+        by_env.setdefault(task.environment, []).append(task)
+    curves = dict(wins)
+    drawn = [_environment(name, lines, curves.get(name), replays=replays) for name, lines in by_env.items()]
+    return join(top, el("div", *drawn, data_live="environments", class_="cards"))
+
+
+def _environment(name: str, tasks: Sequence[TaskLine], curve: Curve | None, *, replays: bool) -> Html:
+    episodes, won = sum(task.episodes for task in tasks), sum(task.won for task in tasks)
+    share = f"{won / max(episodes, 1):.0%} of {episodes} episodes won"
+    read = el("a", "Read the newest episodes", href=_address(env=name)) if replays else None
+    top = el("header", el("h2", name), el("p", share, read, class_="row faint"))
+    rows = [_task(name, task, replays=replays) for task in tasks[:_TASKS]]
+    table = _table(("Task", "Won", "Mean outcome", "Failed", "Last"), rows)
+    drawn = el("div", chart(curve), class_="curves") if curve is not None and curve.points else None
+    return join(drawn, el("section", top, table, class_="card listing"))
+
+
+def _task(name: str, task: TaskLine, *, replays: bool) -> Html:
+    named: Child = el("a", task.task, href=_address(env=name, task=task.task)) if replays else task.task
+    cells: tuple[Child, ...] = (
+        named,
+        f"{task.won} of {task.episodes}",
+        "" if task.mean is None else f"{task.mean:+.2f}",
+        task.failed or "",
+        when(task.at),
+    )
+    return el("tr", *[el("td", cell) for cell in cells])
+
+
+def _table(titles: Sequence[str], rows: Sequence[Html]) -> Html:
+    top = el("thead", el("tr", *[el("th", title, scope="col") for title in titles]))
+    return el("div", el("table", top, el("tbody", *rows)), class_="scroll", tabindex=0)
+
+
+def _address(**query: str) -> str:
+    return "/environments?" + urlencode(query)
+
+
+# --- the episodes of a task ---
+
+
+def episodes_view(environment: str, task: str | None, episodes: Sequence[EpisodeLine], curve: Curve) -> Html:
+    """The newest episodes, each with how it ended."""
+    back = el("a", "All environments", href="/environments", class_="button")
+    top = header(task or environment, f"The newest episodes of {environment}.", back)
+    if not episodes:
+        return join(top, empty("No episode of it", "It was not played, or not among the newest."))
+    titles = ("Episode", *(() if task else ("Task",)), "Outcome", "Steps", "Version", "When")
+    rows = [_episode(environment, one, tasked=task is None) for one in episodes]
+    drawn = el("div", chart(curve), class_="curves") if curve.points else None
+    return join(top, el("div", drawn, el("section", _table(titles, rows), class_="card listing"), class_="cards"))
+
+
+def _episode(environment: str, one: EpisodeLine, *, tasked: bool) -> Html:
+    cells: list[Child] = [el("a", clipped(one.session, 40), href=_address(env=environment, session=one.session))]
+    if tasked:
+        cells.append(one.task)
+    cells += [_outcome(one), one.steps, "" if one.version is None else one.version, when(one.at)]
+    return el("tr", *[el("td", cell) for cell in cells])
+
+
+def _outcome(one: EpisodeLine) -> Html:
+    if one.failed is not None:
+        return chip(f"failed: {clipped(one.failed, 60)}")
+    if one.score is None:
+        return chip("no outcome")
+    return chip(f"{'won' if one.score > 0 else 'lost'} {one.score:+g}", "good" if one.score > 0 else "bad")
+
+
+# --- one episode ---
+
+
+def replay_view(environment: str, session: str, steps: Sequence[EpisodeStep], ended: EpisodeLine | None) -> Html:
+    """What was seen and done, step by step, with the screens where there are any."""
+    task = ended.task if ended is not None else steps[0].turn.group or session
+    back = el("a", "Episodes of this task", href=_address(env=environment, task=task), class_="button")
+    turns = el(
+        "a",
+        "Its turns",
+        href="/sessions?" + urlencode({"session": session, "user": steps[0].turn.user}),
+        class_="button",
+    )
+    told = f"{len(steps)} steps of {environment}, version {steps[0].turn.completion.version}"
+    rows = [_step(number, step) for number, step in enumerate(steps, 1)]
+    end = el("li", el("h2", "How it ended"), _outcome(ended), class_="card") if ended is not None else None
+    return join(header(task, told, turns, back), el("ol", *rows, end, class_="replay"))
+
+
+def _step(number: int, step: EpisodeStep) -> Html:
+    done = step.turn.completion.reply
+    calls = [el("pre", f"{call.name}({call.arguments})", class_="call", tabindex=0) for call in done.tool_calls]
+    did = [text(done.content, most=_SHOWN) if done.content else None, *calls]
+    after = [el("h3", "What came of it"), *_seen(step.turn, step.after, "after")] if step.after else []
+    return el(
+        "li",
+        el("h2", f"Step {number} ", _worth(step)),
+        el("div", el("h3", "Seen"), *_seen(step.turn, step.seen, "before"), class_="seen"),
+        el("div", el("h3", "Done"), *did, class_="done"),
+        el("div", *after, class_="seen") if after else None,
+        class_="card",
+    )
+
+
+def _worth(step: EpisodeStep) -> Html | None:
+    score = step.verdict.score if step.verdict is not None else None
+    if score is None:
+        return None
+    return chip(f"worth {score:+g}", "good" if score > 0 else "bad" if score < 0 else "")
+
+
+def _seen(turn: Turn, messages: Sequence[Message], part: Part) -> list[Html]:
+    shown = [el("pre", clipped_lines(one.content), tabindex=0) for one in messages if one.content]
+    count = len(screens(messages))
+    return [*shown, *[_screen(turn, part, number) for number in range(count)]]
+
+
+def _screen(turn: Turn, part: Part, number: int) -> Html:
+    address = "/screen?" + urlencode({"turn": turn.id, "part": part, "number": number})
+    return el("img", src=address, alt=f"The screen, picture {number + 1}", loading="lazy", class_="screen")
+
+
+def clipped_lines(words: str) -> str:
+    """A text with its lines, the middle left out where it is long.
+
+    >>> clipped_lines("a" * 5000).count("a")
+    4000
+    """
+    if len(words) <= _SHOWN:
+        return words
+    half = _SHOWN // 2
+    return f"{words[:half]}\n… {len(words) - _SHOWN:,} characters …\n{words[-half:]}"

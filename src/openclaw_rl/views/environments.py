@@ -1,0 +1,126 @@
+"""Environments as they are looked at: success by task and by version, and episodes step by step."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from openclaw_rl.errors import NotInLedger
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.store.results import EpisodeLine
+from openclaw_rl.types import ENVIRONMENT, Message, Turn, Verdict, environment_of
+from openclaw_rl.views.browse import Curve
+
+_IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|webp|gif));base64,([A-Za-z0-9+/=]*)")
+_MOST_STEPS: Final = 200
+Part = Literal["before", "after"]
+"""where a screen stands: among what a turn was asked with, or what came after it"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLine:
+    """How the episodes of one task ended."""
+
+    environment: str
+    task: str
+    episodes: int
+    won: int
+    mean: float | None
+    failed: int
+    at: float
+
+
+def tasks_played(ledger: LedgerReader) -> list[TaskLine]:
+    """By environment and task, the most recent first."""
+    return [
+        TaskLine(
+            environment=environment_of(row.user) or row.user,
+            task=row.task,
+            episodes=row.episodes,
+            won=row.won or 0,
+            mean=row.mean,
+            failed=row.failed or 0,
+            at=row.at,
+        )
+        for row in ledger.played()
+    ]
+
+
+def wins(ledger: LedgerReader, environment: str, task: str | None = None) -> Curve:
+    """The share of episodes that each version won, of an environment or of one of its tasks."""
+    counted: dict[int, tuple[int, int]] = {}
+    for row in ledger.won():
+        if environment_of(row.user) == environment and task in (None, row.task):
+            won, of = counted.get(row.version, (0, 0))
+            counted[row.version] = won + row.won, of + row.episodes
+    return Curve(
+        name="wins",
+        title="Won, by version",
+        good="Rises towards 1 as versions follow one another; a fall after a rise is a task that is being forgotten.",
+        unit="of its episodes",
+        points=tuple((float(version), won / of) for version, (won, of) in sorted(counted.items())),
+        axis="version",
+    )
+
+
+def episodes(
+    ledger: LedgerReader, environment: str, task: str | None, *, session: str | None = None, limit: int = 50
+) -> list[EpisodeLine]:
+    """The newest episodes of an environment, or of one of its tasks; or the one of a session."""
+    return ledger.episodes(ENVIRONMENT + environment, task, session=session, limit=limit)
+
+
+# --- one episode ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeStep:
+    """One step: what was seen, what was done, and what that was worth; ``after`` is what came of the last one."""
+
+    turn: Turn
+    seen: tuple[Message, ...]
+    after: tuple[Message, ...]
+    verdict: Verdict | None
+
+
+def episode(ledger: LedgerReader, environment: str, session: str) -> list[EpisodeStep]:
+    """The steps of an episode, in order; raises NotInLedger where there is none."""
+    names = ledger.session(session, ENVIRONMENT + environment)[:_MOST_STEPS]
+    if not names:
+        raise NotInLedger(f"there is no episode {session!r} of {environment}")
+    return [_step(ledger, name, last=name == names[-1]) for name in names]
+
+
+def _step(ledger: LedgerReader, name: str, *, last: bool) -> EpisodeStep:
+    turn, outcome = ledger.turn(name), ledger.outcome(name)
+    after = outcome.next_state if outcome is not None and last else ()
+    return EpisodeStep(turn=turn, seen=_news(turn.prompt.messages), after=after, verdict=ledger.verdict(name))
+
+
+def _news(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """What stands after the policy's last words."""
+    said = [at for at, message in enumerate(messages) if message.role == "assistant"]
+    return tuple(messages[said[-1] + 1 :] if said else messages)
+
+
+def screens(messages: Sequence[Message]) -> list[str]:
+    """The pictures of some messages, as they were sent."""
+    return [image for message in messages for image in message.images]
+
+
+def screen(ledger: LedgerReader, turn: Turn, part: Part, number: int) -> tuple[str, bytes]:
+    """A picture of a turn: its type and its bytes. Raises NotInLedger for what is not there, or is no picture."""
+    outcome = ledger.outcome(turn.id) if part == "after" else None
+    messages = (outcome.next_state if outcome else ()) if part == "after" else _news(turn.prompt.messages)
+    found = screens(messages)
+    read = _IMAGE.fullmatch(found[number]) if 0 <= number < len(found) else None
+    if read is None:
+        raise NotInLedger(f"turn {turn.id} has no picture {number}")
+    try:
+        return read[1], b64decode(read[2], validate=True)
+    except Error as error:
+        raise NotInLedger(f"picture {number} of turn {turn.id} cannot be read: {error}") from error
