@@ -181,3 +181,15 @@ def test_a_history_with_calls_is_written_whole() -> None:
     assert wire["messages"][1] == {"role": "tool", "content": "f", "tool_call_id": "c"}
     assert wire["tool_choice"] == {"type": "function", "function": {"name": "ls"}}
     assert wire["chat_template_kwargs"] == {"x": 1}
+
+
+async def test_a_version_that_the_head_could_not_name_is_told_by_the_first_words() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        chunk = {"system_fingerprint": "openclaw-rl-v7", "choices": [{"delta": {"content": "Tea"}}]}
+        return httpx2.Response(200, text=f": still thinking\n\ndata: {json.dumps(chunk)}\n\ndata: [DONE]\n\n")
+
+    prompt = Prompt(messages=(Message(role="user", content="What is tea?"),))
+    async with api(answer) as client, client.stream(prompt) as reply:
+        assert reply.version is None
+        assert [text async for text in reply.deltas] == ["Tea"]
+        assert reply.version == 7

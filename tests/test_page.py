@@ -16,6 +16,7 @@ import pytest
 
 from openclaw_rl.app.page import page_app
 from openclaw_rl.clients.api import ApiClient
+from openclaw_rl.envs.gui.blobs import ScreenBlobs
 from openclaw_rl.errors import NotAllowed
 from openclaw_rl.page.door import COOKIE, MARK, Door
 from openclaw_rl.page.html import el, join, text
@@ -32,7 +33,7 @@ from openclaw_rl.testing import (
     serving,
     ticking_app,
 )
-from openclaw_rl.types import Hint, Message, Prompt, Rehearsal, SessionReward, Step, Version
+from openclaw_rl.types import Hint, Message, Prompt, Rehearsal, SessionReward, Step, Version, new_id
 from openclaw_rl.views.live import LiveFigures
 
 pytestmark = pytest.mark.anyio
@@ -348,7 +349,12 @@ async def test_a_talk_streams_is_corrected_and_learned_from_before_ones_eyes(tmp
     async with run(tmp_path) as (app, page):
         begun, *deltas, end = await said(page, "Tell me about tea")
         reply = "".join(delta["text"] for delta in deltas)
-        assert (reply, end, begun["version"], begun["notes"]) == ("You said: Tell me about tea", {"end": True}, 0, [])
+        assert (reply, end, begun["version"], begun["notes"]) == (
+            "You said: Tell me about tea",
+            {"end": True, "version": 0},
+            0,
+            [],
+        )
         await said(page, "Tell me about tea", reply, SENTENCE, session=begun["session"])
         await app.app.finish()
         shown = (await page.get("/learning")).text
@@ -572,6 +578,29 @@ async def test_a_screen_is_a_picture_or_nothing_and_an_admins_to_see(told: Tempo
         hidden = ["/screen?turn=e2-1", "/environments?env=terminal", "/environments?env=terminal&session=e2"]
         assert [(await page.get(one)).status_code for one in hidden] == [404] * 3
         assert "env=terminal" not in (await page.get("/environments")).text
+
+
+async def test_screens_that_an_environment_kept_stand_at_their_steps(tmp_path: Path) -> None:
+    """Two episodes of a task began at once; what their actions came to tells which screens are whose."""
+    session, first, second = f"episode-{new_id()}", new_id(), new_id()
+    blobs = ScreenBlobs(tmp_path / "screens")
+    for name, said in ((first, "clicked Cancel"), (second, "clicked Ok")):
+        for step, words in enumerate(("", said)):
+            blobs.note(episode=name, task="t", step=step, said=words, screen=blobs.add(f"{name} {step}".encode()))
+    with TemporaryLedger(tmp_path) as ledger:
+        came = {"session": session, "next_state": (make_message("user", "clicked Ok\nthe page"),)}
+        ledger.add(1.0, user="env:gui", session=session, group="t", outcome=came)
+        ledger.serve.add_reward(SessionReward(session=session, user="env:gui", score=1.0))
+        with site(ledger.path) as page:
+            shown = (await page.get(f"/environments?env=gui&session={session}")).text
+            named = re.findall("/screen[?]kept=([0-9a-f]+)", shown)
+            found = [(await page.get(f"/screen?kept={name}")).content.decode() for name in named]
+            assert found == [f"{second} 0", f"{second} 1"]
+            for name in ("../../ledger.db", "0" * 64, ""):
+                assert (await page.get("/screen", params={"kept": name})).status_code == 404
+        with site(ledger.path, KEYS) as page:
+            await logged_in(page, "key-ann")
+            assert (await page.get(f"/screen?kept={named[0]}")).status_code == 404
 
 
 def test_serving_is_looked_at_every_few_seconds_and_drawn_by_the_minute(told: TemporaryLedger) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from test_local_models import embedded  # noqa: F401 (a fixture)
 
 from openclaw_rl.backends.fake import FakePolicy
 from openclaw_rl.clients.api import ApiClient
@@ -32,6 +33,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium; as root: apt-get install chromium"),
 ]
 
+MODEL = 400_000
+"""milliseconds that a step of the embedded model may take there"""
 PATIENCE = 20_000
 """milliseconds that anything may take where others keep the machine busy"""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -69,15 +72,17 @@ def tab(browser: Any, **options: Any) -> Iterator[Any]:
     assert wrong == []
 
 
+FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "train.rehearse.enabled=false")
+
+
 @contextmanager
-def up(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The command `up` on fakes in a process of its own; the page's address as it is printed."""
-    sets = ["policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules", "run.poll=0.02"]
-    sets += ["train.batch_size=1", "store.sync=normal", "run.log_level=error", "monitor.mode=off"]
+def up(folder: Path, *sets: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The command `up` in a process of its own, with some settings; the page's address as it is printed."""
+    common = ("judge.kind=rules", "run.poll=0.02", "train.batch_size=1", "store.sync=normal", "run.log_level=error")
     command = [sys.executable, "-m", "openclaw_rl", "up", "--port", "0", "--run-dir", str(folder)]
-    command += [word for one in sets for word in ("--set", one)]
+    command += [word for one in (*common, "monitor.mode=off", *sets) for word in ("--set", one)]
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPENCLAW")}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=clean)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**clean, **environment})
     assert process.stderr is not None
     said = []
     for line in process.stderr:
@@ -98,7 +103,7 @@ def up(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, int]]:
     """One run for both stories of a whole system: its directory, the page's address, the process."""
     folder = tmp_path_factory.mktemp("run")
-    with up(folder) as (address, process):
+    with up(folder, *FAKES) as (address, process):
         yield folder, address, process.pid
 
 
@@ -108,7 +113,7 @@ def say(page: Any, words: str) -> Any:
     before = replies.count()
     page.get_by_label("Your message").fill(words)
     page.keyboard.press("Enter")
-    playwright.expect(replies).to_have_count(before + 1, timeout=PATIENCE)
+    playwright.expect(replies).to_have_count(before + 1, timeout=MODEL)
     return replies.last
 
 
@@ -170,6 +175,48 @@ def test_an_edit_is_feedback_and_a_page_that_is_killed_disturbs_no_reply(
     url = f"http://127.0.0.1:{kept['port']}/v1/chat/completions"
     answer = httpx2.post(url, json=body, timeout=30, verify=False).json()
     assert answer["choices"][0]["message"]["content"].startswith("You said: still there?")
+
+
+def test_the_embedded_model_is_corrected_learns_it_and_is_rolled_back(
+    browser: Any,
+    tmp_path: Path,
+    embedded: Path,  # noqa: F811
+) -> None:
+    """Real weights in a real browser: one correction is obeyed at once, becomes a step and a version, and is undone."""
+    expect = playwright.expect
+    sets = ["policy.backend=local", "policy.model=embedded", "policy.device=cpu", "policy.sampling.max_tokens=48"]
+    sets += ["policy.max_batch=16", "train.backend=local", "train.local.device=cpu", "train.method=topk"]
+    sets += ["train.lora.enabled=true", "train.lora.rank=16", "train.optim.lr=7e-4", "train.train_truncated=true"]
+    sets += ["gate.probes=4", "gate.replays=2", "gate.tokens=32", "train.rehearse.enabled=false"]
+    environment = {"OPENCLAW_RL_CACHE": str(embedded), "OMP_NUM_THREADS": "2"}
+    with up(tmp_path, *sets, **environment) as (address, _), tab(browser) as page:
+        page.goto(address)
+        first = say(page, "What is tea?")
+        expect(first).to_contain_text("version 0")
+        say(page, SENTENCE)
+        expect(page.get_by_label("Notes", exact=True)).to_contain_text(RULE)
+
+        page.get_by_role("link", name="Learning").click()
+        card = page.locator("article.card").first
+        expect(card).to_contain_text(SENTENCE)
+        expect(card).to_contain_text(RULE)
+        expect(card).to_contain_text("Step 1", timeout=MODEL)
+        expect(card).to_contain_text("version 1: served", timeout=MODEL)
+        expect(card).to_contain_text("before, version 0")
+        card.get_by_role("button", name="now").click()
+        expect(card.locator(".answered")).to_contain_text("now, version 1", timeout=MODEL)
+
+        page.get_by_role("link", name="Versions").click()
+        expect(page.locator(".versions li.live")).to_contain_text("Version 1")
+        page.get_by_role("button", name="Roll back").click()
+        page.get_by_role("dialog").get_by_role("button", name="Send").click()
+        expect(page.locator(".versions li.live")).to_contain_text("Version 2", timeout=MODEL)
+        page.get_by_role("link", name="Talk").click()
+        expect(say(page, "What is rain?")).to_contain_text("version 2")
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
+        assert ledger.step(1).metrics["loss"] != 0.0
+        assert Path(str(ledger.version(1).adapter)).is_dir()
+        assert ledger.version(2).adapter is None, "the base model's weights again"
 
 
 def _page_process(parent: int) -> int:

@@ -60,12 +60,25 @@ class ApiReply:
 
 @dataclass(slots=True)
 class StreamedReply:
-    """A reply as it comes: its turn, its version and the notes in its prompt are known before its first words."""
+    """A reply as it comes: its turn and the notes in its prompt are known before its first words.
+
+    So is its version, unless the server had to fill a silence before it knew it: then its first words tell.
+    """
 
     turn: str
     version: int | None
-    deltas: AsyncIterator[str]
-    notes: tuple[int, ...] = ()
+    notes: tuple[int, ...]
+    chunks: AsyncIterator[Mapping[str, Any]]
+
+    @property
+    async def deltas(self) -> AsyncIterator[str]:
+        """The text, as it comes."""
+        async for chunk in self.chunks:
+            if self.version is None:
+                self.version = _fingerprinted(chunk)
+            for choice in chunk.get("choices", ()):
+                if content := choice.get("delta", {}).get("content"):
+                    yield content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +216,7 @@ class ApiClient:
                     await response.aread()
                     raise self._refusal(response)
                 turn = response.headers.get(TURN, "")
-                yield StreamedReply(turn, _version(response), _deltas(response.aiter_lines()), _notes(response))
+                yield StreamedReply(turn, _version(response), _notes(response), _chunks(response.aiter_lines()))
 
     async def ask(self, prompt: Prompt, *, session: str, group: str | None = None, done: bool = False) -> TurnReply:
         """One reply for a rollout."""
@@ -352,14 +365,18 @@ def _error_message(response: httpx2.Response) -> str:
         return response.text[:300]
 
 
-async def _deltas(lines: AsyncIterator[str]) -> AsyncIterator[str]:
-    """The text in a stream of chunks; raises BackendDown when the stream reports that it failed."""
+def _fingerprinted(chunk: Mapping[str, Any]) -> int | None:
+    """The version that a chunk says it is of."""
+    number = str(chunk.get("system_fingerprint") or "").removeprefix("openclaw-rl-v")
+    return int(number) if number.isdecimal() else None
+
+
+async def _chunks(lines: AsyncIterator[str]) -> AsyncIterator[Mapping[str, Any]]:
+    """The chunks of a stream; raises BackendDown when the stream reports that it failed."""
     async for line in lines:
         if not line.startswith("data: ") or line == "data: [DONE]":
             continue
         chunk = json.loads(line.removeprefix("data: "))
         if "error" in chunk:
             raise BackendDown(f"the reply broke off: {chunk['error'].get('message')}")
-        for choice in chunk.get("choices", ()):
-            if content := choice.get("delta", {}).get("content"):
-                yield content
+        yield chunk

@@ -62,7 +62,7 @@ class Actions:
                 yield _line(session=session, turn=reply.turn, version=reply.version, notes=reply.notes)
                 async for delta in reply.deltas:
                     yield _line(text=delta)
-            yield _line(end=True)
+                yield _line(end=True, version=reply.version)
         except OpenClawError as error:
             yield _line(error=str(error))
 

@@ -23,6 +23,7 @@ from openclaw_rl.types import Turn
 from openclaw_rl.views import browse, environments, learning, lineage, status, transcripts
 from openclaw_rl.views.browse import Curve
 from openclaw_rl.views.learning import Correction
+from openclaw_rl.views.screens import picture
 
 CORRECTIONS, VERSIONS, SESSIONS, TURNS = 20, 50, 30, 100
 """how many of each stand on one page"""
@@ -144,7 +145,12 @@ class Drawing:
         return episodes_view(name, task, found, environments.wins(self._ledger, name, task))
 
     def screen(self) -> tuple[str, bytes]:
-        """A picture of a turn: its type and its bytes."""
+        """A picture of a turn, or one that an environment kept: its type and its bytes."""
+        if (name := self._query.get("kept")) is not None:
+            found = picture(self._ledger.root, name) if self._person.admin else None
+            if found is None:
+                raise NotInLedger(f"there is no screen {name[:80]!r}")
+            return "image/png", found
         part: environments.Part = "after" if self._query.get("part") == "after" else "before"
         turn = self._own(self._query.get("turn", ""))
         return environments.screen(self._ledger, turn, part, self._number("number") or 0)

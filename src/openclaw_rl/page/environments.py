@@ -117,11 +117,12 @@ def _step(number: int, step: EpisodeStep) -> Html:
     done = step.turn.completion.reply
     calls = [el("pre", f"{call.name}({call.arguments})", class_="call", tabindex=0) for call in done.tool_calls]
     did = [text(done.content, most=_SHOWN) if done.content else None, *calls]
-    after = [el("h3", "What came of it"), *_seen(step.turn, step.after, "after")] if step.after else []
+    end = [*_seen(step.turn, step.after, "after"), _kept(step.screen_after)]
+    after = [el("h3", "What came of it"), *end] if step.after or step.screen_after else []
     return el(
         "li",
         el("h2", f"Step {number} ", _worth(step)),
-        el("div", el("h3", "Seen"), *_seen(step.turn, step.seen, "before"), class_="seen"),
+        el("div", el("h3", "Seen"), *_seen(step.turn, step.seen, "before"), _kept(step.screen), class_="seen"),
         el("div", el("h3", "Done"), *did, class_="done"),
         el("div", *after, class_="seen") if after else None,
         class_="card",
@@ -144,6 +145,12 @@ def _seen(turn: Turn, messages: Sequence[Message], part: Part) -> list[Html]:
 def _screen(turn: Turn, part: Part, number: int) -> Html:
     address = "/screen?" + urlencode({"turn": turn.id, "part": part, "number": number})
     return el("img", src=address, alt=f"The screen, picture {number + 1}", loading="lazy", class_="screen")
+
+
+def _kept(name: str | None) -> Html | None:
+    if name is None:
+        return None
+    return el("img", src=f"/screen?kept={name}", alt="The screen", loading="lazy", class_="screen")
 
 
 def clipped_lines(words: str) -> str:

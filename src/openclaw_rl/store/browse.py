@@ -161,7 +161,7 @@ class BrowseQueries(LedgerConnection):
         rows = self.rows(
             "SELECT v.at, v.score, v.votes, t.version, length(t.reply_tokens) AS size"
             f" FROM (SELECT seq, turn, score, votes, at FROM verdicts ORDER BY seq DESC LIMIT {WITHIN}) v"
-            f" JOIN turns t ON t.id = v.turn WHERE v.score IS NOT NULL AND {where} ORDER BY v.seq DESC LIMIT ?",
+            f" CROSS JOIN turns t WHERE t.id = v.turn AND v.score IS NOT NULL AND {where} ORDER BY v.seq DESC LIMIT ?",
             *values,
             limit,
         )

@@ -16,7 +16,7 @@ from typing import Any
 
 from openclaw_rl.store.connection import LedgerConnection
 from openclaw_rl.store.database import Database
-from openclaw_rl.store.rows import VERSION, batched, to_version
+from openclaw_rl.store.rows import SETTLED, VERSION, batched, to_version
 from openclaw_rl.types import Deletion, Version, new_id
 
 _OF_TURN = ("feedback", "outcomes", "verdicts", "drops", "records", "requests")
@@ -48,8 +48,7 @@ class DeletionQueries(LedgerConnection):
     def turns_of(self, session: str, user: str) -> list[str]:
         """The ids of the turns that a session is deleted with; one that belongs to none yet goes by its own id."""
         rows = self.rows(
-            "SELECT t.id, t.seq FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?1 AND t.user = ?2"
-            " UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
+            f"{SETTLED} UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
             " UNION SELECT t.id, t.seq FROM turns t WHERE t.id = ?1 AND t.user = ?2 AND t.session IS NULL"
             " AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = t.id) ORDER BY seq",
             session,

@@ -51,6 +51,9 @@ VERSION = (
 )
 FEEDBACK = "seq, turn, score, hint, edit, source, at"
 
+SETTLED = "SELECT t.id, t.seq FROM outcomes o CROSS JOIN turns t WHERE t.id = o.turn AND o.session = ?1 AND t.user = ?2"
+"""the turns of a user's session that have an outcome; CROSS: SQLite then begins with the session's, not the user's"""
+
 UNTRAINED = (
     "v.seq > ? AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq)"
     " AND NOT EXISTS (SELECT 1 FROM trained x WHERE x.turn = v.turn)"

@@ -15,6 +15,7 @@ from openclaw_rl.store.rows import (
     NEWEST_REWARD,
     OF_A_PERSON,
     OUTCOME,
+    SETTLED,
     TURN,
     VERDICT,
     decoded,
@@ -157,8 +158,7 @@ class TurnQueries(LedgerConnection):
     def session(self, session: str, user: str) -> list[str]:
         """The ids of a session's turns in order, as found out or declared; empty if the user has no such session."""
         rows = self.rows(
-            "SELECT t.id, t.seq FROM outcomes o JOIN turns t ON t.id = o.turn WHERE o.session = ?1 AND t.user = ?2"
-            " UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
+            f"{SETTLED} UNION SELECT t.id, t.seq FROM turns t WHERE t.session = ?1 AND t.user = ?2"
             " AND NOT EXISTS (SELECT 1 FROM outcomes o WHERE o.turn = t.id) ORDER BY seq",
             session,
             user,

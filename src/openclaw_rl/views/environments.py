@@ -6,7 +6,7 @@ import re
 from base64 import b64decode
 from binascii import Error
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from openclaw_rl.errors import NotInLedger
@@ -14,6 +14,7 @@ from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import EpisodeLine
 from openclaw_rl.types import ENVIRONMENT, Message, Turn, Verdict, environment_of
 from openclaw_rl.views.browse import Curve
+from openclaw_rl.views.screens import kept_screens
 
 _IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|webp|gif));base64,([A-Za-z0-9+/=]*)")
 _MOST_STEPS: Final = 200
@@ -79,12 +80,17 @@ def episodes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeStep:
-    """One step: what was seen, what was done, and what that was worth; ``after`` is what came of the last one."""
+    """One step: what was seen, what was done, and what that was worth; ``after`` is what came of the last one.
+
+    ``screen`` and ``screen_after`` are names of screenshots that the environment kept, None where it kept none.
+    """
 
     turn: Turn
     seen: tuple[Message, ...]
     after: tuple[Message, ...]
     verdict: Verdict | None
+    screen: str | None = None
+    screen_after: str | None = None
 
 
 def episode(ledger: LedgerReader, environment: str, session: str) -> list[EpisodeStep]:
@@ -92,7 +98,16 @@ def episode(ledger: LedgerReader, environment: str, session: str) -> list[Episod
     names = ledger.session(session, ENVIRONMENT + environment)[:_MOST_STEPS]
     if not names:
         raise NotInLedger(f"there is no episode {session!r} of {environment}")
-    return [_step(ledger, name, last=name == names[-1]) for name in names]
+    steps = [_step(ledger, name, last=name == names[-1]) for name in names]
+    came = [_came(ledger, name) for name in names]
+    kept = kept_screens(ledger.root, session, names, came)
+    found = [replace(step, screen=kept.get(number)) for number, step in enumerate(steps)]
+    return [*found[:-1], replace(found[-1], screen_after=kept.get(len(found)))]
+
+
+def _came(ledger: LedgerReader, name: str) -> str:
+    outcome = ledger.outcome(name)
+    return "\n".join(message.content for message in outcome.next_state) if outcome is not None else ""
 
 
 def _step(ledger: LedgerReader, name: str, *, last: bool) -> EpisodeStep:

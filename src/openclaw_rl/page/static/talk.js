@@ -86,7 +86,7 @@ class Talk {
         { session: this.session, messages: history },
         { signal: this.stopping.signal },
       );
-      await reply.read(response.body, (told) => this.begun(article, told));
+      await reply.read(response.body, (told) => (told.end ? this.answeredBy(article, told.version) : this.begun(article, told)));
     } catch (error) {
       if (error.name === "AbortError") reply.note("stopped");
       else this.toast(error.message, "bad");
@@ -106,11 +106,18 @@ class Talk {
       history.replaceState(null, "", `/talk?session=${encodeURIComponent(told.session)}`);
     }
     article.dataset.turn = told.turn;
+    this.notes = told.notes.length ? ` · with note ${told.notes.join(", ")}` : "";
+    this.answeredBy(article, told.version);
+  }
+
+  /** Which version answers: known before its first words, or with them where the server was slow. */
+  answeredBy(article, version) {
+    if (version == null) return;
     const before = this.version;
-    this.version = told.version ?? before;
-    const notes = told.notes.length ? ` · with note ${told.notes.join(", ")}` : "";
-    const fresh = before !== undefined && before !== this.version ? " (new)" : "";
-    article.querySelector("[data-origin]").textContent = `version ${told.version}${fresh}${notes}`;
+    this.version = version;
+    const fresh = before !== undefined && before !== version ? " (new)" : "";
+    const origin = article.querySelector("[data-origin]");
+    if (!origin.textContent) origin.textContent = `version ${version}${fresh}${this.notes}`;
   }
 
   async again(article) {
@@ -183,18 +190,19 @@ class Reply {
     this.painted = 0;
   }
 
-  async read(stream, begun) {
+  /** Put the text in as it comes; ``heard`` gets what is said before it and after it. */
+  async read(stream, heard) {
     let rest = "";
     for await (const part of chunks(stream)) {
       const lines = (rest + part).split("\n");
       rest = lines.pop();
-      for (const line of lines) this.take(JSON.parse(line), begun);
+      for (const line of lines) this.take(JSON.parse(line), heard);
     }
   }
 
-  take(told, begun) {
+  take(told, heard) {
     if (told.error) throw new Error(told.error);
-    if (told.turn !== undefined) begun(told);
+    if (told.turn !== undefined || told.end) heard(told);
     if (told.text) {
       this.text += told.text;
       if (performance.now() - this.painted > PAINT) this.paint();
