@@ -45,10 +45,14 @@ def _between(lines: Path, after: str, before: str) -> Iterator[Mapping[str, Any]
 
 
 def _fits(shown: Mapping[str, Any], came: Sequence[str]) -> bool:
-    """Whether what an action came to, as the environment said it, stands in what came after that turn."""
+    """Whether what an action came to, as the environment said it, stands in what came after that turn.
+
+    Nothing came after the last one, as far as the ledger knows.
+    """
     step = int(shown["step"])
-    parts = str(shown["said"]).split("; ")
-    return step == 0 or (step <= len(came) and all(part in came[step - 1] for part in parts))
+    if step == 0 or step > len(came):
+        return step == 0
+    return not came[step - 1] or all(part in came[step - 1] for part in str(shown["said"]).split("; "))
 
 
 def picture(root: Path, name: str) -> bytes | None:
