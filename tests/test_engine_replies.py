@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from engines import SHORT, engine, model, policy_on, reply, started, version
 from promises import broken
 
+from openclaw_rl.backends.engines.policy import EnginePolicy
 from openclaw_rl.backends.fake import logprob
-from openclaw_rl.errors import BackendError, ContextOverflow
+from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow
 from openclaw_rl.ports import Delta, whole_reply
 from openclaw_rl.testing import check_policy, make_prompt
 from openclaw_rl.testing.engines import FakeEngine, fake_engine
@@ -78,8 +80,7 @@ async def test_half_a_character_waits_for_its_other_half(engine: FakeEngine, mod
         engine.pause = 0.005  # each token by itself
         items = [item async for item in policy.generate(make_prompt("née"), SHORT)]
     shown = [item.text for item in items if isinstance(item, Delta)]
-    assert "é" in shown
-    assert "�" not in "".join(shown)
+    assert "".join(shown) == "You said: née", "no half of it was shown by itself"
     assert (
         len([piece for item in items if isinstance(item, Delta) for piece in item.pieces]) == len("You said: née") + 2
     )
@@ -169,8 +170,52 @@ async def test_a_forced_call_is_guided_from_its_opening_on(engine: FakeEngine, m
     async with started(engine, model, tmp_path) as policy:
         await whole_reply(policy.generate(asked, SHORT))
     tag = guided(engine)["structural_tag"]
-    assert '"value": "weather\\", \\"arguments\\":"' in tag
+    assert '"value": "weather\\", \\"arguments\\": "' in tag
     assert '"value": "}\\n</tool_call>"' in tag
+
+
+STRICT = (Tool(name="weather", parameters=SCHEMA, strict=True), Tool(name="news", parameters=SCHEMA))
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+async def test_a_strict_tool_holds_the_calls_of_a_reply_and_only_such_a_reply_is_scored_again(
+    engine: FakeEngine, model: Path, tmp_path: Path
+) -> None:
+    def asked(text: str) -> Prompt:
+        return Prompt(messages=(Message(role="user", content=text),), tools=STRICT)
+
+    async with started(engine, model, tmp_path) as policy:
+        free = await whole_reply(policy.generate(asked("Rain?"), SHORT))
+        sent = engine.requests[-1]
+        held = sent["structured_outputs"] if engine.kind == "vllm" else sent["sampling_params"]
+        tag = json.loads(held["structural_tag"])
+        called = await whole_reply(policy.generate(asked(CALL), Sampling(max_tokens=200)))
+        assert guided(engine)["structural_tag"], "the last request is the score of the reply"
+    assert tag["format"]["triggers"] == ["<tool_call>"]
+    first, second = tag["format"]["tags"]
+    assert first["begin"] == '<tool_call>\n{"name": "weather", "arguments": '
+    assert (first["content"]["json_schema"], first["end"]) == (SCHEMA, "}\n</tool_call>")
+    assert second["content"]["json_schema"] == {"type": "object"}, "it is not strict"
+    assert (free.reply.content, called.reply.content) == ("You said: Rain?", f"You said: {CALL}")
+
+
+async def test_a_reply_whose_tools_are_strict_outlives_the_engine_while_it_calls_none(
+    engine: FakeEngine, model: Path, tmp_path: Path
+) -> None:
+    async def ask(policy: EnginePolicy, text: str, dies: int) -> Completion:
+        engine.die_after = dies
+        prompt = Prompt(messages=(Message(role="user", content=text),), tools=STRICT)
+        stream = asyncio.create_task(whole_reply(policy.generate(prompt, Sampling(max_tokens=200))))
+        async with asyncio.timeout(10):
+            while engine.alive:
+                await asyncio.sleep(0.01)
+        engine.revive()
+        return await asyncio.wait_for(stream, 10)
+
+    async with started(engine, model, tmp_path) as policy:
+        assert (await ask(policy, "Rain?", 12)).reply.content == "You said: Rain?"
+        with pytest.raises(BackendDown):
+            await ask(policy, CALL, 40)
 
 
 # --- images

@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from openclaw_rl.backends.engines.adapters import AdapterShelf
 from openclaw_rl.backends.engines.dialect import ChatCall, Dialect, GenerateCall
 from openclaw_rl.backends.engines.examination import examine_environment, examine_running, unreachable
-from openclaw_rl.backends.engines.guidance import guidance_of
+from openclaw_rl.backends.engines.guidance import guide_of
 from openclaw_rl.backends.engines.http import ConnectionLost, EngineAnswer, EngineHttp
 from openclaw_rl.backends.engines.launched import LaunchedEngine
 from openclaw_rl.backends.engines.refusals import Forgotten, code_of, refusal
@@ -55,7 +55,7 @@ _Chunks: TypeAlias = AsyncGenerator[TokenChunk, None]
 class EnginePolicy(RemotePolicy):
     """A `Policy` on vLLM or SGLang. ``name``, ``base``, ``context`` and ``tool_format`` are set by `start`."""
 
-    abilities: frozenset[Ability] = frozenset({"opening", "json_schema"})
+    abilities: frozenset[Ability] = frozenset({"opening", "json_schema", "strict_tools"})
 
     def __init__(
         self, dialect: Dialect, settings: EngineSettings, *, progress: Callable[[str], None] | None = None
@@ -275,7 +275,7 @@ class EnginePolicy(RemotePolicy):
         images = any(message.images for message in prompt.messages)
         ids = () if images else await self.encode(prompt)
         reply = Reply(self._encoder(), ids, sampling, limit=self._limit(len(ids), sampling))
-        guidance = guidance_of(prompt, sampling, tool_format=self.tool_format)
+        guide = None if images else guide_of(prompt, sampling, tool_format=self.tool_format)
 
         def call(name: str | None) -> tuple[str, dict[str, Any]]:
             if images:
@@ -289,15 +289,18 @@ class EnginePolicy(RemotePolicy):
                 limit=reply.left,
                 ends=tuple(sorted(self._encoder().ends)),
                 scope=scope,
-                guidance=guidance,
+                guidance=None if guide is None else guide.guidance,
             )
             return self._dialect.generate_path, self._body(made)
 
-        deltas = self._surviving(number, reply, call, resumable=guidance is None and not images)
+        def resumable() -> bool:
+            return not images and (guide is None or not guide.held(reply.text))
+
+        deltas = self._surviving(number, reply, call, resumable)
         async with aclosing(deltas):
             async for delta in deltas:
                 yield delta
-        if guidance is not None and reply.tokens:
+        if guide is not None and reply.tokens and guide.held(reply.text):
             # guided log-probs are those of what the guide allowed: the reply's own are had by scoring it
             scores = await self.score(
                 reply.prompt, tuple(reply.tokens), version=number, temperature=sampling.temperature
@@ -306,7 +309,11 @@ class EnginePolicy(RemotePolicy):
         yield reply.completion(number)
 
     async def _surviving(
-        self, number: int, reply: Reply, call: Callable[[str | None], tuple[str, dict[str, Any]]], *, resumable: bool
+        self,
+        number: int,
+        reply: Reply,
+        call: Callable[[str | None], tuple[str, dict[str, Any]]],
+        resumable: Callable[[], bool],
     ) -> AsyncGenerator[Delta, None]:
         """The deltas of a reply, whatever happens to the engine on the way."""
         deaths = forgotten = 0
@@ -332,7 +339,7 @@ class EnginePolicy(RemotePolicy):
                         f"{self._dialect.name} ended {deaths} times while it worked on this request ({lost.what})",
                         remedy="change the request, or see the engine's log",
                     ) from lost
-                if reply.tokens and not resumable:
+                if reply.tokens and not resumable():
                     raise
             except Forgotten as error:
                 forgotten += 1

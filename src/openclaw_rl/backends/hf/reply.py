@@ -22,6 +22,11 @@ class Reply:
         self._words = ReplyText(text.decode, stops=sampling.stop, ends=text.ends, limit=limit)
 
     @property
+    def text(self) -> str:
+        """What was shown of it."""
+        return self._words.text
+
+    @property
     def left(self) -> int:
         """Tokens that may still come."""
         return self._limit - len(self.tokens)
