@@ -245,6 +245,47 @@ async def test_an_episode_that_is_ended_while_it_begins_gives_its_lease_back() -
     assert made.envs[0].closed == 1
 
 
+async def test_an_episode_that_is_cancelled_again_while_it_gives_its_lease_back_leaves_none_behind() -> None:
+    begun, go_on, closing, closed = (asyncio.Event() for _ in range(4))
+
+    class Slow(FakeEnv):
+        async def reset(self, task: str, *, seed: int) -> Prompt:
+            begun.set()
+            await go_on.wait()
+            return await super().reset(task, seed=seed)
+
+        async def close(self) -> None:
+            closing.set()
+            await go_on.wait()
+            await super().close()
+            closed.set()
+
+    made = Made(Slow)
+    episode = asyncio.create_task(PooledEnv(made.pool).reset("a", seed=1))
+    await begun.wait()
+    for _ in range(2):
+        episode.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await episode
+    go_on.set()
+    await asyncio.wait_for(closed.wait(), 1)
+    assert made.events.counts == {"leased": 1, "released": 1}
+
+    env = PooledEnv(made.pool)
+    await env.reset("a", seed=1)
+    for event in (go_on, closing, closed):
+        event.clear()
+    ending = asyncio.create_task(env.close())
+    await closing.wait()
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    go_on.set()
+    await asyncio.wait_for(closed.wait(), 1)
+    assert made.envs[-1].closed == 1, "it is closed though nobody waits for that any more"
+
+
 # --- over HTTP ---
 
 

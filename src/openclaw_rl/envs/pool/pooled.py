@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from openclaw_rl.envs.pool.leases import Lease, LeasePool
 from openclaw_rl.errors import EnvFailed, OpenClawError, TooMany
@@ -56,10 +57,13 @@ class PooledEnv:
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
-            with contextlib.suppress(OpenClawError, TimeoutError):  # the pool's reaper closes it then
-                lease = await asyncio.wait_for(asked, GIVE_BACK_SECONDS)
-                await self._pool.release(lease.id)
+            await _to_its_end(self._give_back(asked))
             raise
+
+    async def _give_back(self, asked: asyncio.Future[Lease]) -> None:
+        with contextlib.suppress(OpenClawError, TimeoutError):  # the pool's reaper closes it then
+            lease = await asyncio.wait_for(asked, GIVE_BACK_SECONDS)
+            await self._pool.release(lease.id)
 
     async def _beat(self, lease: Lease) -> None:
         while True:
@@ -89,4 +93,16 @@ class PooledEnv:
                 await self._beating
             self._beating = None
         if lease is not None:
-            await self._pool.release(lease.id)
+            await _to_its_end(self._pool.release(lease.id))
+
+
+_ending: set[asyncio.Task[None]] = set()
+"""work that nobody may wait for any more"""
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for work that goes on though we are cancelled meanwhile, however often."""
+    task = asyncio.create_task(work)
+    _ending.add(task)
+    task.add_done_callback(_ending.discard)
+    await asyncio.shield(task)
