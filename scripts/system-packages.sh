@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests want from the system and pip cannot bring: bubblewrap, in which a model's programs run, and a
-# PostgreSQL server, on which the ledger's tests run a second time, and Chromium, in which the page is tried.
+# PostgreSQL server, on which the ledger's tests run a second time, and Chromium with its driver, in which the page and gui are tried.
 # Only as root on Debian and its kin; elsewhere, or where it fails, it says so and the tests that need it are skipped.
 set -u
 
@@ -27,4 +27,5 @@ command -v bwrap >/dev/null ||
 has_postgres || want postgresql "the tests of the ledger on PostgreSQL are skipped"
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
   want chromium "environment gui is refused, and the tests of it and of the page in a browser are skipped"
+command -v chromedriver >/dev/null || want chromium-driver "gui cannot be driven by selenium, and the test of it is skipped"
 exit 0
