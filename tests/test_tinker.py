@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -235,10 +236,11 @@ async def test_a_client_that_goes_away_ends_what_the_service_does_for_it(
 
 
 async def test_patience_ends(server: TinkerServer, tmp_path: Path) -> None:
-    hasty = policy_at(server, tmp_path, patience=1.5)
+    hasty = policy_at(server, tmp_path)
     await hasty.start()
+    hasty._session.access = replace(hasty._session.access, patience=1.5)
     server.fail("asample", *[503] * 8)
-    with pytest.raises(BackendDown, match="nothing came within 1.5 s"):
+    with pytest.raises(BackendDown, match="nothing came within 1.5 s; see that it is up; a server of another protocol"):
         await ask(hasty)
     server.heal()
     await hasty.stop()

@@ -76,7 +76,10 @@ def unpaid(what: str) -> BackendGone:
 
 def too_slow(doing: str, seconds: float) -> BackendDown:
     """Nothing came back in time."""
-    return BackendDown(f"the service does not answer for now: {doing}: nothing came within {seconds:g} s")
+    return BackendDown(
+        f"the service does not answer for now: {doing}: nothing came within {seconds:g} s",
+        remedy="see that it is up; a server of another protocol than the SDK's may be silent too (docs/tinker.md)",
+    )
 
 
 def redacted(text: str, key: str | None) -> str:
