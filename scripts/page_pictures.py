@@ -152,6 +152,9 @@ def take(browser: Any, address: str, paths: Mapping[str, str], folder: Path, wan
                     continue
                 tab.goto(address + path)
                 tab.wait_for_timeout(2500 if name == "turn" else 600)  # the server decodes the tokens
+                for screen_shown in tab.locator("img.screen").all():
+                    screen_shown.scroll_into_view_if_needed()  # it is loaded once it is seen
+                tab.evaluate("scrollTo(0, 0)")
                 area = {"x": 0, "y": 0, "width": width, "height": HEIGHTS.get(name, height)}
                 whole: dict[str, Any] = {"full_page": True} if wanted is None else {"clip": area}
                 tab.screenshot(path=str(folder / f"{picture}.png"), **whole)

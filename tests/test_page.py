@@ -521,6 +521,24 @@ async def test_a_session_is_exported_to_whose_it_is(told: TemporaryLedger) -> No
         assert (await page.get("/export?session=talk-b&user=bob")).status_code == 404
 
 
+async def test_a_session_is_deleted_from_the_page_after_two_questions(tmp_path: Path) -> None:
+    async with run(tmp_path) as (_, page):
+        [begun, *_] = await said(page, "Tell me about tea")
+        gone = {"session": begun["session"], "user": "local"}
+        shown = (await page.get("/sessions", params=gone)).text
+        for part in ("Delete this session of local with everything of it: 1 turn?", "Nothing was trained on it."):
+            assert part in shown, part
+        done = (await page.post("/do/delete", json=gone, headers=ACT)).json()
+        assert done == {"said": "1 turn deleted; nothing was trained on it.", "go": "/sessions"}
+        assert (await page.get("/sessions", params=gone)).status_code == 404
+        again = (await page.post("/do/delete", json=gone, headers=ACT)).json()
+        assert again == done, "a second time it is told again"
+        missing = await page.post("/do/delete", json={"session": "none", "user": "local"}, headers=ACT)
+        assert (missing.status_code, "no such session" in missing.json()["error"]) == (404, True)
+        foreign = await page.post("/do/delete", json=gone, headers={"origin": "http://evil.example"})
+        assert foreign.status_code == 403
+
+
 async def test_curves_say_what_good_looks_like_and_alarms_come_first(told: TemporaryLedger) -> None:
     with site(told.path) as page:
         shown = (await page.get("/curves")).text

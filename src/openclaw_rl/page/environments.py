@@ -33,7 +33,7 @@ def environments_view(tasks: Sequence[TaskLine], wins: Sequence[tuple[str, Curve
 
 def _environment(name: str, tasks: Sequence[TaskLine], curve: Curve | None, *, replays: bool) -> Html:
     episodes, won = sum(task.episodes for task in tasks), sum(task.won for task in tasks)
-    share = f"{won / max(episodes, 1):.0%} of {episodes} episodes won"
+    share = f"{won / max(episodes, 1):.0%} of {episodes} episode{'s' * (episodes != 1)} won"
     read = el("a", "Read the newest episodes", href=_address(env=name)) if replays else None
     top = el("header", el("h2", name), el("p", share, read, class_="row faint"))
     rows = [_task(name, task, replays=replays) for task in tasks[:_TASKS]]
