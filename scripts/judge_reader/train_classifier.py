@@ -96,7 +96,7 @@ def show(text: str) -> None:
 
 def arguments_of(given: argparse.Namespace) -> LabelFitArgs:
     named = {name: getattr(given, name) for name in ("rank", "batch", "lr", "seed")}
-    place = {"cache_dir": given.out, "device": given.device, "dtype": "auto"}
+    place = {"cache_dir": given.out, "device": given.device, "dtype": given.dtype}
     return LabelFitArgs(model=given.model, words=KINDS, epochs=1, **place, **named)
 
 
@@ -109,12 +109,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--epochs", type=int, default=3, help="times a voice's line is read; a phrase is read once")
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=7e-4)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--lr", type=float, default=6e-4)
     parser.add_argument("--no-context", dest="context", action="store_false", help="the message alone, throughout")
     parser.add_argument("--only-voices", type=int, default=0, help="train on this many voices (0: on all)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--dtype", default="auto", help="of the base weights; bfloat16 takes half the memory")
     return parser.parse_args()
 
 

@@ -19,7 +19,7 @@ MOST = 4_000
 """characters of own words that are read, head and tail"""
 PERHAPS = 0.6
 """the probability of a complaint from which on it is worth a question"""
-ERRAND, WISH = 0.4, 0.1
+ERRAND, WISH = 0.5, 0.1
 """of a remark that names a measure: the probability of an errand up to which, and of a rule from which on, it is one"""
 _NOTES = {-1: "a complaint, as read", 1: "praise, as read"}
 
@@ -78,9 +78,11 @@ def hear(
 def _with_measure(own: str, reaction: Reaction, estimate: KindLogprobs) -> Reaction:
     """The measure of replies that a remark names is a rule, though nobody was sure that it is one.
 
-    Not where the remark is likelier praise, or an errand: there a measure is of what is to be made.
+    It is said plainly: of "you get a single sentence" a model makes less than of "Please answer in one sentence". Not
+    where the remark is likelier praise, or an errand: there a measure is of what is to be made.
     """
-    if reaction.score == 1 or any(hint.kind != "complaint" for hint in reaction.hints) or _not_own(own):
+    told = [hint.text for hint in reaction.hints if hint.kind != "complaint"]
+    if reaction.score == 1 or told not in ([], [own.strip()]) or _not_own(own):
         return reaction
     wish, praise = mass(estimate, ("complaint", "rule", "mixed")), mass(estimate, ("praise",))
     unlikely = mass(estimate, ("neutral",)) >= ERRAND or mass(estimate, ("rule", "mixed")) < WISH or wish <= praise

@@ -25,7 +25,7 @@ from openclaw_rl.text import head_and_tail
 
 VOCABULARY_WEIGHT = 0.05
 """of the loss over the whole vocabulary: it keeps the words among the likeliest, so one scoring call finds them"""
-BATCH_TOKENS = 16_384
+BATCH_TOKENS = 8_192
 """of a batch at most: longer texts come in smaller batches, so that memory does not follow the longest"""
 Examples = Sequence[tuple[int, list[int]]]
 
