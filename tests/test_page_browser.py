@@ -184,10 +184,10 @@ def test_the_embedded_model_is_corrected_learns_it_and_is_rolled_back(
 ) -> None:
     """Real weights in a real browser: one correction is obeyed at once, becomes a step and a version, and is undone."""
     expect = playwright.expect
-    sets = ["policy.backend=local", "policy.model=embedded", "policy.device=cpu", "policy.sampling.max_tokens=32"]
+    sets = ["policy.backend=local", "policy.model=embedded", "policy.device=cpu", "policy.sampling.max_tokens=48"]
     sets += ["policy.max_batch=16", "train.backend=local", "train.local.device=cpu", "train.method=topk"]
     sets += ["train.lora.enabled=true", "train.lora.rank=16", "train.optim.lr=7e-4", "train.train_truncated=true"]
-    sets += ["gate.probes=2", "gate.replays=1", "gate.tokens=16", "train.rehearse.enabled=false"]
+    sets += ["gate.probes=4", "gate.replays=2", "gate.tokens=32", "train.rehearse.enabled=false"]
     environment = {"OPENCLAW_RL_CACHE": str(embedded), "OMP_NUM_THREADS": "2"}
     with up(tmp_path, *sets, **environment) as (address, _), tab(browser) as page:
         page.goto(address)
