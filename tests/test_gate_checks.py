@@ -133,9 +133,8 @@ def test_what_a_note_asks_for_may_be_far_from_the_base_model() -> None:
     """Seen of "answer in under 30 words": 2.2 nats per token, nearly all of them where a reply ends early."""
     budget, far = replace(LIMITS, kl_budget=1.5), [replied("a", kl=2.2)]
     found = check_kl(far, limits=budget, taught=0.06)
-    assert (
-        found.ok and found.detail == "2.20 nats per token from the base model, 0.06 from it with the note, 1.5 allowed"
-    )
+    assert found.ok
+    assert found.detail == "2.20 nats per token from the base model, 0.06 from it with the note, 1.5 allowed"
     assert found.numbers["kl"] == 2.2, "general ability is measured by the whole way"
     assert check_kl(far, limits=budget, taught=1.6).ok is False
     assert check_kl([replied("a", kl=math.nan)], limits=budget, taught=0.06).ok is False

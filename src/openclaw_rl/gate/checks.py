@@ -118,8 +118,8 @@ def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits, taught: float |
     """How far it has moved from the base model, at the tokens of its own replies; each token counts the same.
 
     Not each reply: what makes a form stands in its first tokens, so one reply of three words would outweigh the rest.
-    ``taught`` is how far it is from its teacher, where a note was rehearsed: a note may ask for what the base model never
-    does, and then that is what is allowed.
+    ``taught`` is how far it is from its teacher, where a note was rehearsed: a note may ask for what the base model
+    never does.
     """
     mean = _per_token([(one.kl, one.tokens) for one in shown])
     if mean is None:
