@@ -49,6 +49,13 @@ async def test_effort_alone_pays_nothing() -> None:
     assert (seen.done, seen.reward) == (True, -1.0)
 
 
+async def test_an_answer_that_the_packages_scorer_cannot_read_is_wrong_and_fails_no_episode() -> None:
+    env = make_env(("prime_factorization",))
+    await env.reset("prime_factorization/0", seed=0)
+    seen = await env.step(say("The prime factorization of 666 is 2^3"))
+    assert (seen.done, seen.reward) == (True, -1.0)
+
+
 @needs_sandbox
 async def test_a_program_may_be_run_before_the_answer_is_given() -> None:
     env = make_env(("chain_sum",))

@@ -116,7 +116,10 @@ def _check(generator: Any, entry: Any) -> Callable[[str], float]:
     """The package's own scorer; what it pays for effort alone is nothing here."""
 
     def check(answer: str) -> float:
-        score = float(generator.score_answer(answer=answer, entry=entry))
+        try:
+            score = float(generator.score_answer(answer=answer, entry=entry))
+        except Exception:  # some scorers parse what they are given: an answer that cannot be read is a wrong one
+            return 0.0
         return 1.0 if score >= 1.0 else 0.0
 
     return check
