@@ -53,7 +53,7 @@ def gpu_layout(config: Config, *, visible: int) -> GpuLayout:
     if gpus.total is not None and gpus.total > visible:
         raise _too_few(f"gpus.total = {gpus.total}", visible)
     if all(share is None for share in shares.values()):
-        return _default(visible if gpus.total is None else gpus.total)
+        return default_layout(visible if gpus.total is None else gpus.total)
     named = {number for share in shares.values() if isinstance(share, tuple) for number in share}
     free = [number for number in range(visible) if number not in named]
     dealt: dict[str, tuple[int, ...]] = {}
@@ -69,7 +69,8 @@ def gpu_layout(config: Config, *, visible: int) -> GpuLayout:
     return GpuLayout(**dealt)
 
 
-def _default(count: int) -> GpuLayout:
+def default_layout(count: int) -> GpuLayout:
+    """Who gets which of so many GPUs where nobody has said."""
     if count < 2:
         return GpuLayout()
     train, rollout = count // 2, max(count // 4, 1)
@@ -94,7 +95,7 @@ def _fitting(visible: int) -> str:
     """Shares that fit, as they are typed; nothing where there is nothing to share."""
     if visible < 2:
         return ""
-    layout = _default(visible)
+    layout = default_layout(visible)
     names = (("TRAIN_GPUS", layout.train), ("ROLLOUT_GPUS", layout.rollout), ("PRM_GPUS", layout.judge))
     return " ".join(f"{name}={','.join(map(str, share))}" for name, share in names) + " fits; or "
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 @sources
 def status(resolved: Resolved, json_out: bool) -> None:
     """Show loops, turns, drops, the live version, alarms."""
+    from openclaw_rl.app.cluster import cluster_state
     from openclaw_rl.cli.output import print_status
     from openclaw_rl.views import status as views
 
     with reader(resolved) as ledger:
         view = views.status(ledger, starve_after=resolved.config.collect.starve_turns)
+    view = {**view, "cluster": cluster_state(resolved.config.run.dir)}
     print_json(view) if json_out else print_status(view)
 
 

@@ -14,6 +14,12 @@ def print_status(view: Mapping[str, Any]) -> None:
     """The state of a run on one screen."""
     turns = view["turns"]
     click.echo(f"ledger    {view['ledger']}  ({view['bytes'] / 1e6:.1f} MB)")
+    if cluster := view.get("cluster"):
+        click.echo(
+            f"cluster   {cluster['address']}, {cluster['nodes']} nodes, dashboard {cluster['dashboard'] or 'none'}"
+        )
+        for loop in cluster["away"]:
+            click.secho(f"          {loop} is away: {cluster['places'][loop]} does not answer", fg="red")
     live = "none yet" if view["live"] is None else view["live"]
     click.echo(f"version   {live} live, {view['versions']} in all, {view['steps']} steps")
     flow = ("answered", "open", "settled", "judged", "trained")

@@ -27,13 +27,20 @@ LOG_FILES = 5
 
 @click.command()
 @click.option("--no-page", is_flag=True, help="Do not start the page in the browser (page.enabled).")
+@click.option("--cluster", metavar="ADDRESS", help="Run the loops on a Ray cluster: its address, or auto.")
 @settings
-def up(resolved: Resolved, no_page: bool) -> None:
+def up(resolved: Resolved, no_page: bool, cluster: str | None) -> None:
     """Serve, collect, judge and train in one process.
 
-    Recorded conversations (train.data, DATA_PATH) are read and trained on first, once.
+    Recorded conversations (train.data, DATA_PATH) are read and trained on first, once. With --cluster each loop is a
+    process of its own, on the node that Ray chooses.
     """
     _begin(resolved)
+    if cluster is not None:
+        from openclaw_rl.app.cluster import run_on_cluster
+
+        run_on_cluster(resolved.config, cluster, say=lambda line: click.echo(line, err=True))
+        return
     _train_first(resolved)
     _run(resolved, None, with_page=resolved.config.page.enabled and not no_page)
 

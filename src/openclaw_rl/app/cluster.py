@@ -1,0 +1,261 @@
+"""A run over a Ray cluster: every loop is an actor on a node that Ray chooses, begun anew when it or its node is lost.
+
+    gateway and engine   where 'up' was typed, if that node has the GPUs of gpus.rollout
+    judge                gpus.judge
+    trainer              gpus.train, all on one node
+    collect              anywhere
+
+The loops are those of `App`, with the same settings, on the same ledger: Ray places and restarts them, and carries
+nothing between them. The HTTP port is the gateway's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from openclaw_rl import files
+from openclaw_rl.app.cluster_part import ClusterPart, LoopPlace
+from openclaw_rl.app.devices import PARTS, default_layout
+from openclaw_rl.config import Config
+from openclaw_rl.config.values import Share
+from openclaw_rl.errors import ConfigError, MissingExtra, OpenClawError
+from openclaw_rl.store import Writer
+
+log = logging.getLogger(__name__)
+
+GPUS_OF: Final[Mapping[Writer, str]] = {"serve": "rollout", "collect": "", "judge": "judge", "train": "train"}
+"""the share of the GPUs that a loop has"""
+_FILE: Final = "cluster.json"
+_CPUS: Final = 0.5
+"""of a node's, that Ray sets aside for a loop: they wait more than they compute"""
+_LOOK: Final = 1.0
+_SILENT: Final = 3.0
+"""seconds between two looks, and without an answer after which a loop is said to be away"""
+_END: Final = 30.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """What is known of a run's cluster, for people: where each loop is, and since when one is away."""
+
+    address: str
+    dashboard: str | None
+    nodes: int
+    places: dict[str, str] = field(default_factory=dict)
+    away: dict[str, float] = field(default_factory=dict)
+    at: float = 0.0
+
+    def write(self, run_dir: Path) -> None:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        self.at = time.time()
+        files.write(run_dir / _FILE, json.dumps(asdict(self)))
+
+
+def cluster_state(run_dir: Path) -> dict[str, Any] | None:
+    """What the last `up --cluster` wrote; None where this run has no cluster."""
+    place = run_dir / _FILE
+    return dict(json.loads(place.read_text())) if place.exists() else None
+
+
+def gpu_counts(config: Config, total: int) -> dict[Writer, int]:
+    """How many GPUs each loop gets of a cluster with ``total``, by the same shares as on one machine."""
+    shares: dict[str, Share | None] = {part: getattr(config.gpus, part) for part in PARTS}
+    if all(share is None for share in shares.values()):
+        layout = default_layout(config.gpus.total or total)
+        shares = {part: getattr(layout, part) for part in PARTS}
+        shares["judge"] = shares["judge"] if _judges_by_model(config) else None
+    counts = {part: share if isinstance(share, int) else len(share or ()) for part, share in shares.items()}
+    if not any(counts.values()) and total == 1:
+        counts["rollout"] = counts["train"] = 0  # a single one cannot be dealt out to two nodes
+    return {loop: counts.get(part, 0) for loop, part in GPUS_OF.items()}
+
+
+def _judges_by_model(config: Config) -> bool:
+    return bool(config.judge.models.score or config.judge.models.hints)
+
+
+def check_cluster(config: Config, counts: Mapping[Writer, int], nodes: list[dict[str, Any]], address: str) -> None:
+    """Raises ConfigError for what this cluster cannot run."""
+    most = [int(node["Resources"].get("GPU", 0)) for node in nodes]
+    if sum(counts.values()) > sum(most):
+        raise ConfigError(
+            f"{_wanted(counts)} is {sum(counts.values())} GPUs, but the cluster at {address} has {sum(most)}",
+            remedy="lower gpus.*, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
+        )
+    for loop, count in counts.items():
+        if count > max(most, default=0):
+            raise ConfigError(
+                f"gpus.{GPUS_OF[loop]} = {count}, but the largest node of the cluster has {max(most)} GPUs",
+                remedy="all GPUs of a part are on one node: lower it, or add a node with as many",
+            )
+    if len(nodes) > 1 and config.store.url is None:
+        raise ConfigError(
+            f"the cluster at {address} has {len(nodes)} nodes, but the ledger is a file of one machine",
+            remedy="set store.url = postgresql://…, and store.versions or a run directory that all nodes share",
+        )
+
+
+def _wanted(counts: Mapping[Writer, int]) -> str:
+    return " + ".join(f"gpus.{GPUS_OF[loop]} = {count}" for loop, count in counts.items() if count)
+
+
+def own_config(config: Config, loop: Writer, gpus: int) -> Config:
+    """The settings of a loop that sees only its own GPUs."""
+    mine: dict[str, Any] = dict.fromkeys((*PARTS, "total"))
+    if gpus:
+        mine[GPUS_OF[loop]] = gpus
+    return config.model_copy(update={"gpus": config.gpus.model_copy(update=mine)})
+
+
+def connect(address: str) -> Any:
+    """Ray, connected to the cluster at ``address``; raises ConfigError with the remedy where there is none."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("ray", "ray") from error
+    try:
+        ray.init(address=address, namespace="openclaw-rl", logging_level=logging.WARNING, log_to_driver=False)
+    except ConnectionError as error:
+        raise ConfigError(
+            f"there is no Ray cluster at {address!r}",
+            remedy="start one with 'ray start --head --num-gpus=N' (on other machines 'ray start --address=HEAD:6379'),"
+            " or leave --cluster out: one machine needs none",
+        ) from error
+    except (RuntimeError, ValueError) as error:
+        if "ersion mismatch" not in str(error):
+            raise ConfigError(f"the Ray cluster at {address!r} cannot be joined: {error}") from error
+        raise ConfigError(
+            f"the cluster at {address!r} runs another release: {' '.join(str(error).split())}",
+            remedy="install the same Ray and Python on every node and here",
+        ) from error
+    return ray
+
+
+class Cluster:
+    """The loops of one run as actors; whoever ends this process ends them too."""
+
+    def __init__(self, config: Config, address: str, *, say: Say) -> None:
+        self._config = config
+        self._say = say
+        self._ray = ray = connect(address)
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        counts = gpu_counts(config, int(ray.cluster_resources().get("GPU", 0)))
+        try:
+            check_cluster(config, counts, nodes, address)
+        except BaseException:
+            ray.shutdown()
+            raise
+        context = ray.get_runtime_context()
+        self.state = ClusterState(address=context.gcs_address, dashboard=_dashboard(ray), nodes=len(nodes))
+        self._actors = {loop: self._actor(loop, gpus, context.get_node_id()) for loop, gpus in counts.items()}
+        self._url: str | None = None
+
+    def _actor(self, loop: Writer, gpus: int, here: str) -> Any:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        near = NodeAffinitySchedulingStrategy(node_id=here, soft=True)
+        options: dict[str, Any] = {
+            "num_cpus": _CPUS,
+            "num_gpus": gpus,
+            "max_restarts": -1,
+            "scheduling_strategy": near if loop == "serve" else "SPREAD",
+        }
+        if not gpus:  # or it would see all of its node's
+            options["runtime_env"] = {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
+        return self._ray.remote(ClusterPart).options(**options).remote(own_config(self._config, loop, gpus), loop)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Keep every loop going until ``stop``; raises what a loop says that cannot be helped by another node."""
+        try:
+            while not stop.is_set():
+                await self._look()
+                try:
+                    await asyncio.wait_for(stop.wait(), _LOOK)
+                except TimeoutError:
+                    continue
+        finally:
+            await self._end()
+
+    async def _look(self) -> None:
+        """Where each loop is; what is said is news."""
+        answers = await asyncio.gather(*(self._place(actor) for actor in self._actors.values()))
+        for loop, place in zip(self._actors, answers, strict=True):
+            if place is None:
+                self._away(loop)
+            elif place.refused is not None:
+                what, remedy = place.refused
+                raise OpenClawError(f"{loop}: {what}", remedy=remedy)
+            elif place.begun:
+                self._there(loop, place)
+            else:
+                self._actors[loop].begin.remote()
+        self.state.nodes = sum(node["Alive"] for node in await asyncio.to_thread(self._ray.nodes))
+        await asyncio.to_thread(self.state.write, self._config.run.dir)
+
+    async def _place(self, actor: Any) -> LoopPlace | None:
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(actor.place.remote().future()), _SILENT)
+        except (TimeoutError, self._ray.exceptions.RayError):
+            return None
+
+    def _away(self, loop: Writer) -> None:
+        if loop in self.state.places and loop not in self.state.away:
+            self.state.away[loop] = time.time()
+            self._say(f"{loop} is away: {self.state.places[loop]} does not answer; {HELD[loop]}")
+
+    def _there(self, loop: Writer, place: LoopPlace) -> None:
+        where = f"{place.node}, process {place.process}"
+        since = self.state.away.pop(loop, None)
+        if since is not None:
+            self._say(f"{loop} is back on {where} after {time.time() - since:.0f} s")
+        elif self.state.places.get(loop) != where:
+            self._say(f"{loop} runs on {where}")
+        if place.url is not None and place.url != self._url:
+            self._url = place.url
+            self._say(f"listening on   {place.url}")
+        self.state.places[loop] = where
+
+    async def _end(self) -> None:
+        """Let every loop end by itself, then give the places back."""
+        stopping = [actor.stop.remote() for actor in self._actors.values()]
+        await asyncio.to_thread(self._ray.wait, stopping, num_returns=len(stopping), timeout=_END)
+        await asyncio.to_thread(self._ray.shutdown)
+        (self._config.run.dir / _FILE).unlink(missing_ok=True)
+
+
+HELD: Final[Mapping[Writer, str]] = {
+    "serve": "requests are not answered until another node has it",
+    "collect": "turns are answered and kept, and wait to be matched with what followed them",
+    "judge": "turns are answered and kept, and wait to be judged",
+    "train": "turns are answered, kept and judged, and wait to be trained; the live version stays",
+}
+"""what waits while a loop is away; nothing of it is lost"""
+
+
+def _dashboard(ray: Any) -> str | None:
+    address = ray._private.worker.get_dashboard_url()
+    return f"http://{address}" if address else None
+
+
+def run_on_cluster(config: Config, address: str, *, say: Say) -> None:
+    """`up --cluster`: until a signal."""
+    from openclaw_rl.app.runner import stop_on_signals
+
+    async def go() -> None:
+        cluster = Cluster(config, address, say=say)
+        found = cluster.state
+        say(f"cluster        {found.address}, {found.nodes} nodes; dashboard {found.dashboard or 'none'}")
+        stop = asyncio.Event()
+        with stop_on_signals(stop):
+            await cluster.run(stop)
+
+    asyncio.run(go())
