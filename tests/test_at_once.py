@@ -20,7 +20,14 @@ from openclaw_rl.ports import Env
 from openclaw_rl.testing import FakeChatClient
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-GIVEN: dict[str, Any] = {"form": "text", "examples": None, "rungs": (), "per_rung": 4, "output_chars": 200}
+GIVEN: dict[str, Any] = {
+    "form": "text",
+    "examples": None,
+    "rungs": (),
+    "per_rung": 4,
+    "output_chars": 200,
+    "step_votes": False,
+}
 
 
 def terminal() -> Env:

@@ -73,7 +73,7 @@ print("keys:", [name for name, value in os.environ.items() if "the-key" in value
 
 
 def make_env(**given: Any) -> TerminalEnv:
-    names = {"form": "text", "examples": None, "rungs": (), "per_rung": 2, "output_chars": 200}
+    names = {"form": "text", "examples": None, "rungs": (), "per_rung": 2, "output_chars": 200, "step_votes": False}
     return ladder(**{"sandbox": SETTINGS, **names, **given})
 
 
@@ -373,7 +373,7 @@ def test_tasks_are_chosen_by_rung_or_id_and_only_of_the_split_that_is_meant() ->
 
 
 def test_an_environment_whose_checks_are_not_in_files_offers_programs_nothing() -> None:
-    env = toolcall(tools_config=None, form="text", examples=0, rungs=(), per_rung=1, output_chars=100)
+    env = toolcall(tools_config=None, form="text", examples=0, rungs=(), per_rung=1, output_chars=100, step_votes=False)
     assert not isinstance(env, SupportsAgents)
 
 

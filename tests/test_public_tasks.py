@@ -20,7 +20,7 @@ from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Message, ToolCall
 
 pytestmark = pytest.mark.anyio
-GIVEN: dict[str, Any] = {"form": "text", "examples": None, "rungs": (), "output_chars": 400}
+GIVEN: dict[str, Any] = {"form": "text", "examples": None, "rungs": (), "output_chars": 400, "step_votes": False}
 
 
 def put(place: Path, text: str | list[Any], *, lines: bool = False) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 
 
 def make_env(rungs: tuple[str, ...] = (), per_rung: int = 4) -> ToolCallEnv:
-    return reasoning_gym(form="text", examples=None, rungs=rungs, per_rung=per_rung, output_chars=400)
+    return reasoning_gym(form="text", examples=None, rungs=rungs, per_rung=per_rung, output_chars=400, step_votes=False)
 
 
 def say(text: str) -> Message:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 
 def make_env(**given: Any) -> TerminalEnv:
-    names = {"form": "text", "examples": None, "rungs": (), "per_rung": 4, "output_chars": 200}
+    names = {"form": "text", "examples": None, "rungs": (), "per_rung": 4, "output_chars": 200, "step_votes": False}
     return ladder(**{"sandbox": SETTINGS, **names, **given})
 
 

@@ -24,7 +24,15 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "toolcall" / "tools_config.js
 
 
 def make_env(**given: Any) -> ToolCallEnv:
-    names = {"tools_config": None, "form": "text", "examples": None, "rungs": (), "per_rung": 4, "output_chars": 400}
+    names = {
+        "tools_config": None,
+        "form": "text",
+        "examples": None,
+        "rungs": (),
+        "per_rung": 4,
+        "output_chars": 400,
+        "step_votes": False,
+    }
     return toolcall(**{**names, **given})
 
 

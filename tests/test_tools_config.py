@@ -55,7 +55,14 @@ def address() -> Iterator[str]:
 def made(folder: Path, *tools: dict[str, Any]) -> ToolCallEnv:
     (folder / "tasks.jsonl").write_text(json.dumps(TASK) + "\n")
     (folder / "tools.json").write_text(json.dumps({"tools": tools, "tasks": "tasks.jsonl"}))
-    given: dict[str, Any] = {"form": "tools", "examples": None, "rungs": (), "per_rung": 1, "output_chars": 400}
+    given: dict[str, Any] = {
+        "form": "tools",
+        "examples": None,
+        "rungs": (),
+        "per_rung": 1,
+        "output_chars": 400,
+        "step_votes": False,
+    }
     return toolcall(tools_config=folder / "tools.json", **given)
 
 

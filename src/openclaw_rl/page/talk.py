@@ -92,10 +92,11 @@ def _welcome() -> Html:
 
 
 def _composer() -> Html:
+    """The field cannot be written in before the script that sends is there: what is sent earlier would be lost."""
     return el(
         "form",
         el("label", "Your message", for_="say", class_="hidden"),
-        el("textarea", id="say", rows=1, placeholder="Write a message", autofocus=True),
+        el("textarea", id="say", rows=1, placeholder="Write a message", disabled=True),
         el("button", "Send", type="submit", class_="primary", data_send=True),
         el("button", "Stop", type="button", class_="stop", data_stop=True, hidden=True),
         class_="composer",

@@ -153,7 +153,7 @@ class Dialect(Protocol):
 
 def too_old(dialect: Dialect, version: str) -> str | None:
     """Why a release cannot be used; None where it can, or does not say which it is."""
-    found = re.match(r"v?(\d+)\.(\d+)", version)
+    found = re.match(r"v?(\d{1,9})\.(\d{1,9})", version)
     if found is None or (int(found[1]), int(found[2])) >= dialect.oldest:
         return None
     return f"{dialect.name} {version} is too old: {'.'.join(map(str, dialect.oldest))} or newer is needed"

@@ -30,6 +30,7 @@ def agentbench_os(
     examples: int | None,
     rungs: Sequence[str],
     output_chars: int,
+    step_votes: bool,
     folder: Path | None,
 ) -> TerminalEnv:
     """The environment. ``folder``: where the package was installed, if Python does not find it."""
@@ -42,6 +43,7 @@ def agentbench_os(
         form=form,
         examples=examples,
         output_chars=output_chars,
+        step_votes=step_votes,
     )
 
 

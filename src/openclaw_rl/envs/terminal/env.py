@@ -54,7 +54,7 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
         form: ActionForm,
         examples: int | None,
         output_chars: int,
-        step_votes: bool = False,
+        step_votes: bool,
     ) -> None:
         """``step_votes``: each step has a vote (`vote_on`)."""
         super().__init__(name=name, source=source, form=form, examples=examples)
@@ -152,7 +152,7 @@ def ladder(
     rungs: Sequence[str],
     per_rung: int,
     output_chars: int,
-    step_votes: bool = False,
+    step_votes: bool,
 ) -> TerminalEnv:
     """The environment with the generated tasks: ``per_rung`` of each rung train, half as many are held out."""
     source = LadderTasks(LADDER, rungs=rungs, per_rung=per_rung)

@@ -47,6 +47,7 @@ def harbor(
     examples: int | None,
     rungs: Sequence[str],
     output_chars: int,
+    step_votes: bool,
     folder: Path | None,
 ) -> TerminalEnv:
     """The environment. ``folder`` holds a folder for each task."""
@@ -60,6 +61,7 @@ def harbor(
         form=form,
         examples=examples,
         output_chars=output_chars,
+        step_votes=step_votes,
     )
 
 

@@ -33,6 +33,7 @@ def intercode_bash(
     examples: int | None,
     rungs: Sequence[str],
     output_chars: int,
+    step_votes: bool,
     folder: Path | None,
 ) -> TerminalEnv:
     """The environment. ``folder``: where the package was installed, if Python does not find it."""
@@ -44,6 +45,7 @@ def intercode_bash(
         form=form,
         examples=examples,
         output_chars=output_chars,
+        step_votes=step_votes,
     )
 
 

@@ -48,12 +48,20 @@ _TYPES = {"dict": "object", "float": "number", "tuple": "array"}
 
 
 def bfcl(
-    *, form: ActionForm, examples: int | None, rungs: Sequence[str], output_chars: int, folder: Path | None
+    *,
+    form: ActionForm,
+    examples: int | None,
+    rungs: Sequence[str],
+    output_chars: int,
+    step_votes: bool,
+    folder: Path | None,
 ) -> ToolCallEnv:
     """The environment. ``folder``: where the package was installed, if Python does not find it."""
     place = package_folder("bfcl_eval", "bfcl-eval", folder)
     source = BfclSource(place, rungs=tuple(rungs))
-    return ToolCallEnv(name="bfcl", source=source, form=form, examples=examples, output_chars=output_chars)
+    return ToolCallEnv(
+        name="bfcl", source=source, form=form, examples=examples, output_chars=output_chars, step_votes=step_votes
+    )
 
 
 class BfclSource:

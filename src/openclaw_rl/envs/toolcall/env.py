@@ -35,7 +35,7 @@ class ToolCallEnv(SourcedEnv[TaskSource]):
         form: ActionForm,
         examples: int | None,
         output_chars: int,
-        step_votes: bool = False,
+        step_votes: bool,
     ) -> None:
         """``step_votes``: each step has a vote (`vote_on`)."""
         super().__init__(name=name, source=source, form=form, examples=examples)
@@ -110,7 +110,7 @@ def toolcall(
     rungs: Sequence[str],
     per_rung: int,
     output_chars: int,
-    step_votes: bool = False,
+    step_votes: bool,
 ) -> ToolCallEnv:
     """The environment with the tasks of the ladder, or with those that ``tools_config`` names."""
     source: TaskSource = (

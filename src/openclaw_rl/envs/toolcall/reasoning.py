@@ -25,11 +25,18 @@ DEFAULT = ("basic_arithmetic", "chain_sum", "gcd", "lcm", "prime_factorization",
 
 
 def reasoning_gym(
-    *, form: ActionForm, examples: int | None, rungs: Sequence[str], per_rung: int, output_chars: int
+    *, form: ActionForm, examples: int | None, rungs: Sequence[str], per_rung: int, output_chars: int, step_votes: bool
 ) -> ToolCallEnv:
     """The environment: ``per_rung`` tasks of each generator."""
     source = GymSource(rungs=tuple(rungs) or DEFAULT, per_rung=per_rung)
-    return ToolCallEnv(name="reasoning-gym", source=source, form=form, examples=examples, output_chars=output_chars)
+    return ToolCallEnv(
+        name="reasoning-gym",
+        source=source,
+        form=form,
+        examples=examples,
+        output_chars=output_chars,
+        step_votes=step_votes,
+    )
 
 
 def _package() -> Any:

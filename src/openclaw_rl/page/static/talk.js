@@ -32,6 +32,8 @@ class Talk {
     this.root.querySelector("[data-stop]").addEventListener("click", () => this.stopping?.abort());
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.stopping?.abort());
     this.root.addEventListener("click", (event) => this.clicked(event.target.closest("button")));
+    this.field.disabled = false;
+    this.field.focus({ preventScroll: true });
     this.end(false);
   }
 
