@@ -1,7 +1,7 @@
 """Pictures of the page: every view of a run, light and dark, on a desktop and on a phone.
 
     python scripts/page_pictures.py RUN_DIR FOLDER    all of them, to look at
-    python scripts/page_pictures.py RUN_DIR           the few of docs/page.md, into docs/page; --only NAME: that one
+    python scripts/page_pictures.py RUN_DIR           those of docs/page.md, into docs/page; --only NAME: that one
 
 RUN_DIR is the directory of any run; that of `openclaw-rl demo` (which prints it) tells the story of one correction.
 Needs the package playwright and Debian's chromium. The page is started on a copy of the run, in which the tasks of
@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ DOCS = Path(__file__).parents[1] / "docs" / "page"
 SCREENS: Mapping[str, tuple[int, int]] = {"desktop": (1280, 820), "phone": (390, 820)}
 HEIGHTS = {"turn": 560}
 """of what says enough in its upper part"""
+THEMES = ("light", "dark")
+SHEET = "margin:0;padding:12px;background:#888;display:inline-grid;gap:12px;grid-template-columns:auto auto auto auto"
 SHOWN = ("talk-desktop-light", "learning-desktop-light", "versions-desktop-dark", "curves-desktop-light")
 SHOWN += ("sessions-desktop-dark", "turn-desktop-light", "learning-phone-light", "talk-phone-dark")
 SHOWN += ("replay-desktop-light", "environments-phone-dark")
@@ -143,7 +146,7 @@ def page(run: Path) -> Iterator[str]:
 def take(browser: Any, address: str, paths: Mapping[str, str], folder: Path, wanted: tuple[str, ...] | None) -> None:
     """Every picture that is wanted (None: all), one file each."""
     for screen, (width, height) in SCREENS.items():
-        for theme in ("light", "dark"):
+        for theme in THEMES:
             context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
             tab = context.new_page()
             for name, path in paths.items():
@@ -162,6 +165,18 @@ def take(browser: Any, address: str, paths: Mapping[str, str], folder: Path, wan
             context.close()
 
 
+def sheets(browser: Any, taken: Path, names: Iterable[str], folder: Path) -> None:
+    """Of every view one sheet with its four forms, so that they can be looked at beside each other."""
+    tab = browser.new_page(viewport={"width": 1800, "height": 480})
+    for name in names:
+        forms = [f"{name}-{screen}-{theme}.png" for screen in SCREENS for theme in THEMES]
+        images = [base64.b64encode((taken / form).read_bytes()).decode() for form in forms]
+        shown = "".join(f'<img height="440" src="data:image/png;base64,{image}">' for image in images)
+        tab.set_content(f'<body style="margin:0"><div id="sheet" style="{SHEET}">{shown}</div>')
+        tab.locator("#sheet").screenshot(path=str(folder / f"sheet-{name}.jpg"), type="jpeg", quality=70)
+        print(folder / f"sheet-{name}.jpg")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
@@ -173,6 +188,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = None if given.folder else (given.only,) if given.only else SHOWN
     with (
+        tempfile.TemporaryDirectory() as temporary,
         nullcontext(given.run) if given.served else copied(given.run) as run,
         page(run) as address,
         sync_playwright() as playwright,
@@ -180,7 +196,12 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
         )
-        take(browser, address, views(run), folder, wanted)
+        paths = views(run)
+        take(browser, address, paths, folder, wanted)
+        if wanted is SHOWN:
+            forms = tuple(f"{name}-{screen}-{theme}" for name in paths for screen in SCREENS for theme in THEMES)
+            take(browser, address, paths, Path(temporary), forms)
+            sheets(browser, Path(temporary), paths, folder)
         browser.close()
 
 
