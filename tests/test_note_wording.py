@@ -48,8 +48,40 @@ def test_what_asks_for_a_length_or_a_list_alone_becomes_a_plain_sentence(said: s
 
 
 @pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Way too long for my phone", SHORT),
+        ("Too long; I read these on a bus.", SHORT),
+        ("I read these on my watch, so 30 words tops", "Please answer in at most 30 words."),
+        ("Anything more than 30 words is lost on me.", "Please answer in at most 30 words."),
+        ("Trim it till there are 30 words left.", "Please answer in at most 30 words."),
+        ("Under 40 words, and mention the price.", "Please answer in under 40 words."),
+        ("You get a single short sentence from here on.", ONE),
+        ("Stick to three sentences, mate.", "Please answer in at most three sentences."),
+        ("Could you set that out as bullets, if you would?", LIST),
+        ("One idea per line, as a list, so that I can tick them off.", LIST),
+        ("Not a paragraph but bullets!", LIST),
+        ("I really hate those bullet points.", "Please answer in plain sentences, without a list."),
+    ],
+)
+def test_what_asks_for_it_among_other_words_keeps_them_before_the_plain_sentence(said: str, meant: str) -> None:
+    assert wording(said) == f"{said if said[-1] in '.!?' else said + '.'} {meant}"
+    assert wording(wording(said)) == wording(said)
+    assert checker_of(wording(said)) is not None
+
+
+@pytest.mark.parametrize(
     "said",
     [
+        "Titles under six words.",
+        "Comments of at most 5 words each, please.",
+        "At least 200 words, please.",
+        "I would like more than 50 words.",
+        "Keep each point to 10 words.",
+        "Quotes under 15 words.",
+        'When I say "briefly" I mean two sentences.',
+        "Put the answer in the first sentence.",
+        "Never lists for dates.",
         "Be brief and mention the price.",
         "Not so short, please.",
         "Don't be so brief.",

@@ -23,7 +23,7 @@ from openclaw_rl.store import NotesLedger
 from openclaw_rl.tasks.everyday import names_subject
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import replies
-from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_learned
+from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_doubtful, is_learned
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
 from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, Lesson, RehearsalRound, RehearsalSettings, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
@@ -553,6 +553,8 @@ def test_what_is_held_back_is_never_rehearsed_and_settled_by_its_words_alone() -
     assert len(rehearsed | back) == 70
     assert one.own == sum(text.startswith("own") for text in rehearsed)
     assert {question(each) for each in two.held_back} <= back
+    assert {question(each) for each in two.in_doubt} <= back - {question(each) for each in two.held_back}
+    assert len(two.in_doubt) == 4
     assert {question(each) for each in two.rehearsed} <= rehearsed
 
 
@@ -614,6 +616,8 @@ def test_a_note_is_learned_by_what_replies_do_and_by_kl_where_nobody_can_tell() 
     first, prompted = distance(0.4, 0), distance(0.0, 9)
     assert is_learned(first, distance(0.3, 8), prompted, tolerance=0.1)
     assert not is_learned(first, distance(0.01, 7), prompted, tolerance=0.1)
+    assert [is_doubtful(distance(0.1, met), prompted) for met in (9, 5, 4)] == [True, True, False], "1 in 16, 1 in 32"
     unknown = distance(0.0, None)
+    assert not is_doubtful(unknown, prompted)
     assert is_learned(distance(0.4, None), distance(0.1, None), unknown, tolerance=0.1)
     assert not is_learned(distance(0.4, None), distance(0.11, None), unknown, tolerance=0.1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_rehearsal import RULE, Idle
+from test_rehearsal import EVERYDAY, RULE, Idle
 
 from openclaw_rl.app.factories import default_sampling, gate_limits
 from openclaw_rl.backends.fake import echo
@@ -16,6 +16,7 @@ from openclaw_rl.config import load
 from openclaw_rl.gate.examination import VersionGate
 from openclaw_rl.gate.probes import choose as choose_probes
 from openclaw_rl.ports import Policy
+from openclaw_rl.train.rehearsal.prompts import choose, question
 from openclaw_rl.types import Prompt
 from openclaw_rl.views import notes as views
 
@@ -253,3 +254,42 @@ def _only_the_newest(step: Any) -> Any:
         return await step([one for one in samples if one.rehearses == str(newest)], **more)
 
     return alone
+
+
+# --- too few replies to tell
+
+
+def all_but(lost: Sequence[str]) -> Callable[[Prompt, Sequence[str]], str]:
+    """A policy that does what it has learned, but at these questions."""
+
+    def answer(prompt: Prompt, rules: Sequence[str]) -> str:
+        return echo(prompt, () if prompt.messages[-1].content in lost else rules)
+
+    return answer
+
+
+async def test_one_reply_of_four_is_too_little_to_tell_and_more_are_asked(tmp_path: Path) -> None:
+    idle = Idle(tmp_path, tolerance=0.15)
+    prompts = choose([], EVERYDAY, count=8, held_back=4, tools=False, seed=0)
+    more = len(prompts.in_doubt)
+    idle.policy._answer = all_but([question(prompts.held_back[0])])
+    note = idle.note(RULE)
+    await idle.ticks()
+    (row,) = idle.train.rehearsals()
+    assert row.evidence["met"] == [0, 3], "75 % without the note, 100 % with it"
+    assert (row.evidence["last"]["met"], row.evidence["last"]["replies"]) == (3 + more, 4 + more)
+    assert (row.evidence["with_note"]["met"], row.evidence["with_note"]["replies"]) == (4 + more, 4 + more)
+    assert idle.states(note)[-1] == "learned", f"{3 + more} of {4 + more} are near enough"
+    assert f"{3 + more} of {4 + more} replies without it do what it asks" in idle.book.history(1)[-1].reason
+    idle.close()
+
+
+async def test_more_replies_may_say_that_it_is_not_learned(tmp_path: Path) -> None:
+    idle = Idle(tmp_path)
+    prompts = choose([], EVERYDAY, count=8, held_back=4, tools=False, seed=0)
+    idle.policy._answer = all_but([question(one) for one in (prompts.held_back[0], *prompts.in_doubt[:2])])
+    note = idle.note(RULE)
+    await idle.ticks()
+    assert [row.learned for row in idle.train.rehearsals()] == [False] * 4
+    assert idle.states(note) == ["in force", "learning", "kept"]
+    idle.close()

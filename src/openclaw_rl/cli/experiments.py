@@ -27,6 +27,9 @@ _PRESET = click.option(
 )
 _MODEL = click.option("--model", metavar="NAME", help="The model: embedded, a folder or a Hugging Face id.")
 _DEVICE = click.option("--device", metavar="NAME", help="Where it answers and trains: cpu, cuda or cuda:N.")
+_VOICE = click.option(
+    "--voice", metavar="FILE", help="Users talk so: 'unseen', a .toml of phrases, a .jsonl of data/voices."
+)
 _JUDGE = click.option("--judge", metavar="NAME", help="Who judges: auto, reader, rules, or a judge of your own.")
 
 
@@ -38,6 +41,7 @@ _JUDGE = click.option("--judge", metavar="NAME", help="Who judges: auto, reader,
     "--sessions", default=8, show_default=True, type=click.IntRange(1, 1000), help="Most talks until a note is made."
 )
 @click.option("--rounds", default=2, show_default=True, type=click.IntRange(1, 8), help="Complaints a session at most.")
+@_VOICE
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures to this file.")
 @click.option("--dir", "directory", type=_FOLDER, help="Where the run is kept [default: a new folder].")
 @click.option("--yes", is_flag=True, help="Go on with a run that is in --dir already.")
@@ -49,6 +53,7 @@ def demo(
     probes: int,
     sessions: int,
     rounds: int,
+    voice: str | None,
     json_file: Path | None,
     directory: Path | None,
     yes: bool,
@@ -65,8 +70,11 @@ def demo(
     from openclaw_rl.cli.demo_view import Live, print_report
     from openclaw_rl.experiments.demo import run
     from openclaw_rl.experiments.demo_report import DemoPlan
+    from openclaw_rl.tasks.voices import read_voice
 
     preference = _preference(name)
+    if voice is not None:
+        preference = read_voice(voice).of(preference)
     config = _config(preset, sets, directory or _new_folder("demo"), seed=seed)
     _may_go_on(Path(config.run.dir), yes=yes)
     plan = DemoPlan(preference=preference, seed=seed, probes=probes, sessions=sessions, rounds=rounds)
@@ -121,7 +129,7 @@ def bench() -> None:
 @click.option("--json", "json_file", type=_FILE, help="Keep results here; a second start goes on with what is missing.")
 @click.option("--plot", "plot_file", type=_FILE, help="Draw the result as SVG.")
 @click.option("--dir", "directory", type=_FOLDER, help="Where runs are kept while they last [default: a new folder].")
-@click.option("--voice", metavar="FILE", help="Users talk so: 'unseen', a .toml of phrases, a .jsonl of data/voices.")
+@_VOICE
 @_MODEL
 @_DEVICE
 @_JUDGE

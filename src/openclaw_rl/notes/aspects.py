@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from openclaw_rl.notes.wording import wording
 from openclaw_rl.text import words
 from openclaw_rl.types import NoteKind
 
@@ -160,9 +161,9 @@ def same_words(one: str, other: str) -> bool:
 
 def aspects(text: str) -> dict[str, str]:
     """What a rule speaks of, and what it says of it."""
-    found = {}
+    found, plain = {}, wording(text)
     for aspect, values in _ASPECTS.items():
-        value = next((value.name.rstrip("_") for value in values if value.pattern.search(text)), None)
+        value = next((value.name.rstrip("_") for value in values if value.pattern.search(plain)), None)
         if value is not None:
             found[aspect] = value
     return found

@@ -2,11 +2,13 @@
 
     wording("shorter answers please")            "Please answer in under 30 words."
     wording("Keep it under 50 words.")           "Please answer in under 50 words."
-    wording("Be brief and mention the price.")   as it is: a plain sentence would lose the price
+    wording("Trim it till 30 words are left.")   "Trim it till 30 words are left. Please answer in at most 30 words."
+    wording("Titles under six words.")           as it is: it is not about the whole reply
 
 Where a rule asks for nothing but a length or a list, a plain sentence with a measure says it: the embedded model keeps
-to such a sentence far more often than to people's own phrasings (docs/notes.md). Every other rule, and every fact,
-stays in the words in which it was heard.
+to such a sentence far more often than to people's own phrasings (docs/notes.md). Where it says so among other words,
+the plain sentence comes after them: nothing that was said is lost. Every other rule, and every fact, stays in the words
+in which it was heard.
 """
 
 from __future__ import annotations
@@ -85,16 +87,95 @@ _SHAPES = (
 """in the order in which they are tried"""
 
 
+_ELSEWHERE = re.compile(
+    r"""["“”]|\b(?:when(?:ever)?|unless|except|while|if (?!you (?:would|could|can|please|don't mind)|it\b|that\b)"""
+    r"|for (?:the|any|\w+s(?<!this))"
+    r"|titles?|head(?:ing|line|er)s?|captions?|comments?|subjects?|intro(?:duction)?s?|summar(?:y|ies)|quotes?|opening"
+    r"|e-?mails?|letters?|notices?|tweets?|posts?|stor(?:y|ies)|poems?|essays?|reports?|slides?|descriptions?|names?|code"
+    r"|docstrings?|commits?|labels?|emojis?|tables?|numbered)\b",
+    re.IGNORECASE,
+)
+"""signs that a rule holds for one kind of text, for a part of the reply, or under a condition"""
+_EACH = re.compile(
+    r"\b(?:(?:each|per|every)\b(?! (?:time|answer|reply|response|message|single time))"
+    r"|first|last|lines?|steps?|rows?|columns?)\b",
+    re.IGNORECASE,
+)
+"""signs that a measure is that of a part"""
+_BOUND = re.compile(
+    rf"\b(?:{_MOST}|under|below|past|beyond|over|exceed\w*|(?:no|not|never|don't|nothing) \w+"
+    r"|more than|most|tops?|max|limit\w*|fewer|less|only|just|ration|cap(?:ped)?|ceiling|budget|cut|trim|boil|squeeze"
+    r"|shrink|shorten|keep|stay|stick|stop|down to|enough|plenty|lot|get)\b",
+    re.IGNORECASE,
+)
+"""a word by which a number is a limit"""
+_LEAST = re.compile(
+    r"\b(?:at least|minimum|min|upwards|or more|longer|(?:not|no|never) (?:under|below|less|fewer)"
+    r"|(?<!no )(?<!not )(?<!never )(?<!'t )(?<!anything )more than)\b",
+    re.IGNORECASE,
+)
+_WORDS = re.compile(
+    rf"(?P<under>\b(?:under|below|fewer than|less than) (?:about )?)?\b{_NUMBER} words\b", re.IGNORECASE
+)
+_ONE = re.compile(
+    r"\b(?:one|1|single|lone|solitary)(?: (?:short|single|lone|solitary|plain|full|simple))* sentence\b", re.IGNORECASE
+)
+_SOME = re.compile(rf"\b{_NUMBER}(?: short)? sentences\b", re.IGNORECASE)
+_NO_LIST = re.compile(
+    r"\b(?:no|not|never|without|don't|dont|do not|stop|avoid|quit|drop|ditch|skip|lose|hate|enough|instead of"
+    rf"|rather than)\b(?:(?!\bbut\b)[^.,;:!?]){{0,30}}\b{_LIST}\b",
+    re.IGNORECASE,
+)
+_AS_LIST = re.compile(
+    r"\b(?:bullets|bulleted|bullet[ -]?(?:points?|lists?)"
+    r"|(?:as|in|into|like|use|me|want|prefer) an? (?:\w+ )?list)\b(?! of)",
+    re.IGNORECASE,
+)
+_TOO_LONG = re.compile(
+    r"\b(?:too (?:long|wordy|verbose)|too much text|shorter (?:answers?|repl(?:y|ies)|responses?|please|next time)"
+    r"|(?:keep|make|cut) (?:it|them|this|that|your \w+) (?:\w+ )?(?:short(?:er)?|brief(?:er)?|concise)"
+    r"|be (?:more )?(?:brief(?:er)?|concise|succinct|terse))\b",
+    re.IGNORECASE,
+)
+_OTHERWISE = re.compile(r"\b(?:not|n't|never|no|and|but|bit|little|slightly)\b|n't\b", re.IGNORECASE)
+
+
 def wording(text: str) -> str:
     """The words that go into a prompt for a rule that was heard so."""
+    straight = text.replace("’", "'")
     for shape in _SHAPES:
-        found = shape.pattern.search(text.replace("’", "'"))
+        found = shape.pattern.search(straight)
         if found is not None:
-            rest = f"{text[: found.start()]} {text[found.end() :]}"
+            rest = f"{straight[: found.start()]} {straight[found.end() :]}"
             said = shape.sentence(found)
             if _asks_nothing_more(_SHORTER.sub(" ", rest) if "list" not in said else rest):  # "too long, one sentence"
                 return said
-    return _sentence(text)
+    own, plain = _sentence(text), _measure(straight)
+    return own if plain is None or own.endswith(plain) else f"{own[0].upper()}{own[1:]} {plain}"
+
+
+def _measure(text: str) -> str | None:
+    """The plain sentence for the length or the list that a rule asks of a whole reply, among other words."""
+    if _ELSEWHERE.search(text):
+        return None
+    if _NO_LIST.search(text):
+        return "Please answer in plain sentences, without a list."
+    if _AS_LIST.search(text):
+        return "Please answer with a bulleted list of short points."
+    if _EACH.search(text):
+        return None
+    if (found := _WORDS.search(text)) is not None:
+        than = "under" if found["under"] else "at most"
+        return f"Please answer in {than} {found['number']} words." if _is_limit(text) else None
+    if _ONE.search(text):
+        return "Please answer in one sentence."
+    if (found := _SOME.search(text)) is not None:
+        return f"Please answer in at most {found['number']} sentences." if _is_limit(text) else None
+    return SHORT if _TOO_LONG.search(text) and not _OTHERWISE.search(text) else None
+
+
+def _is_limit(text: str) -> bool:
+    return _BOUND.search(text) is not None and _LEAST.search(text) is None
 
 
 def put(note: Note) -> str:
@@ -103,7 +184,7 @@ def put(note: Note) -> str:
 
 
 def _asks_nothing_more(rest: str) -> bool:
-    return all(word in _FILLER for word in re.findall(r"[^\W_]+(?:'[^\W_]+)?", rest.casefold().replace("’", "'")))
+    return all(word in _FILLER for word in re.findall(r"[^\W_]+(?:'[^\W_]+)?", rest.casefold()))
 
 
 def _sentence(text: str) -> str:

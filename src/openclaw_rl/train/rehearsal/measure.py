@@ -54,6 +54,13 @@ class Distance:
     def plain(self) -> dict[str, Any]:
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
+    def with_more(self, other: Distance) -> Distance:
+        """Together with replies to other prompts, whose KL was not measured."""
+        replies = self.replies + other.replies
+        words = (self.words * self.replies + other.words * other.replies) / max(replies, 1)
+        met = None if self.met is None or other.met is None else self.met + other.met
+        return replace(self, replies=replies, met=met, words=words)
+
 
 def enough(measured: Sequence[Distance]) -> str | None:
     """Why a rehearsal ends, by its measurements so far, the first before any step; None while it goes on.
@@ -78,6 +85,13 @@ def is_learned(first: Distance, last: Distance, prompted: Distance, *, tolerance
     if last.rate is None or prompted.rate is None:
         return last.kl <= max(KL_ALONE * first.kl, _LEAST_KL)
     return last.rate >= prompted.rate - tolerance - 1e-9
+
+
+def is_doubtful(last: Distance, prompted: Distance) -> bool:
+    """Whether a difference between them may be an accident of so few replies, if each that is lost is lost for good."""
+    if last.met is None or prompted.met is None:
+        return False
+    return sign_test(max(0, prompted.met - last.met), 0) >= ALPHA
 
 
 def hopeless(prompted: Distance) -> str | None:
@@ -128,9 +142,15 @@ class DistanceMeter:
 
     async def prompted(self) -> Distance:
         """Of the teacher, which has the note in its prompt; its KL is that to itself."""
-        replies = await self._sampler.replies(
-            self._asks([prompt.hinted(self._rule) for prompt in self._prompts]), self._teacher
-        )
+        return await self._answered([prompt.hinted(self._rule) for prompt in self._prompts], self._teacher)
+
+    async def closer(self, number: int, prompts: Sequence[Prompt]) -> tuple[Distance, Distance]:
+        """Of these weights without the note and of the teacher with it, on more prompts; their KL is not measured."""
+        ours = await self._answered(prompts, number)
+        return ours, await self._answered([prompt.hinted(self._rule) for prompt in prompts], self._teacher)
+
+    async def _answered(self, prompts: Sequence[Prompt], number: int) -> Distance:
+        replies = await self._sampler.replies(self._asks(prompts), number)
         return self._distance(0.0, [done for done in replies if done is not None])
 
     def _asks(self, prompts: Sequence[Prompt]) -> list[Ask]:

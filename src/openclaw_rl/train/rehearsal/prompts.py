@@ -17,15 +17,21 @@ LONGEST = 2048
 """prompt tokens beyond which a prompt is too costly to rehearse"""
 _ONE_IN = 4
 """of the prompts so many are held back"""
+_IN_DOUBT = 2
+"""times as many as usual are asked in doubt"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RehearsalPrompts:
-    """``rehearsed`` are asked in turn, ``held_back`` never; ``own`` of the first are the user's own."""
+    """``rehearsed`` are asked in turn, ``held_back`` never; ``own`` of the first are the user's own.
+
+    ``in_doubt`` are held back too, and asked where the others are too few to tell.
+    """
 
     rehearsed: tuple[Prompt, ...]
     held_back: tuple[Prompt, ...]
     own: int
+    in_doubt: tuple[Prompt, ...] = ()
 
 
 def is_held_back(question: str) -> bool:
@@ -48,7 +54,10 @@ def choose(
     kept = [one for one in every if not is_held_back(question(one))][:count]
     asked = {question(one) for one in mine}
     return RehearsalPrompts(
-        rehearsed=tuple(kept), held_back=tuple(back[:held_back]), own=sum(question(one) in asked for one in kept)
+        rehearsed=tuple(kept),
+        held_back=tuple(back[:held_back]),
+        in_doubt=tuple(back[held_back : (1 + _IN_DOUBT) * held_back]),
+        own=sum(question(one) in asked for one in kept),
     )
 
 

@@ -23,6 +23,7 @@ from openclaw_rl.train.rehearsal.measure import (
     enough,
     fell,
     hopeless,
+    is_doubtful,
     is_learned,
     plain,
 )
@@ -100,6 +101,7 @@ class RehearsalRound:
         self._measured: list[int] = []
         self._beginning = 0.0
         self.prompted: Distance | None = None
+        self._closer: tuple[Distance, Distance] | None = None
         self._at_first: dict[int, Completion] = {}
         self._sampling = settings.sampling
         self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
@@ -174,6 +176,8 @@ class RehearsalRound:
             await self.measure()
         if self.ended is None and self.steps >= self._settings.steps:
             self.ended = f"{self.steps} steps"
+        if self.ended is not None and not self.learned:
+            await self._look_closer()
 
     async def measure(self) -> None:
         """How far there is to go now; it may be the end."""
@@ -183,6 +187,25 @@ class RehearsalRound:
             self.distances.append(await self._meter.without(number))
         self._measured.append(self.steps)
         self.ended = enough(self.distances)
+
+    async def _look_closer(self) -> None:
+        """Ask more prompts, where those asked are too few to tell a learned note from one that was nearly learned."""
+        assert self._meter is not None
+        assert self.prompted is not None
+        more = self.lesson.prompts.in_doubt
+        if not more or len(self.distances) < 2 or not is_doubtful(self.distances[-1], self.prompted):
+            return
+        number = await self._answering()
+        with self._timed("measuring"):
+            self._closer = await self._meter.closer(number, more)
+
+    def _at_last(self) -> tuple[Distance, Distance]:
+        """What is known of the newest weights without the note, and of the teacher with it."""
+        assert self.prompted is not None
+        if self._closer is None:
+            return self.distances[-1], self.prompted
+        ours, theirs = self._closer
+        return self.distances[-1].with_more(ours), self.prompted.with_more(theirs)
 
     @property
     def by_teacher(self) -> bool:
@@ -220,7 +243,7 @@ class RehearsalRound:
         """Whether the note may leave the prompt, as far as the held-back prompts show."""
         if self.prompted is None or len(self.distances) < 2:
             return False
-        return is_learned(self.distances[0], self.distances[-1], self.prompted, tolerance=self._settings.tolerance)
+        return is_learned(self.distances[0], *self._at_last(), tolerance=self._settings.tolerance)
 
     @property
     def hopeless(self) -> str | None:
@@ -245,9 +268,9 @@ class RehearsalRound:
 
     def evidence(self) -> dict[str, Any]:
         """What the ledger keeps of it."""
-        first, last = self.distances[0], self.distances[-1]
+        first, (last, prompted) = self.distances[0], self._at_last()
         return {
-            **plain({"first": first, "last": last, "with_note": self.prompted}),
+            **plain({"first": first, "last": last, "with_note": prompted}),
             "kl": [round(one.kl, 4) for one in self.distances],
             "measured_after": list(self._measured),
             "met": [one.met for one in self.distances],
