@@ -54,17 +54,28 @@ def test_what_asks_for_a_length_or_a_list_alone_becomes_a_plain_sentence(said: s
         ("Too long; I read these on a bus.", SHORT),
         ("I read these on my watch, so 30 words tops", "Please answer in at most 30 words."),
         ("Anything more than 30 words is lost on me.", "Please answer in at most 30 words."),
-        ("Trim it till there are 30 words left.", "Please answer in at most 30 words."),
-        ("Under 40 words, and mention the price.", "Please answer in under 40 words."),
+        ("Trim it till there are 30 words left or fewer.", "Please answer in at most 30 words."),
         ("You get a single short sentence from here on.", ONE),
         ("Stick to three sentences, mate.", "Please answer in at most three sentences."),
         ("Could you set that out as bullets, if you would?", LIST),
         ("One idea per line, as a list, so that I can tick them off.", LIST),
-        ("Not a paragraph but bullets!", LIST),
         ("I really hate those bullet points.", "Please answer in plain sentences, without a list."),
     ],
 )
-def test_what_asks_for_it_among_other_words_keeps_them_before_the_plain_sentence(said: str, meant: str) -> None:
+def test_so_does_what_says_no_more_than_why_or_how_dearly(said: str, meant: str) -> None:
+    assert wording(said) == meant
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        ("Under 40 words, and mention the price.", "Please answer in under 40 words."),
+        ("Sober, past tense, only two sentences", "Please answer in at most two sentences."),
+        ("In French, in one sentence, with an example.", ONE),
+        ("Not a paragraph but bullets!", LIST),
+    ],
+)
+def test_what_may_ask_for_more_keeps_its_own_words_before_the_plain_sentence(said: str, meant: str) -> None:
     assert wording(said) == f"{said if said[-1] in '.!?' else said + '.'} {meant}"
     assert wording(wording(said)) == wording(said)
     assert checker_of(wording(said)) is not None

@@ -2,13 +2,14 @@
 
     wording("shorter answers please")            "Please answer in under 30 words."
     wording("Keep it under 50 words.")           "Please answer in under 50 words."
-    wording("Trim it till 30 words are left.")   "Trim it till 30 words are left. Please answer in at most 30 words."
+    wording("Trim it till 30 words are left.")   "Please answer in at most 30 words."
+    wording("30 words tops, and name the price") "30 words tops, and name the price. Please answer in at most 30 words."
     wording("Titles under six words.")           as it is: it is not about the whole reply
 
 Where a rule asks for nothing but a length or a list, a plain sentence with a measure says it: the embedded model keeps
-to such a sentence far more often than to people's own phrasings (docs/notes.md). Where it says so among other words,
-the plain sentence comes after them: nothing that was said is lost. Every other rule, and every fact, stays in the words
-in which it was heard.
+to such a sentence far more often than to people's own phrasings (docs/notes.md). Where it may ask for more, the plain
+sentence comes after its own words: nothing is lost. Every other rule, and every fact, stays in the words in which it
+was heard.
 """
 
 from __future__ import annotations
@@ -137,6 +138,18 @@ _TOO_LONG = re.compile(
     r"|be (?:more )?(?:brief(?:er)?|concise|succinct|terse))\b",
     re.IGNORECASE,
 )
+_FURTHER = re.compile(
+    r"\b(?:and|but)\b(?! (?:not|no|nothing|never|that's|that|then|stop|i|i'd|i'm|my|we|you|it)\b)"
+    r"|\b(?:also|plus|with(?:out)?|mention|includ\w+|add|explain|describ\w+|translat\w+|cite|sources?|examples?|details?"
+    r"|formal\w*|polite\w*|friendly|casual|simple|plain|english|german|french|spanish|chinese|use|using|write|start|begin"
+    r"|end|call|show|avoid|tell|or)\b(?! (?:less|fewer|under|so)\b)",
+    re.IGNORECASE,
+)
+"""signs that a rule asks for more than the measure in it"""
+_LONG = 25
+"""words of a rule from which on nothing of it is left out"""
+_TERSE = 8
+"""words of a rule up to which what stands between commas is a wish of its own"""
 _OTHERWISE = re.compile(r"\b(?:not|n't|never|no|and|but|bit|little|slightly)\b|n't\b", re.IGNORECASE)
 
 
@@ -151,7 +164,15 @@ def wording(text: str) -> str:
             if _asks_nothing_more(_SHORTER.sub(" ", rest) if "list" not in said else rest):  # "too long, one sentence"
                 return said
     own, plain = _sentence(text), _measure(straight)
-    return own if plain is None or own.endswith(plain) else f"{own[0].upper()}{own[1:]} {plain}"
+    if plain is None or own.endswith(plain):
+        return own
+    return f"{own[0].upper()}{own[1:]} {plain}" if _may_ask_more(straight) else plain
+
+
+def _may_ask_more(text: str) -> bool:
+    """Whether there are signs of a further wish; what is without any only says why, or how dearly."""
+    terse = len(text.split()) <= _TERSE and text.count(",") >= 2  # "sober, past tense, two sentences"
+    return terse or len(text.split()) > _LONG or _FURTHER.search(text) is not None
 
 
 def _measure(text: str) -> str | None:
