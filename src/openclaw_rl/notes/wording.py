@@ -2,8 +2,8 @@
 
     wording("shorter answers please")            "Please answer in under 30 words."
     wording("Keep it under 50 words.")           "Please answer in under 50 words."
-    wording("Trim it till 30 words are left.")   "Please answer in at most 30 words."
-    wording("30 words tops, and name the price") "30 words tops, and name the price. Please answer in at most 30 words."
+    wording("Trim it till 30 words are left.")   "Please answer in under 30 words."
+    wording("30 words tops, and name the price") "30 words tops, and name the price. Please answer in under 30 words."
     wording("Titles under six words.")           as it is: it is not about the whole reply
 
 Where a rule asks for nothing but a length or a list, a plain sentence with a measure says it: the embedded model keeps
@@ -56,6 +56,12 @@ def _shape(pattern: str, sentence: str | Callable[[re.Match[str]], str]) -> _Sha
     return _Shape(re.compile(pattern, re.IGNORECASE), say)
 
 
+def _words(found: re.Match[str]) -> str:
+    """Who asks for at most 30 words is given under 30: the embedded model keeps to that more often."""
+    few = found["number"].lower() in ("one", "two", "three", "four", "1", "2", "3", "4")
+    return f"Please answer in {'at most' if few else 'under'} {found['number']} words."
+
+
 def _sentences(found: re.Match[str]) -> str:
     if found["number"].lower() in ("one", "1"):
         return "Please answer in one sentence."
@@ -63,15 +69,8 @@ def _sentences(found: re.Match[str]) -> str:
 
 
 _SHAPES = (
-    _shape(
-        rf"\b(?:under|below|fewer than|less than) (?:about )?{_NUMBER} words?\b",
-        lambda found: f"Please answer in under {found['number']} words.",
-    ),
-    _shape(rf"\b{_MOST} {_NUMBER} words?\b", lambda found: f"Please answer in at most {found['number']} words."),
-    _shape(
-        rf"\b{_NUMBER} words? (?:or (?:less|fewer)|at (?:the )?most|max(?:imum)?)\b",
-        lambda found: f"Please answer in at most {found['number']} words.",
-    ),
+    _shape(rf"\b(?:{_MOST}|under|below|fewer than|less than) (?:about )?{_NUMBER} words?\b", _words),
+    _shape(rf"\b{_NUMBER} words? (?:or (?:less|fewer)|at (?:the )?most|max(?:imum)?)\b", _words),
     _shape(r"\b(?:(?:a|one) )?(?:single|just one|only one) sentence\b", "Please answer in one sentence."),
     _shape(rf"(?:\b(?P<most>{_MOST}) )?\b{_NUMBER}(?: short)? sentences?\b", _sentences),
     _shape(
@@ -115,9 +114,7 @@ _LEAST = re.compile(
     r"|(?<!no )(?<!not )(?<!never )(?<!'t )(?<!anything )more than)\b",
     re.IGNORECASE,
 )
-_WORDS = re.compile(
-    rf"(?P<under>\b(?:under|below|fewer than|less than) (?:about )?)?\b{_NUMBER} words\b", re.IGNORECASE
-)
+_WORDS = re.compile(rf"\b{_NUMBER} words\b", re.IGNORECASE)
 _ONE = re.compile(
     r"\b(?:one|1|single|lone|solitary)(?: (?:short|single|lone|solitary|plain|full|simple))* sentence\b", re.IGNORECASE
 )
@@ -186,8 +183,7 @@ def _measure(text: str) -> str | None:
     if _EACH.search(text):
         return None
     if (found := _WORDS.search(text)) is not None:
-        than = "under" if found["under"] else "at most"
-        return f"Please answer in {than} {found['number']} words." if _is_limit(text) else None
+        return _words(found) if _is_limit(text) else None
     if _ONE.search(text):
         return "Please answer in one sentence."
     if (found := _SOME.search(text)) is not None:
