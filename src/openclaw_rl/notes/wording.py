@@ -116,7 +116,8 @@ _LEAST = re.compile(
 )
 _WORDS = re.compile(rf"\b{_NUMBER} words\b", re.IGNORECASE)
 _ONE = re.compile(
-    r"\b(?:one|1|single|lone|solitary)(?: (?:short|single|lone|solitary|plain|full|simple))* sentence\b", re.IGNORECASE
+    r"\b(?:one|1|single|lone|solitary)(?: (?:short|single|lone|solitary|plain|full|simple)){0,3} sentence\b",
+    re.IGNORECASE,
 )
 _SOME = re.compile(rf"\b{_NUMBER}(?: short)? sentences\b", re.IGNORECASE)
 _NO_LIST = re.compile(
