@@ -247,10 +247,15 @@ def command(*words: str) -> Result:
 def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Path) -> None:
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
     folder, figures = tmp_path / "kept", tmp_path / "figures.json"
+    voice = tmp_path / "blunt.toml"
+    blunt = 'From here on, end your answers with "Hope that helps!"'
+    voice.write_text(f"[any]\nthanks = ['Aye.']\n[closing]\nprecise = ['{blunt}']\n")
     asked = [
         "demo",
         "--user",
         "closing",
+        "--voice",
+        str(voice),
         "--probes",
         "4",
         "--dir",
@@ -261,7 +266,8 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
     done = command(*asked, *sets)
     assert done.exit_code == 0, done.output
     for words in (
-        "u1: ",
+        f"u1: {blunt}",
+        "u1: Aye.",
         "noted: ",
         "without the note: ",
         "the note is learning: rehearsal begins: about",
@@ -284,6 +290,13 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
 def test_a_user_nobody_knows_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(ConfigError, match="known: short, list, one_sentence"):
         command("demo", "--user", "grumpy")
+
+
+def test_a_voice_that_cannot_speak_for_the_user_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    voice = tmp_path / "terse.toml"
+    voice.write_text('[any]\nthanks = ["Aye."]\n[short]\nprecise = ["Thirty words is your lot."]\n')
+    with pytest.raises(ConfigError, match="the voice terse has no correction for the preference 'list'"):
+        command("demo", "--user", "list", "--voice", str(voice))
 
 
 # --- the benchmark ---

@@ -88,6 +88,7 @@ def test_what_may_ask_for_more_keeps_its_own_words_before_the_plain_sentence(sai
         "Titles under six words.",
         "Comments of at most 5 words each, please.",
         "At least 200 words, please.",
+        "At least three sentences, please.",
         "I would like more than 50 words.",
         "Keep each point to 10 words.",
         "Quotes under 15 words.",
@@ -114,7 +115,8 @@ def test_what_asks_for_anything_more_or_else_stays_as_it_was_heard(said: str) ->
 
 def test_a_wording_is_a_sentence_and_says_itself_again() -> None:
     assert wording("use metric units") == "use metric units."
-    for said in ("be brief", "one sentence!", "use a list", "no lists please", "at most 12 words", "in 4 sentences"):
+    said_so = ("be brief", "one sentence!", "use a list", "no lists please", "at most 12 words", "in 4 sentences")
+    for said in (*said_so, "forty words max", "no more than a hundred words", "keep it to seven sentences"):
         assert wording(wording(said)) == wording(said)
         assert checker_of(wording(said)) is not None, "what is put plainly can be checked"
 

@@ -6,10 +6,7 @@ the CPU, in this process in place of a Ray actor on a GPU; only what its sampler
 
 from __future__ import annotations
 
-import asyncio
 import shutil
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +17,6 @@ import pytest
 tuft = pytest.importorskip("tuft", reason="make test-tuft runs it, with TuFT in an environment of its own")
 
 import torch  # noqa: E402
-import uvicorn  # noqa: E402
 from test_tinker_training import HINTS, Weights, alike, lesson, local_gradient, recorded, some_adapter, step  # noqa: E402
 from test_tinker_training import version as numbered  # noqa: E402
 from tinkering import LEAKS, policy_at, sdk_leaves_sockets_open, tiny_folder, trainer_at  # noqa: E402, F401
@@ -29,6 +25,7 @@ from openclaw_rl.backends.tinker.passes import TargetRows  # noqa: E402
 from openclaw_rl.backends.tinker.remote import read_remote  # noqa: E402
 from openclaw_rl.backends.tinker.trainer import TinkerTrainer  # noqa: E402
 from openclaw_rl.ports import whole_reply  # noqa: E402
+from openclaw_rl.testing.servers import listening  # noqa: E402
 from openclaw_rl.testing.tinker import KEY, tinker_server  # noqa: E402
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Version  # noqa: E402
 
@@ -99,7 +96,7 @@ def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
         there.trained = TrainedHere(config)
         return there.trained
 
-    with pytest.MonkeyPatch.context() as patch, socket.socket() as listening:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUFT_CPU_TEST", "1")
         patch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
         patch.setattr(HFTrainingModel, "get_actor", begun)
@@ -111,17 +108,8 @@ def server(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
             supported_models=[model],
             authorized_users={KEY: "me"},
         )
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(128)
-        there.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        running = uvicorn.Server(uvicorn.Config(create_root_app(config), log_level="critical"))
-        thread = threading.Thread(target=lambda: asyncio.run(running.serve([listening])), daemon=True)
-        thread.start()
-        try:
+        with listening(create_root_app(config), abrupt=True) as there.url:
             yield there
-        finally:
-            running.should_exit = running.force_exit = True
-            thread.join(10)
 
 
 async def gradient_there(

@@ -16,7 +16,19 @@ from dataclasses import dataclass
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.text import items, sentence_count, word_count
 
-_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "ten": 10, "twenty": 20, "thirty": 30, "a": 1}
+_NUMBERS = {
+    "one": 1,
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "ten": 10,
+}
+_NUMBERS |= {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "a hundred": 100, "a": 1}
 _NUMBER = rf"(\d{{1,4}}|{'|'.join(_NUMBERS)})"
 _NOT = re.compile(r"\b(?:no|not|never|without|don't|do not|avoid|stop|skip|less|fewer|instead of)\b[^.!?]{0,40}$", re.I)
 _FEWER = re.compile(

@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -24,6 +21,7 @@ from starlette.routing import Route
 
 from openclaw_rl.backends.fake import ADAPTER, logprob
 from openclaw_rl.testing.engine_model import CONTEXT, EngineKind, FakeEngine, write_engine_model
+from openclaw_rl.testing.servers import listening
 
 __all__ = ["EngineKind", "FakeEngine", "fake_engine", "write_engine_model"]
 
@@ -41,20 +39,8 @@ def fake_engine(kind: EngineKind, folder: Path, *, port: int = 0) -> Iterator[Fa
     """
     engine = FakeEngine(kind, folder)
     routes = (_Vllm if kind == "vllm" else _Sglang)(engine).routes()
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(("127.0.0.1", port))
-        listening.listen(128)
-        engine.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        config = uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off")
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
-        thread.start()
-        try:
-            yield engine
-        finally:
-            server.should_exit = server.force_exit = True
-            thread.join(10)
+    with listening(Starlette(routes=routes), port=port, abrupt=True) as engine.url:
+        yield engine
 
 
 class _Routes:

@@ -142,10 +142,14 @@ class _PromptServer(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def listening(app: Any) -> Iterator[str]:
-    """Any ASGI app on a free port of this machine, in a thread; its URL."""
+def listening(app: Any, *, port: int = 0, abrupt: bool = False) -> Iterator[str]:
+    """Any ASGI app on a port of this machine (0: a free one), in a thread; its URL.
+
+    With ``abrupt`` it ends without waiting for requests that are under way.
+    """
     listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
     listener.listen(256)
     server = _PromptServer(
         uvicorn.Config(app, interface="asgi3", log_config=None, access_log=False, timeout_graceful_shutdown=5)
@@ -155,7 +159,7 @@ def listening(app: Any) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        server.should_exit, server.force_exit = True, abrupt
         thread.join(timeout=10)
         listener.close()
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from openclaw_rl.testing.servers import listening
 from openclaw_rl.testing.tinker import wire
 from openclaw_rl.testing.tinker.files import adapter_files, archived
 from openclaw_rl.testing.tinker.lora import LoraModel, LoraShape, TrainingState
@@ -428,15 +426,5 @@ def tinker_server(folder: Path, **more: Any) -> Iterator[TinkerServer]:
         Route("/api/v1/{rest:path}", server.answer, methods=["GET", "POST", "DELETE"]),
         Route("/files/{rest:path}", server.file),
     ]
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(128)
-        server.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        running = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_level="critical", lifespan="off"))
-        thread = threading.Thread(target=lambda: asyncio.run(running.serve([listening])), daemon=True)
-        thread.start()
-        try:
-            yield server
-        finally:
-            running.should_exit = running.force_exit = True
-            thread.join(10)
+    with listening(Starlette(routes=routes), abrupt=True) as server.url:
+        yield server
