@@ -3,7 +3,7 @@
 # make fast  set up everything and run ruff and the small stories, three at a time
 # make test  set up everything and run the checks and all tests, one process for each core (ARGS="-j 1": one)
 # make durations  all tests, and note what each file takes, so that the processes of `make test` end together
-# make test-vllm  set up the real vLLM (CPU build, 3.5 GB, once) and run the tests on it: about ten minutes
+# make test-vllm  set up the real vLLM (CPU build, 3.5 GB, once) and run the tests on it: a quarter of an hour
 # make test-tinker  run all tests of the Tinker backend, of which `make test` runs some (TINKER_VERSION=0.25.0: another SDK)
 # make test-tuft  hold it against TuFT, another server of Tinker's protocol (350 MB, set up once): two minutes
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
