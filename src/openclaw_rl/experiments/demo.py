@@ -186,11 +186,12 @@ async def _obeyed(server: DemoServer, plan: DemoPlan, turns: int, view: DemoView
 async def _learn(server: DemoServer, note: Note, view: DemoView) -> Progress:
     """Wait while the note is learned, and until the version that does it answers; how it ended."""
     view.phase("u1 is away: what the note asks for is rehearsed, and examined by the gate")
-    until, began = time.monotonic() + PATIENCE, False
+    until, began, known = time.monotonic() + PATIENCE, False, 0
     while True:
-        now = server.progress(note.number)
-        view.progress(now)
-        began = began or now.state != "in force"
+        for now in server.progress(note.number, after=known):
+            view.progress(now)
+            began = began or now.state != "in force"
+        known = now.change
         if (began and now.state != "learning" and now.served) or server.trouble() or time.monotonic() > until:
             return now
         await asyncio.sleep(POLL)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from openclaw_rl.app.application import App, full_batches_only, ledger_place
@@ -34,10 +34,12 @@ _NEVER = 65536
 class Progress:
     """How far a note is on its road: its state and the reason, and the rehearsal under way, ``step`` None for none.
 
-    ``live`` is the version that answers, ``served`` False while a newer one is promoted and not yet taken up; ``kl``
-    are the distances measured so far, ``seconds_left`` what the steps that it may still take would cost.
+    ``change`` counts the changes of its state, from 1. ``live`` is the version that answers, ``served`` False while a
+    newer one is promoted and not yet taken up; ``kl`` are the distances measured so far, ``seconds_left`` what the
+    steps that it may still take would cost.
     """
 
+    change: int
     state: NoteState
     reason: str
     live: int
@@ -70,20 +72,28 @@ class DemoServer:
                 return found
             await asyncio.sleep(POLL)
 
-    def progress(self, note: int) -> Progress:
-        """How far a note is."""
-        found, change = self.reader.note(note), self.reader.note_changes(note)[-1]
+    def progress(self, note: int, *, after: int = 0) -> list[Progress]:
+        """Each change of a note's state behind the first ``after``, and at the end how far it is now."""
+        changes = self.reader.note_changes(note)
         live, now = LiveVersions(self.reader).live(), self._rehearsal()
-        return Progress(
-            state=found.state,
-            reason=change.reason,
-            live=self.policy.live,
-            served=live is None or live.number == self.policy.live,
+        road = [
+            Progress(
+                change=number,
+                state=change.state,
+                reason=change.reason,
+                live=self.policy.live,
+                served=live is None or live.number == self.policy.live,
+            )
+            for number, change in enumerate(changes, 1)
+        ]
+        road[-1] = replace(
+            road[-1],
             step=now.get("step"),
             of=now.get("of", 0),
             kl=tuple(now.get("kl", ())),
             seconds_left=now.get("seconds_left"),
         )
+        return road[after:] or road[-1:]
 
     def _rehearsal(self) -> Mapping[str, Any]:
         rows = (row.detail for row in self.reader.health() if row.loop == "train")
