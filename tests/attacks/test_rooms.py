@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 from sandboxes import LIMITS, needs_sandbox
 
-from openclaw_rl.envs.sandbox import CommandResult, Sandbox, SandboxSettings, open_sandbox
+from openclaw_rl.envs.sandbox import CommandResult, Sandbox, SandboxSettings, execution, open_sandbox
+from openclaw_rl.envs.sandbox.execution import in_time
 from openclaw_rl.errors import NoSandbox
 
 
@@ -50,6 +51,11 @@ def left(mark: str) -> list[str]:
             if mark.encode() in place.read_bytes():
                 found.append(str(place))
     return found
+
+
+def children() -> set[str]:
+    """Processes that this one has begun and not yet waited for."""
+    return {pid for place in Path("/proc/self/task").glob("*/children") for pid in place.read_text().split()}
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -192,6 +198,27 @@ async def test_root_inside_is_nobody_outside_and_setuid_gives_nothing(room: Sand
     assert held & (1 << 21 | 1 << 12 | 1 << 16 | 1 << 19 | 1 << 27) == 0, (
         "no sys_admin, net_admin, module, ptrace, mknod"
     )
+
+
+async def test_a_room_that_is_closed_while_a_cancelled_command_is_being_killed_leaves_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def slowly(*work: Any) -> Any:
+        await asyncio.sleep(0.3)
+        return await in_time(*work)
+
+    room = await open_sandbox(made())
+    before = children()
+    began = asyncio.create_task(room.run(["sleep", f"3{os.getpid()}.75"]))
+    await until(lambda: bool(left(f"--\0sleep\0003{os.getpid()}.75")))
+    monkeypatch.setattr(execution, "in_time", slowly)
+    began.cancel()
+    await asyncio.sleep(0.1)
+    assert children() - before, "it is being killed"
+    await room.close()
+    assert children() - before == set(), "none is left, and none that nobody has waited for"
+    with pytest.raises(asyncio.CancelledError):
+        await began
 
 
 async def test_proc_shows_nothing_of_the_host_and_takes_no_orders(room: Sandbox) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits, SandboxSettings, Shell
-from openclaw_rl.envs.sandbox.execution import execute
+from openclaw_rl.envs.sandbox.execution import execute, to_its_end
 from openclaw_rl.errors import NoSandbox
 from openclaw_rl.types import new_id
 
@@ -109,7 +109,7 @@ class ContainerSandbox:
         try:
             return await execute(line, within=None, env=None, limits=limits, shown=shown, stdin=stdin)
         finally:
-            await asyncio.shield(self._kill(mark))
+            await to_its_end(self._kill(mark))
 
     async def _kill(self, mark: str) -> None:
         """What the command left behind: killing the tool that began it ends only the tool."""

@@ -8,9 +8,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from openclaw_rl.envs.sandbox.contract import CommandResult, SandboxLimits
 from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE, ProcessNamespace, content
@@ -39,6 +39,20 @@ async def in_time(work: Awaitable[T], what: str, seconds: float) -> T:
         raise NoSandbox(f"{what} within {seconds:g} s") from error
 
 
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives, once it is done; whoever is cancelled meanwhile, even twice, is so afterwards."""
+    task, cancelled = asyncio.ensure_future(work), False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        task.exception()  # whoever is cancelled does not hear of it
+        raise asyncio.CancelledError
+    return task.result()
+
+
 async def execute(
     command: Sequence[str],
     *,
@@ -59,7 +73,7 @@ async def execute(
         await running.enter()
         why = await running.until_end(limits.seconds)
     finally:
-        await asyncio.shield(running.kill())
+        await to_its_end(running.kill())
     code = running.code
     if within is not None and not why and not within.finished():
         raise NoSandbox(f"bubblewrap failed: {output.text().strip()[-300:]}")
@@ -153,4 +167,4 @@ class _RunningProcess:
                 asyncio.get_running_loop().remove_reader(self._pipe)
                 os.close(self._end)
                 os.close(self._pipe)
-        self._process.wait()
+                self._process.poll()

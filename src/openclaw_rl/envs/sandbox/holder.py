@@ -23,7 +23,7 @@ from pathlib import Path
 
 from openclaw_rl.envs.sandbox import network
 from openclaw_rl.envs.sandbox.contract import SandboxSettings
-from openclaw_rl.envs.sandbox.execution import in_time, readable
+from openclaw_rl.envs.sandbox.execution import in_time, readable, to_its_end
 from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE
 from openclaw_rl.errors import NoSandbox
 
@@ -185,7 +185,7 @@ async def _finish(command: Sequence[str], *, data: bytes) -> None:
     except BaseException:  # also where the episode is cancelled: nothing is left running
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-        await asyncio.shield(process.wait())
+        await to_its_end(process.wait())
         raise
     if process.returncode:
         raise NoSandbox(f"a sandbox could not be set up: {said.decode(errors='replace').strip()[-300:]}")
