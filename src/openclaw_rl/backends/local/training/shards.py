@@ -1,12 +1,14 @@
 """Sharded weights: each rank keeps its rows of every layer, and a layer is whole only while it is computed (FSDP2).
 
-Embeddings, the last norm and the head stay whole on each rank: the head is read in chunks, many times in a step.
+Embeddings, the last norm and the head stay whole on each rank: the head is read in chunks, many times in a step. So do
+adapters: they are small, and a frozen layer then has no gradient to send.
 In memory, weights and what is kept for them are this rank's rows, plain tensors: arithmetic by element needs no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -16,24 +18,29 @@ from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.local.training.ranks import Ranks
 from openclaw_rl.errors import ModelRefused
 
+_MESSAGE = 16_000_000
+"""numbers of several gradients that are sent at once"""
+
 
 def shard_layers(model: Any, ranks: Ranks, *, compute: torch.dtype | None = None) -> None:
     """Divide every layer of ``model`` among the ranks; ``compute``: gather them in this type, though kept in another.
 
-    Gradients of all ranks are added up, not averaged: the loss has seen the whole batch.
+    Where some weights are frozen, only those are divided. Gradients of all ranks are added up, not averaged: the loss
+    has seen the whole batch.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, cast_forward_inputs=False)
     how = {"mesh": ranks.mesh, "mp_policy": policy if compute is not None else MixedPrecisionPolicy()}
     body, layers = model.base_model, find_layers(model)
+    adapted = not all(p.requires_grad for p in body.parameters())
+    divided = {p for layer in layers for p in layer.parameters() if not (adapted and p.requires_grad)}
     for layer in layers:
-        sharded: Any = fully_shard(layer, **how)
+        sharded: Any = fully_shard(layer, ignored_params={*layer.parameters()} - divided, **how)
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)
-    inside = {p for layer in layers for p in layer.parameters()}
     # the body has no shards of its own: as their common root it lets one layer be gathered while another is computed
-    fully_shard(body, ignored_params={p for p in body.parameters() if p not in inside}, **how)
+    fully_shard(body, ignored_params={p for p in body.parameters() if p not in divided}, **how)
     model.to(torch.device(ranks.mesh.device_type))
 
 
@@ -89,11 +96,31 @@ def on_all_ranks(parameter: Tensor, rows: Tensor, ranks: Ranks) -> Tensor:
 
 def add_up_whole(parameters: Iterable[Tensor], ranks: Ranks) -> None:
     """Add up the gradients of what is not sharded; those of layers were added up while they were computed."""
-    for parameter in parameters:
-        if ranks.count > 1 and not is_sharded(parameter):
+    if ranks.count == 1:
+        return
+    for some in _together([parameter for parameter in parameters if not is_sharded(parameter)]):
+        for parameter in some:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            ranks.add_up(parameter.grad)
+        grads = [parameter.grad for parameter in some if parameter.grad is not None]
+        if len(grads) == 1:
+            ranks.add_up(grads[0])
+            continue
+        sums = ranks.add_up(torch.cat([grad.flatten() for grad in grads]))
+        for grad, rows in zip(grads, torch.split(sums, [grad.numel() for grad in grads]), strict=True):
+            grad.copy_(rows.view_as(grad))
+
+
+def _together(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Parameters of one kind whose gradients are sent at once: each message costs more than a small gradient in it."""
+    for _, kind in groupby(parameters, key=lambda parameter: parameter.dtype):
+        some: list[Tensor] = []
+        for parameter in kind:
+            if some and sum(one.numel() for one in some) + parameter.numel() > _MESSAGE:
+                yield some
+                some = []
+            some.append(parameter)
+        yield some
 
 
 def with_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
