@@ -8,12 +8,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from system import System
 
 from openclaw_rl.app.cluster import check_cluster, cluster_state, connect, gpu_counts, own_config
+from openclaw_rl.app.cluster_part import ClusterPart
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.store import LedgerReader, ServerPlace
 from openclaw_rl.testing import fake_config, wait_until
@@ -54,6 +56,20 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(Exception, match=r"needs the package 'ray'.*openclaw-rl\[ray\]"):
         connect("auto")
+
+
+@pytest.mark.anyio
+async def test_a_loop_that_no_node_could_run_says_so_and_is_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = SimpleNamespace(get_node_id=lambda: "1234567890")
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(get_runtime_context=lambda: here))
+    part = ClusterPart(fake_config(tmp_path, "train.options.colour=red"), "train")
+    await part.begin()
+    await part.stop()
+    refused = (await part.place()).refused
+    assert refused is not None
+    assert refused[0].startswith("trainer 'fake' takes no option 'colour'")
 
 
 # --- a real cluster

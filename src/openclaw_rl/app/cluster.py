@@ -38,6 +38,8 @@ _CPUS: Final = 0.5
 _LOOK: Final = 1.0
 _SILENT: Final = 3.0
 """seconds between two looks, and without an answer after which a loop is said to be away"""
+_STALE: Final = 30.0
+"""seconds after which nobody keeps up what was written of a cluster"""
 _END: Final = 30.0
 
 Say = Callable[[str], None]
@@ -61,9 +63,10 @@ class ClusterState:
 
 
 def cluster_state(run_dir: Path) -> dict[str, Any] | None:
-    """What the last `up --cluster` wrote; None where this run has no cluster."""
+    """What the last `up --cluster` wrote; None where this run has no cluster, or its command was killed."""
     place = run_dir / _FILE
-    return dict(json.loads(place.read_text())) if place.exists() else None
+    found = dict(json.loads(place.read_text())) if place.exists() else None
+    return found if found is not None and time.time() - found["at"] < _STALE else None
 
 
 def gpu_counts(config: Config, total: int) -> dict[Writer, int]:

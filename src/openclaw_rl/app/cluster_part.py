@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 
 from openclaw_rl.config import Config
-from openclaw_rl.errors import ConfigError, ModelRefused
+from openclaw_rl.errors import ConfigError, ModelRefused, PluginError
 from openclaw_rl.store import Writer
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class ClusterPart:
         try:
             app = App(self._config, loops=(self._loop,))
             await app.run(self._stop, listening=self._listening)
-        except (ConfigError, ModelRefused) as error:
+        except (ConfigError, ModelRefused, PluginError) as error:
             self._refused = error.what, error.remedy
         except Exception:  # whatever it is, what is left of it must not hold the loop's place in the ledger
             log.exception("loop %s failed; it is begun anew", self._loop)
