@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from openclaw_rl import plugins
-from openclaw_rl.app.devices import gpu_layout, refuse_useless_turns, visible_gpus
+from openclaw_rl.app.devices import gpu_layout, refuse_useless_turns, trainer_devices, visible_gpus
 from openclaw_rl.app.factories import loss_config
 from openclaw_rl.config import SETTINGS, Config
 from openclaw_rl.errors import ConfigError, MissingExtra, ModelRefused, OpenClawError
@@ -125,9 +125,18 @@ def trainer(config: Config) -> None:
     if config.train.backend == CLOUD:
         _cloud(config, "train.backend")
     gpu_layout(config, visible=visible_gpus())
+    if config.train.local.nodes > 1:
+        _nodes(config)
     plugins.check("trainer", config.train.backend)
     if config.train.loss.custom:
         _loss(config, config.train.loss.custom)
+
+
+def _nodes(config: Config) -> None:
+    """A trainer over several nodes of a cluster, with as many ranks on each; the cluster itself is seen by `up`."""
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtra("ray", "ray")
+    trainer_devices(config, visible=visible_gpus())
 
 
 def _loss(config: Config, name: str) -> None:

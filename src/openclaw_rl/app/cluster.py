@@ -2,7 +2,7 @@
 
     gateway and engine   where 'up' was typed, if that node has the GPUs of gpus.rollout
     judge                gpus.judge
-    trainer              gpus.train, all on one node
+    trainer              gpus.train, all on one node; with train.local.nodes its ranks are on so many, apart from it
     collect              anywhere
 
 The loops are those of `App`, with the same settings, on the same ledger: Ray places and restarts them, and carries
@@ -35,6 +35,8 @@ GPUS_OF: Final[Mapping[Writer, str]] = {"serve": "rollout", "collect": "", "judg
 _FILE: Final = "cluster.json"
 _CPUS: Final = 0.5
 """of a node's, that Ray sets aside for a loop: they wait more than they compute"""
+NO_GPU: Final = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}}
+"""the environment of a loop that would else see all GPUs of its node; Ray's tasks that it starts see their own"""
 _LOOK: Final = 1.0
 _SILENT: Final = 3.0
 """seconds between two looks, and without an answer after which a loop is said to be away"""
@@ -94,11 +96,20 @@ def check_cluster(config: Config, counts: Mapping[Writer, int], nodes: list[dict
             f"{_wanted(counts)} is {sum(counts.values())} GPUs, but the cluster at {address} has {sum(most)}",
             remedy="lower gpus.*, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
         )
+    spread = config.train.local.nodes
+    if spread > len(nodes):
+        raise ConfigError(
+            f"train.local.nodes = {spread}, but the cluster at {address} has {len(nodes)} node{'s' * (len(nodes) > 1)}",
+            remedy="lower it, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
+        )
     for loop, count in counts.items():
-        if count > max(most, default=0):
+        over, lower = (spread, "it lower or train.local.nodes higher") if loop == "train" else (1, "it lower")
+        fit = sum(there * over >= count for there in most)
+        if fit < over:
+            wanted = f"{over} node{'s' * (over > 1)} with {-(-count // over)} GPUs"
             raise ConfigError(
-                f"gpus.{GPUS_OF[loop]} = {count}, but the largest node of the cluster has {max(most)} GPUs",
-                remedy="all GPUs of a part are on one node: lower it, or add a node with as many",
+                f"gpus.{GPUS_OF[loop]} = {count} takes {wanted}, but the cluster has {fit} and its largest {max(most)}",
+                remedy=f"set {lower}, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
             )
     if len(nodes) > 1 and config.store.url is None:
         raise ConfigError(
@@ -165,6 +176,9 @@ class Cluster:
     def _actor(self, loop: Writer, gpus: int, here: str) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        own = own_config(self._config, loop, gpus)
+        if loop == "train" and self._config.train.local.nodes > 1:
+            gpus = 0  # its ranks ask for theirs
         near = NodeAffinitySchedulingStrategy(node_id=here, soft=True)
         options: dict[str, Any] = {
             "num_cpus": _CPUS,
@@ -172,9 +186,9 @@ class Cluster:
             "max_restarts": -1,
             "scheduling_strategy": near if loop == "serve" else "SPREAD",
         }
-        if not gpus:  # or it would see all of its node's
-            options["runtime_env"] = {"env_vars": {"CUDA_VISIBLE_DEVICES": ""}}
-        return self._ray.remote(ClusterPart).options(**options).remote(own_config(self._config, loop, gpus), loop)
+        if not gpus:
+            options["runtime_env"] = NO_GPU
+        return self._ray.remote(ClusterPart).options(**options).remote(own, loop)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Keep every loop going until ``stop``; raises what a loop says that cannot be helped by another node."""

@@ -49,7 +49,7 @@ def visible_gpus() -> int:
 def gpu_layout(config: Config, *, visible: int) -> GpuLayout:
     """The layout that the settings ask for, or the one that fits; raises ConfigError where there are too few GPUs."""
     gpus = config.gpus
-    shares = {part: getattr(gpus, part) for part in PARTS}
+    shares = {part: getattr(gpus, part) for part in PARTS if part != "train" or config.train.local.nodes == 1}
     if gpus.total is not None and gpus.total > visible:
         raise _too_few(f"gpus.total = {gpus.total}", visible)
     if all(share is None for share in shares.values()):
@@ -145,7 +145,10 @@ def trainer_device(config: Config, *, visible: int) -> str:
 
 def trainer_devices(config: Config, *, visible: int) -> tuple[str, ...]:
     """A device for each rank of the trainer; empty where it is one process. Raises ConfigError for more than fit."""
-    local, first = config.train.local, trainer_device(config, visible=visible)
+    local = config.train.local
+    if local.nodes > 1:
+        return _devices_by_node(config)
+    first = trainer_device(config, visible=visible)
     kind = first.partition(":")[0] if first != "auto" else "cuda" if visible else "cpu"
     if kind == "cpu":
         return ("cpu",) * local.ranks if local.ranks and local.ranks > 1 else ()
@@ -155,6 +158,20 @@ def trainer_devices(config: Config, *, visible: int) -> tuple[str, ...]:
         remedy = f"give it as many GPUs (gpus.train = {ranks}), or take it out"
         raise ConfigError(f"train.local.ranks = {ranks}, but the trainer has {len(share)} GPU", remedy=remedy)
     return tuple(f"cuda:{number}" for number in share[:ranks]) if ranks > 1 else ()
+
+
+def _devices_by_node(config: Config) -> tuple[str, ...]:
+    """Of ranks on several nodes, each of which counts its own GPUs from 0."""
+    local, gpus = config.train.local, config.gpus.train
+    count = len(gpus) if isinstance(gpus, tuple) else gpus or 0
+    ranks = local.ranks or count or local.nodes
+    if ranks % local.nodes:
+        what = f"train.local.nodes = {local.nodes}, but {ranks} ranks cannot be on them with as many on each"
+        raise ConfigError(what, remedy=f"let gpus.train or train.local.ranks be a multiple of {local.nodes}")
+    if count and ranks != count:
+        what = f"train.local.ranks = {ranks}, but gpus.train gives {count} GPUs"
+        raise ConfigError(what, remedy="on several nodes each GPU has a rank: leave train.local.ranks out")
+    return tuple(f"cuda:{number % (ranks // local.nodes)}" if count else "cpu" for number in range(ranks))
 
 
 def _trainer_share(config: Config, visible: int) -> tuple[int, ...]:

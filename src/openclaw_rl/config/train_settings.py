@@ -102,6 +102,13 @@ class LocalTrainingSection(Section):
         description="processes that share a step, each with a part of the batch and of every layer; not set: one for"
         " each GPU that gpus.train gives, else one",
     )
+    nodes: int = Field(
+        default=1,
+        ge=1,
+        le=512,
+        description="nodes of a Ray cluster that the ranks are on, as many on each, for a model that one node's GPUs"
+        " cannot train; they must share the run directory",
+    )
     tree: bool = Field(default=True, description="compute shared beginnings once; off: one sequence per turn")
     micro_tokens: int | None = Field(
         default=None, ge=64, description="tokens of a forward pass; not set: as memory allows"

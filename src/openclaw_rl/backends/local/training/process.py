@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from openclaw_rl.backends.local.training.messages import RankPlace, WorkerFailure
 from openclaw_rl.backends.local.training.settings import TrainerArgs
-from openclaw_rl.errors import ModelRefused, OpenClawError
+from openclaw_rl.errors import BackendDown, ModelRefused, OpenClawError
 from openclaw_rl.machine import end_with_parent, show_name
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def _failure(error: BaseException) -> WorkerFailure:
     """An error of ours with its remedy; of any other the end of its traceback."""
     if isinstance(error, OpenClawError):
-        return WorkerFailure(what=error.what, remedy=error.remedy, refused=isinstance(error, ModelRefused))
+        refused, outside = isinstance(error, ModelRefused), isinstance(error, BackendDown)
+        return WorkerFailure(what=error.what, remedy=error.remedy, refused=refused, outside=outside)
     what = "the training worker failed:\n" + "".join(traceback.format_exception(error)[-6:])
     return WorkerFailure(what=what, outside=isinstance(error, OSError))
 
@@ -58,5 +59,5 @@ def _worker(args: TrainerArgs, place: RankPlace | None) -> TrainWorker:
     if place is None:
         return TrainWorker(args)
     device = args.devices[place.number]
-    threads = args.threads or max(1, torch.get_num_threads() // place.count)
+    threads = args.threads or max(1, torch.get_num_threads() * args.nodes // place.count)
     return TrainWorker(replace(args, device=device, threads=threads), join(place, torch.device(device)))

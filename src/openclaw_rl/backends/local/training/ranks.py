@@ -5,6 +5,7 @@ Alone there is nobody to ask: every answer is the value that was given, and noth
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from openclaw_rl import files
 from openclaw_rl.backends.local.training.messages import RankPlace
+from openclaw_rl.errors import BackendDown
 
 T = TypeVar("T")
 
@@ -80,7 +82,13 @@ class Ranks:
                 yield draft
                 self.meet()
         else:
-            yield self.said_by_first(target)
+            draft = self.said_by_first(target)
+            if not draft.is_dir():
+                raise BackendDown(
+                    f"rank {self.number} on {socket.gethostname()} does not see {draft}, which rank 0 has made",
+                    remedy="the nodes that train need the same run directory: name one that they share, with --run-dir",
+                )
+            yield draft
             self.meet()
         self.meet()
 

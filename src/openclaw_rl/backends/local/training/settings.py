@@ -10,7 +10,7 @@ from openclaw_rl.backends.hf.adam import ADAM_EPS
 from openclaw_rl.backends.hf.trainer_settings import TrainerSettings
 from openclaw_rl.losses import LossSettings
 
-_NO_RECORD = ("cache_dir", "chat_template", "threads", "loader", "compile", "niceness", "devices")
+_NO_RECORD = ("cache_dir", "chat_template", "threads", "loader", "compile", "niceness", "devices", "nodes")
 _LORA = ("rank", "alpha", "dropout", "targets")
 
 
@@ -29,6 +29,8 @@ class TrainerArgs(TrainerSettings):
     offload_optimizer: bool
     rehearse_decay: float
     """of the average over the steps of a rehearsal that is served"""
+    nodes: int
+    """of a Ray cluster, with as many ranks on each, whose devices are numbered by node; 1: all are on this machine"""
     devices: tuple[str, ...] = ()
     """one for each rank, where several processes share a step; empty: ``device`` alone"""
     niceness: int = 10

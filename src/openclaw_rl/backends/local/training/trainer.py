@@ -25,10 +25,14 @@ class LocalTrainer:
 
     The workers, one or one for each rank, start with `start` or with the first step. When one dies, all end; the step
     at hand raises BackendError with the end of its traceback and the next one starts new workers: a step needs only its
-    parent's directory.
+    parent's directory. Raises ConfigError for several nodes outside a cluster.
     """
 
     def __init__(self, args: TrainerArgs) -> None:
+        if args.nodes > 1:
+            from openclaw_rl.backends.local.training.nodes import ray_of_cluster
+
+            ray_of_cluster(args.nodes)
         self.args = args
         self._workers: Workers | None = None
         self._lock = anyio.Lock()

@@ -1,0 +1,219 @@
+"""Ranks on several nodes of a Ray cluster: as many on each, which find the trainer and each other by TCP.
+
+Ray places a group of ranks on each node and says when one is lost. What is trained goes through pipes of our own, as
+between processes of one machine, and through the run directory, which all these nodes must share.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from typing import Any, Final
+
+from openclaw_rl.backends.local.training.messages import RankPlace
+from openclaw_rl.backends.local.training.process import serve
+from openclaw_rl.backends.local.training.settings import TrainerArgs
+from openclaw_rl.errors import BackendDown, ConfigError, MissingExtra
+
+_CPUS: Final = 0.5
+"""of a node's, that Ray sets aside for its ranks: as for a loop, so that a small node has place for both"""
+_PLACED: Final = 30.0
+"""seconds in which the cluster must have found a place on every node"""
+_MET: Final = 120.0
+"""seconds in which every rank must have found the trainer"""
+_LOOK: Final = 1.0
+"""seconds without a rank after which it is seen whether their nodes are still there"""
+_STUCK: Final = 30
+"""seconds for which a connection may stop in the middle of a message"""
+_GRACE: Final = 5.0
+"""seconds in which a node tells how a rank of it has ended"""
+
+Address = tuple[str, int]
+
+
+@dataclass(slots=True)
+class _NodeWorker:
+    """A rank on some node: ``task`` is Ray's, which is done when the ranks of that node are."""
+
+    pipe: Connection
+    process_id: int
+    node: str
+    task: Any
+    ray: Any
+
+    @property
+    def alive(self) -> bool:
+        return not self.ray.wait([self.task], timeout=0)[0]
+
+    @property
+    def fate(self) -> str:
+        """An exit code where its node is still there to tell it."""
+        if not self.ray.wait([self.task], timeout=_GRACE)[0]:
+            return f"its connection to {self.node} broke"
+        try:
+            return f"exit code {self.ray.get(self.task)[self.process_id]} on {self.node}"
+        except self.ray.exceptions.RayError:
+            return f"{self.node} is gone"
+
+
+class NodeWorkers:
+    """A worker for each of ``args.devices``, on ``args.nodes`` nodes of the cluster that this process is in."""
+
+    def __init__(self, args: TrainerArgs) -> None:
+        self.workers: list[_NodeWorker] = []
+        self._args = args
+        self._ray = ray_of_cluster(args.nodes)
+        self._key = secrets.token_bytes(32)
+        self._door = socket.create_server((self._ray.util.get_node_ip_address(), 0), backlog=len(args.devices))
+        self._door.settimeout(_LOOK)
+        self._each = len(args.devices) // args.nodes
+        gpus = self._each if args.devices[0].startswith("cuda") else 0
+        needs = {"CPU": _CPUS, "GPU": gpus} if gpus else {"CPU": _CPUS}
+        self._free = f"{gpus} GPU{'s' * (gpus > 1)}" if gpus else f"{_CPUS} CPUs"
+        self._group = self._ray.util.placement_group([needs] * args.nodes, strategy="STRICT_SPREAD")
+        self._tasks = [self._task(node, gpus) for node in range(args.nodes)]
+
+    def _task(self, node: int, gpus: int) -> Any:
+        """One that waits for its place on a node, and starts the ranks there."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        task = self._ray.remote(serve_node).options(
+            num_cpus=_CPUS,
+            num_gpus=gpus,
+            max_retries=0,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=node),
+        )
+        numbers = range(node * self._each, (node + 1) * self._each)
+        return task.remote(self._args, self._door.getsockname(), self._key, numbers)
+
+    def meet(self) -> None:
+        """Wait for every rank, and tell all of them where the first one waits for the others. Raises BackendDown."""
+        if not self._group.wait(_PLACED):
+            raise BackendDown(
+                f"after {_PLACED:.0f} s no {self._args.nodes} nodes of the cluster have {self._free} free on each",
+                remedy="lower train.local.nodes or gpus.*, or add nodes: ray start --address=HEAD:6379 --num-gpus=N",
+            )
+        found: dict[int, _NodeWorker] = {}
+        meeting = ""
+        until = time.monotonic() + _MET
+        while len(found) < len(self._args.devices):
+            pipe = self._next(until)
+            with suppress(EOFError, OSError):  # it has died: its node says so
+                hello: _Hello = pipe.recv()
+                task = self._tasks[hello.number // self._each]
+                found[hello.number] = _NodeWorker(pipe, hello.process_id, hello.node, task, self._ray)
+                meeting = hello.meeting or meeting
+        for number, worker in found.items():
+            with suppress(OSError):  # it has died: reading says so
+                worker.pipe.send(RankPlace(number=number, count=len(found), meeting=meeting))
+        self.workers = [found[number] for number in sorted(found)]
+
+    def _next(self, until: float) -> Connection:
+        """To the next rank that comes."""
+        while time.monotonic() < until:
+            try:
+                return let_in(self._door.accept()[0], self._key)
+            except TimeoutError:
+                self._check_tasks()
+            except AuthenticationError:
+                continue  # a stranger
+        raise BackendDown(
+            f"not every rank has reached the trainer within {_MET:.0f} s",
+            remedy="let the nodes of the cluster reach each other by TCP on any port",
+        )
+
+    def _check_tasks(self) -> None:
+        """Raises BackendDown for a node that has given up before its ranks came."""
+        for task in self._ray.wait(self._tasks, timeout=0)[0]:
+            try:
+                codes = self._ray.get(task)
+            except self._ray.exceptions.RayTaskError as error:
+                what = f"a node cannot start its ranks: {error.cause!r}"
+                raise BackendDown(what, remedy="install the same release on every node") from error
+            except self._ray.exceptions.RayError as error:
+                raise BackendDown(f"a node of the trainer is lost: {str(error).partition(chr(10))[0]}") from error
+            what = f"ranks ended before they were asked (exit codes {[*codes.values()]})"
+            raise BackendDown(what, remedy="see what serve_node has written in the logs of Ray's dashboard")
+
+    def end(self) -> None:
+        """Give the places back; Ray ends what still runs there."""
+        self._door.close()
+        for task in self._tasks:
+            self._ray.cancel(task, force=True)
+        self._ray.util.remove_placement_group(self._group)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Hello:
+    """What a rank says when it comes; the first one names the address at which it will wait for the others."""
+
+    number: int
+    process_id: int
+    node: str
+    meeting: str | None
+
+
+def serve_node(args: TrainerArgs, address: Address, key: bytes, numbers: Sequence[int]) -> dict[int, int]:
+    """The ranks ``numbers`` on this node until they end; their exit codes by process."""
+    spawn = multiprocessing.get_context("spawn")
+    given = [(args, address, key, number) for number in numbers]
+    processes = [spawn.Process(target=_serve_rank, args=each, name="openclaw-train") for each in given]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return {int(process.pid or 0): int(process.exitcode or 0) for process in processes}
+
+
+def _serve_rank(args: TrainerArgs, address: Address, key: bytes, number: int) -> None:
+    pipe = Client(address, authkey=key)
+    meeting = None if number else _meeting(address)
+    pipe.send(_Hello(number=number, process_id=os.getpid(), node=socket.gethostname(), meeting=meeting))
+    serve(pipe, args, pipe.recv())
+
+
+def let_in(caller: socket.socket, key: bytes) -> Connection:
+    """Raises AuthenticationError for whoever has not the key."""
+    stuck = struct.pack("ll", _STUCK, 0)
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, stuck)
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, stuck)
+    pipe = Connection(caller.detach())
+    try:
+        deliver_challenge(pipe, key)
+        answer_challenge(pipe, key)
+    except (EOFError, OSError) as error:
+        raise AuthenticationError from error
+    return pipe
+
+
+def _meeting(trainer: Address) -> str:
+    """A free port of this machine, at the address by which it reaches the ``trainer``'s."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as toward:
+        toward.connect(trainer)
+        host = toward.getsockname()[0]
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return f"tcp://{host}:{probe.getsockname()[1]}"
+
+
+def ray_of_cluster(nodes: int) -> Any:
+    """Ray in a process of a cluster; raises ConfigError elsewhere."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtra("ray", "ray") from error
+    if not ray.is_initialized():
+        raise ConfigError(
+            f"train.local.nodes = {nodes} needs a cluster, and this process is not in one",
+            remedy="openclaw-rl up --cluster auto, or take it out: one machine needs no cluster",
+        )
+    return ray
