@@ -96,6 +96,7 @@ class Learned:
     after: dict[str, Rates] = field(default_factory=dict)
     steps: list[dict[str, float]] = field(default_factory=list)
     minutes: float = 0.0
+    gate_seconds: float = 0.0
     episodes: int = 0
     refused: int = 0
     live: int = 0
@@ -171,6 +172,7 @@ def figures(config: Config, learned: Learned) -> None:
             step = ledger.step(number)
             learned.steps.append({"seconds": round(step.seconds, 1), "turns": len(step.turns), **step.metrics})
         learned.episodes = int(ledger.one("SELECT count(DISTINCT session) AS n FROM session_rewards")["n"])
+        learned.gate_seconds = round(ledger.one("SELECT sum(seconds) AS s FROM gate_decisions")["s"] or 0.0, 1)
         versions = ledger.versions()
         learned.refused = sum(version.state == "refused" for version in versions)
         learned.live = sum(version.state == "live" for version in versions)
@@ -190,7 +192,9 @@ async def learn(plan: Plan, out: Path) -> None:
         with contextlib.suppress(NotInLedger):  # no step was taken: there is nothing to measure
             learned.after = await evaluated(config, "live", plan)
         keep(plan, learned, out)
-        took = f"{len(learned.steps)} steps, {learned.refused} refused, {learned.episodes} episodes"
+        training = sum(step["seconds"] for step in learned.steps)
+        spent = f"{training:.0f} s of training, {learned.gate_seconds:.0f} s of the gate"
+        took = f"{len(learned.steps)} steps ({spent}), {learned.refused} refused, {learned.episodes} episodes"
         say(plan, f"after {took}, {learned.minutes} min: {in_all(learned.after)}")
 
 

@@ -15,7 +15,7 @@ from openclaw_rl.gate.examiner import answer
 from openclaw_rl.ports import Policy, SupportsTaskSets
 from openclaw_rl.types import Message, Prompt, Sampling, Version
 
-AT_ONCE = 8
+AT_ONCE = 16
 """episodes of an examination at once"""
 KEPT = 4
 """versions whose results are kept, the live one among them"""
