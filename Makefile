@@ -6,6 +6,7 @@
 # make test-vllm  set up the real vLLM (CPU build, 3.5 GB, once) and run the tests on it: a quarter of an hour
 # make test-tinker  run all tests of the Tinker backend, of which `make test` runs some (TINKER_VERSION=0.25.0: another SDK)
 # make test-tuft  hold it against TuFT, another server of Tinker's protocol (350 MB, set up once): two minutes
+# make test-ray  set up Ray (360 MB, once) and run the tests of a cluster of two nodes on this machine: three minutes
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
 # make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
@@ -19,7 +20,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast test test-vllm test-tinker test-tuft durations check lock acceptance-openclaw judge-reader clean help
+.PHONY: up demo fast test test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -56,6 +57,9 @@ test-tinker: $(VENV)/.ready-dev
 
 test-tuft: $(VENV)/.ready-dev
 	@"$$(scripts/tuft-env.sh)" -m pytest tests/test_tuft.py $(ARGS)
+
+test-ray: $(VENV)/.ready-dev
+	@"$$(scripts/layered-env.sh ray-2.60.0 'ray[default]==2.60.0')" -m pytest tests/test_cluster.py $(ARGS)
 
 judge-reader: $(VENV)/.ready-local
 	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)
