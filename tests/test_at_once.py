@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from rooms import SETTINGS, needs_sandbox
+from sandboxes import SETTINGS, needs_sandbox
 
 from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
 from openclaw_rl.envs.pool.events import EventLog

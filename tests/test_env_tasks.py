@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rooms import needs_sandbox
+from sandboxes import needs_sandbox
 
 from openclaw_rl.app.environments import build_env
 from openclaw_rl.app.factories import running_policy

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rooms import needs_sandbox
+from sandboxes import needs_sandbox
 
 from openclaw_rl.envs.audit import audit_task
 from openclaw_rl.envs.gui import browsers

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rooms import needs_sandbox
+from sandboxes import needs_sandbox
 
 from openclaw_rl.testing import running_app, until
 

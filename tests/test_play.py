@@ -15,7 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 from click.testing import CliRunner
-from rooms import SETTINGS, needs_sandbox
+from sandboxes import SETTINGS, needs_sandbox
 
 from openclaw_rl.app import address
 from openclaw_rl.app.address import ServerAddress

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rooms import SETTINGS, needs_sandbox
+from sandboxes import SETTINGS, needs_sandbox
 
 from openclaw_rl.envs.audit import audit_task
 from openclaw_rl.envs.terminal.agentbench import agentbench_os, same_integer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rooms import needs_sandbox
+from sandboxes import needs_sandbox
 
 from openclaw_rl.envs.audit import audit_task
 from openclaw_rl.envs.ladders import split_of

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from rooms import SETTINGS, needs_sandbox
+from sandboxes import SETTINGS, needs_sandbox
 
 from openclaw_rl.cli import cli
 from openclaw_rl.envs.audit import audit_task

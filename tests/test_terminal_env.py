@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from rooms import SETTINGS, needs_sandbox
+from sandboxes import SETTINGS, needs_sandbox
 
 from openclaw_rl.envs.actions import block_of, bounded
 from openclaw_rl.envs.ladders import WORDS, split_of

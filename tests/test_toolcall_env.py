@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rooms import needs_sandbox
+from sandboxes import needs_sandbox
 
 from openclaw_rl.envs.ladders import split_of
 from openclaw_rl.envs.toolcall.calls import written_calls
