@@ -118,6 +118,13 @@ async def test_a_full_pool_says_when_to_come_back_and_has_room_again(made: Made)
     assert (await made.pool.lease("c", seed=1, request="r3")).id != first.id
 
 
+async def test_of_many_that_come_at_once_no_more_begin_than_there_is_room_for(made: Made) -> None:
+    asked = [made.pool.lease("a", seed=1, request=f"r{number}") for number in range(5)]
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one).__name__ for one in found] == ["Lease", "Lease", "TooMany", "TooMany", "TooMany"]
+    assert (await made.pool.status())["leased"] == 2
+
+
 async def test_a_lease_that_nobody_speaks_of_is_closed_and_one_that_beats_is_not(made: Made) -> None:
     silent = await made.pool.lease("a", seed=1, request="r1")
     heard = await made.pool.lease("b", seed=1, request="r2")

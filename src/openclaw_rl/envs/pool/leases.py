@@ -135,11 +135,18 @@ class EnvPool:
                 remedy="raise env.parallel, or name more env.workers",
             )
         self._forget_old_requests()
+        self._beginning += 1  # here, not in the task: whoever asks before that runs must see the place taken
         self._leased[request] = _once_task(self._begin(task, seed))
         return await _answer(self._leased[request])
 
     async def _begin(self, task: str, seed: int) -> Lease:
-        self._beginning += 1
+        """Begin the task in the place that was taken for it."""
+        try:
+            return await self._begun(task, seed)
+        finally:
+            self._beginning -= 1
+
+    async def _begun(self, task: str, seed: int) -> Lease:
         env = self._make_env()
         try:
             prompt = await env.reset(task, seed=seed)
@@ -147,8 +154,6 @@ class EnvPool:
             self._events.add("failed", task=task, error=_said(error))
             await self._close(env, "")
             raise _failed(error) from error
-        finally:
-            self._beginning -= 1
         lease = f"lease-{new_id()}"
         self._held[lease] = _Held(env=env, task=task, expires=self._clock() + self._ttl)
         self._events.add("leased", lease=lease, task=task, seed=seed)
