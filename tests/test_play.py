@@ -107,7 +107,7 @@ async def playing(
     settings = PlaySettings(
         root=gateway.url,
         key=KEY,
-        command=lambda text: agent.command(SERVER, text, path="/usr/bin/python3", more=()),
+        command=lambda text, _: agent.command(SERVER, text, path="/usr/bin/python3", more=()),
         search=(),
         **{"parallel": 2, "seconds": 30.0, "max_calls": 9, "retries": 1, "temperature": None, "seed": 0, **given},
     )
@@ -281,7 +281,7 @@ async def paying(*answers: Exception) -> AsyncIterator[tuple[AgentPlayer, Paymen
     settings = PlaySettings(
         root="http://127.0.0.1:1",
         key=None,
-        command=lambda text: AgentCommand(words=(), env={}, files={}),
+        command=lambda text, folder: AgentCommand(words=(), env={}, files={}),
         search=(),
         parallel=1,
         seconds=1,
@@ -465,7 +465,7 @@ def test_what_lies_in_usr_is_there_already_and_what_is_missing_is_named_with_its
 @pytest.mark.parametrize("name", AGENTS)
 def test_every_known_agent_is_started_on_the_instruction_against_the_server_of_its_sandbox(name: str) -> None:
     agent = AGENTS[name]
-    command = agent.command(SERVER, "Sort a.txt", path="/opt/it", calls_tools=True, more=("--more",))
+    command = agent.command(SERVER, "Sort a.txt", "/root", path="/opt/it", calls_tools=True, more=("--more",))
     assert command.words[0] == "/opt/it"
     assert command.words[-1] == "--more"
     assert "Sort a.txt" in command.words
@@ -479,12 +479,18 @@ def test_every_known_agent_is_started_on_the_instruction_against_the_server_of_i
 
 def test_work_beside_the_task_goes_to_the_side_model_where_an_agent_can_be_told() -> None:
     for name in ("claude-code", "opencode", "openclaw"):
-        command = AGENTS[name].command(SERVER, "x", path="x", calls_tools=True, more=())
+        command = AGENTS[name].command(SERVER, "x", "/root", path="x", calls_tools=True, more=())
         assert "toy-side" in " ".join([*command.env.values(), *command.files.values()]), name
 
 
+def test_openclaw_works_in_the_folder_of_the_task_and_puts_nothing_of_its_own_there() -> None:
+    command = AGENTS["openclaw"].command(SERVER, "x", "/app", path="x", calls_tools=True, more=())
+    told = json.loads(command.files[".openclaw/openclaw.json"])["agents"]["defaults"]
+    assert (told["workspace"], told["skipBootstrap"]) == ("/app", True)
+
+
 def test_a_model_without_calls_is_asked_for_text_by_an_agent_that_can() -> None:
-    words = AGENTS["mini-swe-agent"].command(SERVER, "x", path="x", calls_tools=False, more=()).words
+    words = AGENTS["mini-swe-agent"].command(SERVER, "x", "/root", path="x", calls_tools=False, more=()).words
     assert words[-4:] == ("-c", "mini_textbased.yaml", "--model-class", "litellm_textbased")
 
 

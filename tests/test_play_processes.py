@@ -117,3 +117,25 @@ def test_mini_swe_agent_plays_on_the_embedded_model_and_is_paid(tmp_path: Path) 
     assert all(len(turn.completion.logprobs) == len(turn.completion.reply_tokens) > 0 for turn in whole)
     assert "mswea_bash_command" in whole[0].prompt.messages[0].content
     assert [row["session"] for row in rewards(tmp_path)] == [episode["session"]]
+
+
+OPENCLAW = os.environ.get("OPENCLAW_RL_OPENCLAW") or shutil.which("openclaw")
+WRITES = """<tool_call>
+{"name": "exec", "arguments": {"command": "echo mint > otter.txt"}}
+</tool_call>"""
+"""what solves write-word/0"""
+
+
+@pytest.mark.skipif(OPENCLAW is None, reason="OpenClaw is not installed: npm install openclaw (wants Node 24.16)")
+def test_openclaw_carries_out_a_call_in_the_folder_of_the_task_and_is_paid(tmp_path: Path) -> None:
+    system = System(tmp_path, f"policy.options.reply={json.dumps(WRITES)}", "policy.tool_format=hermes")
+    system.start()
+    try:
+        found = played(tmp_path, "openclaw", "--program", str(OPENCLAW), "--tasks", "write-word/0", "--max-calls", "2")
+    finally:
+        system.end()
+    [episode] = found["episodes"]
+    assert (episode["error"], episode["outcome"], episode["paid"], episode["calls"]) == ("", 1.0, True, 2)
+    with LedgerReader(tmp_path / "ledger.db") as ledger:
+        turns = [ledger.turn(row["id"]) for row in ledger.rows("SELECT id FROM turns WHERE session LIKE 'play-%'")]
+    assert [turn.prompt.messages[-1].role for turn in turns] == ["user", "tool"]

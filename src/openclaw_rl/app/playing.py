@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.app import address
 from openclaw_rl.app.environments import action_form, audit_book, build_env, build_sandbox_settings
-from openclaw_rl.clients.agents import AGENTS, OwnAgent
+from openclaw_rl.clients.agents import AGENTS, OwnAgent, Start
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.connect import ServerInfo, server_info
 from openclaw_rl.config import Config, Resolved
@@ -71,7 +71,9 @@ async def play(
     folder = config.run.dir / PLAYS
     async with ApiClient(url, key=key, agent=f"env:play/{plan.agent}") as client:
         inside = replace(await _served(client, say), url=_inside())
-        player = _player(resolved, config, request, found, lambda text: agent(inside, text), client, key)
+        player = _player(
+            resolved, config, request, found, lambda text, folder: agent(inside, text, folder), client, key
+        )
         await _settle_old(player, folder, say)
         with resumed(folder, plan) if request.resume else PlayJournal.begin(folder, plan) as journal:
             assert journal.plan is not None
@@ -118,18 +120,20 @@ async def _served(client: ApiClient, say: Callable[[str], None]) -> ServerInfo:
 # --- the agent
 
 
-def _agent(config: Config, request: PlayRequest) -> tuple[FoundProgram, Callable[[ServerInfo, str], AgentCommand]]:
-    """The program on this machine, and how it is started against a server on an instruction."""
+def _agent(config: Config, request: PlayRequest) -> tuple[FoundProgram, Start]:
+    """The program on this machine, and how it is started against a server on an instruction in a folder."""
     from openclaw_rl.envs.play.programs import find_program
 
     known, more = AGENTS.get(request.agent), request.more
     if known is None:
         own = OwnAgent.read(request.agent)
         found = find_program(request.program or own.program, more=request.binds, copied=own.copied)
-        return found, lambda server, text: own.command(server, text, path=found.path, more=more)
+        return found, lambda server, text, _: own.command(server, text, path=found.path, more=more)
     found = find_program(request.program or known.program, install=known.install, more=request.binds)
     calls_tools = action_form(config) == "tools"
-    return found, lambda server, text: known.command(server, text, path=found.path, calls_tools=calls_tools, more=more)
+    return found, lambda server, text, folder: known.command(
+        server, text, folder, path=found.path, calls_tools=calls_tools, more=more
+    )
 
 
 # --- the tasks
@@ -195,7 +199,7 @@ def _player(
     config: Config,
     request: PlayRequest,
     found: FoundProgram,
-    command: Callable[[str], AgentCommand],
+    command: Callable[[str, str], AgentCommand],
     client: ApiClient,
     key: str | None,
 ) -> AgentPlayer:

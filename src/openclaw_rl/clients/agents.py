@@ -16,8 +16,9 @@ INSTRUCTION = "{instruction}"
 _LARGEST_FILE = 1 << 20
 """bytes of a file that goes along with a command of one's own"""
 
-Start = Callable[[ServerInfo, str], AgentCommand]
-"""the words after the program's name, its environment and its files, for a server and an instruction"""
+Start = Callable[[ServerInfo, str, str], AgentCommand]
+"""the words after the program's name, its environment and its files, for a server, an instruction and the folder of the
+task, in which it is started"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,14 +33,14 @@ class AgentProgram:
     """what it is told besides where the model calls no tools"""
 
     def command(
-        self, server: ServerInfo, instruction: str, *, path: str, calls_tools: bool, more: Sequence[str]
+        self, server: ServerInfo, instruction: str, folder: str, *, path: str, calls_tools: bool, more: Sequence[str]
     ) -> AgentCommand:
         """How it is started: ``path`` is where it lies, ``more`` are further words for it."""
-        found = self.start(server, instruction)
+        found = self.start(server, instruction, folder)
         return replace(found, words=(path, *found.words, *(() if calls_tools else self.textual), *more))
 
 
-def _claude_code(server: ServerInfo, instruction: str) -> AgentCommand:
+def _claude_code(server: ServerInfo, instruction: str, _: str) -> AgentCommand:
     return AgentCommand(
         words=("-p", instruction, "--model", server.model, "--output-format", "json", "--dangerously-skip-permissions"),
         env={
@@ -56,7 +57,7 @@ def _claude_code(server: ServerInfo, instruction: str) -> AgentCommand:
     )
 
 
-def _codex(server: ServerInfo, instruction: str) -> AgentCommand:
+def _codex(server: ServerInfo, instruction: str, _: str) -> AgentCommand:
     return AgentCommand(
         words=("exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", instruction),
         env={"CODEX_HOME": f"{AGENT_HOME}/.codex", "OPENCLAW_API_KEY": NO_KEY},
@@ -64,7 +65,7 @@ def _codex(server: ServerInfo, instruction: str) -> AgentCommand:
     )
 
 
-def _opencode(server: ServerInfo, instruction: str) -> AgentCommand:
+def _opencode(server: ServerInfo, instruction: str, _: str) -> AgentCommand:
     settings = json.loads(recipe("opencode", server, key_env=None).text)
     return AgentCommand(
         words=("run", "--format", "json", instruction),
@@ -75,9 +76,10 @@ def _opencode(server: ServerInfo, instruction: str) -> AgentCommand:
     )
 
 
-def _openclaw(server: ServerInfo, instruction: str) -> AgentCommand:
-    place, own = f"{AGENT_HOME}/.openclaw", {"agents": {"defaults": {"workspace": f"{AGENT_HOME}/workspace"}}}
-    settings = merge(openclaw(server, key_env=None, lean=True), own)
+def _openclaw(server: ServerInfo, instruction: str, folder: str) -> AgentCommand:
+    """Its commands and files are those of its workspace, wherever it is started; being lean, it puts nothing there."""
+    place = f"{AGENT_HOME}/.openclaw"
+    settings = merge(openclaw(server, key_env=None, lean=True), {"agents": {"defaults": {"workspace": folder}}})
     return AgentCommand(
         words=("agent", "--local", "--agent", "main", "--session-key", "agent:main:task", "-m", instruction, "--json"),
         env={"OPENCLAW_STATE_DIR": place, "OPENCLAW_CONFIG_PATH": f"{place}/openclaw.json"},
@@ -85,7 +87,7 @@ def _openclaw(server: ServerInfo, instruction: str) -> AgentCommand:
     )
 
 
-def _mini_swe_agent(server: ServerInfo, instruction: str) -> AgentCommand:
+def _mini_swe_agent(server: ServerInfo, instruction: str, _: str) -> AgentCommand:
     return AgentCommand(
         words=("-t", instruction, "-m", f"openai/{server.model}", "-y", "--exit-immediately", "-l", "0"),
         env={

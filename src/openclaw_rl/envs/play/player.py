@@ -56,13 +56,14 @@ Serve = Callable[[Any, socket], AbstractAsyncContextManager[None]]
 class PlaySettings:
     """How episodes are played.
 
-    ``root`` is the gateway's address without /v1, ``key`` the one of an environment. ``search`` is put in front of the
-    PATH inside. ``retries`` are for what is not the policy's fault.
+    ``root`` is the gateway's address without /v1, ``key`` the one of an environment. ``command`` says how the program
+    is started on an instruction in a folder. ``search`` is put in front of the PATH inside. ``retries`` are for what is
+    not the policy's fault.
     """
 
     root: str
     key: str | None
-    command: Callable[[str], AgentCommand]
+    command: Callable[[str, str], AgentCommand]
     search: tuple[str, ...]
     parallel: int
     seconds: float
@@ -244,7 +245,7 @@ class AgentPlayer:
                 await env.close()
 
     async def _run(self, plan: PlayPlan, begun: PlayedEpisode, task: AgentTask) -> PlayedEpisode:
-        command = self._settings.command(task.instruction)
+        command = self._settings.command(task.instruction, task.cwd)
         for path, text in command.files.items():
             await task.sandbox.write(posixpath.join(AGENT_HOME, path), text.encode(), executable=text.startswith("#!"))
         await task.sandbox.run(["mkdir", "-p", AGENT_HOME])
