@@ -349,6 +349,21 @@ async def test_a_worker_refuses_other_keys_and_bad_requests(made: Made) -> None:
         assert (await client.post("/v1/leases/none/step", json=gone, headers=own)).status_code == 410
 
 
+async def test_a_caller_who_is_killed_while_it_asks_is_no_error_of_the_worker(made: Made) -> None:
+    sent: list[Any] = []
+
+    async def gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asked = {"type": "http", "method": "POST", "path": "/v1/leases", "headers": [], "query_string": b""}
+    await pool_app(made.pool, key=None)(asked, gone, send)
+    assert sent[0]["status"] == 499
+    assert made.envs == []
+
+
 async def test_a_task_goes_to_its_worker_and_to_the_next_when_that_is_full_or_away() -> None:
     pools = {name: Made(capacity=1) for name in ("one", "two")}
     apps = {name: httpx2.ASGITransport(app=pool_app(one.pool, key=None)) for name, one in pools.items()}

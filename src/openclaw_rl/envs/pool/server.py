@@ -19,7 +19,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -32,6 +32,8 @@ MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 PROMPT: TypeAdapter[Prompt] = TypeAdapter(Prompt)
 OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
 GONE = 410
+LEFT = 499
+"""for a caller who went away before it had asked: nobody reads it"""
 
 Handle = Callable[[Request], Awaitable[Response]]
 
@@ -142,6 +144,8 @@ def _guarded(handle: Handle, key: str | None) -> Handle:
             return _refusal(400, RequestError(f"reply: {error.error_count()} fields are wrong"))
         except EnvFailed as error:
             return _refusal(GONE, error)
+        except ClientDisconnect:
+            return Response(status_code=LEFT)
 
     return guarded
 
