@@ -524,6 +524,7 @@ def test_a_command_without_a_place_for_the_task_is_refused_with_the_known_names(
             "install it: npm install -g opencode-ai; or say where it is with --program PATH",
         ),
         (["--agent", ECHO, "--tasks", "flying"], "--tasks flying: no such rung or task is train; rungs: print-word"),
+        (["--agent", ECHO, "--api-key-env", "NO_KEY_IN_HERE"], "the environment variable NO_KEY_IN_HERE is not set"),
         (["--agent", ECHO, "--env", "toolcall"], "environment toolcall has no tasks for agent programs"),
     ],
 )

@@ -226,7 +226,7 @@ def run_tasks(
     """
     from openclaw_rl.app import address
     from openclaw_rl.app.environments import play_rounds
-    from openclaw_rl.config import environment
+    from openclaw_rl.config import key_in
     from openclaw_rl.envs.schedule import rung_of
     from openclaw_rl.errors import ConfigError
 
@@ -235,7 +235,7 @@ def run_tasks(
         raise ConfigError("no server runs in this run directory", remedy="start 'openclaw-rl up', or give --url")
     place, key = (url or "", None) if url or here is None else (here.url, here.env_key)
     if api_key_env:
-        key = environment(api_key_env)
+        key = key_in(api_key_env)
     over: list[Episode] = []
 
     def report(episode: Episode) -> None:

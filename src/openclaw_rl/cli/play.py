@@ -63,12 +63,12 @@ def play(
     """
     from openclaw_rl.app.playing import PlayRequest
     from openclaw_rl.app.playing import play as play_tasks
-    from openclaw_rl.config import environment
+    from openclaw_rl.config import key_in
 
     request = PlayRequest(
         tasks=tuple(name for each in tasks for name in each.split(",") if name),
         rollouts=resolved.config.train.num_rollouts_per_prompt,
-        key=environment(api_key_env) if api_key_env else None,
+        key=key_in(api_key_env) if api_key_env else None,
         **given,
     )
     running = play_tasks(resolved, request, report=_line, say=lambda text: click.echo(text, err=True))

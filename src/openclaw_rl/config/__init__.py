@@ -12,7 +12,7 @@ from openclaw_rl.config.keys import api_keys
 from openclaw_rl.config.names import ENVIRONMENT, FLAGS, GROUPS, SETTINGS, Flag, Setting
 from openclaw_rl.config.settings import Config
 from openclaw_rl.config.shown import Resolved, Row, as_json, get, render, template
-from openclaw_rl.config.sources import DEFAULT_FILE, cache_dir, environment, load, presets
+from openclaw_rl.config.sources import DEFAULT_FILE, cache_dir, environment, key_in, load, presets
 
 __all__ = [
     "DEFAULT_FILE",
@@ -30,6 +30,7 @@ __all__ = [
     "cache_dir",
     "environment",
     "get",
+    "key_in",
     "load",
     "presets",
     "render",

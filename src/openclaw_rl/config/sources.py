@@ -38,6 +38,14 @@ def environment(name: str) -> str | None:
     return os.environ.get(name) or None
 
 
+def key_in(name: str) -> str:
+    """The key that an environment variable holds. Raises ConfigError where it holds none."""
+    key = environment(name)
+    if key is None:
+        raise ConfigError(f"the environment variable {name} is not set", remedy="export it, or name another")
+    return key
+
+
 def cache_dir() -> Path:
     """Where converted models are kept: ``OPENCLAW_RL_CACHE``, else the user's cache folder."""
     given = environment("OPENCLAW_RL_CACHE")

@@ -16,7 +16,7 @@ from typing import Any
 
 from openclaw_rl.app.application import ledger_place
 from openclaw_rl.app.factories import default_sampling, running_policy
-from openclaw_rl.config import Config, environment
+from openclaw_rl.config import Config, key_in
 from openclaw_rl.envs import sandbox
 from openclaw_rl.errors import NoSandbox, NotInLedger
 from openclaw_rl.evals import pairwise, suites
@@ -37,7 +37,7 @@ PATIENCE = 600.0
 async def open_model(config: Config, name: str, *, key_env: str | None = None) -> AsyncIterator[Model]:
     """The model of this name; started before and ended after. Raises NotInLedger for a version that is not there."""
     if name.startswith(("http://", "https://")):
-        async with _server(name, environment(key_env) if key_env else None) as model:
+        async with _server(name, key_in(key_env) if key_env else None) as model:
             yield model
         return
     numbered = _version(config, name)
