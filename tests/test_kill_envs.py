@@ -1,4 +1,5 @@
-"""``kill -9`` of a player and of a pool while sandboxed episodes run: leases are freed, nothing trains twice or unpaid."""
+"""``kill -9`` of a player, of a pool and of a server while sandboxed episodes run: leases are freed, and nothing trains
+twice or unpaid."""
 
 from __future__ import annotations
 
@@ -61,8 +62,8 @@ class Worker:
         self._door = door
 
     def start(self) -> None:
-        sets = [f"env.type={self._door}:Door", f"env.lease_seconds={LEASE_SECONDS}", "env.parallel=4"]
-        words = [part for one in sets for part in ("--set", one)]
+        words = ["--set", f"env.lease_seconds={LEASE_SECONDS}", "--set", "env.parallel=4"]
+        words += ["--env", f"{self._door}:Door", "--run-dir", str(self._door.parent / "worker")]
         command = [sys.executable, "-m", "openclaw_rl", "envs", "serve", "--port", self.port, *words]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -83,6 +84,36 @@ class Worker:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    def events(self) -> set[str]:
+        """What has happened to its leases, as its run directory tells."""
+        lines = (self._door.parent / "worker" / "envs.jsonl").read_text().splitlines()
+        return {json.loads(line)["event"] for line in lines}
+
+    def wait_until_free(self) -> None:
+        """Until nothing is leased and no process of a sandbox is left, which the time of a lease is enough for."""
+        wait_until(lambda: self.leased() == 0 and sleepers() == 0)
+
+
+class Player:
+    """The real command that plays against a server, with the environments of a worker."""
+
+    def __init__(self, run: Path, door: Path, worker: Worker) -> None:
+        sets = [f'env.workers=["{worker.url}"]', "env.parallel=4", "run.log_level=error"]
+        words = [part for one in sets for part in ("--set", one)]
+        command = [sys.executable, "-m", "openclaw_rl", "envs", "run", "--run-dir", str(run), "--env", f"{door}:Door"]
+        self.process = subprocess.Popen(
+            [*command, "--rounds", "100000", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate()
+
+    def last_words(self) -> str:
+        """What it said, once it has ended by itself."""
+        _, said = self.process.communicate(timeout=60)
+        return said
+
 
 def sleepers() -> int:
     """Processes of the sandboxes, which all have one that sleeps."""
@@ -93,6 +124,21 @@ def sleepers() -> int:
         except OSError:  # it ended while we looked
             continue
     return found
+
+
+def assert_trained_once_and_paid(run: Path) -> None:
+    with LedgerReader(run / "ledger.db") as ledger:
+        assert ledger.check() == []
+        live = LiveVersions(ledger).live()
+        assert live is not None
+        inside = read_turns(live.adapter or "")
+        assert len(inside) == len(set(inside)), "a turn went into the weights twice"
+        assert sorted(inside) == sorted(trained(ledger, live))
+        unpaid = ledger.rows(
+            "SELECT t.id FROM turns t JOIN trained x ON x.turn = t.id WHERE NOT EXISTS"
+            " (SELECT 1 FROM session_rewards r WHERE r.session = t.session AND r.user = t.user AND r.score IS NOT NULL)"
+        )
+        assert unpaid == [], "only episodes that came to their end have trained"
 
 
 @pytest.fixture
@@ -124,7 +170,7 @@ def test_kills_of_player_and_pool_free_every_lease_and_train_nothing_twice(tmp_p
                 assert answer.status == 200, "users do not notice"
             wait_until(lambda: worker.leased() > 0)
         system.kill()
-        wait_until(lambda: worker.leased() == 0 and sleepers() == 0)  # within the time of a lease
+        worker.wait_until_free()
     system.start()
     with LedgerReader(run / "ledger.db") as ledger:
         before = ledger.counts()["steps"]
@@ -132,15 +178,51 @@ def test_kills_of_player_and_pool_free_every_lease_and_train_nothing_twice(tmp_p
     assert system.end() == 0
     assert worker.leased() == 0, "an orderly end gives everything back"
 
+    assert_trained_once_and_paid(run)
+
+
+@pytest.mark.slow
+@needs_sandbox
+def test_player_pool_and_server_are_killed_each_alone_and_the_next_player_goes_on(
+    tmp_path: Path, worker: Worker
+) -> None:
+    """Three programs that share nothing but addresses, as on three machines."""
+    run, door = tmp_path / "run", tmp_path / "door.py"
+    system = System(run, f"env.lease_seconds={LEASE_SECONDS}", "env.sandbox.command_seconds=1")
+
+    system.start()
+    player = Player(run, door, worker)
+    wait_until(lambda: _paid(run) > 0 and worker.leased() > 0)
+    player.kill()
+    worker.wait_until_free()
+    assert {"leased", "step", "reaped"} <= worker.events()
+
+    player = Player(run, door, worker)
+    wait_until(lambda: worker.leased() > 0)
+    worker.kill()
+    wait_until(lambda: sleepers() == 0)
+    assert "no pool of environments answers" in player.last_words()
+    worker.start()
+
+    player = Player(run, door, worker)
+    wait_until(lambda: worker.leased() > 0)
+    system.kill()
+    assert "episodes all failed" in player.last_words()
+    worker.wait_until_free()
+
+    system.start()
+    player = Player(run, door, worker)
     with LedgerReader(run / "ledger.db") as ledger:
-        assert ledger.check() == []
-        live = LiveVersions(ledger).live()
-        assert live is not None
-        inside = read_turns(live.adapter or "")
-        assert len(inside) == len(set(inside)), "a turn went into the weights twice"
-        assert sorted(inside) == sorted(trained(ledger, live))
-        unpaid = ledger.rows(
-            "SELECT t.id FROM turns t JOIN trained x ON x.turn = t.id WHERE NOT EXISTS"
-            " (SELECT 1 FROM session_rewards r WHERE r.session = t.session AND r.user = t.user AND r.score IS NOT NULL)"
-        )
-        assert unpaid == [], "only episodes that came to their end have trained"
+        steps = ledger.counts()["steps"]
+        wait_until(lambda: ledger.counts()["steps"] > steps + 3)
+        player.process.send_signal(signal.SIGINT)
+        player.process.communicate(timeout=60)
+        assert worker.leased() == 0, "an orderly end gives everything back"
+        wait_until(lambda: ledger.backlog() == 0)  # episodes that were killed are given up: nothing waits for them
+    assert system.end() == 0
+    assert_trained_once_and_paid(run)
+
+
+def _paid(run: Path) -> int:
+    with LedgerReader(run / "ledger.db") as ledger:
+        return len(ledger.rows("SELECT 1 FROM session_rewards WHERE score IS NOT NULL"))

@@ -30,6 +30,7 @@ SCREENS = "screens"
 """the folder of a run directory with the screenshots of gui, each under the hash of its bytes"""
 EVENTS = "envs.jsonl"
 """the file of a run directory with what happened in its pool"""
+_NAME_ONE = "name one: --env terminal, toolcall, gui, swe or file.py"
 
 
 @asynccontextmanager
@@ -132,7 +133,7 @@ def build_pool(config: Config, *, events: Path | None) -> EnvPool:
     from openclaw_rl.envs.pool.leases import EnvPool
 
     if config.env.type is None:
-        raise ConfigError("no environment is set", remedy="name one: --set env.type=NAME or env.type=file.py")
+        raise ConfigError("no environment is set", remedy=_NAME_ONE)
     book = audit_book(config)
     return EnvPool(
         lambda: AuditedEnv(lambda: build_env(config), book),
@@ -145,12 +146,7 @@ def build_pool(config: Config, *, events: Path | None) -> EnvPool:
 def workers_key(config: Config) -> str | None:
     """The key of the workers, from the variable that the settings name."""
     name = config.env.workers_key_env
-    if name is None:
-        return None
-    key = settings.environment(name)
-    if not key:
-        raise ConfigError(f"the environment variable {name} is not set", remedy="export it, or name another")
-    return key
+    return None if name is None else settings.key_in(name)
 
 
 def audit_book(config: Config) -> AuditBook:
@@ -180,7 +176,7 @@ def build_env(config: Config, *, sandbox: SandboxSettings | None = None) -> Env:
     """One environment of the kind that ``env.type`` names, in sandboxes made by ``sandbox`` or as the settings say."""
     env = config.env
     if env.type is None:
-        raise ConfigError("no environment is set", remedy="name one: --env terminal, toolcall, gui, swe or file.py")
+        raise ConfigError("no environment is set", remedy=_NAME_ONE)
     offered = {
         "max_steps": env.max_steps,
         "form": action_form(config),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, sources
+from openclaw_rl.cli.options import as_json, print_json, reader, sources, sources_and
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config, Resolved
@@ -29,19 +29,20 @@ def envs() -> None:
     "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0 takes a free one."
 )
 @click.option("--key-env", metavar="VARIABLE", help="Environment variable that holds the key [env.workers_key_env].")
-@sources
+@sources_and("--env")
 def serve(resolved: Resolved, host: str, port: int, key_env: str | None) -> None:
-    """Run the environments of env.type here, for players elsewhere.
+    """Run the environments of --env here, for players elsewhere.
 
     The players name this address: --set 'env.workers=["http://HOST:PORT"]'. Put a proxy with TLS between networks.
+    What happens to leases and tasks is kept in the run directory.
     """
-    from openclaw_rl.app.environments import build_pool, workers_key
+    from openclaw_rl.app.environments import EVENTS, build_pool, workers_key
     from openclaw_rl.app.workers import serve_pool
 
     config = resolved.config
     if key_env is not None:
         config = config.model_copy(update={"env": config.env.model_copy(update={"workers_key_env": key_env})})
-    pool = build_pool(config, events=None)
+    pool = build_pool(config, events=config.run.dir / EVENTS)
     asyncio.run(serve_pool(pool, host=host, port=port, key=workers_key(config), listening=_say))
 
 

@@ -24,6 +24,11 @@ def sources(command: F) -> F:
     return _resolving(command, {"--run-dir"})
 
 
+def sources_and(*flags: str) -> Callable[[F], F]:
+    """Like `sources`, with these flags."""
+    return lambda command: _resolving(command, {"--run-dir", *flags})
+
+
 def settings(command: F) -> F:
     """Like `sources`, with every flag that turns a setting."""
     return _resolving(command, FLAGS.keys() - ALIASES)

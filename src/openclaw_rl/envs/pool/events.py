@@ -32,6 +32,7 @@ class EventLog:
         if self._file is None:
             return
         try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(row, ensure_ascii=False) + "\n")
         except OSError as error:
