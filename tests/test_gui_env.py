@@ -177,6 +177,8 @@ def test_a_users_own_pages_are_checked_by_javascript_or_python_and_audited(run: 
             ToolCall(id=f"c{number}", name=name, arguments=json.dumps(arguments))
             for number, (name, arguments) in enumerate(zip(("type", "select", "click"), calls, strict=True))
         )
+        lost = await env.step(Message(role="assistant", content="```\njump 3\n```"))
+        assert "there is no 'jump'" in lost.messages[0].content
         seen = await env.step(Message(role="assistant", tool_calls=named))
         assert [message.tool_call_id for message in seen.messages] == ["c0", "c1", "c2"]
         assert '{\\"Plums\\":2}' in seen.messages[-1].content
@@ -189,7 +191,7 @@ def test_a_users_own_pages_are_checked_by_javascript_or_python_and_audited(run: 
     kept = list((tmp_path / "screens").rglob("*.png"))
     lines = [json.loads(line) for line in (tmp_path / "screens" / "episodes.jsonl").read_text().splitlines()]
     assert {path.stem for path in kept} == {line["screen"] for line in lines}
-    assert [line["step"] for line in lines] == [0, 3]
+    assert [line["step"] for line in lines] == [0, 1, 2], "by replies: one said nothing of use, one did three things"
 
 
 def test_a_page_reaches_its_own_origin_and_nothing_else(run: Run, tmp_path: Path) -> None:

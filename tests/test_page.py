@@ -611,9 +611,13 @@ async def test_screens_that_an_environment_kept_stand_at_their_steps(tmp_path: P
         ledger.serve.add_reward(SessionReward(session=session, user="env:gui", score=1.0))
         with site(ledger.path) as page:
             shown = (await page.get(f"/environments?env=gui&session={session}")).text
-            named = re.findall("/screen[?]kept=([0-9a-f]+)", shown)
+            strip, steps = shown.split('class="strip"')[1].split("</div>", 1)
+            named = re.findall("/screen[?]kept=([0-9a-f]+)", steps)
             found = [(await page.get(f"/screen?kept={name}")).content.decode() for name in named]
             assert found == [f"{second} 0", f"{second} 1"]
+            assert re.findall("/screen[?]kept=([0-9a-f]+)", strip) == named, "the same in one row, at the top"
+            assert 'href="#step-1"' in strip
+            assert 'id="step-1"' in steps
             for name in ("../../ledger.db", "0" * 64, ""):
                 assert (await page.get("/screen", params={"kept": name})).status_code == 404
         with site(ledger.path, KEYS) as page:

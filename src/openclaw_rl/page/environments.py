@@ -110,7 +110,21 @@ def replay_view(environment: str, session: str, steps: Sequence[EpisodeStep], en
     told = f"{len(steps)} steps of {environment}, version {steps[0].turn.completion.version}"
     rows = [_step(number, step) for number, step in enumerate(steps, 1)]
     end = el("li", el("h2", "How it ended"), _outcome(ended), class_="card") if ended is not None else None
-    return join(header(task, told, turns, back), el("ol", *rows, end, class_="replay"))
+    return join(header(task, told, turns, back), _strip(steps), el("ol", *rows, end, class_="replay"))
+
+
+def _strip(steps: Sequence[EpisodeStep]) -> Html | None:
+    """Every screen of an episode in one row, each leading to its step; None without screens."""
+    shown = [(number, _pictures(step)) for number, step in enumerate(steps, 1)]
+    if not any(pictures for _, pictures in shown):
+        return None
+    frames = [el("a", *pictures, href=f"#step-{number}") for number, pictures in shown if pictures]
+    return el("div", *frames, class_="strip", role="group", aria_label="The screens of this episode")
+
+
+def _pictures(step: EpisodeStep) -> list[Html]:
+    sent = [*_sent(step.turn, step.seen, "before"), *_sent(step.turn, step.after, "after")]
+    return sent or [each for each in (_kept(step.screen), _kept(step.screen_after)) if each is not None]
 
 
 def _step(number: int, step: EpisodeStep) -> Html:
@@ -125,6 +139,7 @@ def _step(number: int, step: EpisodeStep) -> Html:
         el("div", el("h3", "Seen"), *_seen(step.turn, step.seen, "before"), _kept(step.screen), class_="seen"),
         el("div", el("h3", "Done"), *did, class_="done"),
         el("div", *after, class_="seen") if after else None,
+        id=f"step-{number}",
         class_="card",
     )
 
@@ -138,8 +153,12 @@ def _worth(step: EpisodeStep) -> Html | None:
 
 def _seen(turn: Turn, messages: Sequence[Message], part: Part) -> list[Html]:
     shown = [el("pre", clipped_lines(one.content), tabindex=0) for one in messages if one.content]
-    count = len(screens(messages))
-    return [*shown, *[_screen(turn, part, number) for number in range(count)]]
+    return [*shown, *_sent(turn, messages, part)]
+
+
+def _sent(turn: Turn, messages: Sequence[Message], part: Part) -> list[Html]:
+    """The pictures that were sent with messages."""
+    return [_screen(turn, part, number) for number in range(len(screens(messages)))]
 
 
 def _screen(turn: Turn, part: Part, number: int) -> Html:

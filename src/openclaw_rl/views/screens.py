@@ -22,7 +22,7 @@ _NAME: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def kept_screens(root: Path, session: str, turns: Sequence[str], came: Sequence[str]) -> dict[int, str]:
-    """The name of the screen before each step of an episode, and after its last, by the number of actions before it.
+    """The name of the screen before each step of an episode, and after its last, by the number of replies before it.
 
     ``turns`` are the ids of its turns, ``came`` is what came after each of them.
     """

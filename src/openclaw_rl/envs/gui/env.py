@@ -45,7 +45,7 @@ SHOWN_MOVES: Final = 4
 
 @dataclass(slots=True, kw_only=True)
 class GuiEpisode:
-    """A task being played."""
+    """A task being played: ``replies`` were given, in which ``made`` actions could be read."""
 
     id: str
     task: str
@@ -53,6 +53,7 @@ class GuiEpisode:
     page: GuiPage
     screen: Screen
     left: int
+    replies: int = 0
     made: int = 0
     answer: str | None = None
 
@@ -174,6 +175,7 @@ class GuiEnv(SourcedEnv[PageSource]):
     async def step(self, reply: Message) -> Observation:
         episode = self._begun()
         episode.left -= 1
+        episode.replies += 1
         actions = calls_of(reply, TOOLS) if reply.tool_calls else self._as_text(reply)
         said = [await self._carry_out(action, episode) for action in actions]
         state = await self._look(episode)
@@ -235,7 +237,7 @@ class GuiEnv(SourcedEnv[PageSource]):
             return ()
         picture = await episode.page.screenshot()
         self._blobs.note(
-            episode=episode.id, task=episode.task, step=episode.made, said=said, screen=self._blobs.add(picture)
+            episode=episode.id, task=episode.task, step=episode.replies, said=said, screen=self._blobs.add(picture)
         )
         sent = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
         return (sent,) if self._screenshots == "send" else ()
