@@ -7,7 +7,7 @@ import json
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -64,8 +64,10 @@ class SweMaker:
     async def pairs(self, *, count: int, report: Report) -> list[Instance]:
         """The last ``count`` steps from one release to the next, as far as they pass the filter."""
         found = await asyncio.to_thread(lambda: versions(self._package)[: count + 1])
-        kept = [await self._pair(old, new) for new, old in pairwise(found)]
-        return _reported(kept, report)
+        kept: list[Instance] = []
+        for new, old in pairwise(found):
+            kept += _reported(await self._pair(old, new), report)
+        return kept
 
     async def _pair(self, old: str, new: str) -> Candidate:
         name = f"{self._package}__{old}-{new}"
@@ -96,7 +98,7 @@ class SweMaker:
             tried = await self._mutant(
                 f"{self._package}__{release}-{seed}-{number}", release, commit, path, mutation, whole
             )
-            kept += _reported([tried], report)
+            kept += _reported(tried, report)
             if len(kept) == count:
                 break
         return kept
@@ -181,15 +183,10 @@ class SweMaker:
         return file
 
 
-def _reported(candidates: Iterable[Candidate], report: Report) -> list[Instance]:
-    return list(_kept(candidates, report))
-
-
-def _kept(candidates: Iterable[Candidate], report: Report) -> Iterator[Instance]:
-    for each in candidates:
-        report(each)
-        if each.instance is not None:
-            yield each.instance
+def _reported(candidate: Candidate, report: Report) -> list[Instance]:
+    """What came of it, told as soon as it is known: nothing, or an instance."""
+    report(candidate)
+    return [] if candidate.instance is None else [candidate.instance]
 
 
 def _filtered(instance: Instance) -> Candidate:
