@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -117,6 +119,16 @@ def test_families_of_pages_are_held_out_together_and_the_first_pages_train() -> 
     assert page_split("click-button") == page_split("click-dialog-2") == "train"
     assert len({page for page in SOLUTIONS if page_split(page) == "held-out"}) > 5
     assert not set(SOLUTIONS) & set(EXCLUDED)
+
+
+def test_the_stored_audit_tells_of_every_page_with_a_solution_and_of_every_one_without() -> None:
+    stored = json.loads((Path(__file__).parents[1] / "benchmarks" / "audits" / "gui.json").read_text())
+    audited = [page for name, pages in stored.items() if name.startswith("pages_") for page in pages]
+    reasons = {page: why for why, pages in stored["excluded"].items() for page in pages}
+    assert sorted(audited) == sorted(SOLUTIONS)
+    assert {page: why for page, why in reasons.items() if why != "no scripted solution"} == EXCLUDED
+    assert (len(audited) + len(reasons), stored["refused"]) == (130, {})
+    assert stored["tasks"] + stored["held_out"] == stored["gold_1_nothing_minus_1"]
 
 
 def test_a_solution_names_what_an_agent_would_name() -> None:

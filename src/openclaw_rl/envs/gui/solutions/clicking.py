@@ -127,7 +127,8 @@ def fitting(view: View, words: str) -> list[Element]:
         elif plain in ("letter", "digit"):
             found = [each for each in found if each.role == "letters" and each.name[-1].isdigit() == (plain == "digit")]
         elif plain != "item":
-            found = [each for each in found if plain in each.name.split()]
+            one = plain[0] if len(plain) == 2 else plain  # "Ts" are several of the letter T
+            found = [each for each in found if one in each.name.split()]
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from openclaw_rl.envs.gui.screen import Element
 from openclaw_rl.envs.gui.solutions.view import POSITIONS, Solution, View
@@ -146,18 +146,23 @@ def _cell(view: View, label: str) -> str:
 
 
 def movies(view: View) -> Move | None:
-    """Each field goes by the words before it, whatever they are called and however they are ordered."""
+    """Each field goes by the words beside it: those before it, or, where the first field has none, those after."""
     genre, name, year = re.findall(
         r"Search for (.{1,80}) movies directed by (.{1,80}) from year (\d{1,4})", view.asked
     )[0]
     wanted = {"genre": genre, "director": name, "year": year, "date": year}
+    known = [each for each in view.screen.elements if each.role == "textbox" or _told(each, wanted)]
     label = ""
-    for each in view.screen.elements:
+    for each in reversed(known) if known[0].role == "textbox" else known:
         label = each.name.lower() if each.role == "text" else label
         text = next((text for word, text in wanted.items() if word in label), "")
         if each.role == "textbox" and text and not each.value:
             return view.act("type", each, text=text)
     return view.click([each for each in view.screen.elements if each.acts and each.role != "textbox"][-1])
+
+
+def _told(element: Element, words: Iterable[str]) -> bool:
+    return element.role == "text" and any(word in element.name.lower() for word in words)
 
 
 def spinner(view: View) -> Move | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from openclaw_rl.envs.gui.screen import Element
@@ -16,15 +17,39 @@ MONTHS = (
 
 def day(view: View) -> Move | None:
     """Open the calendar, turn to the month, take the day."""
-    month, date, _ = view.found(r"Select ([\d/]+) as").split("/")
+    return _dated(view, view.found(r"Select ([\d/]+) as")) or view.submit()
+
+
+def _dated(view: View, wanted: str) -> Move | None:
+    """What brings the field of the calendar nearer to a day; None where it has one."""
+    month, date, _ = wanted.split("/")
     box = view.named("datepicker")
     if box is not None and box.value:
-        return view.submit()
+        return None
     titles = [each.name for each in view.all("text") if each.name in MONTHS]
     if not titles:
         return view.click(box)
     ahead = int(month) - 1 - MONTHS.index(titles[0])
     return view.click(view.named(str(int(date)) if not ahead else "Next" if ahead > 0 else "Prev", "link"))
+
+
+def flight(view: View) -> Move | None:
+    """Fill in where from, where to and when, then take the best of what is found."""
+    prices = [each for each in view.all("button") if each.name.startswith("Book flight")]
+    if prices:
+        times = [each for each in view.all("text") if re.fullmatch(r"\d{1,3}h \d{1,3}m", each.name)]
+        worth = [
+            tuple(map(int, re.findall(r"\d+", each.name))) for each in (times if "shortest" in view.asked else prices)
+        ]
+        return view.click(prices[worth.index(min(worth))])
+    for label, place in (("From:", view.found(r"from: (.+) to:")), ("To:", view.found(r"to: (.+) on "))):
+        box = view.named(label, "textbox")
+        if box is not None and not box.value.endswith(")"):
+            listed = (each for each in view.all("text") if place in each.name and each.name.endswith(")"))
+            return view.click(next(listed, None)) or (
+                Move(tool="wait") if box.value else view.act("type", box, text=place)
+            )
+    return _dated(view, view.found(r" on ([\d/]+)")) or view.submit("Search")
 
 
 def menu(view: View) -> Move | None:
@@ -116,11 +141,62 @@ _PIXELS = 5.0
 _BY_KEYS = 3
 """numbers that are left to the keys"""
 
+
+def styled(view: View) -> Move | None:
+    """Select all or a word with the keyboard, as its letters say, then take the style or the color."""
+    word, color = view.found(r"give the text (\S+) the"), view.found(r"the color (\w+)")
+    text = next(each for each in view.all("clickable") if not each.name.startswith("ql-"))
+    keys = _selecting(text.name.split(), word) if word else ["Control+a"]
+    if view.made == 0:
+        return view.click(text)
+    if view.made <= len(keys):
+        return Move(tool="press", arguments={"key": keys[view.made - 1]})
+    left = view.made - len(keys) - 1
+    if not color:
+        styles = {"bold": "ql-bold", "italics": "ql-italic", "underlined": "ql-underline"}
+        return view.submit() if left else view.click(view.named(styles[view.found(r"the style (\w+)")]))
+    if left == 0:
+        return view.click(next(each for each in view.screen.elements if each.name.endswith("ql-stroke")))
+    shades = [each for each in view.all("clickable") if each.name.endswith("ql-primary")]
+    return view.submit() if left > 1 else view.click(shades[_SHADES.index(color)])
+
+
+_SHADES = ("black", "red", "orange", "yellow", "green", "blue", "purple")
+"""the first row of the editor's colors"""
+
+
+def _selecting(words: list[str], wanted: str) -> list[str]:
+    """The keys that select a word: a step by words ends after letters, so that signs take steps of their own."""
+    before = words[: words.index(wanted)]
+    signs = [len(each) - len(each.rstrip(".,")) for each in (*before[-1:], wanted)]
+    over = ["ArrowRight"] * (signs[0] + 1) if before else []
+    marked = ["Shift+Control+ArrowRight", *["Shift+ArrowRight"] * signs[-1]]
+    return ["Control+Home", *["Control+ArrowRight"] * len(before), *over, *marked]
+
+
+def painted(view: View) -> Move | None:
+    """Type the color's number, click beside the palette so that it closes, and submit."""
+    if view.made == 0:
+        return view.act("type", view.named("col", "textbox"), text=_COLORS[view.found(r"Select (\w+) with")])
+    return view.click(view.named("Color:")) if view.made == 1 else view.submit()
+
+
+_COLORS = {
+    **{"black": "000000", "white": "ffffff", "aqua": "00ffff", "blue": "0000ff", "gray": "808080", "green": "008000"},
+    **{"lime": "00ff00", "maroon": "800000", "navy": "000080", "olive": "808000", "purple": "800080", "red": "ff0000"},
+    **{"silver": "c0c0c0", "teal": "008080", "yellow": "ffff00", "pink": "ffc0cb", "magenta": "ff00ff"},
+    **{"gold": "ffd700", "orange": "ffa500"},
+}
+
 WORKING: Mapping[str, Solution] = {
     "choose-date": day,
     "choose-date-easy": day,
     "choose-date-medium": day,
     "choose-date-nodelay": day,
+    "book-flight": flight,
+    "book-flight-nodelay": flight,
+    "text-editor": styled,
+    "use-colorwheel": painted,
     "click-menu": menu,
     "email-inbox": email,
     "email-inbox-delete": email,
