@@ -119,7 +119,8 @@ def test_it_keeps_the_ports_and_reads_rows_as_swe_bench_writes_them(bench: Path)
 def test_rows_may_stand_one_to_a_line_and_without_a_split_the_id_decides(bench: Path, tmp_path: Path) -> None:
     row = json.loads((bench / "instances.json").read_text())[0]
     del row["split"]
-    lines = [json.dumps({**row, "instance_id": f"tiny-{number}"}) for number in range(40)]
+    row["problem_statement"] = "A line\u2028and another: both in one row."
+    lines = [json.dumps({**row, "instance_id": f"tiny-{number}"}, ensure_ascii=False) for number in range(40)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines) + "\n")
     env = make_env(tmp_path / "rows.jsonl")
     assert len(env.tasks()) + len(env.held_out()) == 40
@@ -218,6 +219,7 @@ def test_a_test_that_passed_and_broke_afterwards_has_not_passed() -> None:
 def test_a_name_that_was_cut_at_a_space_means_all_tests_that_begin_so() -> None:
     found = Verdicts(outcomes={"t.py::a[x y]": "passed", "t.py::a[x z]": "failed", "t.py::b[1 2]": "passed"}, seconds=1)
     assert [found.passes(name) for name in ("t.py::a[x", "t.py::b[1", "t.py::c")] == [False, True, False]
+    assert not Verdicts(outcomes={"": "failed"}, seconds=1).passes("t.py::a"), "nothing could be collected"
     assert told(found) == "FAILED t.py::a[x z]\n[2 passed, 1 failed in 1.0 s]"
 
 
@@ -237,6 +239,19 @@ async def test_the_authors_solution_is_worth_1_and_doing_nothing_minus_1(bench: 
     for form in ("text", "tools"):
         found = await audit_task(lambda form=form: make_env(bench, form=form), TASK)  # type: ignore[misc]
         assert (found.gold, found.nothing, found.fault) == (1.0, -1.0, "")
+
+
+@pytest.mark.slow
+@needs_sandbox
+async def test_patches_whose_last_line_end_was_stripped_still_apply(bench: Path, tmp_path: Path) -> None:
+    row = json.loads((bench / "instances.json").read_text())[0]
+    for name in ("patch", "test_patch"):
+        row[name] = row[name].strip()
+    (tmp_path / "instances.json").write_text(json.dumps([row]))
+    for name in ("repos", "environments.json"):
+        (tmp_path / name).symlink_to(bench / name)
+    found = await audit_task(lambda: make_env(tmp_path), TASK)
+    assert (found.gold, found.nothing) == (1.0, -1.0)
 
 
 @pytest.mark.slow

@@ -197,6 +197,6 @@ def _own_text(word: str) -> str | None:
     if path.stat().st_size > _LARGEST_FILE:
         return None
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()  # as it is: its line ends may matter
     except UnicodeDecodeError:
         return None

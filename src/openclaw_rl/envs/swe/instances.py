@@ -98,7 +98,7 @@ def read_instances(path: Path | None) -> list[Instance]:
     file = _file(path.expanduser())
     text = file.read_text(encoding="utf-8")
     try:
-        rows = json.loads(text) if file.suffix == ".json" else [json.loads(one) for one in text.splitlines() if one]
+        rows = json.loads(text) if file.suffix == ".json" else [json.loads(one) for one in text.split("\n") if one]
         found = [_instance(_Row.model_validate(row)) for row in rows]
     except (ValueError, ValidationError) as error:
         raise ConfigError(

@@ -26,7 +26,7 @@ class Verdicts:
         """Whether a test passed. A name that was cut at a space, as in SWE-bench's lists, means all that it begins."""
         if test in self.outcomes:
             return self.outcomes[test] == PASSED
-        meant = [outcome for name, outcome in self.outcomes.items() if name.split()[0] == test]
+        meant = [outcome for name, outcome in self.outcomes.items() if name.partition(" ")[0] == test]
         return bool(meant) and all(outcome == PASSED for outcome in meant)
 
     def named(self, outcome: str) -> list[str]:

@@ -86,11 +86,12 @@ class Workspace:
         return (await self.sandbox.read(place, most=LARGEST + 1)).decode(errors="replace")
 
     async def apply(self, patch: str) -> bool:
-        """Apply a patch; whether it could be."""
+        """Apply a patch; whether it could be. Its last line may lack its end, which git takes for a cut."""
         if not patch.strip():
             return True
+        whole = patch if patch.endswith("\n") else f"{patch}\n"
         words = ["git", "apply", "--whitespace=nowarn", "-"]
-        return (await self.sandbox.run(words, cwd=REPOSITORY, stdin=patch.encode(errors="replace"))).ok
+        return (await self.sandbox.run(words, cwd=REPOSITORY, stdin=whole.encode(errors="replace"))).ok
 
     async def test(self, words: Sequence[str], *, seconds: float = SUITE_SECONDS) -> Verdicts:
         """Run tests: files, or names as pytest has them; with none, all."""
