@@ -497,12 +497,12 @@ def test_a_model_without_calls_is_asked_for_text_by_an_agent_that_can() -> None:
 def test_an_own_command_takes_its_small_files_along(tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("#!/bin/sh\necho\n")
     (tmp_path / "run.sh").chmod(0o755)
-    (tmp_path / "rules.txt").write_text("be brief")
+    (tmp_path / "rules.txt").write_bytes(b"be\r\nbrief")
     own = OwnAgent.read(f"{tmp_path}/run.sh --rules {tmp_path}/rules.txt 'do: {{instruction}}'")
     assert own.copied
     command = own.command(SERVER, "sort it", path=f"{tmp_path}/run.sh", more=())
     assert command.words == ("/home/agent/run.sh", "--rules", "/home/agent/rules.txt", "do: sort it")
-    assert command.files == {"run.sh": "#!/bin/sh\necho\n", "rules.txt": "be brief"}
+    assert command.files == {"run.sh": "#!/bin/sh\necho\n", "rules.txt": "be\r\nbrief"}, "line ends as they are"
     assert find_program(own.program, copied=True).folders == (), "a script that goes along needs no folder"
 
 

@@ -23,7 +23,7 @@ from openclaw_rl.envs.play.contract import SupportsAgents
 from openclaw_rl.envs.swe import releases
 from openclaw_rl.envs.swe.env import SweEnv, swe
 from openclaw_rl.envs.swe.instances import SuiteSetup, read_instances
-from openclaw_rl.envs.swe.making import SweMaker
+from openclaw_rl.envs.swe.making import SweMaker, code_paths
 from openclaw_rl.envs.swe.mutations import mutations
 from openclaw_rl.envs.swe.patches import LARGEST, changes, is_test, refusal
 from openclaw_rl.envs.swe.verdicts import Graded, Verdicts, read_verdicts, told
@@ -449,6 +449,11 @@ async def test_a_mutant_is_kept_where_some_of_the_tests_notice_it(maker: SweMake
     assert found[0].failing == ("tests/test_shapes.py::test_area",)
     assert found[0].problem.startswith("Something is wrong in shapes 2: these tests fail.")
     assert all("tests fail, not 1 to 15" in why for why in tried[:-1])
+
+
+def test_a_package_that_is_one_module_is_mutated_too() -> None:
+    assert code_paths(["schema.py", "setup.py", "test_schema.py", "conftest.py", "docs/conf.py"]) == ["schema.py"]
+    assert code_paths(["setup.py", "noxfile.py", "src/pkg/a.py", "src/pkg/test_a.py"]) == ["src/pkg/a.py"]
 
 
 def test_mutations_change_one_place_each_and_leave_a_program() -> None:

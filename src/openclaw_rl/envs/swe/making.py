@@ -107,8 +107,7 @@ class SweMaker:
         """Places to mutate, of all files alike, in an order that the seed decides."""
         everywhere = [
             (path, mutation)
-            for path in source_paths(self._mirror.files(commit))
-            if "/" in path and not path.startswith(("docs/", "examples/"))
+            for path in code_paths(self._mirror.files(commit))
             for mutation in mutations(self._mirror.text(commit, path))
         ]
         random.Random(f"{self._package}/{seed}").shuffle(everywhere)
@@ -181,6 +180,16 @@ class SweMaker:
             told[self._package] = {"packages": list(self._setup.packages)}
             files.write(setups, json.dumps(told, indent=1) + "\n")
         return file
+
+
+def code_paths(names: Sequence[str]) -> list[str]:
+    """Of the files of a release its own code: that of its folders, or, where it has none, the modules beside them.
+
+    >>> code_paths(["setup.py", "tasks.py", "pkg/a.py", "docs/conf.py"]), code_paths(["setup.py", "one.py"])
+    (['pkg/a.py'], ['one.py'])
+    """
+    found = [name for name in source_paths(names) if name != "setup.py" and not name.startswith(("docs/", "examples/"))]
+    return [name for name in found if "/" in name] or found
 
 
 def _reported(candidate: Candidate, report: Report) -> list[Instance]:
