@@ -17,6 +17,8 @@ from openclaw_rl.envs.audit import audit_task
 from openclaw_rl.envs.gui import browsers
 from openclaw_rl.envs.gui.env import GuiEnv
 from openclaw_rl.envs.gui.factory import gui
+from openclaw_rl.envs.gui.own_pages import OwnPages
+from openclaw_rl.envs.gui.page import Refused
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, Observation, SupportsExclusions, SupportsOutcome, SupportsSolution, SupportsTaskSets
 from openclaw_rl.types import Message, ToolCall
@@ -315,6 +317,28 @@ def test_a_check_that_cannot_be_made_fails_the_episode_not_the_agent(run: Run, p
 
     run(story())
     run(env.close())
+
+
+def test_a_tab_that_is_taken_over_holds_nothing_of_the_episode_before(
+    run: Run, pages: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(OwnPages, "forgetful", True)
+    env = made(tmp_path, pages=tasks_of(pages, address="next.html", check="false"))
+
+    async def story() -> None:
+        await env.reset("one", seed=0)
+        before = env._begun().page
+        await before.run("localStorage.setItem('seen', 'yes'); window.mark = 1")
+        await env.reset("one", seed=0)
+        page = env._begun().page
+        assert page._tab._tab is before._tab._tab
+        assert await page.run("localStorage.getItem('seen')") is None
+        assert await page.run("typeof window.mark") == "undefined"
+        with pytest.raises(Refused, match="no page before"):
+            await page.back()
+        await env.close()
+
+    run(story())
 
 
 def test_one_browser_serves_all_and_ends_after_the_last(

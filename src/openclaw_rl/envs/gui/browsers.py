@@ -1,4 +1,4 @@
-"""One browser for all episodes of a process, with a context of its own for each.
+"""One browser for all episodes of a process, with a context of its own for each that runs.
 
 It starts with the first episode and ends a while after the last. Both drivers are no more than a way to Chromium's
 DevTools protocol: what is seen and done is decided in one place, `page`, and is the same with either.
@@ -22,6 +22,8 @@ from openclaw_rl.errors import EnvFailed
 IDLE_SECONDS: Final = 5.0
 """how long a browser without pages is kept"""
 START_SECONDS: Final = 60.0
+EPISODES: Final = 32
+"""that one tab serves, where tabs are kept: a renderer that has shown many pages has grown"""
 
 
 class Tab(Protocol):
@@ -47,11 +49,15 @@ class Browser(Protocol):
 
 
 class LentTab:
-    """A page of the shared browser, given back when it is closed."""
+    """A page of the shared browser, given back when it is closed. ``fresh`` says that nobody has had it before."""
 
-    def __init__(self, tab: Tab, shared: SharedBrowser) -> None:
-        self._tab = tab
+    def __init__(self, tab: Tab, shared: SharedBrowser, *, used: int) -> None:
+        self._tab, self._used = tab, used
         self._shared: SharedBrowser | None = shared
+
+    @property
+    def fresh(self) -> bool:
+        return self._used == 0
 
     async def send(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._tab.send(method, arguments)
@@ -60,7 +66,8 @@ class LentTab:
         shared, self._shared = self._shared, None
         if shared is not None:
             try:
-                await self._tab.close()
+                if not await shared.keep(self._tab, self._used + 1):
+                    await self._tab.close()
             finally:
                 shared.give_back()
 
@@ -73,23 +80,41 @@ class SharedBrowser:
         self._starting = asyncio.Lock()
         self._running: _Running | None = None
         self._lent = 0
+        self._kept: list[tuple[Tab, int]] = []
         self._all_back = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
 
     async def lend(self) -> LentTab:
-        """A new page. Raises EnvFailed, with the remedy, where no browser can be had."""
+        """A page of its own. Raises EnvFailed, with the remedy, where no browser can be had."""
         self._lent += 1
         self._all_back.clear()
         try:
-            return LentTab(await (await self._browser()).tab(), self)
+            browser = await self._browser()
+            tab, used = self._kept.pop() if self._kept else (await browser.tab(), 0)
+            return LentTab(tab, self, used=used)
         except BaseException:
             self.give_back()
             raise
+
+    async def keep(self, tab: Tab, used: int) -> bool:
+        """Keep a tab for another episode, as empty as a new one; whether it could be."""
+        if not self._settings.keeps or used >= EPISODES:
+            return False
+        running = self._running
+        try:
+            await empty(tab)
+        except EnvFailed:
+            return False
+        if running is None or running is not self._running:  # its browser has died meanwhile
+            return False
+        self._kept.append((tab, used))
+        return True
 
     async def _browser(self) -> Browser:
         async with self._starting:
             if self._running is not None and not self._running.browser.alive():
                 dead, self._running = self._running, None
+                self._kept.clear()
                 await dead.close()
             if self._running is None:
                 self._running = await _start(self._settings)
@@ -111,6 +136,7 @@ class SharedBrowser:
                 await self._all_back.wait()
         finally:
             running, self._running = self._running, None
+            self._kept.clear()
             if running is not None:
                 await running.close()
 
@@ -118,6 +144,13 @@ class SharedBrowser:
         """Whether no page is wanted after a while."""
         await asyncio.sleep(IDLE_SECONDS)
         return self._lent == 0
+
+
+async def empty(tab: Tab) -> None:
+    """Leave nothing of an episode in a tab: its page, what it stored, where its mouse was."""
+    await tab.send("Page.navigate", {"url": "about:blank"})
+    await tab.send("Storage.clearDataForOrigin", {"origin": "file://", "storageTypes": "all"})
+    await tab.send("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 0, "y": 0})
 
 
 class _Running:

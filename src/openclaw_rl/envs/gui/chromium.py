@@ -32,7 +32,7 @@ PROCESSES: Final = 2048
 FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
     *("--disable-component-update", "--disable-default-apps", "--disable-extensions", "--disable-sync"),
-    *("--disable-features=Translate,OptimizationHints,MediaRouter", "--no-first-run", "--mute-audio"),
+    *("--disable-features=Translate,OptimizationHints,MediaRouter,BackForwardCache", "--no-first-run", "--mute-audio"),
     *("--enable-blink-features=ComputedAccessibilityInfo", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp"),
     *(f"--proxy-server=http://127.0.0.1:{PROXY_PORT}", "--proxy-bypass-list=<-loopback>"),
 )
@@ -41,12 +41,16 @@ FLAGS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowserSettings:
-    """A browser: who drives it, its program, the folders whose pages it may show, and the origins it may reach."""
+    """A browser: who drives it, its program, the folders whose pages it may show, and the origins it may reach.
+
+    ``keeps`` says that its pages remember nothing, so that an episode may take over the tab of one that has ended.
+    """
 
     driver: BrowserDriver
     program: str
     folders: tuple[Path, ...]
     origins: frozenset[str]
+    keeps: bool
 
 
 def find_chromium(given: str | None = None) -> str:

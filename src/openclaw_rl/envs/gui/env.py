@@ -125,10 +125,13 @@ class GuiEnv(SourcedEnv[PageSource]):
             program=find_chromium(self._chromium),
             folders=shown_folders(source.folders),
             origins=source.origins,
+            keeps=source.forgetful,
         )
-        page = GuiPage(await open_tab(settings))
+        tab = await open_tab(settings)
+        page = GuiPage(tab)
         try:
-            await page.prepare(width=source.size[0], height=source.size[1])
+            if tab.fresh:
+                await page.prepare(width=source.size[0], height=source.size[1])
         except BaseException:
             await page.close()
             raise

@@ -55,6 +55,7 @@ class MiniwobPages:
 
     size: tuple[int, int] = (160, 210)
     origins: frozenset[str] = frozenset()
+    forgetful = True
 
     def __init__(self, folder: Path, *, rungs: Sequence[str], per_rung: int) -> None:
         """``folder`` holds the package's pages; ``per_rung`` seeds of each page train, half as many are held out."""

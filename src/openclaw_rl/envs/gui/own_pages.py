@@ -50,6 +50,7 @@ class OwnPages:
     """See `PageSource`."""
 
     size: tuple[int, int] = (1024, 768)
+    forgetful = False
 
     def __init__(self, path: Path, *, rungs: Sequence[str]) -> None:
         self._path, self._rungs = path, tuple(rungs)

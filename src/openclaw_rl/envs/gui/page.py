@@ -53,13 +53,14 @@ class GuiPage:
         await self._tab.send("Page.addScriptToEvaluateOnNewDocument", {"source": _AT_START})
 
     async def open(self, address: str) -> None:
-        """Go to an address and wait until it is there."""
+        """Go to an address and wait until it is there; nothing that was open before can be gone back to."""
         found = await self._tab.send("Page.navigate", {"url": address})
         if found.get("errorText"):
             raise EnvFailed(f"{address} cannot be opened: {found['errorText']}")
         self._world = None
         if not await self._rests(0, LOAD_SECONDS):
             raise EnvFailed(f"{address} has not loaded within {LOAD_SECONDS:g} s")
+        await self._tab.send("Page.resetNavigationHistory", {})
 
     async def run(self, script: str) -> Any:
         """What an expression gives among the page's own scripts."""
@@ -159,7 +160,7 @@ class GuiPage:
     async def back(self) -> None:
         """Go to the page before. Raises Refused where there is none."""
         past = await self._tab.send("Page.getNavigationHistory", {})
-        if past["currentIndex"] < 2:  # the first is the empty page that the context began with
+        if past["currentIndex"] < 1:
             raise Refused("there is no page before this one")
         before = past["entries"][past["currentIndex"] - 1]["id"]
         await self._tab.send("Page.navigateToHistoryEntry", {"entryId": before})

@@ -62,6 +62,8 @@ class PageSource(TaskSet, Protocol):
     """folders with their pages"""
     origins: frozenset[str]
     """origins of pages that have an address"""
+    forgetful: bool
+    """whether its pages keep nothing beyond themselves: no cookie, no storage, no program that goes on"""
 
     def instruction(self, task: str) -> str:
         """What is known of it before its page is open."""
