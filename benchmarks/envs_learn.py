@@ -48,6 +48,7 @@ LADDERS: Mapping[str, Sequence[str]] = {
         'env.rungs=["click-button","click-dialog-2","click-dialog","click-tab","click-link","click-test-2"]',
         "env.screenshots=off",
         "env.max_steps=1",
+        "env.parallel=16",
     )
 }
 """settings of environments that are no ladder by themselves: of these pages click-link and click-test-2 never train.

@@ -4,10 +4,11 @@
     python benchmarks/gui.py --episodes 64 --at-once 4
     python benchmarks/gui.py --drivers 20                     # 20 pages by playwright and by selenium, told apart
 
-The memory is that of the browser's processes (PSS), looked at after each tenth of the episodes, when all contexts are
-closed; what is left of processes is counted at the end. The named alternative is the first tenth. Needs the extra gui
-and chromium, and chromedriver for ``--drivers``. Ends with 1 where memory grows by more than a quarter, a process is
-left, an episode is not solved, or the drivers differ.
+The memory is that of the browser's processes (PSS), looked at after each tenth of the episodes, when no episode runs;
+tabs that wait for another are among it, so that a tenth must be as many as run at once. What is left of processes is
+counted at the end. The named alternative is the first tenth. Needs the extra gui and chromium, and chromedriver for
+``--drivers``. Ends with 1 where memory grows by more than a quarter, a process is left, an episode is not solved, or
+the drivers differ.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from openclaw_rl.envs.gui import browsers
 from openclaw_rl.envs.gui.env import GuiEnv
 from openclaw_rl.envs.gui.factory import gui
 from openclaw_rl.envs.gui.own_pages import OwnPages
-from openclaw_rl.envs.gui.page import Refused
+from openclaw_rl.envs.gui.page import GuiPage, Refused
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, Observation, SupportsExclusions, SupportsOutcome, SupportsSolution, SupportsTaskSets
 from openclaw_rl.types import Message, ToolCall
@@ -336,6 +336,26 @@ def test_a_tab_that_is_taken_over_holds_nothing_of_the_episode_before(
         assert await page.run("typeof window.mark") == "undefined"
         with pytest.raises(Refused, match="no page before"):
             await page.back()
+        await env.close()
+
+    run(story())
+
+
+def test_a_tab_that_was_not_prepared_is_not_taken_over(run: Run, pages: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(OwnPages, "forgetful", True)
+    env = made(tmp_path, pages=tasks_of(pages, address="next.html", check="false"))
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise EnvFailed("not now")
+
+    async def story() -> None:
+        with monkeypatch.context() as broken:
+            broken.setattr(GuiPage, "prepare", fails)
+            with pytest.raises(EnvFailed, match="not now"):
+                await env.reset("one", seed=0)
+        await env.reset("one", seed=0)
+        page = env._begun().page
+        assert await page.run("[innerWidth, innerHeight]") == [1024, 768]
         await env.close()
 
     run(story())

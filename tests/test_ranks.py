@@ -21,8 +21,9 @@ from tiny import save_tiny
 from torch import Tensor
 
 from openclaw_rl.backends.hf import manifest as train_manifest
+from openclaw_rl.backends.local.training import shards
 from openclaw_rl.backends.local.training.messages import RankPlace, StepRequest
-from openclaw_rl.backends.local.training.ranks import join
+from openclaw_rl.backends.local.training.ranks import Ranks, join
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.backends.local.training.worker import TrainWorker
@@ -68,6 +69,35 @@ def test_what_a_turn_costs_beside_its_own_tokens_counts_too() -> None:
 def test_more_ranks_than_turns_leave_some_without_any() -> None:
     assert divide(paths("ab", "cd"), [0, 0], 4) == [[0], [1]]
     assert divide([], [], 2) == []
+
+
+def test_small_gradients_travel_together_and_each_is_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "_MESSAGE", 6)
+    sent: list[int] = []
+
+    class Twin(Ranks):
+        """Beside another rank that has the same gradients."""
+
+        def add_up(self, tensor: Tensor) -> Tensor:
+            sent.append(tensor.numel())
+            return tensor.mul_(2)
+
+    sizes = [(2, 2), (2,), (3,), (9,), (1,)]
+    some = [torch.zeros(size, requires_grad=True) for size in sizes]
+    some.append(torch.zeros(2, dtype=torch.float64, requires_grad=True))
+    for number, parameter in enumerate(some, 1):
+        parameter.grad = torch.full_like(parameter, number)
+    some[1].grad = None
+    shards.add_up_whole(some, Twin(count=2))
+    assert sent == [6, 3, 9, 1, 2], "no more than six numbers, but for one that is longer; one kind at a time"
+    assert [None if one.grad is None else one.grad.unique().tolist() for one in some] == [
+        [2],
+        [0],
+        [6],
+        [8],
+        [10],
+        [12],
+    ]
 
 
 # --- two ranks over gloo

@@ -16,7 +16,7 @@ from openclaw_rl.ports import Policy, SupportsTaskSets
 from openclaw_rl.types import Message, Prompt, Sampling, Version
 
 AT_ONCE = 16
-"""episodes of an examination at once"""
+"""episodes of an examination at once, unless env.parallel allows fewer"""
 KEPT = 4
 """versions whose results are kept, the live one among them"""
 
@@ -52,7 +52,7 @@ class HeldOutTasks:
             seeds=(self._config.run.seed,),
             sampling=self._sampling,
             max_steps=self._config.env.max_steps,
-            parallel=AT_ONCE,
+            parallel=min(AT_ONCE, self._config.env.parallel),
         )
         return {one.task: one.solved for one in played if one.outcome is not None}
 

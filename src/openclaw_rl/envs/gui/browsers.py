@@ -22,6 +22,7 @@ from openclaw_rl.errors import EnvFailed
 IDLE_SECONDS: Final = 5.0
 """how long a browser without pages is kept"""
 START_SECONDS: Final = 60.0
+EMPTY_SECONDS: Final = 5.0
 EPISODES: Final = 32
 """that one tab serves, where tabs are kept: a renderer that has shown many pages has grown"""
 
@@ -49,15 +50,16 @@ class Browser(Protocol):
 
 
 class LentTab:
-    """A page of the shared browser, given back when it is closed. ``fresh`` says that nobody has had it before."""
+    """A page of the shared browser, given back when it is closed.
+
+    ``prepared`` says that it is as a page must be before it is opened. Whoever prepares it says so: only then may
+    another episode take it over.
+    """
 
     def __init__(self, tab: Tab, shared: SharedBrowser, *, used: int) -> None:
         self._tab, self._used = tab, used
         self._shared: SharedBrowser | None = shared
-
-    @property
-    def fresh(self) -> bool:
-        return self._used == 0
+        self.prepared = used > 0
 
     async def send(self, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._tab.send(method, arguments)
@@ -65,11 +67,15 @@ class LentTab:
     async def close(self) -> None:
         shared, self._shared = self._shared, None
         if shared is not None:
+            kept = False
             try:
-                if not await shared.keep(self._tab, self._used + 1):
-                    await self._tab.close()
+                kept = self.prepared and await shared.keep(self._tab, self._used + 1)
             finally:
-                shared.give_back()
+                try:
+                    if not kept:
+                        await self._tab.close()
+                finally:
+                    shared.give_back()
 
 
 class SharedBrowser:
@@ -102,8 +108,8 @@ class SharedBrowser:
             return False
         running = self._running
         try:
-            await empty(tab)
-        except EnvFailed:
+            await asyncio.wait_for(empty(tab), EMPTY_SECONDS)
+        except (EnvFailed, TimeoutError):  # its page is stuck: closing it ends that as well
             return False
         if running is None or running is not self._running:  # its browser has died meanwhile
             return False

@@ -130,8 +130,9 @@ class GuiEnv(SourcedEnv[PageSource]):
         tab = await open_tab(settings)
         page = GuiPage(tab)
         try:
-            if tab.fresh:
+            if not tab.prepared:
                 await page.prepare(width=source.size[0], height=source.size[1])
+                tab.prepared = True
         except BaseException:
             await page.close()
             raise

@@ -115,11 +115,13 @@ def _together(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Parameters of one kind whose gradients are sent at once: each message costs more than a small gradient in it."""
     for _, kind in groupby(parameters, key=lambda parameter: parameter.dtype):
         some: list[Tensor] = []
+        room = _MESSAGE
         for parameter in kind:
-            if some and sum(one.numel() for one in some) + parameter.numel() > _MESSAGE:
+            if some and parameter.numel() > room:
                 yield some
-                some = []
+                some, room = [], _MESSAGE
             some.append(parameter)
+            room -= parameter.numel()
         yield some
 
 
