@@ -75,6 +75,8 @@ async def test_serving_goes_on_and_every_outcome_is_judged_once_the_endpoint_is_
         for number in range(16):
             await talk(client, f"tea {number}")
         if trouble == "gone":
+            # a server closed with a connection half accepted leaves it open, and asyncio says so in a later test
+            await until(lambda: reader.counts()["verdicts"] == 16)
             server.close()
         endpoint.mood = trouble
         await talk(client, "rain")
