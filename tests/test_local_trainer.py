@@ -37,7 +37,7 @@ from openclaw_rl.backends.local.training.trainer import LocalTrainer
 from openclaw_rl.backends.local.training.worker import TrainWorker
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.losses import LossInputs, LossSettings
-from openclaw_rl.losses.tree import TokenPath, pack
+from openclaw_rl.losses.tree import TokenPath, distinct, pack
 from openclaw_rl.ports import StepResult, Trainer
 from openclaw_rl.testing import wait_until
 from openclaw_rl.types import Message, Prompt, Sample, Version
@@ -790,7 +790,9 @@ def test_layers_are_recomputed_only_for_batches_that_need_it(
         trainer.plan = replace(trainer.plan, **settings)
         return trainer.step(order(lesson(), tmp_path / name))
 
-    tokens = sum(len(one.prompt_tokens) + len(one.reply_tokens) for one in lesson())
+    paths = [TokenPath(tokens=(*one.prompt_tokens, *one.reply_tokens), reply=1) for one in lesson()]
+    tokens = distinct(paths)
+    assert tokens < sum(len(path.tokens) for path in paths), "what its turns share is computed, and kept, once"
     monkeypatch.setattr(train_batch, "hidden", watched)
     full = False
     kept = step("kept", recompute=True, spared=tokens)

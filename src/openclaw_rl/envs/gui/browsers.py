@@ -19,8 +19,9 @@ from openclaw_rl.envs.gui.origins import OriginProxy
 from openclaw_rl.envs.sandbox import cgroups
 from openclaw_rl.errors import EnvFailed
 
-IDLE_SECONDS: Final = 5.0
-"""how long a browser without pages is kept"""
+IDLE_SECONDS: Final = 300.0
+"""how long a browser without pages is kept: longer than most training steps, since sixteen new tabs take both cores of
+a laptop half a minute, and kept ones nothing but memory"""
 START_SECONDS: Final = 60.0
 EMPTY_SECONDS: Final = 5.0
 EPISODES: Final = 32

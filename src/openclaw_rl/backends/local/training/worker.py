@@ -34,7 +34,7 @@ from openclaw_rl.losses import (
     LossInputs,
     health,
 )
-from openclaw_rl.losses.tree import TokenPath
+from openclaw_rl.losses.tree import TokenPath, distinct
 from openclaw_rl.ports import StepResult
 from openclaw_rl.types import Sample
 
@@ -128,7 +128,7 @@ class TrainWorker:
         whole = self._comparable(batch)
         mine = whole if part is None else self._comparable(part.batch)
         share = None if part is None else Share(whole=whole, at=part.at, heard=part.heard)
-        self.policy.recompute(self.plan.recompute and self.ranks.most(_tokens(mine)) > self.plan.spared)
+        self.policy.recompute(self.plan.recompute and self.ranks.most(self._tokens(mine)) > self.plan.spared)
         references = self._references(whole, mine, count)
         measured: dict[str, float] = {}
 
@@ -199,7 +199,7 @@ class TrainWorker:
         gc.collect()
         if self.policy.device.type == "cuda":
             torch.cuda.empty_cache()
-        if _tokens(batch) <= self.plan.spared:
+        if self._tokens(batch) <= self.plan.spared:
             self.plan = replace(self.plan, spared=0)
             log.warning("out of memory: layers are recomputed from now on")
             return
@@ -209,8 +209,12 @@ class TrainWorker:
                 f"out of memory with a single turn of {longest} tokens at once ({self.plan}): {error}",
                 remedy="switch recompute on, shorten the context, or train on a larger device",
             )
-        self.budget = max(longest, min(self.budget, _tokens(batch)) // 2)
+        self.budget = max(longest, min(self.budget, self._tokens(batch)) // 2)
         log.warning("out of memory: %d tokens at once from now on", self.budget)
+
+    def _tokens(self, batch: TrainBatch) -> int:
+        """How many the student computes: in a tree, what turns share is computed once."""
+        return distinct(batch.plain) if self.policy.tree else sum(len(path.tokens) for path in batch.plain)
 
 
 def _paths(batch: TrainBatch) -> Iterator[TokenPath]:
@@ -218,11 +222,6 @@ def _paths(batch: TrainBatch) -> Iterator[TokenPath]:
     yield from batch.plain
     yield from (path for _, _, path in batch.hinted)
     yield from (path for _, path in batch.noted)
-
-
-def _tokens(batch: TrainBatch) -> int:
-    """Of all its turns, one by one."""
-    return sum(len(path.tokens) for path in batch.plain)
 
 
 def _out_of_memory(error: BaseException) -> bool:
