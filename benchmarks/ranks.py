@@ -72,6 +72,7 @@ class Stepper:
             norm_alarm=1e9,
             micro_tokens=args.budget,
             recompute=args.recompute,
+            shard_frozen={"auto": None, "on": True, "off": False}[args.shard_frozen],
             compile=None if args.compile == "auto" else args.compile == "on",
         )
         worker = TrainWorker(chosen, ranks)
@@ -144,6 +145,8 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=None, help="tokens at once; default: as memory allows")
     parser.add_argument("--recompute", action="store_true", default=None, help="gradient checkpointing")
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="auto", help="compile the layers")
+    choices = ["auto", "on", "off"]
+    parser.add_argument("--shard-frozen", choices=choices, default="auto", help="divide what is not trained too")
     parser.add_argument("--only", choices=["lora", "full"], default=None)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

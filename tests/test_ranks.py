@@ -214,13 +214,22 @@ def same(ours: StepResult, theirs: StepResult) -> None:
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.slow
-@pytest.mark.parametrize("tree", [True, False], ids=["tree", "turn by turn"])
-@pytest.mark.parametrize("lora", [True, False], ids=["lora", "full"])
+@pytest.mark.parametrize(
+    ("lora", "tree", "shard_frozen"),
+    [
+        pytest.param(True, True, True, id="lora, tree, all divided"),
+        pytest.param(True, False, True, id="lora, turn by turn, all divided"),
+        pytest.param(True, True, None, id="lora, tree, a small base whole"),
+        pytest.param(False, True, None, id="full, tree, a small reference whole"),
+        pytest.param(False, False, True, id="full, turn by turn, all divided"),
+    ],
+)
 def test_two_ranks_take_the_step_of_one_process(
-    two: TwoRanks, folder: str, tmp_path: Path, lora: bool, tree: bool
+    two: TwoRanks, folder: str, tmp_path: Path, lora: bool, tree: bool, shard_frozen: bool | None
 ) -> None:
     # so few tokens at once that the two need different numbers of passes; the last batch leaves one without a turn
     args = settings(folder, lora=lora, tree=tree, lr=5e-4 if lora else 5e-5, micro_tokens=16, recompute=tree)
+    args = replace(args, shard_frozen=shard_frozen)
     batches = [MANY, MANY[::-1], MANY[:1]]
     together = two.steps(args, *chain(tmp_path / "two", *batches))
     for ours, theirs in zip(together, alone(args, *chain(tmp_path / "one", *batches)), strict=True):

@@ -109,6 +109,11 @@ class LocalTrainingSection(Section):
         description="nodes of a Ray cluster that the ranks are on, as many on each, for a model that one node's GPUs"
         " cannot train; they must share the run directory",
     )
+    shard_frozen: bool | None = Field(
+        default=None,
+        description="divide weights that are not trained among the ranks too, less memory for more messages; not set:"
+        " where a whole copy would take a quarter of a rank's memory",
+    )
     tree: bool = Field(default=True, description="compute shared beginnings once; off: one sequence per turn")
     micro_tokens: int | None = Field(
         default=None, ge=64, description="tokens of a forward pass; not set: as memory allows"

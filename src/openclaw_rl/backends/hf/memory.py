@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from openclaw_rl import files
-from openclaw_rl.machine import free_memory
+from openclaw_rl.machine import free_memory, total_memory
 
 LARGE = 1 << 26
 
@@ -27,6 +27,13 @@ def available(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0])
     free = free_memory()
     return sys.maxsize if free is None else free
+
+
+def total(device: torch.device) -> int:
+    """Bytes that ``device`` has; a very large number where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[1])
+    return total_memory() or sys.maxsize
 
 
 def release(*, wait: float = 0.0) -> None:

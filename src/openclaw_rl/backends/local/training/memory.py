@@ -125,7 +125,6 @@ def plan_for(policy: PolicyModel) -> MemoryPlan:
         ema=s.keeps_ema,
         offload=s.offload_optimizer,
     )
-    beside = policy.ranks.count if device.type == "cpu" else 1  # ranks that take from the same memory
-    free = int(available_bytes(device) * _SHARE.get(device.type, 0.5)) // beside
+    free = int(available_bytes(device) * _SHARE.get(device.type, 0.5)) // policy.beside
     least = policy.ranks.least(free)  # one plan for all of them
     return plan(shape, least, recompute=s.recompute, chunk=ELEMENTS.get(device.type, 1 << 24))

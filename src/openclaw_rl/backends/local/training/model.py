@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from openclaw_rl.backends.hf.manifest import ADAPTER, MODEL
+from openclaw_rl.backends.hf.memory import total
 from openclaw_rl.backends.hf.models import load, pick_device
 from openclaw_rl.backends.local.training.batch import Student
 from openclaw_rl.backends.local.training.forward import compile_layers, enable_tree
@@ -32,6 +33,7 @@ _CASTS = (torch.bfloat16, torch.float16)
 _READS_WEIGHTS = frozenset({"mamba", "mamba2", "falcon_mamba", "falcon_h1", "nemotron_h"})
 """models whose kernels read the weight of ``out_proj`` past an adapter, so that peft refuses to put one there"""
 _EXPERT_PARTS = {"gate", "gate_proj", "up_proj", "down_proj"}
+_WHOLE = 0.25  # of a rank's memory that weights which are not trained may take before the ranks divide them
 _LARGE = 1_000_000_000  # weights from which compiling the layers pays for itself within a few steps
 
 
@@ -82,9 +84,26 @@ class PolicyModel:
         return large and can_compile() if self.settings.compile is None else self.settings.compile
 
     def _shard(self, model: Any) -> None:
-        if self.ranks.mesh is not None:
-            kept = next(model.parameters()).dtype
+        if self.ranks.mesh is None:
+            return
+        kept = next(model.parameters()).dtype
+        if all(p.requires_grad for p in model.parameters()) or self._divides_frozen(model):
             shard_layers(model, self.ranks, compute=self.compute if self._mixed() and kept != self.compute else None)
+        else:
+            model.to(self.device)
+
+    def _divides_frozen(self, model: Any) -> bool:
+        """Whether ranks divide weights that are not trained: nothing needs to be sent for whole ones."""
+        if self.settings.shard_frozen is not None:
+            return self.settings.shard_frozen
+        size: int = sum(p.numel() * p.element_size() for p in model.parameters())
+        room = self.ranks.least(total(self.device) // self.beside)  # all of them divide, or none
+        return size > _WHOLE * room
+
+    @property
+    def beside(self) -> int:
+        """How many ranks take from the same memory."""
+        return self.ranks.count if self.device.type == "cpu" else 1
 
     def _train_everything(self) -> None:
         # small steps vanish in the rounding of half precision: what is trained is kept in single
@@ -254,7 +273,9 @@ class PolicyModel:
         if self._initial is not None:
             return self._initial
         if self._base is not None:
-            return {name: local(p.detach()) for name, p in self._base.model.named_parameters()}
+            base = {name: p.detach() for name, p in self._base.model.named_parameters()}
+            divided = {name: local(p) for name, p in base.items() if is_sharded(p)}
+            return divided | self.rows({name: p for name, p in base.items() if name not in divided})
         return self.rows(dict(self._load(self.settings.model)[0].named_parameters()))
 
     def read(self, directory: Path) -> Weights:

@@ -10,7 +10,17 @@ from openclaw_rl.backends.hf.adam import ADAM_EPS
 from openclaw_rl.backends.hf.trainer_settings import TrainerSettings
 from openclaw_rl.losses import LossSettings
 
-_NO_RECORD = ("cache_dir", "chat_template", "threads", "loader", "compile", "niceness", "devices", "nodes")
+_NO_RECORD = (
+    "cache_dir",
+    "chat_template",
+    "threads",
+    "loader",
+    "compile",
+    "niceness",
+    "devices",
+    "nodes",
+    "shard_frozen",
+)
 _LORA = ("rank", "alpha", "dropout", "targets")
 
 
@@ -33,6 +43,8 @@ class TrainerArgs(TrainerSettings):
     """of a Ray cluster, with as many ranks on each, whose devices are numbered by node; 1: all are on this machine"""
     devices: tuple[str, ...] = ()
     """one for each rank, where several processes share a step; empty: ``device`` alone"""
+    shard_frozen: bool | None = None
+    """whether ranks divide what is not trained too; None: where a whole copy would take too much of a rank's memory"""
     niceness: int = 10
     loader: Callable[..., Any] | None = None
     """with the signature of `models.load`, which None is, called in the worker; gives ``model`` and ``tokenizer``"""
