@@ -14,7 +14,7 @@ import pytest
 from sandboxes import needs_sandbox
 
 from openclaw_rl.envs.audit import audit_task
-from openclaw_rl.envs.gui import browsers
+from openclaw_rl.envs.gui import browsers, by_playwright, by_selenium
 from openclaw_rl.envs.gui.env import GuiEnv
 from openclaw_rl.envs.gui.factory import gui
 from openclaw_rl.envs.gui.own_pages import OwnPages
@@ -77,6 +77,12 @@ def run() -> Iterator[Run]:
 
 async def _awaited(work: Awaitable[Any]) -> Any:
     return await asyncio.wait_for(work, 120)
+
+
+@pytest.fixture(autouse=True)
+def few_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each story has a folder, and so a browser, of its own: none is kept for long."""
+    monkeypatch.setattr(browsers, "IDLE_SECONDS", 1.0)
 
 
 @pytest.fixture
@@ -336,6 +342,32 @@ def test_a_tab_that_is_taken_over_holds_nothing_of_the_episode_before(
         assert await page.run("typeof window.mark") == "undefined"
         with pytest.raises(Refused, match="no page before"):
             await page.back()
+        await env.close()
+
+    run(story())
+
+
+@pytest.mark.parametrize("driver", ["playwright", pytest.param("selenium", marks=needs_selenium)])
+def test_a_script_that_never_ends_fails_its_own_episode(
+    run: Run, pages: Path, tmp_path: Path, monkeypatch: Any, driver: str
+) -> None:
+    monkeypatch.setattr(by_playwright, "ANSWER_SECONDS", 3.0)
+    monkeypatch.setattr(by_selenium, "ANSWER_SECONDS", 3.0)
+    (pages / "endless.html").write_text("<button onclick='for (;;) {}'>Begin</button>")
+    (pages / "tasks.jsonl").write_text(
+        json.dumps({"id": "endless", "instruction": "Use it.", "address": "endless.html", "check": "false"})
+        + "\n"
+        + json.dumps({"id": "next", "instruction": "Use it.", "address": "next.html", "check": "true"})
+    )
+
+    async def story() -> None:
+        env = made(tmp_path, pages=pages / "tasks.jsonl", screenshot_backend=driver)
+        await env.reset("endless", seed=0)
+        with pytest.raises(EnvFailed, match="not answered within 3 s|Chromium is gone"):
+            await acted(env, 'click "Begin"', "wait")
+        await env.close()
+        await env.reset("next", seed=0)
+        assert (await acted(env, "done")).reward == 1
         await env.close()
 
     run(story())

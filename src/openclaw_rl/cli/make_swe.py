@@ -52,10 +52,16 @@ def make_swe(
     place = folder or config.env.swe_bench_path or Path("swe-bench")
     sandbox = build_sandbox_settings(config)
     maker = SweMaker(place.absolute(), package, packages=packages, sandbox=sandbox, cache=cache_dir() / "swe")
+
+    def tried(one: Candidate) -> None:
+        _say(one)
+        if one.instance is not None:  # an hour of mutants that is cut short leaves those that were found
+            maker.keep([one.instance])
+
     making = (
-        maker.pairs(count=count, report=_say)
+        maker.pairs(count=count, report=tried)
         if pairs
-        else maker.mutants(count=count, version=release, seed=config.run.seed, report=_say)
+        else maker.mutants(count=count, version=release, seed=config.run.seed, report=tried)
     )
     found = asyncio.run(making)
     click.echo(f"{len(found)} instances in {maker.keep(found)}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from openclaw_rl.envs.gui.chromium import FLAGS
+from openclaw_rl.envs.gui.chromium import ANSWER_SECONDS, FLAGS
 from openclaw_rl.errors import EnvFailed, MissingExtra
 
 
@@ -68,9 +69,12 @@ class PlaywrightTab:
         from playwright.async_api import Error
 
         try:
-            found: Mapping[str, Any] = await self._session.send(method, dict(arguments))
+            sent = self._session.send(method, dict(arguments))
+            found: Mapping[str, Any] = await asyncio.wait_for(sent, ANSWER_SECONDS)
         except Error as error:
             raise EnvFailed(f"{method}: {_short(error)}") from error
+        except TimeoutError as error:
+            raise EnvFailed(f"{method}: the page has not answered within {ANSWER_SECONDS:g} s") from error
         return found
 
     async def close(self) -> None:

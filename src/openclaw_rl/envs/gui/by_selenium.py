@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from openclaw_rl.envs.gui.chromium import FLAGS, find_chromedriver
+from openclaw_rl.envs.gui.chromium import ANSWER_SECONDS, FLAGS, find_chromedriver
 from openclaw_rl.errors import EnvFailed, MissingExtra
 
 T = TypeVar("T")
@@ -50,6 +51,8 @@ class SeleniumBrowser:
         from selenium.common.exceptions import InvalidSessionIdException, WebDriverException
         from urllib3.exceptions import HTTPError
 
+        if self._dead:
+            raise EnvFailed("Chromium is gone")
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except (InvalidSessionIdException, HTTPError) as error:
@@ -77,10 +80,15 @@ class SeleniumBrowser:
         self._driver.browser.remove_user_context(context)
 
     async def close(self) -> None:
-        try:
-            await self.do(self._driver.quit)
-        finally:
-            self._thread.shutdown(wait=False)
+        """End chromedriver, and with it the browser: what it holds is in memory, so that there is nothing to save."""
+        driver, self._dead = self._driver, True
+        if (listening := getattr(driver, "_websocket_connection", None)) is not None:
+            listening.close()
+        driver.service.process.kill()
+        driver.service.process.wait()
+        driver.service.stop()
+        driver.command_executor.close()
+        self._thread.shutdown(wait=False)
 
 
 class SeleniumTab:
@@ -96,7 +104,8 @@ class SeleniumTab:
     async def close(self) -> None:
         if self._open:
             self._open = False
-            await self._browser.do(lambda: self._browser.end(self._handle, self._context))
+            with contextlib.suppress(EnvFailed):  # the browser is gone, and its pages with it
+                await self._browser.do(lambda: self._browser.end(self._handle, self._context))
 
 
 def _start(launcher: Path) -> Any:
@@ -112,9 +121,11 @@ def _start(launcher: Path) -> Any:
     for flag in (*FLAGS, "--headless=new", "--remote-debugging-pipe"):
         options.add_argument(flag)
     try:
-        return webdriver.Chrome(options=options, service=Service(find_chromedriver()))
+        driver = webdriver.Chrome(options=options, service=Service(find_chromedriver()))
     except WebDriverException as error:
         raise EnvFailed(f"Chromium cannot be started: {_short(error)}") from error
+    driver.command_executor.client_config.timeout = ANSWER_SECONDS
+    return driver
 
 
 def _short(error: Exception) -> str:

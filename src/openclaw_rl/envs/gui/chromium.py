@@ -29,6 +29,8 @@ PROXY_PORT: Final = 3128
 MEMORY: Final = 4 << 30
 """most bytes of the whole browser, where control groups can be written; 16 pages of MiniWoB++ take a quarter of it"""
 PROCESSES: Final = 2048
+ANSWER_SECONDS: Final = 20.0
+"""the longest that a page may take over one command: a script that never ends answers none"""
 FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
     *("--disable-component-update", "--disable-default-apps", "--disable-extensions", "--disable-sync"),

@@ -120,7 +120,10 @@ class SweMaker:
         mutated = self._mirror.changed(commit, {path: text}, name)
         draft = self._draft(name, "mutants", version=version, commit=mutated)
         draft = replace(draft, patch=self._mirror.diff(mutated, commit, [path]))
-        found = await self._listed(draft, whole)
+        try:
+            found = await self._listed(draft, whole)
+        except EnvFailed as error:
+            return Candidate(name=name, why=error.what)
         return _filtered(replace(found, problem=_asked_of_mutant(found, self._package)))
 
     async def _listed(self, draft: Instance, solved: Verdicts) -> Instance:
