@@ -37,14 +37,14 @@ class TrainerArgs(TrainerSettings):
     recompute: bool | None
     compile: bool | None
     offload_optimizer: bool
+    shard_frozen: bool | None
+    """whether ranks divide what is not trained too; None: where a whole copy would take too much of a rank's memory"""
     rehearse_decay: float
     """of the average over the steps of a rehearsal that is served"""
     nodes: int
     """of a Ray cluster, with as many ranks on each, whose devices are numbered by node; 1: all are on this machine"""
     devices: tuple[str, ...] = ()
     """one for each rank, where several processes share a step; empty: ``device`` alone"""
-    shard_frozen: bool | None = None
-    """whether ranks divide what is not trained too; None: where a whole copy would take too much of a rank's memory"""
     niceness: int = 10
     loader: Callable[..., Any] | None = None
     """with the signature of `models.load`, which None is, called in the worker; gives ``model`` and ``tokenizer``"""
