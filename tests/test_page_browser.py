@@ -107,6 +107,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, i
         yield folder, address, process.pid
 
 
+def follow(page: Any, name: str) -> None:
+    """Click a link and wait for its page with its scripts, without which its buttons do nothing."""
+    with page.expect_navigation():
+        page.get_by_role("link", name=name).first.click()
+
+
 def say(page: Any, words: str) -> Any:
     """Send a message as a person does; the reply, once it is whole."""
     replies = page.locator("article.reply:not(.coming)")
@@ -128,7 +134,7 @@ def test_talk_correct_see_it_learned_and_roll_back(browser: Any, run: tuple[Path
         say(page, SENTENCE)
         expect(page.get_by_label("Notes", exact=True)).to_contain_text(RULE)
 
-        page.get_by_role("link", name="Learning").click()
+        follow(page, "Learning")
         card = page.locator("article.card").first
         expect(card).to_contain_text(SENTENCE)
         expect(card).to_contain_text("version 1: served")
@@ -136,7 +142,7 @@ def test_talk_correct_see_it_learned_and_roll_back(browser: Any, run: tuple[Path
         card.get_by_role("button", name="now").click()
         expect(card.locator(".answered")).to_contain_text(f"[learned: {RULE}]")
 
-        page.get_by_role("link", name="Versions").click()
+        follow(page, "Versions")
         expect(page.locator(".versions li.live")).to_contain_text("Version 1")
         page.get_by_role("button", name="Roll back").click()
         page.get_by_role("dialog").get_by_role("textbox").fill("I liked it better before")
@@ -146,11 +152,11 @@ def test_talk_correct_see_it_learned_and_roll_back(browser: Any, run: tuple[Path
             assert ledger.version(2).adapter is None, "the base model's weights again"
             assert "I liked it better before (by local)" in ledger.history(2)[0].reason
 
-        page.get_by_role("link", name="Sessions").click()
+        follow(page, "Sessions")
         page.get_by_role("searchbox").fill("about tea")
         page.keyboard.press("Enter")
         page.locator(".sessions a").first.click()
-        page.get_by_role("link", name="what became of it").first.click()
+        follow(page, "what became of it")
         expect(page.locator(".tokens .t").first).to_be_visible()
         assert "".join(page.locator(".tokens .t").all_inner_texts()).startswith("You said: Tell me about tea")
 
@@ -196,7 +202,7 @@ def test_the_embedded_model_is_corrected_learns_it_and_is_rolled_back(
         say(page, SENTENCE)
         expect(page.get_by_label("Notes", exact=True)).to_contain_text(RULE)
 
-        page.get_by_role("link", name="Learning").click()
+        follow(page, "Learning")
         card = page.locator("article.card").first
         expect(card).to_contain_text(SENTENCE)
         expect(card).to_contain_text(RULE)
@@ -206,12 +212,12 @@ def test_the_embedded_model_is_corrected_learns_it_and_is_rolled_back(
         card.get_by_role("button", name="now").click()
         expect(card.locator(".answered")).to_contain_text("now, version 1", timeout=MODEL)
 
-        page.get_by_role("link", name="Versions").click()
+        follow(page, "Versions")
         expect(page.locator(".versions li.live")).to_contain_text("Version 1")
         page.get_by_role("button", name="Roll back").click()
         page.get_by_role("dialog").get_by_role("button", name="Send").click()
         expect(page.locator(".versions li.live")).to_contain_text("Version 2", timeout=MODEL)
-        page.get_by_role("link", name="Talk").click()
+        follow(page, "Talk")
         expect(say(page, "What is rain?")).to_contain_text("version 2")
     with LedgerReader(tmp_path / "ledger.db") as ledger:
         assert ledger.step(1).metrics["loss"] != 0.0

@@ -237,7 +237,8 @@ function renew(region, fresh) {
   const name = region.dataset.live;
   const newer = fresh.querySelector(`[data-live="${name}"]`);
   if (!newer || newer.innerHTML === kept.get(name)) return;
-  if (region.hasAttribute("data-held") || writing(region)) return;
+  // a button that is replaced while it is pressed is never clicked
+  if (region.hasAttribute("data-held") || region.matches(":active") || writing(region)) return;
   kept.set(name, newer.innerHTML);
   const open = new Set([...region.querySelectorAll("details[open]")].map((one) => keyOf(region, one)));
   region.replaceChildren(...newer.childNodes);
