@@ -4,7 +4,9 @@
     python -m benchmarks.ranks --shape 4b --device cuda     4B-shaped random weights in bfloat16
 
 Both are the trainer's own step on one session, gradient and update, from a batch in memory to new weights in memory;
-an adapter (LoRA) and every weight (full). The best of ``--repeat`` after ``--warm`` steps, in turns where both fit.
+an adapter (LoRA) and every weight (full). Every layer is divided; ``--shard-frozen auto`` does as the trainer would,
+which leaves small weights whole that are not trained. The best of ``--repeat`` after ``--warm`` steps, in turns where
+both fit.
 """
 
 from __future__ import annotations
@@ -72,7 +74,7 @@ class Stepper:
             norm_alarm=1e9,
             micro_tokens=args.budget,
             recompute=args.recompute,
-            shard_frozen={"auto": None, "on": True, "off": False}[args.shard_frozen],
+            shard_frozen=None if args.shard_frozen == "auto" else True,
             compile=None if args.compile == "auto" else args.compile == "on",
         )
         worker = TrainWorker(chosen, ranks)
@@ -145,8 +147,7 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=None, help="tokens at once; default: as memory allows")
     parser.add_argument("--recompute", action="store_true", default=None, help="gradient checkpointing")
     parser.add_argument("--compile", choices=["auto", "on", "off"], default="auto", help="compile the layers")
-    choices = ["auto", "on", "off"]
-    parser.add_argument("--shard-frozen", choices=choices, default="auto", help="divide what is not trained too")
+    parser.add_argument("--shard-frozen", choices=["auto", "on"], default="on", help="divide what is not trained too")
     parser.add_argument("--only", choices=["lora", "full"], default=None)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -347,10 +347,15 @@ def test_a_tab_that_is_taken_over_holds_nothing_of_the_episode_before(
     run(story())
 
 
-@pytest.mark.parametrize("driver", ["playwright", pytest.param("selenium", marks=needs_selenium)])
+@pytest.mark.parametrize(
+    ("driver", "kept"),
+    [("playwright", False), ("playwright", True), pytest.param("selenium", True, marks=needs_selenium)],
+)
 def test_a_script_that_never_ends_fails_its_own_episode(
-    run: Run, pages: Path, tmp_path: Path, monkeypatch: Any, driver: str
+    run: Run, pages: Path, tmp_path: Path, monkeypatch: Any, driver: str, kept: bool
 ) -> None:
+    monkeypatch.setattr(OwnPages, "forgetful", kept)
+    monkeypatch.setattr(browsers, "EMPTY_SECONDS", 2.0)
     monkeypatch.setattr(by_playwright, "ANSWER_SECONDS", 3.0)
     monkeypatch.setattr(by_selenium, "ANSWER_SECONDS", 3.0)
     (pages / "endless.html").write_text("<button onclick='for (;;) {}'>Begin</button>")

@@ -91,6 +91,17 @@ async def test_the_outcome_reaches_every_step_and_none_trains_before_it(ledger: 
     assert await judge.tick() == 0
 
 
+async def test_a_reward_sent_again_is_the_same_and_another_replaces_it(ledger: TemporaryLedger) -> None:
+    play(ledger, "s", 0)
+    play(ledger, "other", 0)
+    for score in (0.5, 0.5, -1.0, 0.5):
+        assert pay(ledger, "s", score)
+    for _ in range(2):
+        assert pay(ledger, "other", failed="no network")
+    found = ledger.train.rows("SELECT session, score FROM session_rewards ORDER BY seq")
+    assert [(row["session"], row["score"]) for row in found] == [("s", 0.5), ("s", -1.0), ("s", 0.5), ("other", None)]
+
+
 async def test_votes_on_steps_are_matched_by_step_and_a_missing_one_leaves_the_outcome_alone(
     ledger: TemporaryLedger,
 ) -> None:

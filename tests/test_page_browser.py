@@ -161,6 +161,31 @@ def test_talk_correct_see_it_learned_and_roll_back(browser: Any, run: tuple[Path
         assert "".join(page.locator(".tokens .t").all_inner_texts()).startswith("You said: Tell me about tea")
 
 
+def test_a_button_that_is_being_pressed_is_not_replaced(browser: Any, run: tuple[Path, str, int]) -> None:
+    _, address, _ = run
+
+    def changed(route: Any) -> None:
+        found = route.fetch()
+        route.fulfill(response=found, body=found.text().replace("before, version", "Before, version"))
+
+    with tab(browser) as page:
+        page.goto(address)
+        say(page, "Tell me about snow")
+        say(page, SENTENCE)
+        follow(page, "Learning")
+        card = page.locator("article.card").first
+        playwright.expect(card).to_contain_text("before, version")
+        button = card.get_by_role("button", name="now")
+        button.hover()
+        page.mouse.down()
+        page.route(page.url, changed)
+        for _ in range(2):  # what the first of them brings has been put in, or left, when the second comes
+            page.wait_for_event("requestfinished", lambda request: request.url == page.url)
+        page.mouse.up()
+        playwright.expect(card.locator(".answered")).to_contain_text("now, version")
+        page.unroute_all(behavior="ignoreErrors")
+
+
 def test_an_edit_is_feedback_and_a_page_that_is_killed_disturbs_no_reply(
     browser: Any, run: tuple[Path, str, int]
 ) -> None:

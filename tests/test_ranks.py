@@ -21,8 +21,10 @@ from tiny import save_tiny
 from torch import Tensor
 
 from openclaw_rl.backends.hf import manifest as train_manifest
+from openclaw_rl.backends.local.training import model as train_model
 from openclaw_rl.backends.local.training import shards
 from openclaw_rl.backends.local.training.messages import RankPlace, StepRequest
+from openclaw_rl.backends.local.training.model import PolicyModel
 from openclaw_rl.backends.local.training.ranks import Ranks, join
 from openclaw_rl.backends.local.training.settings import TrainerArgs
 from openclaw_rl.backends.local.training.trainer import LocalTrainer
@@ -132,7 +134,13 @@ def serve_rank(pipe: Connection, place: RankPlace) -> None:
     while (asked := pipe.recv()) is not None:
         args, requests = asked
         worker = TrainWorker(args, ranks)
-        pipe.send([worker.step(request) for request in requests])
+        pipe.send(([worker.step(request) for request in requests], frozen_divided(worker)))
+
+
+def frozen_divided(worker: TrainWorker) -> bool:
+    """Whether weights that are not trained, a LoRA's base or a full tune's reference, are divided among the ranks."""
+    base = worker.policy.base().model
+    return any(shards.is_sharded(parameter) for parameter in base.parameters() if not parameter.requires_grad)
 
 
 class TwoRanks:
@@ -142,6 +150,7 @@ class TwoRanks:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
         self.pipes, self.processes = [], []
+        self.frozen_divided: bool | None = None
         for number in range(2):
             ours, theirs = context.Pipe()
             place = RankPlace(number=number, count=2, meeting=(folder / "meeting").as_uri())
@@ -154,7 +163,7 @@ class TwoRanks:
     def steps(self, args: TrainerArgs, *requests: StepRequest) -> list[StepResult]:
         for pipe in self.pipes:
             pipe.send((args, requests))
-        first, second = (pipe.recv() for pipe in self.pipes)
+        (first, self.frozen_divided), (second, _) = (pipe.recv() for pipe in self.pipes)
         assert [one.metrics.keys() for one in first] == [one.metrics.keys() for one in second]
         found: list[StepResult] = first
         return found
@@ -212,6 +221,16 @@ def same(ours: StepResult, theirs: StepResult) -> None:
         assert float(apart.mean()) < 1e-7, name
 
 
+def test_what_is_not_trained_is_divided_where_a_copy_takes_a_quarter_of_the_memory(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = PolicyModel(settings(folder))
+    size = sum(p.numel() * p.element_size() for p in policy.model.parameters())
+    for room, divided in ((4 * size, False), (4 * size - 4, True)):
+        monkeypatch.setattr(train_model, "total", lambda device, room=room: room)
+        assert policy._divides_frozen(policy.model) is divided
+
+
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -232,6 +251,7 @@ def test_two_ranks_take_the_step_of_one_process(
     args = replace(args, shard_frozen=shard_frozen)
     batches = [MANY, MANY[::-1], MANY[:1]]
     together = two.steps(args, *chain(tmp_path / "two", *batches))
+    assert two.frozen_divided is bool(shard_frozen)
     for ours, theirs in zip(together, alone(args, *chain(tmp_path / "one", *batches)), strict=True):
         same(ours, theirs)
         assert (ours.metrics["ranks"], theirs.metrics["ranks"]) == (2.0, 1.0)

@@ -23,7 +23,7 @@ from openclaw_rl.envs.play.contract import SupportsAgents
 from openclaw_rl.envs.swe import releases
 from openclaw_rl.envs.swe.env import SweEnv, swe
 from openclaw_rl.envs.swe.instances import SuiteSetup, read_instances
-from openclaw_rl.envs.swe.making import SweMaker, code_paths
+from openclaw_rl.envs.swe.making import Candidate, SweMaker, code_paths
 from openclaw_rl.envs.swe.mutations import mutations
 from openclaw_rl.envs.swe.patches import LARGEST, changes, is_test, refusal
 from openclaw_rl.envs.swe.verdicts import Graded, Verdicts, read_verdicts, told
@@ -433,11 +433,23 @@ async def test_two_releases_make_an_instance_that_only_the_second_ones_code_reso
     assert len(found[0].passing) == 60
     assert "Version 2: the area of rectangles." in found[0].problem
     assert [each.path for each in changes(found[0].patch)] == ["shapes/__init__.py"]
-    file = maker.keep(found)
-    assert read_instances(file) == found, "what was made is read as it was"
+    assert read_instances(maker.file) == found, "what was made is read as it was"
     (tmp_path / "environments.json").write_text(json.dumps({"shapes": SETUP}))
     audited = await audit_task(lambda: make_env(tmp_path), "shapes-pairs/shapes__1-2")
     assert (audited.gold, audited.nothing) == (1.0, -1.0)
+
+
+@pytest.mark.slow
+@needs_sandbox
+async def test_a_maker_that_is_stopped_leaves_what_it_had_found(maker: SweMaker) -> None:
+    def stop(one: Candidate) -> None:
+        if one.instance is not None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await maker.mutants(count=2, version="2", seed=0, report=stop)
+    [left] = read_instances(maker.file)
+    assert left.failing == ("tests/test_shapes.py::test_area",)
 
 
 @pytest.mark.slow
@@ -484,7 +496,6 @@ async def test_a_real_package_gives_an_instance_that_its_own_fix_resolves(tmp_pa
     cache = tmp_path / "cache"
     made = SweMaker(tmp_path, "schema", packages=("mock",), sandbox=SETTINGS, cache=cache)
     found = await made.mutants(count=1, version="0.7.7", seed=0, report=lambda one: None)
-    made.keep(found)
     env = make_env(tmp_path, cache_dir=tmp_path)
     task = f"schema-mutants/{found[0].id}"
     assert not list((cache).glob("*/lib/python*/site-packages/schema.py")), "the environment holds none of its code"

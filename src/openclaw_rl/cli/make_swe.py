@@ -52,19 +52,13 @@ def make_swe(
     place = folder or config.env.swe_bench_path or Path("swe-bench")
     sandbox = build_sandbox_settings(config)
     maker = SweMaker(place.absolute(), package, packages=packages, sandbox=sandbox, cache=cache_dir() / "swe")
-
-    def tried(one: Candidate) -> None:
-        _say(one)
-        if one.instance is not None:  # an hour of mutants that is cut short leaves those that were found
-            maker.keep([one.instance])
-
     making = (
-        maker.pairs(count=count, report=tried)
+        maker.pairs(count=count, report=_say)
         if pairs
-        else maker.mutants(count=count, version=release, seed=config.run.seed, report=tried)
+        else maker.mutants(count=count, version=release, seed=config.run.seed, report=_say)
     )
     found = asyncio.run(making)
-    click.echo(f"{len(found)} instances in {maker.keep(found)}")
+    click.echo(f"{len(found)} instances in {maker.file}" if found else "no instance was made; nothing was written")
 
 
 def _say(tried: Candidate) -> None:

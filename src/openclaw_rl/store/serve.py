@@ -61,13 +61,21 @@ class ServeLedger(DurableWriter, LedgerReader):
             db.insert("endings", {"session": session, "user": user, "at": time.time()})
 
     def add_reward(self, reward: SessionReward) -> bool:
-        """Write what a session is worth; False, and nothing written, once a turn of it has trained."""
+        """Write what a session is worth; False, and nothing written, once a turn of it has trained.
+
+        One that is sent again, since its sender never saw the answer, is the same one.
+        """
         with self.writing(alone="trained") as db:
             trained = db.row(
                 "SELECT 1 FROM turns t JOIN trained x ON x.turn = t.id WHERE t.session = ? AND t.user = ? LIMIT 1",
                 (reward.session, reward.user),
             )
-            if trained is None:
+            newest = db.row(
+                "SELECT score, failed FROM session_rewards WHERE session = ? AND user = ? ORDER BY seq DESC LIMIT 1",
+                (reward.session, reward.user),
+            )
+            known = newest is not None and (newest["score"], newest["failed"]) == (reward.score, reward.failed)
+            if trained is None and not known:
                 db.insert("session_rewards", {name: getattr(reward, name) for name in REWARD})
             return trained is None
 

@@ -21,7 +21,7 @@ from openclaw_rl.errors import EnvFailed
 
 IDLE_SECONDS: Final = 300.0
 """how long a browser without pages is kept: longer than most training steps, since sixteen new tabs take both cores of
-a laptop half a minute, and kept ones nothing but memory"""
+a laptop half a minute, and kept ones at rest a fiftieth of one core"""
 START_SECONDS: Final = 60.0
 EMPTY_SECONDS: Final = 5.0
 EPISODES: Final = 32
@@ -156,6 +156,7 @@ class SharedBrowser:
 async def empty(tab: Tab) -> None:
     """Leave nothing of an episode in a tab: its page, what it stored, where its mouse was."""
     await tab.send("Page.navigate", {"url": "about:blank"})
+    await tab.send("Runtime.evaluate", {"expression": "0"})  # a page that is stuck takes an order to leave, and stays
     await tab.send("Storage.clearDataForOrigin", {"origin": "file://", "storageTypes": "all"})
     await tab.send("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": 0, "y": 0})
 

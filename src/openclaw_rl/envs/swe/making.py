@@ -7,7 +7,7 @@ import json
 import random
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -66,7 +66,7 @@ class SweMaker:
         found = await asyncio.to_thread(lambda: versions(self._package)[: count + 1])
         kept: list[Instance] = []
         for new, old in pairwise(found):
-            kept += _reported(await self._pair(old, new), report)
+            kept += self._kept(await self._pair(old, new), report)
         return kept
 
     async def _pair(self, old: str, new: str) -> Candidate:
@@ -98,7 +98,7 @@ class SweMaker:
             tried = await self._mutant(
                 f"{self._package}__{release}-{seed}-{number}", release, commit, path, mutation, whole
             )
-            kept += _reported(tried, report)
+            kept += self._kept(tried, report)
             if len(kept) == count:
                 break
         return kept
@@ -171,9 +171,22 @@ class SweMaker:
         lines = [line[1:] for line in patch.splitlines() if line.startswith("+") and not line.startswith("+++")]
         return "\n".join(lines).strip()[:LONGEST_NOTES]
 
-    def keep(self, instances: Iterable[Instance]) -> Path:
-        """Add them to the folder's file, in place of those of the same id; the file."""
-        file = self._folder / FILES[0]
+    def _kept(self, candidate: Candidate, report: Report) -> list[Instance]:
+        """What came of it, written and told as soon as it is known: nothing, or an instance."""
+        found = [] if candidate.instance is None else [candidate.instance]
+        if found:
+            self._write(found)
+        report(candidate)
+        return found
+
+    @property
+    def file(self) -> Path:
+        """Where the instances are."""
+        return self._folder / FILES[0]
+
+    def _write(self, instances: Sequence[Instance]) -> None:
+        """Add them to the folder's file, in place of those of the same id."""
+        file = self.file
         there = read_instances(file) if file.is_file() else []
         rows = {each.id: as_row(each) for each in (*there, *instances)}
         files.write(file, json.dumps(list(rows.values()), indent=1, ensure_ascii=False) + "\n")
@@ -182,7 +195,6 @@ class SweMaker:
         if self._setup.packages:
             told[self._package] = {"packages": list(self._setup.packages)}
             files.write(setups, json.dumps(told, indent=1) + "\n")
-        return file
 
 
 def code_paths(names: Sequence[str]) -> list[str]:
@@ -193,12 +205,6 @@ def code_paths(names: Sequence[str]) -> list[str]:
     """
     found = [name for name in source_paths(names) if name != "setup.py" and not name.startswith(("docs/", "examples/"))]
     return [name for name in found if "/" in name] or found
-
-
-def _reported(candidate: Candidate, report: Report) -> list[Instance]:
-    """What came of it, told as soon as it is known: nothing, or an instance."""
-    report(candidate)
-    return [] if candidate.instance is None else [candidate.instance]
 
 
 def _filtered(instance: Instance) -> Candidate:
