@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from openclaw_rl.testing import make_outcome, make_turn
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
+from openclaw_rl.testing import make_completion, make_outcome, make_turn
 from openclaw_rl.train.credit import CreditSettings, credited
-from openclaw_rl.train.samples import to_sample, with_advantages
-from openclaw_rl.types import PlayedStep, Sample, Verdict
-from tests.training import sample_settings
+from openclaw_rl.train.queue import TrainingQueue
+from openclaw_rl.train.samples import all_alike, to_sample, with_advantages
+from openclaw_rl.types import PlayedStep, Sample, Verdict, Version
+from tests.training import queue_settings, sample_settings
 
 STEP = CreditSettings(mode="step", weight=1.0)
 
@@ -78,7 +82,7 @@ def test_tasks_are_not_measured_against_each_other() -> None:
 
 
 def played(session: str, index: int, score: float, vote: float | None = None, **turn: Any) -> Sample:
-    made = make_turn(session=session, group="g", user=turn.pop("user", "env:door"), **turn)
+    made = make_turn(session=session, group=turn.pop("group", "g"), user=turn.pop("user", "env:door"), **turn)
     outcome = make_outcome(made, session=session, index=index)
     verdict = Verdict(turn=made.id, score=score, step=vote, source="environment")
     found = to_sample(made, outcome, verdict, live=made.completion.version, settings=sample_settings(grouped=True))
@@ -104,3 +108,56 @@ def test_a_task_of_another_environment_with_the_same_name_is_another_task() -> N
 def test_without_groups_a_step_is_measured_as_any_turn() -> None:
     done = with_advantages([played("A", 0, 1.0, 0.5)], baselines={}, settings=sample_settings(advantage="raw"))
     assert [(sample.score, sample.advantage) for sample in done.samples] == [(1.5, 1.5)]
+
+
+def test_plays_that_all_earned_the_same_are_left_out_once_their_group_is_whole() -> None:
+    settings = sample_settings(grouped=True)
+    alike = [played("A", 0, 1.0, group="easy"), played("B", 0, 1.0, group="easy")]
+    mixed = [played("C", 0, 1.0, group="hard"), played("D", 0, 0.0, group="hard")]
+    alone = [played("E", 0, 1.0, group="rare")]
+    drops = all_alike([*alike, *mixed, *alone], settings=settings, partial=())
+    assert [drop.turn for drop in drops] == [each.turn for each in (*alike, *alone)]
+    assert {drop.reason for drop in drops} == {"no signal"}
+    waits = all_alike([*alike, *mixed, *alone], settings=settings, partial={("env:door", "easy"), ("env:door", "rare")})
+    assert waits == []
+    assert all_alike(alike, settings=sample_settings(grouped=False), partial=()) == []
+
+
+def test_plays_that_earned_the_same_stay_where_a_vote_or_a_hint_tells_them_apart() -> None:
+    settings = sample_settings(grouped=True)
+    voted = [played("A", 0, 1.0, 1.0), played("B", 0, 1.0, -1.0)]
+    assert all_alike(voted, settings=settings, partial=()) == []
+    first, second = played("A", 0, 1.0), played("B", 0, 1.0)
+    assert all_alike([first, replace(second, teachers=(second.prompt,))], settings=settings, partial=()) == []
+
+
+def test_a_batch_fills_with_what_teaches_and_the_rest_waits_nowhere(ledger_path: Path) -> None:
+    with (
+        ServeLedger(ledger_path, sync="full") as serve,
+        CollectLedger(ledger_path) as collect,
+        JudgeLedger(ledger_path) as judge,
+        TrainLedger(ledger_path, sync="full") as train,
+    ):
+        train.add_version(Version(number=0, parent=None, base="b", state="live"))
+        scores = {("easy", "A"): 1.0, ("easy", "B"): 1.0, ("hard", "C"): 1.0, ("hard", "D"): -1.0}
+        turns = [
+            make_turn(session=session, group=task, user="env:door", completion=make_completion(version=0))
+            for task, session in scores
+        ]
+        for turn in turns:
+            serve.add_turn(turn)
+        collect.settle([make_outcome(turn) for turn in turns], [], turns_read=serve.newest("turns"))
+        judge.add_verdicts(
+            [
+                Verdict(turn=turn.id, score=score, source="environment")
+                for turn, score in zip(turns, scores.values(), strict=True)
+            ]
+        )
+        settings = queue_settings(batch_size=4, max_wait=math.inf, idle=math.inf, group_size=2)
+        queue = TrainingQueue(train, sample_settings(grouped=True), settings)
+        queue.read()
+        assert (queue.next_batch(), queue.waiting) == ([], 2), "two of the four teach nothing: it is not full yet"
+        assert train.drop_counts() == {"no signal": 2}
+        assert train.backlog() == 2, "they hold up no episodes"
+        queue.max_wait = 0.0
+        assert [sample.turn for sample in queue.next_batch()] == [turn.id for turn in turns[2:]]

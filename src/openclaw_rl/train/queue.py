@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from openclaw_rl.train.consent import SHARE_ALL, Consent
-from openclaw_rl.train.samples import SampleSettings, next_batch, task_group, to_sample
+from openclaw_rl.train.samples import SampleSettings, all_alike, next_batch, task_group, to_sample
 from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict
 from openclaw_rl.versions import LiveVersions, VersionReader
 
@@ -138,6 +138,8 @@ class TrainingQueue:
 
     def next_batch(self) -> list[Sample]:
         """The samples of the next step, none while it is not time for one."""
+        partial = self._partial() if self._grouped else set()
+        self._drop_alike(partial)
         if not self._samples:
             return []
         return next_batch(
@@ -148,8 +150,16 @@ class TrainingQueue:
             max_wait=self.max_wait,
             idle=self._queue.idle,
             grouped=self._grouped,
-            partial=self._partial() if self._grouped else (),
+            partial=partial,
         )
+
+    def _drop_alike(self, partial: Collection[tuple[str, str]]) -> None:
+        """Tasks that are always or never solved fill no batch, and hold up no episodes."""
+        drops = all_alike([sample for sample, _ in self._samples], settings=self._settings, partial=partial)
+        if drops:
+            self._ledger.add_drops(drops)
+            gone = {drop.turn for drop in drops}
+            self._samples = [(sample, at) for sample, at in self._samples if sample.turn not in gone]
 
     def _reach(self) -> int:
         """How many turns to read: behind groups whose episodes still run there may be whole ones."""

@@ -240,6 +240,23 @@ def _with_credit(sample: Sample, credits: Mapping[str, float | None]) -> Sample:
     return replace(sample, advantage=0.0 if advantage is None and not sample.teachers else advantage)
 
 
+def all_alike(
+    samples: Sequence[Sample], *, settings: SampleSettings, partial: Collection[tuple[str, str]]
+) -> list[Drop]:
+    """The turns of groups whose plays all earned the same: nothing follows from them, so that no step waits for them.
+
+    The groups in ``partial`` still miss episodes or verdicts.
+    """
+    if not settings.grouped:
+        return []
+    whole = [each for each in samples if task_group(each) not in partial]
+    credits = _credited(whole, settings).advantages
+    told = {task_group(each) for each in whole if credits.get(each.turn) or each.teachers}
+    alike = [each for each in whole if each.turn in credits and task_group(each) not in told]
+    what = "all plays of its task earned the same: there is nothing to compare"
+    return [Drop(turn=each.turn, stage="train", reason="no signal", detail=what) for each in alike]
+
+
 def _figures(found: Credited | None) -> Mapping[str, float]:
     if found is None or not found.buckets:
         return {}
