@@ -86,7 +86,21 @@ def test_an_action_is_read_from_its_line_and_written_back(text: str, tool: str, 
     assert [each.arguments for each in written_actions(as_line(tool, arguments))] == [arguments]
 
 
-@pytest.mark.parametrize(("text", "fault"), [("jump 3", "there is no 'jump'"), ("type 4", "type takes element, text")])
+@pytest.mark.parametrize("text", ['click "Ok" focused', 'click button "Ok"', 'click on the "Ok" selected focused'])
+def test_a_name_may_stand_as_the_screen_shows_it(text: str) -> None:
+    assert [(each.fault, each.arguments) for each in written_actions(text)] == [("", {"element": "Ok"})]
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("jump 3", "there is no 'jump'"),
+        ("type 4", "type takes element, text"),
+        ('click "Ok" "Cancel"', "click takes element"),
+        ('click 3 "Ok"', "click takes element"),
+        ('click "Ok" then wait', "click takes element"),
+    ],
+)
 def test_a_line_that_is_no_action_says_what_there_is(text: str, fault: str) -> None:
     assert fault in written_actions(text)[0].fault
 
@@ -104,6 +118,15 @@ def test_an_element_is_meant_by_number_by_name_or_by_place() -> None:
     assert aim("12,40", here) == Aim(point=(12.0, 40.0))
     assert aim("ok", here) == "there are 2 of that name: take a number of [3], [4]"
     assert "there is no 'Pay' on the screen" in str(aim("Pay", here))
+
+
+def test_marks_around_a_name_do_not_hide_an_element() -> None:
+    here = screen(button(1, "Neque,"), button(2, "Sit"), button(3, "Sit."), button(4, "?"))
+    assert aim("neque", here) == Aim(element=here.elements[0])
+    assert aim('"Neque".', here) == Aim(element=here.elements[0])
+    assert aim("Sit.", here) == Aim(element=here.elements[2]), "the exact name before a like one"
+    assert aim("Sit!", here) == "there are 2 of that name: take a number of [2], [3]"
+    assert "there is no '!' on the screen" in str(aim("!", here))
 
 
 def test_keys_are_told_as_a_keyboard_tells_them() -> None:

@@ -34,11 +34,13 @@ ANSWER_SECONDS: Final = 20.0
 FLAGS: Final = (
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking"),
     *("--disable-component-update", "--disable-default-apps", "--disable-extensions", "--disable-sync"),
-    *("--disable-features=Translate,OptimizationHints,MediaRouter,BackForwardCache", "--no-first-run", "--mute-audio"),
+    "--disable-features=Translate,OptimizationHints,MediaRouter,BackForwardCache,SpareRendererForSitePerProcess",
+    *("--no-first-run", "--mute-audio", "--disable-background-timer-throttling", "--disable-renderer-backgrounding"),
     *("--enable-blink-features=ComputedAccessibilityInfo", "--force-webrtc-ip-handling-policy=disable_non_proxied_udp"),
     *(f"--proxy-server=http://127.0.0.1:{PROXY_PORT}", "--proxy-bypass-list=<-loopback>"),
 )
-"""``--no-sandbox``: bubblewrap is the sandbox, in which Chromium's own cannot be set up a second time"""
+"""``--no-sandbox``: bubblewrap is the sandbox, in which Chromium's own cannot be set up a second time. No renderer is
+begun for a page that may come: with kept tabs none does, and beginning one costs as much as an episode."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from openclaw_rl.envs.actions import Action, block_of
-from openclaw_rl.envs.gui.screen import Element, Screen, known_names
+from openclaw_rl.envs.gui.screen import STATES, Element, Screen, known_names
 from openclaw_rl.types import Tool
 
 _ELEMENT: Final = "its number, its name, or a point as x,y"
@@ -77,11 +77,27 @@ def _action(line: str) -> Action:
     if name not in _ARGUMENTS:
         return Action(tool=name, arguments={}, fault=f"there is no {name!r}; there are: {', '.join(_ARGUMENTS)}")
     wanted = _ARGUMENTS[name]
-    if len(wanted) == 1 and len(given) > 1 and '"' not in line:
-        given = [" ".join(map(str, given))]
+    if len(wanted) == 1 and len(given) > 1:
+        given = _as_one(line, given)
     if not _REQUIRED[name] <= len(given) <= len(wanted):
         return Action(tool=name, arguments={}, fault=f"{name} takes {', '.join(wanted) or 'nothing'}")
     return Action(tool=name, arguments=dict(zip(wanted, given, strict=False)))
+
+
+def _as_one(line: str, given: Sequence[str | int]) -> Sequence[str | int]:
+    """Several words that mean one element: unquoted ones are its name; a quoted one may stand as on the screen.
+
+    >>> _as_one('click the button "Ok" focused', ["the", "button", "Ok", "focused"])
+    ['Ok']
+    """
+    if '"' not in line:
+        return [" ".join(map(str, given))]
+    quoted = [found[1] is not None for found in _WORD.finditer(line)][1:]
+    if quoted.count(True) != 1:
+        return given
+    at = quoted.index(True)
+    beside = [*(isinstance(word, str) for word in given[:at]), *(word in STATES for word in given[at + 1 :])]
+    return [given[at]] if all(beside) else given
 
 
 def _read(word: re.Match[str]) -> str | int:

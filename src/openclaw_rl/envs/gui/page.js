@@ -191,8 +191,11 @@
       ignored = ignore;
       return { title: document.title, items: document.body ? seen(document.body) : [] };
     },
-    quiet() {
-      return document.readyState === "complete" ? performance.now() - changed : -1;
+    async rests(quiet, most) {
+      const end = performance.now() + most;
+      const rested = () => document.readyState === "complete" && performance.now() - changed >= quiet;
+      while (!rested() && performance.now() < end) await new Promise(done => setTimeout(done, 20));
+      return rested();
     },
     locate(number) {
       const node = nodeOf(number);

@@ -20,6 +20,8 @@ QUIET_MS: Final = 60
 SETTLE_SECONDS: Final = 2.0
 """the longest that an action waits for it: a page that never rests is looked at as it is"""
 LOAD_SECONDS: Final = 20.0
+_LOOK_MS: Final = 500
+"""for how long the page itself looks whether it rests: to ask it again and again would cost more than it does"""
 _BUTTONS: Final = {"left": 1, "right": 2}
 _STEPS: Final = 8
 """moves of the mouse in a drag"""
@@ -85,10 +87,9 @@ class GuiPage:
         """Whether the page has loaded and nothing of it has changed for ``quiet`` ms, within these seconds."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while await self._ours("quiet") < quiet:
+        while not await self._ours("rests", quiet, _LOOK_MS):
             if loop.time() > end:
                 return False
-            await asyncio.sleep(0.02)
         return True
 
     async def locate(self, number: int) -> Point:
@@ -183,7 +184,7 @@ class GuiPage:
             try:
                 if self._world is None:
                     self._world = await self._enter()
-                wanted = {"expression": call, "contextId": self._world, "returnByValue": True}
+                wanted = {"expression": call, "contextId": self._world, "returnByValue": True, "awaitPromise": True}
                 return _value(await self._tab.send("Runtime.evaluate", wanted), call)
             except EnvFailed as error:
                 if not _left(error):

@@ -6,6 +6,7 @@ Every word of a page stands in quotation marks, on one line: it cannot pass for 
 from __future__ import annotations
 
 import json
+import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,10 @@ DRAWN: Final = frozenset(
     "box canvas circle ellipse image letters line path polygon polyline rect triangle".split()  # noqa: SIM905
 )
 """roles of what has a place and a size rather than words"""
+STATES: Final = frozenset(
+    "checked collapsed disabled expanded focused multiline selected".split()  # noqa: SIM905
+)
+"""what may stand behind a name on the screen"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +79,13 @@ class Screen:
         return next((each for each in self.elements if each.number == number), None)
 
     def called(self, name: str) -> Sequence[Element]:
-        """Those of this name: the ones made to be used, or, where there is none, any."""
-        folded = _folded(name)
-        found = [each for each in self.elements if _folded(each.name) == folded]
+        """Those of this name: the ones made to be used, or, where there is none, any.
+
+        Where none has just this name, those that differ only in marks around it: a link "Neque," is called Neque.
+        """
+        found = [each for each in self.elements if _folded(each.name) == _folded(name)]
+        if not found and (bare := _bare(name)):
+            found = [each for each in self.elements if _bare(each.name) == bare]
         return [each for each in found if each.acts] or found
 
 
@@ -140,6 +149,15 @@ def _quoted(text: str) -> str:
 
 def _folded(text: str) -> str:
     return " ".join(text.casefold().split())
+
+
+def _bare(text: str) -> str:
+    """Without the marks around it.
+
+    >>> _bare(" 'Neque', ")
+    'neque'
+    """
+    return _folded(text).strip(string.punctuation + "…“”‘’ ")
 
 
 def known_names(elements: Iterable[Element], most: int = 8) -> str:
