@@ -84,7 +84,7 @@ def _action(line: str) -> Action:
     return Action(tool=name, arguments=dict(zip(wanted, given, strict=False)))
 
 
-def _as_one(line: str, given: Sequence[str | int]) -> Sequence[str | int]:
+def _as_one(line: str, given: list[str | int]) -> list[str | int]:
     """Several words that mean one element: unquoted ones are its name; a quoted one may stand as on the screen.
 
     >>> _as_one('click the button "Ok" focused', ["the", "button", "Ok", "focused"])
