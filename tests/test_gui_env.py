@@ -398,6 +398,26 @@ def test_a_tab_that_was_not_prepared_is_not_taken_over(run: Run, pages: Path, tm
     run(story())
 
 
+def test_a_browser_that_is_used_now_and_then_is_kept(run: Run, pages: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(browsers, "IDLE_SECONDS", 4.0)
+    env = made(tmp_path, pages=tasks_of(pages, address="next.html", check="false"))
+
+    async def story() -> None:
+        await env.reset("one", seed=0)
+        (mine,) = [one for one in browsers._shared[asyncio.get_running_loop()].values() if one._lent]
+        first = mine._running
+        await env.close()
+        for _ in range(2):
+            await asyncio.sleep(browsers.IDLE_SECONDS * 0.7)
+            await (await mine.lend()).close()
+            assert mine._running is first
+        assert mine._ending is not None
+        await mine._ending
+        assert mine._running is None
+
+    run(story())
+
+
 def test_one_browser_serves_all_and_ends_after_the_last(
     run: Run, pages: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -89,6 +89,7 @@ class SharedBrowser:
         self._lent = 0
         self._kept: list[tuple[Tab, int]] = []
         self._all_back = asyncio.Event()
+        self._rests_since = 0.0
         self._ending: asyncio.Task[None] | None = None
 
     async def lend(self) -> LentTab:
@@ -133,24 +134,21 @@ class SharedBrowser:
         if self._lent:
             return
         self._all_back.set()
+        self._rests_since = asyncio.get_running_loop().time()
         if self._ending is None or self._ending.done():
             self._ending = asyncio.create_task(self._end_when_idle())
 
     async def _end_when_idle(self) -> None:
         """Also when the event loop ends, which cancels the wait."""
         try:
-            while not await self._idle():
+            while (left := self._rests_since + IDLE_SECONDS - asyncio.get_running_loop().time()) > 0:
+                await asyncio.sleep(left)
                 await self._all_back.wait()
         finally:
             running, self._running = self._running, None
             self._kept.clear()
             if running is not None:
                 await running.close()
-
-    async def _idle(self) -> bool:
-        """Whether no page is wanted after a while."""
-        await asyncio.sleep(IDLE_SECONDS)
-        return self._lent == 0
 
 
 async def empty(tab: Tab) -> None:
