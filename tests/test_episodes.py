@@ -110,6 +110,21 @@ async def test_no_more_than_parallel_run_at_once_and_none_begin_while_behind() -
     assert (episodes.running, len(table.requests), len(table.ended)) == (0, 3, 3)
 
 
+async def test_a_group_that_has_begun_is_played_to_its_end_while_behind() -> None:
+    asked = iter([False])  # its first episode begins, and then there is enough
+    table, ended = FakeChatClient(), list[Episode]()
+    episodes = make_episodes(
+        lambda: FakeEnv(rewards=(1.0,)),
+        table,
+        parallel=2,
+        group_size=3,
+        behind=lambda: next(asked, True),
+        report=ended.append,
+    )
+    await run_out(episodes)
+    assert (len(ended), len({each.group for each in ended})) == (3, 1), "the whole group, and none of the next"
+
+
 async def test_one_failure_is_reported_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
     table, ended = FakeChatClient(), list[Episode]()
     episodes = make_episodes(

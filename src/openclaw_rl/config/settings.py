@@ -259,7 +259,9 @@ class EnvSection(Section):
     curriculum: bool = Field(
         default=True, description="rest tasks that are always or never solved; off: every task has its turn"
     )
-    max_pending: int = Field(default=256, ge=1, description="untrained turns at which episodes wait; users never do")
+    max_pending: int = Field(
+        default=256, ge=1, description="untrained turns at which no new group of episodes begins; users never wait"
+    )
     form: EnvForm = Field(
         default="auto", description="how a reply acts: by tools, or as text in a fenced block; auto: as the model can"
     )

@@ -76,7 +76,7 @@ class EpisodeSettings:
 class Episodes:
     """Keeps ``parallel`` episodes going, in the order of a schedule.
 
-    ``behind()`` True starts nothing new: environments wait for the judge and the trainer, users never do.
+    ``behind()`` True begins no new group: environments wait for the judge and the trainer, users never do.
     An episode that fails is reported and ends alone. When as many in a row fail as run at once, `tick` raises, so that
     the loop is seen to fail and backs off; the episodes under way go on.
     """
@@ -161,7 +161,7 @@ class Episodes:
 
     def _begin(self, schedule: Schedule) -> int:
         begun = 0
-        while len(self._running) < self._parallel and not self._behind():
+        while len(self._running) < self._parallel and (schedule.midway or not self._behind()):
             episode = schedule.next()
             if episode is None:
                 break

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -43,6 +43,11 @@ class Schedule(Protocol):
 
     def next(self) -> Episode | None:
         """The next episode to begin; None when there is none any more."""
+        ...
+
+    @property
+    def midway(self) -> bool:
+        """Whether the next episode is of a group that has begun: only whole groups train, so that it shall not wait."""
         ...
 
     def ended(self, episode: Episode) -> None:
@@ -118,11 +123,19 @@ class _Groups:
 
     def __init__(self, book: GroupBook, size: int) -> None:
         self._book, self._size = book, size
+        self._waiting: list[Episode] = []
         self._ended: dict[str, list[Episode]] = defaultdict(list)
 
-    def begin(self, task: str, seed: int) -> Iterator[Episode]:
-        group = f"group-{new_id()}"
-        return iter([Episode(task=task, seed=seed, group=group)] * self._size)
+    @property
+    def midway(self) -> bool:
+        """Whether episodes of a group that has begun wait for their turn."""
+        return bool(self._waiting)
+
+    def begin(self, task: str, seed: int) -> None:
+        self._waiting = [Episode(task=task, seed=seed, group=f"group-{new_id()}")] * self._size
+
+    def next(self) -> Episode:
+        return self._waiting.pop()
 
     def ended(self, episode: Episode) -> PlayedGroup | None:
         """The group that this episode was the last of; None while others run, or where none counts."""
@@ -147,12 +160,19 @@ class Rounds:
         _refuse_none(tasks)
         self._book = book or GroupBook()
         self._groups = _Groups(self._book, group_size)
-        self._plan = (
-            episode for turn in range(rounds) for task in tasks for episode in self._groups.begin(task, seed + turn)
-        )
+        self._plan = ((task, seed + turn) for turn in range(rounds) for task in tasks)
 
     def next(self) -> Episode | None:
-        return next(self._plan, None)
+        if not self.midway:
+            due = next(self._plan, None)
+            if due is None:
+                return None
+            self._groups.begin(*due)
+        return self._groups.next()
+
+    @property
+    def midway(self) -> bool:
+        return self._groups.midway
 
     def ended(self, episode: Episode) -> None:
         self._groups.ended(episode)
@@ -194,20 +214,21 @@ class Curriculum:
         for task in tasks:
             self._rungs[rung_of(task)].tasks[task] = _Turn()
         self._played: dict[str, int] = dict.fromkeys(tasks, 0)
-        self._begun: Iterator[Episode] = iter(())
         for group in book.groups:
             if group.task in self._played:
                 self._take_turn(group.task)
                 self._rest(group)
 
     def next(self) -> Episode | None:
-        episode = next(self._begun, None)
-        if episode is None:
+        if not self.midway:
             task = self._due()
-            self._begun = self._groups.begin(task, self._seed + self._played[task])
+            self._groups.begin(task, self._seed + self._played[task])
             self._take_turn(task)
-            episode = next(self._begun)
-        return episode
+        return self._groups.next()
+
+    @property
+    def midway(self) -> bool:
+        return self._groups.midway
 
     def _due(self) -> str:
         rung = min(self._rungs.values(), key=lambda rung: rung.turn.due)
