@@ -14,6 +14,7 @@ from openclaw_rl.envs.ladders import split_of
 from openclaw_rl.envs.toolcall.calls import written_calls
 from openclaw_rl.envs.toolcall.env import ToolCallEnv, toolcall
 from openclaw_rl.envs.toolcall.ladder import LADDER
+from openclaw_rl.envs.toolcall.sources import LadderSource
 from openclaw_rl.envs.toolcall.worlds import KNOWN
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsTaskSets
@@ -91,6 +92,22 @@ async def test_on_every_rung_gold_scores_1_and_anothers_gold_minus_1(rung: str, 
     assert (seen.done, seen.reward) == (True, 1.0)
     assert (await played(env, first, env.gold(second))).reward in (-1.0, None)
     await env.close()
+
+
+@pytest.mark.parametrize("rung", LADDER.rungs)
+def test_examples_call_what_the_task_offers_and_more_than_one_tool_of_it(rung: str) -> None:
+    source = LadderSource(rungs=(rung,), per_rung=20)
+    for task in (*source.ids("train"), *source.ids("held-out")):
+        asked, shown = LADDER.task(task), source.begin(task, examples=2).examples
+        assert len(shown) == 2
+        assert asked.instruction not in [instruction for instruction, _ in shown]
+        called = [
+            {made.tool for made in written_calls(text, tuple(KNOWN[name] for name in asked.tools))} for _, text in shown
+        ]
+        assert all(tools and tools <= set(asked.tools) for tools in called)
+        can_be_asked = set(asked.tools) & {"set_timer", "get_weather", "add", "turn_light"}
+        if rung.startswith("choose") and len(can_be_asked) > 1:
+            assert called[0] != called[1]
 
 
 async def test_what_is_wanted_must_be_done_once_and_nothing_else() -> None:

@@ -34,6 +34,11 @@ class CallTask:
     printed: str | None = None
     steps: int = 1
 
+    @property
+    def called(self) -> frozenset[str]:
+        """The tools that a solution uses."""
+        return frozenset(call.tool for call in self.gold)
+
 
 def one_call(instruction: str, tools: tuple[str, ...], tool: str, **arguments: Any) -> CallTask:
     call = WantedCall(tool=tool, arguments=arguments)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from openclaw_rl.envs.ladders import Split
 from openclaw_rl.envs.sourced import TaskSet
@@ -16,6 +16,9 @@ from openclaw_rl.envs.toolcall.tools_config import read_tools_config
 from openclaw_rl.envs.toolcall.worlds import KNOWN, LadderWorld, ToolWorld, WantedCall
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.types import Tool
+
+_SEARCHED: Final = 40
+"""tasks among which examples are chosen"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +72,15 @@ class LadderSource:
             world=LadderWorld(wanted=found.wanted, facts=found.facts, printed=found.printed),
             steps=found.steps,
             answered=False,
-            examples=tuple((each.instruction, _solved(each)) for each in LADDER.examples(task, examples)),
+            examples=tuple((each.instruction, _solved(each)) for each in _examples(task, found, examples)),
         )
+
+
+def _examples(task: str, asked: CallTask, count: int) -> Sequence[CallTask]:
+    """Solved tasks that call nothing but what this one offers; first one for each tool, so that there is a choice."""
+    fit = [each for each in LADDER.examples(task, _SEARCHED) if each.called <= set(asked.tools)]
+    firsts = list({each.called: each for each in reversed(fit)}.values())
+    return sorted(fit, key=lambda each: each not in firsts)[:count]
 
 
 class FileSource:
