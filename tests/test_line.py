@@ -153,14 +153,16 @@ def loops(reader: LedgerReader) -> dict[str, str]:
 
 
 WORLD = """
+from itertools import count
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
 from openclaw_rl.versions import LiveVersions
 
 class Door:
     name = "door"
+    doors = count()
     def __init__(self):
-        self.knocks = 0
+        self.knocks, self.opens = 0, float(next(self.doors) % 2)
     def tasks(self):
         return ("open",)
     async def reset(self, task, *, seed):
@@ -168,7 +170,8 @@ class Door:
     async def step(self, reply):
         self.knocks += 1
         said = (Message(role="user", content=f"{self.knocks} knocks"),)
-        return Observation(messages=said, reward=float(self.knocks % 2), done=self.knocks == 3)
+        done = self.knocks == 3
+        return Observation(messages=said, reward=self.opens if done else float(self.knocks % 2), done=done)
     async def close(self):
         pass
 """
@@ -186,7 +189,9 @@ async def test_a_world_of_ones_own_plays_through_the_public_api_and_its_rewards_
     async with up(tmp_path / "run", *sets) as walk:
         await until(lambda: walk.ledger.counts()["steps"] >= 2)
     with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
-        first = reader.turn(reader.step(1).turns[0])
+        step = reader.step(1)
+        assert step.skipped is None
+        first = reader.turn(step.turns[0])
         assert first.user.startswith("env:")
         shown = views.turn(reader, first.id)
         assert (shown["kind"], shown["verdict"]["source"]) == ("main", "environment")
