@@ -70,6 +70,7 @@ class Plan:
     steps: int
     minutes: float
     count: int
+    skip: int
     temperatures: Sequence[float]
     parallel: int
     device: str
@@ -114,19 +115,19 @@ def settings(plan: Plan, folder: Path) -> Config:
     return load(preset="cpu-env", sets=[*own, *LADDERS.get(plan.env, ()), *plan.sets], flags=flags, environ={}).config
 
 
-def measured_tasks(config: Config, count: int) -> list[tuple[str, str]]:
-    """``count`` held-out tasks of each rung, without those that the gate chooses versions by."""
+def measured_tasks(config: Config, count: int, skip: int) -> list[tuple[str, str]]:
+    """``count`` held-out tasks of each rung after the first ``skip``, none that the gate chooses versions by."""
     gate = set(HeldOutTasks(config).tasks) if config.gate.tasks else set()
     by_rung: dict[str, list[str]] = {}
     for task, rung in environments.chosen_tasks(build_env(config), split="held-out", count=None):
         if (task, rung) not in gate:
             by_rung.setdefault(rung, []).append(task)
-    return [(task, rung) for rung, tasks in by_rung.items() for task in tasks[:count]]
+    return [(task, rung) for rung, tasks in by_rung.items() for task in tasks[skip : skip + count]]
 
 
 async def evaluated(config: Config, name: str, plan: Plan) -> dict[str, Rates]:
     """Success by rung on held-out tasks, at each temperature."""
-    tasks = measured_tasks(config, plan.count)
+    tasks = measured_tasks(config, plan.count, plan.skip)
     found: dict[str, Rates] = {}
     async with models.open_model(config, name) as model:
         for temperature in plan.temperatures:
@@ -294,7 +295,10 @@ def ratio(runs: Sequence[Mapping[str, Any]], setting: str, temperature: str) -> 
 
 def plans_of(given: argparse.Namespace) -> list[Plan]:
     """Every combination of what was given several times, seed by seed."""
-    same = {name: getattr(given, name) for name in ("steps", "minutes", "count", "temperatures", "parallel", "device")}
+    same = {
+        name: getattr(given, name)
+        for name in ("steps", "minutes", "count", "skip", "temperatures", "parallel", "device")
+    }
     chosen = product(given.seeds, given.env, given.reward, given.lr or [None], given.group or [None])
     return [
         Plan(env=env, seed=seed, reward=reward, lr=lr, group=group, sets=given.sets, **same)
@@ -313,6 +317,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15, help="optimiser steps of a run")
     parser.add_argument("--minutes", type=float, default=15.0, help="longest that a run may train")
     parser.add_argument("--count", type=int, default=8, help="held-out tasks of each rung")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="held-out tasks of each rung left out: settings were tuned on them"
+    )
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
     parser.add_argument("--parallel", type=int, default=16, help="episodes of an evaluation at once")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or mps")

@@ -39,6 +39,17 @@ async def in_time(work: Awaitable[T], what: str, seconds: float) -> T:
         raise NoSandbox(f"{what} within {seconds:g} s") from error
 
 
+async def entered(namespace: ProcessNamespace) -> None:
+    """Returns when its first process has been let go on, or bubblewrap has failed before there was one."""
+
+    async def begun() -> None:
+        await readable(namespace.status)
+        while not namespace.enter():
+            await readable(namespace.status)
+
+    await in_time(begun(), "bubblewrap did not begin", BEGIN_SECONDS)
+
+
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """What the work gives, once it is done; whoever is cancelled meanwhile, even twice, is so afterwards."""
     task, cancelled = asyncio.ensure_future(work), False
@@ -137,8 +148,7 @@ class _RunningProcess:
     async def enter(self) -> None:
         if self._within is not None:
             self._within.begun()
-            await in_time(readable(self._within.status), "bubblewrap did not begin", BEGIN_SECONDS)
-            self._within.enter()
+            await entered(self._within)
 
     async def until_end(self, seconds: float) -> str:
         """Waits until it has ended; why it must be stopped, or ""."""

@@ -22,6 +22,8 @@ class ProcessNamespace:
     def __init__(self, *, filtered: bytes) -> None:
         """``filtered`` is the seccomp filter of what runs inside."""
         self.status, report = os.pipe()
+        os.set_blocking(self.status, False)  # as some event loops would
+        self._said = b""
         wait, self._go = os.pipe()
         calls = content(filtered)
         self.first: int | None = None
@@ -41,16 +43,18 @@ class ProcessNamespace:
             os.close(fd)
         self.given = ()
 
-    def enter(self) -> None:
-        """Take hold of the first process while it waits, then let it go on. Where bubblewrap failed, there is none."""
-        line = b""
-        while not line.endswith(b"\n") and (part := os.read(self.status, 1)):
-            line += part
-        if b"child-pid" not in line:
-            return
-        with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # it has failed in the meantime
-            self.first = os.pidfd_open(int(json.loads(line)["child-pid"]))
-            os.write(self._go, b"!")
+    def enter(self) -> bool:
+        """Take hold of the first process while it waits, then let it go on. Where bubblewrap failed, there is none.
+
+        False: bubblewrap has not said all of it yet, and ``status`` is to be waited for again.
+        """
+        ended = self._hear()
+        line, end, _ = self._said.partition(b"\n")
+        if end and b"child-pid" in line:
+            with contextlib.suppress(ProcessLookupError, BrokenPipeError):  # it has failed in the meantime
+                self.first = os.pidfd_open(int(json.loads(line)["child-pid"]))
+                os.write(self._go, b"!")
+        return bool(end) or ended
 
     def kill(self) -> None:
         """Kill the first process; the others go with it."""
@@ -60,9 +64,15 @@ class ProcessNamespace:
 
     def finished(self) -> bool:
         """Whether the program ended, and not bubblewrap before it began. To be asked when bubblewrap has ended."""
-        os.set_blocking(self.status, False)
+        self._hear()
+        return b"exit-code" in self._said
+
+    def _hear(self) -> bool:
+        """What bubblewrap has said by now; whether it will say no more."""
         with contextlib.suppress(BlockingIOError):
-            return b"exit-code" in os.read(self.status, 4096)
+            while part := os.read(self.status, 4096):
+                self._said += part
+            return True
         return False
 
 

@@ -255,8 +255,8 @@ class _RunningProgram:
     def _enter(self) -> None:
         if self._namespace is not None:
             self._namespace.begun()
-            if select.select([self._namespace.status], [], [], GRACE)[0]:
-                self._namespace.enter()
+            while select.select([self._namespace.status], [], [], GRACE)[0] and not self._namespace.enter():
+                pass
 
     def _until_end(self, pipe: io.FileIO) -> str:
         """Reads on until the program has ended; why it must be stopped, or ""."""

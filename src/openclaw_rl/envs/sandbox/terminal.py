@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits
-from openclaw_rl.envs.sandbox.execution import in_time, readable
-from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE, ProcessNamespace
+from openclaw_rl.envs.sandbox.execution import entered, in_time, readable
+from openclaw_rl.envs.sandbox.namespace import GRACE, ProcessNamespace
 from openclaw_rl.envs.sandbox.output import BoundedOutput
 from openclaw_rl.types import new_id
 
@@ -129,8 +129,7 @@ class _Session:
     @classmethod
     async def open(cls, command_line: CommandLine, *, mark: bytes, filtered: bytes) -> _Session:
         session = cls._begin(command_line, mark=mark, filtered=filtered)
-        await in_time(readable(session._inside.status), "bubblewrap did not begin", BEGIN_SECONDS)
-        session._inside.enter()
+        await entered(session._inside)
         return session
 
     @classmethod
