@@ -162,7 +162,9 @@ def test_the_real_environment_is_read_when_none_is_given(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("preset", ["env", "cpu-env"])
 def test_presets_of_environments_compare_episodes_that_differ(preset: str) -> None:
     config = load(preset=preset, flags={"--env": "terminal"}, environ={}).config
-    assert (config.train.num_rollouts_per_prompt, config.train.batch_size % 8, config.train.method) == (8, 0, "binary")
+    assert config.train.method == "binary"
+    assert config.train.num_rollouts_per_prompt > 1
+    assert config.train.batch_size % config.train.num_rollouts_per_prompt == 0
     assert config.policy.sampling.temperature == 1.0
 
 
