@@ -16,6 +16,7 @@ from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.held_out import held_out_tasks
 from openclaw_rl.cli import cli
 from openclaw_rl.envs.audit import AuditBook, AuditedEnv, audit_task, near_duplicates
+from openclaw_rl.envs.evaluation import play_each
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.evals.environments import by_rung, chosen_tasks, lines, play_tasks
 from openclaw_rl.evals.suites import ModelReply
@@ -134,6 +135,34 @@ async def test_success_is_told_by_rung_with_intervals_and_failures_apart() -> No
     ]
     assert (found["all"]["low"], found["all"]["high"]) == (0.15, 0.85), "Wilson's interval of 2 of 4"
     assert lines(found)[1] == "  long                    0 of 2      0%  (0% to 66%), 2 failed"
+
+
+async def test_a_task_whose_environment_raises_anything_costs_itself_alone() -> None:
+    class Broken(Spelling):
+        async def step(self, reply: Message) -> Observation:
+            if self.task == "bee":
+                raise BlockingIOError("try again")
+            return await super().step(reply)
+
+        async def close(self) -> None:
+            raise RuntimeError("cannot be closed")
+
+    async def model(prompt: Prompt, sampling: Sampling) -> Message:
+        return Message(role="assistant", content=prompt.messages[-1].content.removeprefix("Say ").rstrip("."))
+
+    sampling = Sampling(temperature=0.0)
+    tasks = [("ant", "short"), ("bee", "short")]
+    ant, bee = await play_each(model, Broken, tasks, seeds=(0,), sampling=sampling, max_steps=3, parallel=2)
+    assert ant.solved
+    assert (bee.outcome, bee.error) == (None, "BlockingIOError: try again")
+
+
+async def test_a_model_that_fails_is_no_failure_of_the_environment() -> None:
+    async def model(prompt: Prompt, sampling: Sampling) -> Message:
+        raise ConnectionError("the engine is away")
+
+    with pytest.raises(ConnectionError, match="the engine is away"):
+        await play_each(model, Spelling, [("ant", "short")], seeds=(0,), sampling=Sampling(), max_steps=3, parallel=1)
 
 
 def typed(tmp_path: Path, *words: str) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets
 from openclaw_rl.types import Message, Prompt, Sampling
+
+log = logging.getLogger(__name__)
 
 Ask = Callable[[Prompt, Sampling], Awaitable[Message]]
 """one reply of the model that plays"""
@@ -73,17 +77,39 @@ async def _play(ask: Ask, env: Env, task: str, rung: str, sampling: Sampling, ma
     except EnvFailed as error:
         return PlayedTask(task=task, rung=rung, seed=seed, outcome=None, replies=tuple(replies), error=str(error))
     finally:
-        await env.close()
+        await _closed(env, task)
     return PlayedTask(task=task, rung=rung, seed=seed, outcome=outcome, replies=tuple(replies))
 
 
+async def _closed(env: Env, task: str) -> None:
+    try:
+        with _of_the_environment():
+            await env.close()
+    except EnvFailed as error:
+        log.warning("environment not closed task=%s: %s", task, error)
+
+
+@contextmanager
+def _of_the_environment() -> Iterator[None]:
+    """Whatever it raises is its own failure, and costs one episode: it is anyone's code."""
+    try:
+        yield
+    except EnvFailed:
+        raise
+    except Exception as error:
+        raise EnvFailed(f"{type(error).__name__}: {error}") from error
+
+
 async def _episode(ask: Ask, env: Env, task: str, sampling: Sampling, max_steps: int, replies: list[str]) -> float:
-    prompt = await env.reset(task, seed=sampling.seed or 0)
+    with _of_the_environment():
+        prompt = await env.reset(task, seed=sampling.seed or 0)
     for _ in range(max_steps):
         message = await ask(prompt, sampling)
         replies.append(message.content or " ".join(f"{call.name}({call.arguments})" for call in message.tool_calls))
-        seen = await env.step(message)
+        with _of_the_environment():
+            seen = await env.step(message)
         if seen.done:
             return seen.reward or 0.0
         prompt = replace(prompt, messages=(*prompt.messages, message, *seen.messages))
-    return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
+    with _of_the_environment():
+        return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0
