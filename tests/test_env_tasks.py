@@ -165,6 +165,27 @@ async def test_a_model_that_fails_is_no_failure_of_the_environment() -> None:
         await play_each(model, Spelling, [("ant", "short")], seeds=(0,), sampling=Sampling(), max_steps=3, parallel=1)
 
 
+async def test_every_reply_is_drawn_by_itself_and_the_same_again() -> None:
+    class Twice(Spelling):
+        async def step(self, reply: Message) -> Observation:
+            return Observation(messages=(), reward=None, done=False)
+
+    async def drawn(seed: int) -> list[int | None]:
+        seeds: list[int | None] = []
+
+        async def model(prompt: Prompt, sampling: Sampling) -> Message:
+            seeds.append(sampling.seed)
+            return Message(role="assistant", content="")
+
+        tasks = [("ant", "short"), ("bee", "short")]
+        await play_each(model, Twice, tasks, seeds=(seed,), sampling=Sampling(), max_steps=2, parallel=1)
+        return seeds
+
+    first, again, other = [await drawn(seed) for seed in (0, 0, 1)]
+    assert first == again
+    assert len({*first, *other}) == 8
+
+
 def typed(tmp_path: Path, *words: str) -> str:
     sets = [word for one in (*FAKES, "env.per_rung=2") for word in ("--set", one)]
     done = CliRunner().invoke(cli, ["envs", *words, "--run-dir", str(tmp_path / "run"), *sets], catch_exceptions=False)

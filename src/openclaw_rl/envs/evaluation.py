@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -81,6 +82,11 @@ async def _play(ask: Ask, env: Env, task: str, rung: str, sampling: Sampling, ma
     return PlayedTask(task=task, rung=rung, seed=seed, outcome=outcome, replies=tuple(replies))
 
 
+def _drawn(task: str, seed: int, step: int) -> int:
+    """The seed of one reply: tasks that shared it would be solved or missed together."""
+    return random.Random(f"{seed} {task} {step}").getrandbits(31)
+
+
 async def _closed(env: Env, task: str) -> None:
     try:
         with _of_the_environment():
@@ -103,8 +109,8 @@ def _of_the_environment() -> Iterator[None]:
 async def _episode(ask: Ask, env: Env, task: str, sampling: Sampling, max_steps: int, replies: list[str]) -> float:
     with _of_the_environment():
         prompt = await env.reset(task, seed=sampling.seed or 0)
-    for _ in range(max_steps):
-        message = await ask(prompt, sampling)
+    for step in range(max_steps):
+        message = await ask(prompt, replace(sampling, seed=_drawn(task, sampling.seed or 0, step)))
         replies.append(message.content or " ".join(f"{call.name}({call.arguments})" for call in message.tool_calls))
         with _of_the_environment():
             seen = await env.step(message)
