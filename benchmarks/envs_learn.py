@@ -43,16 +43,8 @@ from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Sampling
 
 ENVS = ("terminal", "toolcall")
-LADDERS: Mapping[str, Sequence[str]] = {
-    "gui": (
-        'env.rungs=["click-button","click-dialog-2","click-dialog","click-tab","click-link","click-test-2"]',
-        "env.screenshots=off",
-        "env.max_steps=1",
-        "env.parallel=16",
-    )
-}
-"""settings of environments that are no ladder by themselves: of these pages click-link and click-test-2 never train.
-Each is solved by one action, so that an episode is one: more would only cost a laptop minutes."""
+PRESETS = {"gui": "cpu-env,cpu-gui"}
+"""of environments that are no ladder by themselves; of the others it is cpu-env"""
 REWARDS = ("outcome", "votes")
 LOOK_SECONDS = 1.0
 Rates = Mapping[str, Mapping[str, Any]]
@@ -112,7 +104,7 @@ def settings(plan: Plan, folder: Path) -> Config:
     own += [] if plan.lr is None else [f"train.optim.lr={plan.lr}"]
     own += [] if plan.group is None else [f"train.num_rollouts_per_prompt={plan.group}"]
     flags = {"--env": plan.env, "--run-dir": str(folder)}
-    return load(preset="cpu-env", sets=[*own, *LADDERS.get(plan.env, ()), *plan.sets], flags=flags, environ={}).config
+    return load(preset=PRESETS.get(plan.env, "cpu-env"), sets=[*own, *plan.sets], flags=flags, environ={}).config
 
 
 def measured_tasks(config: Config, count: int, skip: int) -> list[tuple[str, str]]:
@@ -309,7 +301,7 @@ def plans_of(given: argparse.Namespace) -> list[Plan]:
 def main() -> None:
     """Every combination of environment, setting and seed; then the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--env", nargs="+", choices=[*ENVS, *LADDERS], default=list(ENVS))
+    parser.add_argument("--env", nargs="+", choices=[*ENVS, *PRESETS], default=list(ENVS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--reward", nargs="+", choices=REWARDS, default=["outcome"], help="what a step is paid")
     parser.add_argument("--lr", nargs="+", type=float, help="learning rates to compare")
