@@ -163,6 +163,17 @@ def test_a_solution_names_what_an_agent_would_name() -> None:
     assert (one.arguments["element"], two.arguments["element"]) == ("No", 2)
 
 
+def test_letters_are_no_shape() -> None:
+    zero = Element(number=1, role="letters", name="black 0", place=(10, 10, 13, 24))
+    small = Element(number=2, role="circle", name="black", place=(40, 10, 10, 10))
+    large = Element(number=3, role="circle", name="black", place=(70, 10, 20, 20))
+    for asked, wanted in (("shape", 3), ("digit", "black 0"), ("item", "black 0")):
+        asks = View(asked=f"Click on a large black {asked}", screen=screen(zero, small, large), made=0)
+        move = SOLUTIONS["click-shape"](asks)
+        assert move is not None
+        assert move.arguments["element"] == wanted
+
+
 def test_thirteen_actions_are_advertised() -> None:
     names = "click double right hover type press select scroll drag back wait done fail"
     assert [tool.name for tool in TOOLS] == names.split()

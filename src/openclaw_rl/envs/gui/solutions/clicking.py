@@ -119,11 +119,13 @@ def fitting(view: View, words: str) -> list[Element]:
     kinds = {"circle": ["circle"], "rectangle": ["rect"], "triangle": ["triangle"]}
     found = [each for each in view.screen.elements if each.role in ("circle", "rect", "triangle", "letters", "polygon")]
     for word in words.removesuffix("?").split():
-        plain = word.rstrip("s") if word.rstrip("s") in (*kinds, "letter", "digit", "item") else word
+        plain = word.rstrip("s") if word.rstrip("s") in (*kinds, "shape", "letter", "digit", "item") else word
         if plain in ("small", "large"):
             found = [each for each in found if (each.place[3] > _MIDDLE[each.role]) == (plain == "large")]
         elif plain in kinds:
             found = [each for each in found if each.role in kinds[plain]]
+        elif plain == "shape":
+            found = [each for each in found if each.role != "letters"]
         elif plain in ("letter", "digit"):
             found = [each for each in found if each.role == "letters" and each.name[-1].isdigit() == (plain == "digit")]
         elif plain != "item":
