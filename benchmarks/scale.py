@@ -37,8 +37,8 @@ class Figures:
     prefill: float = 25_400.0
     """tokens a second of one GPU (engine.py, 4B shape on an H200)"""
     slots: float = 64.0
-    ledger: float = 205.0
-    """turns a second that PostgreSQL takes from four gateways (ledger.py --postgres); SQLite: 101 from one"""
+    ledger: float = 821.0
+    """turns a second that PostgreSQL takes from four gateways (ledger.py --postgres); SQLite: 743 from one"""
     bytes: float = 6.3
     """on disk for each token of a turn; SQLite 4.7"""
     collect: float = 0.00046
