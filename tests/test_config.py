@@ -159,12 +159,14 @@ def test_the_real_environment_is_read_when_none_is_given(monkeypatch: pytest.Mon
     assert load().config.judge.llm.votes == 11
 
 
-@pytest.mark.parametrize("preset", ["env", "cpu-env"])
-def test_presets_of_environments_compare_episodes_that_differ(preset: str) -> None:
+@pytest.mark.parametrize(("preset", "group"), [("env", 8), ("cpu-env", 4), ("cpu-env,cpu-gui", 4)])
+def test_presets_of_environments_compare_episodes_that_differ(preset: str, group: int) -> None:
     config = load(preset=preset, flags={"--env": "terminal"}, environ={}).config
-    assert config.train.method == "binary"
-    assert config.train.num_rollouts_per_prompt > 1
-    assert config.train.batch_size % config.train.num_rollouts_per_prompt == 0
+    assert (config.train.num_rollouts_per_prompt, config.train.batch_size % 8, config.train.method) == (
+        group,
+        0,
+        "binary",
+    )
     assert config.policy.sampling.temperature == 1.0
 
 

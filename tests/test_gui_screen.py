@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from openclaw_rl.config import load
 from openclaw_rl.envs.gui.commands import TOOLS, Aim, aim, as_line, written_actions
 from openclaw_rl.envs.gui.keys import pressed, typed
 from openclaw_rl.envs.gui.miniwob import family, page_split
@@ -161,6 +162,14 @@ def test_a_solution_names_what_an_agent_would_name() -> None:
     assert one is not None
     assert two is not None
     assert (one.arguments["element"], two.arguments["element"]) == ("No", 2)
+
+
+def test_a_laptop_learns_four_pages_and_is_measured_on_two_that_never_train() -> None:
+    pages = load(preset="cpu-env,cpu-gui", environ={}).config.env.rungs
+    by_split = {split: {page for page in pages if page_split(page) == split} for split in ("train", "held-out")}
+    assert by_split["held-out"] == {"click-link", "click-test-2"}
+    assert by_split["train"] == {"click-button", "click-dialog", "click-dialog-2", "click-tab"}
+    assert set(pages) <= set(SOLUTIONS)
 
 
 def test_letters_are_no_shape() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
+from openclaw_rl.envs.failures import failing_alone
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets
 from openclaw_rl.types import Message, Prompt, Sampling
@@ -76,6 +76,7 @@ async def _play(ask: Ask, env: Env, task: str, rung: str, sampling: Sampling, ma
     try:
         outcome = await _episode(ask, env, task, sampling, max_steps, replies)
     except EnvFailed as error:
+        log.warning("episode failed task=%s: %s", task, error, exc_info=error.__cause__)
         return PlayedTask(task=task, rung=rung, seed=seed, outcome=None, replies=tuple(replies), error=str(error))
     finally:
         await _closed(env, task)
@@ -89,33 +90,22 @@ def _drawn(task: str, seed: int, step: int) -> int:
 
 async def _closed(env: Env, task: str) -> None:
     try:
-        with _of_the_environment():
+        with failing_alone():
             await env.close()
     except EnvFailed as error:
-        log.warning("environment not closed task=%s: %s", task, error)
-
-
-@contextmanager
-def _of_the_environment() -> Iterator[None]:
-    """Whatever it raises is its own failure, and costs one episode: it is anyone's code."""
-    try:
-        yield
-    except EnvFailed:
-        raise
-    except Exception as error:
-        raise EnvFailed(f"{type(error).__name__}: {error}") from error
+        log.warning("environment not closed task=%s: %s", task, error, exc_info=error.__cause__)
 
 
 async def _episode(ask: Ask, env: Env, task: str, sampling: Sampling, max_steps: int, replies: list[str]) -> float:
-    with _of_the_environment():
+    with failing_alone():
         prompt = await env.reset(task, seed=sampling.seed or 0)
     for step in range(max_steps):
         message = await ask(prompt, replace(sampling, seed=_drawn(task, sampling.seed or 0, step)))
         replies.append(message.content or " ".join(f"{call.name}({call.arguments})" for call in message.tool_calls))
-        with _of_the_environment():
+        with failing_alone():
             seen = await env.step(message)
         if seen.done:
             return seen.reward or 0.0
         prompt = replace(prompt, messages=(*prompt.messages, message, *seen.messages))
-    with _of_the_environment():
+    with failing_alone():
         return await env.outcome() if isinstance(env, SupportsOutcome) else 0.0

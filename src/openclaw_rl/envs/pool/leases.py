@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from openclaw_rl.envs.failures import as_failure, told
 from openclaw_rl.envs.pool.events import EventLog
 from openclaw_rl.errors import EnvFailed, TooMany
 from openclaw_rl.ports import Env, Observation, SupportsOutcome
@@ -151,9 +152,9 @@ class EnvPool:
         try:
             prompt = await env.reset(task, seed=seed)
         except BaseException as error:
-            self._events.add("failed", task=task, error=_said(error))
+            self._events.add("failed", task=task, error=told(error))
             await self._close(env, "")
-            raise _failed(error) from error
+            raise as_failure(error) from error
         lease = f"lease-{new_id()}"
         self._held[lease] = _Held(env=env, task=task, expires=self._clock() + self._ttl)
         self._events.add("leased", lease=lease, task=task, seed=seed)
@@ -190,8 +191,8 @@ class EnvPool:
             self._events.add(what, lease=lease, seconds=round(self._clock() - began, 4))
             return found
         except Exception as error:  # it is anyone's code; whoever asked is told
-            self._events.add("failed", lease=lease, task=held.task, error=_said(error))
-            raise _failed(error) from error
+            self._events.add("failed", lease=lease, task=held.task, error=told(error))
+            raise as_failure(error) from error
         finally:
             held.busy -= 1
             held.expires = self._clock() + self._ttl
@@ -252,7 +253,7 @@ class EnvPool:
             await asyncio.wait_for(env.close(), CLOSE_SECONDS)
         except Exception as error:  # an environment that cannot be closed must not hold up the others
             log.warning("an environment could not be closed lease=%s", lease, exc_info=True)
-            self._events.add("close failed", lease=lease, error=_said(error))
+            self._events.add("close failed", lease=lease, error=told(error))
 
     def _forget_old_requests(self) -> None:
         """The answers to the oldest lease requests, once there are many."""
@@ -299,14 +300,3 @@ async def _answer(work: asyncio.Task[T]) -> T:
         if work.cancelled() and not (caller is not None and caller.cancelling()):
             raise EnvFailed("the lease was given back while this was being worked on") from None
         raise
-
-
-def _failed(error: BaseException) -> BaseException:
-    """What an environment raised, as what it is: not the policy's fault."""
-    if isinstance(error, EnvFailed) or not isinstance(error, Exception):
-        return error
-    return EnvFailed(_said(error))
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
