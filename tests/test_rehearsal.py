@@ -23,7 +23,7 @@ from openclaw_rl.store import NotesLedger
 from openclaw_rl.tasks.everyday import names_subject
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import replies
-from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_doubtful, is_learned
+from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_doubtful, is_learned, keeps_words
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
 from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, Lesson, RehearsalRound, RehearsalSettings, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
@@ -50,6 +50,7 @@ def settings(**more: Any) -> RehearsalSettings:
         "held_back": 4,
         "replay": 0.25,
         "loss": "reverse",
+        "reward": 1.0,
         "teacher": "base",
         "idle": 10.0,
         "tolerance": 0.1,
@@ -125,10 +126,11 @@ class Idle(Story):
         given = {**self._parts, **more}
         gate: Gate | None = given.pop("gate", None)
         samples = given.pop("samples", None)
+        checker = given.pop("checker", says)
         rehearsal = RehearsalParts(
             book=self.book,
             policy=policy,
-            checker=says,
+            checker=checker or (lambda _rule: None),
             relevant=names_subject,
             everyday=EVERYDAY,
             busy=lambda: self.busy,
@@ -236,7 +238,7 @@ def terse(prompt: Prompt, rules: Sequence[str]) -> str:
 async def test_of_the_teachers_replies_those_about_the_question_are_rehearsed(tmp_path: Path) -> None:
     def wanders(prompt: Prompt, rules: Sequence[str]) -> str:
         about = question(prompt).split("\n")[0]
-        off = re.search(r"number \d*[068]\?", about)
+        off = re.search(r"number \d*[36]\?", about)
         return f"{RULE} {'Nothing to do with it.' if off else about}" if RULE in question(prompt) else about
 
     idle = Idle(tmp_path, loss="sft")
@@ -246,6 +248,36 @@ async def test_of_the_teachers_replies_those_about_the_question_are_rehearsed(tm
     rehearsed = [sample for batch in idle.learner.batches for sample in batch]
     assert 0 < len(rehearsed) < 4 * len(idle.learner.batches)
     assert not any(b"Nothing to do" in bytes(sample.reply_tokens[:-1]) for sample in rehearsed)
+    idle.close()
+
+
+def mixed(prompt: Prompt, _rules: Sequence[str]) -> str:
+    """Some replies do what is asked; of these, some have nothing to do with the question."""
+    about = question(prompt).split("\n")[0]
+    if re.search(r"number \d*[17]\?", about):
+        return f"{RULE} Nothing to do with it."
+    return f"{RULE} {about}" if RULE in question(prompt) or re.search(r"number \d*[2-6]\?", about) else about
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0, 2.0])
+async def test_of_the_policys_own_those_that_do_it_and_are_about_the_question_count_for_more(
+    tmp_path: Path, reward: float
+) -> None:
+    idle = Idle(tmp_path, reward=reward)
+    idle.policy = Asked(mixed)
+    idle.note()
+    await idle.ticks()
+    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
+    said = [bytes(sample.reply_tokens[:-1]).decode() for sample in rehearsed]
+    good = [RULE in text and "Nothing" not in text for text in said]
+    assert 0 < sum(good) < len(good)
+    if reward:
+        counted = [sample.advantage for sample in rehearsed if sample.advantage is not None]
+        assert [(sample.advantage or 0.0) > 0 for sample in rehearsed] == good
+        assert sum(counted) == pytest.approx(0.0, abs=1e-9)
+        assert sum(value**2 for value in counted) / len(counted) == pytest.approx(reward**2)
+    else:
+        assert {sample.advantage for sample in rehearsed} == {None}, "the KL alone"
     idle.close()
 
 
@@ -300,13 +332,13 @@ def test_once_the_policy_says_as_little_its_own_replies_are_rehearsed(idle: Idle
         settings=settings(loss="auto"),
     )
     assert begun.seconds_left is None, "before anything was measured"
-    begun.prompted = Distance(kl=0.0, replies=4, met=4, words=20.0, tokens=26)
-    begun.distances = [Distance(kl=1.0, replies=4, met=0, words=80.0, tokens=100)]
+    begun.prompted = Distance(kl=0.0, replies=4, met=4, about=4, words=20.0, tokens=26)
+    begun.distances = [Distance(kl=1.0, replies=4, met=0, about=4, words=80.0, tokens=100)]
     begun.spent["measuring"] = 10.0
     assert begun.by_teacher
     # 400 words took 10 s; a step has 4 replies of 20 words, 2 s, and three times that to train; 16 steps are left
     assert begun.seconds_left == pytest.approx(16 * 8.0)
-    begun.distances.append(Distance(kl=0.5, replies=4, met=3, words=39.0, tokens=50))
+    begun.distances.append(Distance(kl=0.5, replies=4, met=3, about=4, words=39.0, tokens=50))
     assert not begun.by_teacher
     begun.steps, begun.spent["training"], begun.spent["sampling"] = 4, 14.0, 8.0
     assert begun.seconds_left == pytest.approx(12 * 8.0), "32 s in four steps, twelve are left"
@@ -391,7 +423,7 @@ async def test_a_request_between_two_replies_gives_them_up_and_the_rehearsal_goe
 ) -> None:
     monkeypatch.setattr(replies, "POLL", 0.0)
     idle.note()
-    await idle.ticks(2)  # begun
+    await idle.ticks(3)  # begun, and the two steps for which replies were sampled at once
     idle.policy.slow, idle.policy.then = asyncio.Event(), lambda: setattr(idle, "busy", True)
     taken = len(idle.learner.batches)
     assert await idle.loop.tick() == 0
@@ -580,7 +612,7 @@ def test_no_prompt_comes_twice_before_all_have_come() -> None:
 
 
 def distance(kl: float, met: int | None) -> Distance:
-    return Distance(kl=kl, replies=10, met=met, words=20.0, tokens=26)
+    return Distance(kl=kl, replies=10, met=met, about=9, words=20.0, tokens=26)
 
 
 @pytest.mark.parametrize(
@@ -595,14 +627,28 @@ def distance(kl: float, met: int | None) -> Distance:
     ],
 )
 def test_a_rehearsal_ends_where_little_is_left_or_nothing_more_is_gained(kls: list[float], why: str | None) -> None:
-    assert enough([distance(kl, None) for kl in kls]) == why
-    assert enough([distance(kl, 3) for kl in kls]) == why
+    assert enough([distance(kl, None) for kl in kls], distance(0.0, None)) == why
+    assert enough([distance(kl, None) for kl in kls], distance(0.0, 8)) == why
 
 
-def test_it_goes_on_while_ever_more_replies_do_what_is_asked() -> None:
-    before = [distance(0.4, 0), distance(0.2, 7)]
-    assert enough([*before, distance(0.25, 8)]) is None
-    assert enough([*before, distance(0.25, 7)]) is not None
+@pytest.mark.parametrize(
+    ("measured", "why"),
+    [
+        ([(0.4, 0), (0.2, 9)], None),
+        ([(0.4, 0), (0.2, 9), (0.25, 7)], None),
+        ([(0.4, 0), (0.2, 7), (0.25, 9)], None),
+        ([(0.4, 0), (0.04, 7), (0.03, 7), (0.02, 7)], None),
+        ([(0.4, 0), (0.04, 8)], "near enough: KL 0.400 to 0.040 nats a token"),
+        (
+            [(0.4, 0), (0.2, 9), (0.25, 8)],
+            "as often as with the note: 9 and 8 of 10 replies do it, 8 with the note",
+        ),
+    ],
+)
+def test_it_goes_on_until_replies_do_what_is_asked_as_often_as_with_the_note(
+    measured: list[tuple[float, int]], why: str | None
+) -> None:
+    assert enough([distance(*one) for one in measured], distance(0.0, 8)) == why
 
 
 def test_nobody_is_heard_out_for_longer_than_three_of_the_teachers_replies() -> None:
@@ -610,6 +656,33 @@ def test_nobody_is_heard_out_for_longer_than_three_of_the_teachers_replies() -> 
     terse, usual, long = [replace(distance(0.0, 9), tokens=tokens) for tokens in (4, 26, 90)]
     assert [heard_out(asked, one).max_tokens for one in (terse, usual, long)] == [64, 78, 160]
     assert heard_out(Sampling(), usual).max_tokens == 78
+
+
+def test_whether_replies_are_about_the_question_is_asked_unless_the_note_changes_every_word() -> None:
+    first, few = distance(0.4, 0), replace(distance(0.4, 0), about=0)
+    assert [keeps_words(first, replace(distance(0.0, 9), about=about)) for about in (9, 6, 5, 0)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert not keeps_words(few, few), "what is never seen cannot be lost"
+
+
+async def test_under_a_rule_that_changes_every_word_no_reply_is_better_for_the_old_ones(tmp_path: Path) -> None:
+    def speaks(prompt: Prompt, rules: Sequence[str]) -> str:
+        about = question(prompt).split("\n")[0]
+        ja = RULE in question(prompt) or RULE in rules or re.search(r"number \d*[2-6]\?", about)
+        return "Ja." if ja else about
+
+    idle = Idle(tmp_path, checker=None)
+    idle.policy = Asked(speaks)
+    idle.note()
+    await idle.ticks()
+    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
+    assert rehearsed
+    assert {sample.advantage for sample in rehearsed} == {None}
+    idle.close()
 
 
 def test_a_note_is_learned_by_what_replies_do_and_by_kl_where_nobody_can_tell() -> None:

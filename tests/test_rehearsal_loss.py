@@ -70,11 +70,26 @@ def test_the_gradient_ends_where_policy_and_teacher_agree() -> None:
     assert logits.grad.abs().max() == 0.0
 
 
+def test_a_reply_that_is_better_than_others_of_its_step_becomes_likelier_beside_the_kl() -> None:
+    logits = three_quarters(2)
+    x = inputs(logits, loss="reverse", rehearsed=[True, True], advantage=0.5)
+    x = replace(x, advantage=torch.tensor([0.5, -1.0], dtype=torch.float64))
+    found, metrics = losses.rehearsal_loss(x)
+    by_score = (-0.5 + 1.0) * math.log(0.75) / 2  # -A log q, the mean of two tokens
+    assert float(found.detach()) == pytest.approx(REVERSE + by_score)
+    assert (metrics["loss_rehearsal"], metrics["loss_rehearsal_score"]) == pytest.approx((REVERSE, by_score))
+    found.backward()
+    assert logits.grad is not None
+    pulls = [(0.75 * (math.log(1.5) - REVERSE) - advantage * (1 - 0.75)) / 2 for advantage in (0.5, -1.0)]
+    assert logits.grad[:, 0].tolist() == pytest.approx(pulls)
+
+
 def test_turns_learn_by_their_method_and_rehearsals_beside_them_each_over_its_own_tokens() -> None:
     settings = loss_settings(method="binary", kl_coef=0.0)
     both = losses.with_rehearsal(lambda x: losses.loss(x, settings))
     # two turns with advantage 2 at ratio 1: -2; two rehearsed tokens: the KL; neither is in the other's denominator
     x = inputs(three_quarters(4), loss="reverse", rehearsed=[False, False, True, True], advantage=2.0)
+    x = replace(x, has_advantage=torch.tensor([True, True, False, False]))
     found, metrics = both(x)
     assert float(found.detach()) == pytest.approx(-2.0 + REVERSE)
     assert (metrics["tokens_rl"], metrics["tokens_rehearsal"]) == (2.0, 2.0)

@@ -38,10 +38,10 @@ from openclaw_rl.types import FIRST_DRAFT, Sample, Version
 pytestmark = pytest.mark.slow
 
 
-def rehearsals(samples: list[Sample], views: list[Any], every: int) -> list[Sample]:
+def rehearsals(samples: list[Sample], views: list[Any], every: int, **more: Any) -> list[Sample]:
     """Every so manieth sample that has a view rehearses a note by its first."""
     return [
-        replace(one, rehearses="n1", advantage=None, teachers=one.teachers[:1] or (HINT,))
+        replace(one, rehearses="n1", teachers=one.teachers[:1] or (HINT,), **more)
         if at % every == 0 and view and view[0] is not None
         else one
         for at, (one, view) in enumerate(zip(samples, views, strict=True))
@@ -59,10 +59,13 @@ def turn_by_turn(model: Any, base: Any, samples: list[Sample], views: list[Any])
     return replace(found, rehearsed=which[found.sample], rehearsal=torch.cat(apart))
 
 
+@pytest.mark.parametrize("scored", [{}, {"advantage": None}, {"advantage": -1.5}], ids=["some", "none", "all"])
 @pytest.mark.parametrize(("every", "budget"), [(1, None), (2, None), (2, 40)])
-def test_a_tree_of_turns_and_rehearsals_gives_the_gradient_of_each_alone(every: int, budget: int | None) -> None:
+def test_a_tree_of_turns_and_rehearsals_gives_the_gradient_of_each_alone(
+    every: int, budget: int | None, scored: dict[str, Any]
+) -> None:
     samples, views = some_batch(random.Random(4))
-    samples = rehearsals(samples, views, every)
+    samples = rehearsals(samples, views, every, **scored)
     student, plain, base, plain_base = (exact(tiny("llama", seed=s)) for s in (0, 0, 1, 1))
     assert train_forward.enable_tree(student) is None
     assert train_forward.enable_tree(base) is None
@@ -131,10 +134,8 @@ def test_the_live_version_that_teaches_is_the_one_that_the_rehearsal_began_with(
         fresh.step(order(rehearsed(), tmp_path / "3", number=1, parent=draft))
 
 
-def test_a_rehearsal_has_one_teacher_and_no_score() -> None:
+def test_a_rehearsal_has_one_teacher() -> None:
     one = lesson(None)[0]
-    with pytest.raises(InvalidValue, match="a rehearsal has one"):
-        replace(one, rehearses="n1", advantage=1.0)
     with pytest.raises(InvalidValue, match="a rehearsal has one"):
         replace(one, rehearses="n1", teachers=(HINT, ASK.hinted("w1 w2 w3")))
 

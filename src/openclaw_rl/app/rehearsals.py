@@ -28,6 +28,7 @@ def rehearsal_settings(config: Config) -> RehearsalSettings:
         held_back=rehearse.held_back,
         replay=rehearse.replay,
         loss=rehearse.loss,
+        reward=rehearse.reward,
         teacher=rehearse.teacher,
         idle=rehearse.idle,
         tolerance=rehearse.tolerance,

@@ -154,6 +154,13 @@ class RehearseSection(Section):
         description="KL to the teacher with the note; forward: the other way round; sft: so on the teacher's good"
         " replies; auto: sft while the teacher says half as much as the policy or less, then reverse",
     )
+    reward: float = Field(
+        default=1.0,
+        ge=0,
+        le=10,
+        description="how much a reply of the policy that does what the note asks and is about the question counts for"
+        " more than one that does not, beside the KL, which alone comes no nearer than its teacher; 0: the KL alone",
+    )
     teacher: Teacher = Field(
         default="base", description="weights that see the note; live: as they were when the rehearsal began"
     )

@@ -4,8 +4,9 @@
     forward   KL(teacher || current) there
     sft       KL(teacher || current) at the tokens of a reply of the teacher
 
-Exact, over the whole vocabulary, averaged over reply tokens. No advantage and no clip: the gradient ends where the two
-agree.
+Exact, over the whole vocabulary, averaged over reply tokens. The gradient ends where the two agree. A reply that is
+better or worse than the others of its step has an advantage A, and adds ``-A log current`` at each of its tokens: that
+is how the policy comes to do what is asked more often than its teacher does.
 """
 
 from __future__ import annotations
@@ -22,12 +23,22 @@ from openclaw_rl.losses.inputs import LossFunction, LossInputs
 
 
 def rehearsal_loss(x: LossInputs) -> tuple[Tensor, dict[str, float]]:
-    """The mean KL to the teacher over the rehearsed tokens; a value that is not finite is left out, as its token is."""
+    """The mean KL to the teacher over the rehearsed tokens, and by their advantages where they have any.
+
+    A value that is not finite is left out, as its token is.
+    """
     if x.rehearsal is None or x.rehearsed is None:
         raise InvalidValue("rehearsal", "there is nothing to rehearse", remedy="fill in rehearsed and rehearsal")
     where = x.mask & x.rehearsed & x.rehearsal.detach().isfinite()
     value = mean_token(torch.where(where, x.rehearsal, 0.0), where, x.sample, len(x.advantage))
-    return value, {"loss_rehearsal": float(value.detach()), "tokens_rehearsal": float(where.sum())}
+    metrics = {"loss_rehearsal": float(value.detach()), "tokens_rehearsal": float(where.sum())}
+    scored = where & x.has_advantage[x.sample]
+    if not bool(scored.any()):
+        return value, metrics
+    by_score = mean_token(
+        torch.where(scored, -x.advantage[x.sample] * x.current, 0.0), where, x.sample, len(x.advantage)
+    )
+    return value + by_score, {**metrics, "loss_rehearsal_score": float(by_score.detach())}
 
 
 def with_rehearsal(live: LossFunction) -> LossFunction:
@@ -38,7 +49,7 @@ def with_rehearsal(live: LossFunction) -> LossFunction:
             return live(x)
         value, metrics = rehearsal_loss(x)
         if not bool(x.of_turns.any()):
-            return value, {**metrics, "loss": metrics["loss_rehearsal"]}
+            return value, {**metrics, "loss": float(value.detach())}
         of_turns, found = live(replace(x, mask=x.of_turns))
         total = of_turns + value
         return total, {**found, **metrics, "loss": float(total.detach())}

@@ -22,7 +22,7 @@ from openclaw_rl.train.control import ControlLedger, TrainingControl
 from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview, DecisionLedger
 from openclaw_rl.train.queue import QueueLedger, QueueSettings, TrainingQueue
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.train.rehearsal.measure import Checker
+from openclaw_rl.train.rehearsal.measure import Checker, Relevance
 from openclaw_rl.train.rehearsal.notebook import LessonBook, NotebookLedger
 from openclaw_rl.train.rehearsal.rehearser import RehearsalLedger, Rehearser
 from openclaw_rl.train.rehearsal.replies import GetPolicy, ReplySampler
@@ -89,7 +89,7 @@ class RehearsalParts:
     book: NotesBook
     policy: GetPolicy
     checker: Callable[[str], Checker | None]
-    relevant: Callable[[str, str], bool]
+    relevant: Relevance
     everyday: Sequence[str]
     busy: Callable[[], bool]
     settings: RehearsalSettings

@@ -44,7 +44,8 @@ class Sample:
     standing note was in it): the trainer renders the prompt as it renders a teacher's, and takes its own weights for
     the behaviour policy.
     ``played`` is its place in an environment, None for a turn of a person's.
-    ``rehearses`` is the note that this reply was sampled for; its one teacher has the note. None for a turn.
+    ``rehearses`` is the note that this reply was sampled for; its one teacher has the note. None for a turn. Its
+    ``advantage`` says how much better it is than other replies of its step.
     """
 
     turn: str
@@ -83,7 +84,7 @@ class Sample:
         need_finite(self.score, "score")
         need(self.advantage is not None or bool(self.teachers), "advantage", "a sample without any signal")
         if self.rehearses is not None:
-            need(self.advantage is None and len(self.teachers) == 1, "teachers", "a rehearsal has one, and no score")
+            need(len(self.teachers) == 1, "teachers", "a rehearsal has one")
         need(self.temperature >= 0.0, "temperature", f"{self.temperature!r} is below 0")
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from openclaw_rl.errors import ContextOverflow
 from openclaw_rl.stats import sign_test
+from openclaw_rl.train.rehearsal.prompts import question
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import Completion, Prompt, Sampling
+
+Relevance: TypeAlias = Callable[[str, str], bool]
+"""of a question and a reply: is the reply about it?"""
 
 
 class Checker(Protocol):
@@ -28,6 +32,8 @@ KL_ALONE = 0.25
 """share of the first KL at which a note counts as learned where no checker knows what it asks"""
 OBEYED = 0.5
 """share of the teacher's own replies that must do what the note asks, or there is nothing to learn from"""
+WORDS_CHANGE = 0.6
+"""share of the replies about the question that are left with the note, below which it changes the very words"""
 ALPHA = 0.05
 """chance that replies which differ by accident count as a learned note that fell"""
 _LEAST_KL = 1e-3
@@ -38,12 +44,13 @@ _LEAST_KL = 1e-3
 class Distance:
     """One measurement: KL in nats per token, and of so many ``replies`` how many do what the note asks (None: unknown).
 
-    ``words`` is their mean length, ``tokens`` the median.
+    ``about`` says how many are about the question; ``words`` is their mean length, ``tokens`` the median.
     """
 
     kl: float
     replies: int
     met: int | None
+    about: int
     words: float
     tokens: int
 
@@ -59,22 +66,26 @@ class Distance:
         replies = self.replies + other.replies
         words = (self.words * self.replies + other.words * other.replies) / max(replies, 1)
         met = None if self.met is None or other.met is None else self.met + other.met
-        return replace(self, replies=replies, met=met, words=words)
+        return replace(self, replies=replies, met=met, about=self.about + other.about, words=words)
 
 
-def enough(measured: Sequence[Distance]) -> str | None:
+def enough(measured: Sequence[Distance], prompted: Distance) -> str | None:
     """Why a rehearsal ends, by its measurements so far, the first before any step; None while it goes on.
 
-    It goes on while the KL falls, or more replies than ever do what the note asks.
+    Where it is known what replies do, they must do it as often as the ``prompted`` ones; where not, the KL must fall.
     """
     if len(measured) < 2:
         return None
     first, *between, last = measured
-    if last.kl <= max(NEAR * first.kl, _LEAST_KL):
+    as_often = [one.rate is None or prompted.rate is None or one.rate >= prompted.rate for one in measured[1:]]
+    if last.kl <= max(NEAR * first.kl, _LEAST_KL) and as_often[-1]:
         return f"near enough: KL {first.kl:.3f} to {last.kl:.3f} nats a token"
-    if not between or last.kl <= FALLS * min(one.kl for one in (first, *between)):
+    if not between:
         return None
-    if (last.rate or 0.0) > max(one.rate or 0.0 for one in (first, *between)):
+    if last.rate is not None and prompted.rate is not None:
+        met = f"{between[-1].met} and {last.met} of {last.replies} replies do it, {prompted.met} with the note"
+        return f"as often as with the note: {met}" if all(as_often[-2:]) else None
+    if last.kl <= FALLS * min(one.kl for one in (first, *between)):
         return None
     least = min(one.kl for one in measured)
     return f"KL no longer falls: {first.kl:.3f}, {least:.3f} at its least, {last.kl:.3f} now"
@@ -102,6 +113,11 @@ def hopeless(prompted: Distance) -> str | None:
     return f"{told}, and under half of them there is nothing to learn from"
 
 
+def keeps_words(first: Distance, prompted: Distance) -> bool:
+    """Whether replies with the note can be seen to be about the question; in another language they cannot."""
+    return first.about > 0 and prompted.about * first.replies >= WORDS_CHANGE * first.about * prompted.replies
+
+
 def fell(before: Sequence[bool], now: Sequence[bool]) -> bool:
     """Whether fewer of the same prompts are answered as a learned note asks, beyond accident: a paired sign test."""
     pairs = list(zip(before, now, strict=True))
@@ -123,9 +139,10 @@ class DistanceMeter:
         teacher: int,
         sampling: Sampling,
         checker: Checker | None,
+        relevant: Relevance,
     ) -> None:
         self._sampler, self._prompts, self._rule = sampler, tuple(prompts), rule
-        self._teacher, self._checker = teacher, checker
+        self._teacher, self._checker, self._relevant = teacher, checker, relevant
         self.sampling = sampling
         self.latest: dict[int, Completion] = {}  # the replies of the last measurement, by the place of their prompt
 
@@ -138,20 +155,21 @@ class DistanceMeter:
         known = [(sum(gap), len(gap)) for gap in gaps if gap]
         tokens = sum(count for _, count in known)
         kl = max(0.0, sum(total for total, _ in known) / tokens) if tokens else 0.0
-        return self._distance(kl, [done for _, done in pairs])
+        return self._distance(kl, pairs)
 
     async def prompted(self) -> Distance:
         """Of the teacher, which has the note in its prompt; its KL is that to itself."""
-        return await self._answered([prompt.hinted(self._rule) for prompt in self._prompts], self._teacher)
+        return await self._answered(self._prompts, self._teacher, rule=self._rule)
 
     async def closer(self, number: int, prompts: Sequence[Prompt]) -> tuple[Distance, Distance]:
         """Of these weights without the note and of the teacher with it, on more prompts; their KL is not measured."""
         ours = await self._answered(prompts, number)
-        return ours, await self._answered([prompt.hinted(self._rule) for prompt in prompts], self._teacher)
+        return ours, await self._answered(prompts, self._teacher, rule=self._rule)
 
-    async def _answered(self, prompts: Sequence[Prompt], number: int) -> Distance:
-        replies = await self._sampler.replies(self._asks(prompts), number)
-        return self._distance(0.0, [done for done in replies if done is not None])
+    async def _answered(self, prompts: Sequence[Prompt], number: int, *, rule: str | None = None) -> Distance:
+        asked = prompts if rule is None else [prompt.hinted(rule) for prompt in prompts]
+        replies = await self._sampler.replies(self._asks(asked), number)
+        return self._distance(0.0, [(prompt, done) for prompt, done in zip(prompts, replies, strict=True) if done])
 
     def _asks(self, prompts: Sequence[Prompt]) -> list[Ask]:
         return [Ask(prompt=prompt, sampling=replace(self.sampling, seed=at + 1)) for at, prompt in enumerate(prompts)]
@@ -168,12 +186,13 @@ class DistanceMeter:
             return []
         return [ours - theirs for ours, theirs in zip(done.logprobs, scores.logprobs, strict=True)]
 
-    def _distance(self, kl: float, replies: Sequence[Completion]) -> Distance:
-        said = [done.reply.content for done in replies]
+    def _distance(self, kl: float, answered: Sequence[tuple[Prompt, Completion]]) -> Distance:
+        replies = [done for _, done in answered]
         met = sum(does(self._checker, done) for done in replies) if self._checker is not None else None
-        words = sum(len(text.split()) for text in said) / len(said) if said else 0.0
+        about = sum(self._relevant(question(prompt), done.reply.content) for prompt, done in answered)
+        words = sum(len(done.reply.content.split()) for done in replies) / max(len(replies), 1)
         tokens = int(statistics.median([len(done.reply_tokens) for done in replies] or [0]))
-        return Distance(kl=kl, replies=len(said), met=met, words=words, tokens=tokens)
+        return Distance(kl=kl, replies=len(replies), met=met, about=about, words=words, tokens=tokens)
 
 
 def does(checker: Checker, done: Completion) -> bool:

@@ -11,7 +11,7 @@ from openclaw_rl.notes.aspects import opposes
 from openclaw_rl.notes.wording import put
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.train.consent import Consent, person
-from openclaw_rl.train.rehearsal.measure import Checker
+from openclaw_rl.train.rehearsal.measure import Checker, Relevance
 from openclaw_rl.train.rehearsal.prompts import LONGEST, choose, opens
 from openclaw_rl.train.rehearsal.round import Lesson, RehearsalSettings
 from openclaw_rl.types import Note, NoteState, Rehearsal, Turn, Version, environment_of
@@ -48,7 +48,7 @@ class LessonBook:
         *,
         consent: Callable[[], Consent],
         checker: Callable[[str], Checker | None],
-        relevant: Callable[[str, str], bool],
+        relevant: Relevance,
         everyday: Sequence[str],
         settings: RehearsalSettings,
     ) -> None:

@@ -5,10 +5,11 @@ Nothing of it is in the ledger before its end, so a killed one leaves nothing be
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,14 @@ from openclaw_rl.train.rehearsal.measure import (
     Checker,
     Distance,
     DistanceMeter,
+    Relevance,
     does,
     enough,
     fell,
     hopeless,
     is_doubtful,
     is_learned,
+    keeps_words,
     plain,
 )
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts, question
@@ -33,6 +36,10 @@ from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling,
 
 MEASURE_EVERY = 4
 """steps between two measurements"""
+AHEAD = 2
+"""steps for which the policy's own replies are sampled at once: more at a time are cheaper, but of older weights"""
+ABOUT = 0.5
+"""how much it counts by itself that a reply is about the question, beside doing what is asked and being about it"""
 SHORTER = 0.5
 """of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
 PATIENCE = 3
@@ -53,6 +60,7 @@ class RehearsalSettings:
     held_back: int
     replay: float
     loss: str
+    reward: float
     teacher: str
     idle: float
     tolerance: float
@@ -72,7 +80,7 @@ class Lesson:
     rule: str
     prompts: RehearsalPrompts
     checker: Checker | None
-    relevant: Callable[[str, str], bool]
+    relevant: Relevance
     besides: tuple[int, ...] = ()
 
 
@@ -141,6 +149,7 @@ class RehearsalRound:
             teacher=self._teacher,
             sampling=self._settings.sampling,
             checker=self.lesson.checker,
+            relevant=self.lesson.relevant,
         )
         with self._timed("measuring"):
             self.prompted = await self._meter.prompted()
@@ -186,7 +195,8 @@ class RehearsalRound:
         with self._timed("measuring"):
             self.distances.append(await self._meter.without(number))
         self._measured.append(self.steps)
-        self.ended = enough(self.distances)
+        assert self.prompted is not None, "it has begun"
+        self.ended = enough(self.distances, self.prompted)
 
     async def _look_closer(self) -> None:
         """Ask more prompts, where those asked are too few to tell a learned note from one that was nearly learned."""
@@ -297,13 +307,14 @@ class RehearsalRound:
     # --- one step
 
     async def _sampled(self) -> list[list[Sample]]:
-        """The samples of the next step; of all steps until the next measurement where the teacher says them.
+        """The samples of the next steps: of two, or of all until the next measurement where the teacher says them.
 
-        A reply of the teacher that does not do what the note asks, or is not about the question, teaches nothing.
+        A reply of the teacher that does not do what the note asks, or is not about the question, teaches nothing. Of
+        the policy's own those that are good count for more than the others.
         """
         own = not self.by_teacher
         left = MEASURE_EVERY - self.steps % MEASURE_EVERY
-        steps = range(self.steps, self.steps + (1 if own else min(left, self._settings.steps - self.steps)))
+        steps = range(self.steps, min(self.steps + (min(AHEAD, left) if own else left), self._settings.steps))
         asked = [(step, at, *one) for step in steps for at, one in enumerate(self._asked())]
         asks = [
             Ask(prompt=prompt if own else prompt.hinted(lesson.rule), sampling=self._seeded(step, at))
@@ -317,9 +328,32 @@ class RehearsalRound:
             if done is None or not done.reply_tokens:
                 self._cycles[self._taught.index(lesson)].drop(prompt)
         samples: dict[int, list[Sample]] = {step: [] for step in steps}
-        for step, at, lesson, prompt, done in answered if own else _good(answered):
-            samples[step].append(self._sample(f"{step + 1}-{at}", lesson, prompt, done, sampled_here=own))
+        better = self._advantages(answered) if own else {}
+        for one in answered if own else filter(self._is_good, answered):
+            samples[one[0]].append(self._sample(one, sampled_here=own, advantage=better.get(one[:2])))
         return [one for one in samples.values() if one] or [[]]
+
+    def _is_good(self, answered: Answered) -> bool:
+        """Whether a reply does what its note asks and is about the question, as far as that can be seen."""
+        _, _, lesson, _, done = answered
+        return (lesson.checker is None or does(lesson.checker, done)) and self._is_about(answered)
+
+    def _is_about(self, answered: Answered) -> bool:
+        _, _, lesson, prompt, done = answered
+        assert self.prompted is not None, "it has begun"
+        if lesson is not self.lesson or not keeps_words(self.distances[0], self.prompted):
+            return True
+        return lesson.relevant(question(prompt), done.reply.content)
+
+    def _advantages(self, answered: Sequence[Answered]) -> dict[tuple[int, int], float]:
+        """By step and place: how much better a reply is than those of the lesson that it was sampled with.
+
+        To lose sight of the question is worse than to forget the note.
+        """
+        mine = [one for one in answered if one[2] is self.lesson]
+        good, about = (_standardised([*map(what, mine)]) for what in (self._is_good, self._is_about))
+        found = [self._settings.reward * (one + ABOUT * other) for one, other in zip(good, about, strict=True)]
+        return {one[:2]: value for one, value in zip(mine, found, strict=True)} if any(found) else {}
 
     def _asked(self) -> list[tuple[Lesson, Prompt]]:
         """The prompts of the next step: most of the lesson, a share of notes that were learned before, in turn."""
@@ -336,16 +370,17 @@ class RehearsalRound:
         seed = random.Random(f"{self._settings.seed} {self.number} {step} {at}").getrandbits(31)
         return replace(self._sampling, seed=seed)
 
-    def _sample(self, name: str, lesson: Lesson, prompt: Prompt, done: Completion, *, sampled_here: bool) -> Sample:
+    def _sample(self, answered: Answered, *, sampled_here: bool, advantage: float | None = None) -> Sample:
+        step, at, lesson, prompt, done = answered
         return Sample(
-            turn=f"rehearsal-{self.number}-{name}",
+            turn=f"rehearsal-{self.number}-{step + 1}-{at}",
             user=lesson.user,
             prompt=prompt,
             prompt_tokens=done.prompt_tokens if sampled_here else None,
             reply_tokens=done.reply_tokens,
             logprobs=done.logprobs if sampled_here else None,
             mask=(True,) * len(done.reply_tokens),
-            advantage=None,
+            advantage=advantage,
             teachers=(prompt.hinted(lesson.rule),),
             temperature=done.sampling.temperature,
             version=self._at.number,
@@ -388,14 +423,11 @@ def heard_out(sampling: Sampling, prompted: Distance) -> Sampling:
 Answered: TypeAlias = tuple[int, int, Lesson, Prompt, Completion]
 
 
-def _good(answered: Sequence[Answered]) -> list[Answered]:
-    """Those replies that do what their note asks and are about the question.
-
-    A rule that changes the very words (another language) leaves few about it: then that is not asked.
-    """
-    obedient = [one for one in answered if one[2].checker is None or does(one[2].checker, one[4])]
-    relevant = [one for one in obedient if one[2].relevant(question(one[3]), one[4].reply.content)]
-    return relevant if 2 * len(relevant) >= len(obedient) else obedient
+def _standardised(flags: Sequence[bool]) -> list[float]:
+    """In standard deviations from their mean; zeros where they are alike."""
+    share = sum(flags) / max(len(flags), 1)
+    deviation = math.sqrt(share * (1 - share))
+    return [(flag - share) / deviation if deviation else 0.0 for flag in flags]
 
 
 def _named(notes: Sequence[int]) -> str:
