@@ -211,6 +211,9 @@ def test_a_rehearsed_version_may_miss_the_point_of_a_fifth_of_forty_prompts() ->
     nine = check_lost(said(*[False] * 9, *[True] * 31), base, limits=LIMITS)
     assert (nine.ok, nine.numbers["lost"]) == (False, 9)
     assert "9 of 40 replies no longer name what was asked about where the base model's do" in nine.detail
+    unasked = check_lost(said(*[False] * 8, *[True] * 32), None, limits=LIMITS)
+    assert (unasked.ok, unasked.numbers["lost"]) == (True, 8), "so few need no base model to compare with"
+    assert check_lost(said(*[False] * 9, *[True] * 31), None, limits=LIMITS).ok is False
     assert check_lost([], base, limits=LIMITS).ok is None
 
 

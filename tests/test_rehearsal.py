@@ -25,7 +25,7 @@ from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import replies
 from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_doubtful, is_learned, keeps_words
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
-from openclaw_rl.train.rehearsal.round import MEASURE_EVERY, Lesson, RehearsalRound, RehearsalSettings, heard_out
+from openclaw_rl.train.rehearsal.round import MEASURE_FROM, Lesson, RehearsalRound, RehearsalSettings, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import lineage
@@ -188,12 +188,12 @@ async def test_a_note_is_rehearsed_learned_and_leaves_the_prompt(idle: Idle) -> 
     assert idle.live.number == 1
     assert read_rules(str(idle.live.adapter)) == (RULE,)
     (row,) = idle.train.rehearsals(note.number)
-    # the fake learns by heart in one step, and is measured after four of four replies each
-    assert (row.learned, row.evidence["steps"], row.evidence["replies"]) == (True, MEASURE_EVERY, 16)
+    # the fake learns by heart in one step, and is measured after twelve of four replies each
+    assert (row.learned, row.evidence["steps"], row.evidence["replies"]) == (True, MEASURE_FROM, 48)
     assert [row.evidence[name]["met"] for name in ("first", "last", "with_note")] == [0, 4, 4]
-    assert (row.evidence["measured_after"], row.evidence["met"]) == ([0, 4], [0, 4])
+    assert (row.evidence["measured_after"], row.evidence["met"]) == ([0, 12], [0, 4])
     step = idle.train.step(row.step)
-    assert (step.turns, step.metrics["rehearsal_steps"]) == ((), 4.0)
+    assert (step.turns, step.metrics["rehearsal_steps"]) == ((), 12.0)
     assert "4 of 4 replies without it do what it asks, 4 of 4 with it (0 before)" in idle.book.history(1)[-1].reason
     assert not (idle.root / "versions" / "rehearsal").exists()
 
@@ -297,8 +297,8 @@ async def test_where_a_note_makes_replies_short_those_of_the_teacher_that_do_it_
     idle.note()
     await idle.ticks()
     (row,) = idle.train.rehearsals()
-    assert row.evidence["of_the_teacher"] == row.evidence["replies"]
-    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
+    rehearsed = [sample for batch in idle.learner.batches[:4] for sample in batch]
+    assert row.evidence["of_the_teacher"] == len(rehearsed), "then it is seen how long the policy's own have become"
     assert {sample.logprobs for sample in rehearsed} == {None}
     assert all(RULE.encode() in bytes(sample.reply_tokens[:-1]) for sample in rehearsed), "'No.' teaches nothing"
     assert 0 < len(rehearsed) < 16
@@ -334,12 +334,14 @@ def test_once_the_policy_says_as_little_its_own_replies_are_rehearsed(idle: Idle
     assert begun.seconds_left is None, "before anything was measured"
     begun.prompted = Distance(kl=0.0, replies=4, met=4, about=4, words=20.0, tokens=26)
     begun.distances = [Distance(kl=1.0, replies=4, met=0, about=4, words=80.0, tokens=100)]
+    begun.says = 80.0
     begun.spent["measuring"] = 10.0
     assert begun.by_teacher
     # 400 words took 10 s; a step has 4 replies of 20 words, 2 s, and three times that to train; 16 steps are left
     assert begun.seconds_left == pytest.approx(16 * 8.0)
-    begun.distances.append(Distance(kl=0.5, replies=4, met=3, about=4, words=39.0, tokens=50))
-    assert not begun.by_teacher
+    for says in (39.0, None):
+        begun.says = says
+        assert not begun.by_teacher
     begun.steps, begun.spent["training"], begun.spent["sampling"] = 4, 14.0, 8.0
     assert begun.seconds_left == pytest.approx(12 * 8.0), "32 s in four steps, twelve are left"
 
@@ -431,13 +433,13 @@ async def test_a_request_between_two_replies_gives_them_up_and_the_rehearsal_goe
     idle.policy.slow, idle.policy.then, idle.busy = None, lambda: None, False
     await idle.ticks()
     (row,) = idle.train.rehearsals()
-    assert (row.learned, row.evidence["steps"]) == (True, MEASURE_EVERY), "what was done before counts"
+    assert (row.learned, row.evidence["steps"]) == (True, MEASURE_FROM), "what was done before counts"
 
 
 async def test_turns_that_are_due_end_the_rehearsal_and_what_it_made_is_kept(idle: Idle) -> None:
     idle.note()
     await idle.ticks(4)  # begin, and some steps
-    assert 1 <= len(idle.learner.batches) < MEASURE_EVERY
+    assert 1 <= len(idle.learner.batches) < MEASURE_FROM
     idle.said(1.0)
     idle.said(-1.0, "Say please.")
     while not idle.train.counts()["trained"]:
@@ -555,7 +557,7 @@ async def test_why_tells_what_a_rehearsal_measured(idle: Idle) -> None:
     await idle.ticks()
     told = "\n".join(lineage.version_lines(lineage.version(idle.train, 1)))
     assert "step 1 made version 1 by rehearsing note 1:" in told
-    assert "4 steps on 16 replies" in told
+    assert "12 steps on 48 replies" in told
     assert "with the note  4 of 4 replies do what it asks" in told
 
 

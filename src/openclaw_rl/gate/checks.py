@@ -199,21 +199,22 @@ def check_drift(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply], *, 
     return Check(name="drift", ok=(before - now) / len(pairs) <= limits.relevance_drop, detail=detail, numbers=numbers)
 
 
-def check_lost(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
+def check_lost(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply] | None, *, limits: GateLimits) -> Check:
     """Of many prompts, how many does a rehearsed version miss the point of that the base model does not?
 
-    ``base`` needs replies only to what the candidate missed. What it gained elsewhere makes up for nothing.
+    ``base`` needs replies only to what the candidate missed; None: it was not asked, and counts as missing nothing.
+    What the candidate gained elsewhere makes up for nothing.
     """
     known = [one for one in candidate if one.relevant is not None]
     if not known:
         return Check(name="drift", ok=None, detail="not measured")
-    kept = {one.probe for one in base if one.relevant}
-    lost = sum(one.probe in kept for one in known if not one.relevant)
+    kept = {one.probe for one in base or () if one.relevant}
+    lost = sum(base is None or one.probe in kept for one in known if not one.relevant)
     numbers = {"candidate": sum(bool(one.relevant) for one in known), "lost": lost, "pairs": len(known)}
-    detail = (
-        f"{lost} of {len(known)} replies no longer name what was asked about where the base model's do,"
-        f" at most {limits.rehearsal_drop:.0%} may"
-    )
+    missed = "do not name what was asked about"
+    if base is not None:
+        missed = "no longer name what was asked about where the base model's do"
+    detail = f"{lost} of {len(known)} replies {missed}, at most {limits.rehearsal_drop:.0%} may"
     return Check(name="drift", ok=lost / len(known) <= limits.rehearsal_drop + 1e-9, detail=detail, numbers=numbers)
 
 

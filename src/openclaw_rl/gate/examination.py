@@ -191,11 +191,15 @@ class VersionGate:
         return await self._second_look.decide(seen, lost, compare, examiner, candidate, asked)
 
     async def _lost(self, examiner: Examiner, candidate: Version, asked: Sequence[Probe]) -> Check:
-        """What it misses the point of; the base model is asked about that alone."""
+        """What it misses the point of; where that is too much, the base model is asked about that alone."""
         many = everyday_probes(self._many, besides=asked, about="everyday", tokens=LONGER * self._tokens)
-        now = await examiner.replies(candidate, many)
+        now = await examiner.replies(candidate, many, compared=False)
+        seen = check_lost(now, None, limits=self._limits)
+        if seen.ok is not False:
+            return seen
         missed = {one.probe for one in now if not one.relevant}
-        base = await examiner.replies(base_of(candidate), [probe for probe in many if probe.key in missed])
+        again = [probe for probe in many if probe.key in missed]
+        base = await examiner.replies(base_of(candidate), again, compared=False)
         return check_lost(now, base, limits=self._limits)
 
     async def _ability(self, examiner: Examiner, candidate: Version, checks: Sequence[Check]) -> Check:

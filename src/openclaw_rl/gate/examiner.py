@@ -19,7 +19,7 @@ from openclaw_rl.ports import Policy, whole_reply
 from openclaw_rl.tasks.everyday import is_relevant
 from openclaw_rl.types import Completion, Logprobs, Prompt, Sampling, Tokens, Turn, Version
 
-CONCURRENCY = 32
+CONCURRENCY = 64
 """requests of an examination at once: one pass of the weights serves them all, and users go first"""
 READ = 24
 """reply tokens of a replay that are read"""
@@ -74,16 +74,19 @@ class Examiner:
         scores = [await self._policy.score(begin, end, version=version.number) for end in (right, wrong)]
         return statistics.fmean(scores[0].logprobs) - statistics.fmean(scores[1].logprobs)
 
-    async def replies(self, version: Version, probes: Sequence[Probe]) -> list[ProbeReply]:
-        """The version's replies to probes, each with its own fixed seed; those that do not fit are left out."""
+    async def replies(self, version: Version, probes: Sequence[Probe], *, compared: bool = True) -> list[ProbeReply]:
+        """The version's replies to probes, each with its own fixed seed; those that do not fit are left out.
+
+        Not ``compared``: their KL to the base model is not measured.
+        """
         missing = [probe for probe in probes if (_weights(version), probe.key) not in self._replies]
-        sampled = await self._together([self._reply(version, probe) for probe in missing])
+        sampled = await self._together([self._reply(version, probe, compared=compared) for probe in missing])
         for probe, found in zip(missing, sampled, strict=True):
             if found is not None:
                 self._replies[_weights(version), probe.key] = found
         return [one for probe in probes if (one := self._replies.get((_weights(version), probe.key))) is not None]
 
-    async def _reply(self, version: Version, probe: Probe) -> ProbeReply | None:
+    async def _reply(self, version: Version, probe: Probe, *, compared: bool) -> ProbeReply | None:
         try:
             sampling = replace(self._sampling, max_tokens=probe.tokens) if probe.tokens else self._sampling
             done = await answer(self._policy, probe.prompt, sampling, version=version.number)
@@ -91,7 +94,7 @@ class Examiner:
             return None
         text = done.reply.content
         calls, broken = self._calls(text, done.finish == "length") if probe.prompt.tools else (False, False)
-        base = await self._base_logprobs(done)
+        base = await self._base_logprobs(version, done) if compared else ()
         return ProbeReply(
             probe=probe.key,
             prompt=probe.question,
@@ -103,9 +106,9 @@ class Examiner:
             entropy=-statistics.fmean(done.logprobs) if done.logprobs else None,
         )
 
-    async def _base_logprobs(self, done: Completion) -> Logprobs:
-        if not done.reply_tokens:
-            return ()
+    async def _base_logprobs(self, version: Version, done: Completion) -> Logprobs:
+        if not done.reply_tokens or version.adapter is None:  # the base model's own
+            return done.logprobs
         temperature = done.sampling.temperature or 1.0
         scores = await self._policy.score(done.prompt_tokens, done.reply_tokens, version=0, temperature=temperature)
         return scores.logprobs

@@ -36,7 +36,8 @@ class SecondLook:
         if bad <= before and candidate.number < number + VALID_FOR:
             return Check(name=seen.name, ok=True, detail=f"{seen.detail}; version {number} was found sound on others")
         others = everyday_probes(MORE_PROBES, besides=asked, tokens=self._tokens)
-        found = compare(*[await examiner.replies(version, others) for version in (candidate, base_of(candidate))])
+        both = (candidate, base_of(candidate))
+        found = compare(*[await examiner.replies(version, others, compared=False) for version in both])
         if found.ok is None:
             return seen  # there are no other prompts
         if found.ok:

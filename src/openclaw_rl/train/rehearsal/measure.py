@@ -157,16 +157,12 @@ class DistanceMeter:
         kl = max(0.0, sum(total for total, _ in known) / tokens) if tokens else 0.0
         return self._distance(kl, pairs)
 
-    async def prompted(self) -> Distance:
-        """Of the teacher, which has the note in its prompt; its KL is that to itself."""
-        return await self._answered(self._prompts, self._teacher, rule=self._rule)
+    async def prompted(self, more: Sequence[Prompt] = ()) -> Distance:
+        """Of the teacher, which has the note in its prompt, or of its replies to ``more``; its KL is that to itself."""
+        return await self.answered(more or self._prompts, self._teacher, rule=self._rule)
 
-    async def closer(self, number: int, prompts: Sequence[Prompt]) -> tuple[Distance, Distance]:
-        """Of these weights without the note and of the teacher with it, on more prompts; their KL is not measured."""
-        ours = await self._answered(prompts, number)
-        return ours, await self._answered(prompts, self._teacher, rule=self._rule)
-
-    async def _answered(self, prompts: Sequence[Prompt], number: int, *, rule: str | None = None) -> Distance:
+    async def answered(self, prompts: Sequence[Prompt], number: int, *, rule: str | None = None) -> Distance:
+        """Of these weights, on any prompts, with a rule in them or without; the KL is not measured."""
         asked = prompts if rule is None else [prompt.hinted(rule) for prompt in prompts]
         replies = await self._sampler.replies(self._asks(asked), number)
         return self._distance(0.0, [(prompt, done) for prompt, done in zip(prompts, replies, strict=True) if done])

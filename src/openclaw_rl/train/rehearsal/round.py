@@ -34,10 +34,12 @@ from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts, q
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
 
-MEASURE_EVERY = 4
-"""steps between two measurements"""
+MEASURE_FROM, MEASURE_EVERY = 12, 4
+"""steps before the first measurement, since little is learned well in fewer, and between two"""
 AHEAD = 2
 """steps for which the policy's own replies are sampled at once: more at a time are cheaper, but of older weights"""
+TEACHER_AHEAD = 4
+"""the same of the teacher's, whose weights stay as they are; then it is seen how long the policy's own have become"""
 ABOUT = 0.5
 """how much it counts by itself that a reply is about the question, beside doing what is asked and being about it"""
 SHORTER = 0.5
@@ -110,6 +112,7 @@ class RehearsalRound:
         self._beginning = 0.0
         self.prompted: Distance | None = None
         self._closer: tuple[Distance, Distance] | None = None
+        self.says: float | None = None  # the policy's newest replies in words, None where they are not known
         self._at_first: dict[int, Completion] = {}
         self._sampling = settings.sampling
         self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
@@ -156,7 +159,7 @@ class RehearsalRound:
             self._sampling = self._meter.sampling = heard_out(self._settings.sampling, self.prompted)
             self.distances = [await self._meter.without(self._held)]
             self._at_first = dict(self._meter.latest)
-        self._measured, self._beginning = [0], self.seconds
+        self._measured, self._beginning, self.says = [0], self.seconds, self.distances[0].words
 
     async def step(self) -> None:
         """Sample replies, take one step on them, and measure now and then."""
@@ -181,7 +184,8 @@ class RehearsalRound:
         self.replies += len(samples)
         self.replies_of_teacher += sum(sample.logprobs is None for sample in samples)
         self._take(result.adapter)
-        if self.steps % MEASURE_EVERY == 0 or self.steps >= self._settings.steps:
+        due = self.steps >= MEASURE_FROM and self.steps % MEASURE_EVERY == 0
+        if due or self.steps >= self._settings.steps:
             await self.measure()
         if self.ended is None and self.steps >= self._settings.steps:
             self.ended = f"{self.steps} steps"
@@ -195,35 +199,42 @@ class RehearsalRound:
         with self._timed("measuring"):
             self.distances.append(await self._meter.without(number))
         self._measured.append(self.steps)
+        self.says = self.distances[-1].words
         assert self.prompted is not None, "it has begun"
         self.ended = enough(self.distances, self.prompted)
 
     async def _look_closer(self) -> None:
-        """Ask more prompts, where those asked are too few to tell a learned note from one that was nearly learned."""
+        """Ask more prompts, where those asked are too few to tell a learned note from one that was nearly learned.
+
+        The teacher is asked as well where the policy's replies still look worse than what is known of it.
+        """
         assert self._meter is not None
         assert self.prompted is not None
         more = self.lesson.prompts.in_doubt
         if not more or len(self.distances) < 2 or not is_doubtful(self.distances[-1], self.prompted):
             return
-        number = await self._answering()
+        number, some = await self._answering(), self._settings.held_back
+        ours, theirs = self.distances[-1], self.prompted
         with self._timed("measuring"):
-            self._closer = await self._meter.closer(number, more)
+            for at in range(0, len(more), some):
+                ours = ours.with_more(await self._meter.answered(more[at : at + some], number))
+                self._closer = ours, theirs
+                if self.learned:
+                    return
+            self._closer = ours, theirs.with_more(await self._meter.prompted(more))
 
     def _at_last(self) -> tuple[Distance, Distance]:
         """What is known of the newest weights without the note, and of the teacher with it."""
         assert self.prompted is not None
-        if self._closer is None:
-            return self.distances[-1], self.prompted
-        ours, theirs = self._closer
-        return self.distances[-1].with_more(ours), self.prompted.with_more(theirs)
+        return self._closer or (self.distances[-1], self.prompted)
 
     @property
     def by_teacher(self) -> bool:
-        """Whether the next replies are the teacher's own: in doubt while it says much less than the policy does."""
+        """Whether the next replies are the teacher's own: while it says much less than the policy is known to say."""
         if self._settings.loss != "auto":
             return self._settings.loss == "sft"
         assert self.prompted is not None, "it has begun"
-        return self.prompted.words <= SHORTER * self.distances[-1].words
+        return self.says is not None and self.prompted.words <= SHORTER * self.says
 
     @property
     def seconds_left(self) -> float | None:
@@ -307,14 +318,14 @@ class RehearsalRound:
     # --- one step
 
     async def _sampled(self) -> list[list[Sample]]:
-        """The samples of the next steps: of two, or of all until the next measurement where the teacher says them.
+        """The samples of the next steps.
 
         A reply of the teacher that does not do what the note asks, or is not about the question, teaches nothing. Of
         the policy's own those that are good count for more than the others.
         """
         own = not self.by_teacher
-        left = MEASURE_EVERY - self.steps % MEASURE_EVERY
-        steps = range(self.steps, min(self.steps + (min(AHEAD, left) if own else left), self._settings.steps))
+        ahead = AHEAD if own else TEACHER_AHEAD
+        steps = range(self.steps, min(self.steps + ahead - self.steps % ahead, self._settings.steps))
         asked = [(step, at, *one) for step in steps for at, one in enumerate(self._asked())]
         asks = [
             Ask(prompt=prompt if own else prompt.hinted(lesson.rule), sampling=self._seeded(step, at))
@@ -327,6 +338,8 @@ class RehearsalRound:
         for (_, _, lesson, prompt), done in zip(asked, found, strict=True):
             if done is None or not done.reply_tokens:
                 self._cycles[self._taught.index(lesson)].drop(prompt)
+        words = [len(one[-1].reply.content.split()) for one in answered]
+        self.says = sum(words) / max(len(words), 1) if own else None  # steps on the teacher's change it
         samples: dict[int, list[Sample]] = {step: [] for step in steps}
         better = self._advantages(answered) if own else {}
         for one in answered if own else filter(self._is_good, answered):
