@@ -192,6 +192,8 @@ async def test_a_note_is_rehearsed_learned_and_leaves_the_prompt(idle: Idle) -> 
     assert (row.learned, row.evidence["steps"], row.evidence["replies"]) == (True, MEASURE_FROM, 48)
     assert [row.evidence[name]["met"] for name in ("first", "last", "with_note")] == [0, 4, 4]
     assert (row.evidence["measured_after"], row.evidence["met"]) == ([0, 12], [0, 4])
+    rates = [sample.urgency for batch in idle.learner.batches for sample in batch[:1]]
+    assert rates == pytest.approx([1 - 0.8 * at / 15 for at in range(12)]), "a fifth is left for the last of 16"
     step = idle.train.step(row.step)
     assert (step.turns, step.metrics["rehearsal_steps"]) == ((), 12.0)
     assert "4 of 4 replies without it do what it asks, 4 of 4 with it (0 before)" in idle.book.history(1)[-1].reason

@@ -108,6 +108,13 @@ def test_rehearsal_steps_bring_the_policy_nearer_to_the_teacher_whatever_the_met
     assert done.metrics["lr"] == 5e-3
 
 
+def test_a_rehearsal_goes_less_far_the_less_is_left_of_it(folder: str, tmp_path: Path) -> None:
+    trainer = worker(folder, rehearse_lr=5e-3, lr_by_signal=False)
+    later = [replace(one, urgency=0.2) for one in rehearsed()]
+    done = trainer.step(order(later, tmp_path / "1"))
+    assert (done.metrics["lr"], done.metrics["signal"]) == pytest.approx((1e-3, 0.2))
+
+
 def test_a_turn_after_a_rehearsal_goes_on_from_what_is_served(folder: str, tmp_path: Path) -> None:
     """Rehearsals serve an average; where turns serve the newest weights, these begin with that average."""
     trainer = worker(folder, rehearse_lr=5e-3, lr=1e-12, weight_decay=0.0, lr_by_signal=False)

@@ -18,7 +18,7 @@ Teacher = Literal["base", "live", "ema"]
 ADAPTER_LR: Final = 5e-4
 FULL_LR: Final = ADAPTER_LR / 10
 """a full tune moves every weight, so its steps are about a tenth of an adapter's"""
-REHEARSAL_LR: Final = 1e-3
+REHEARSAL_LR: Final = 1.5e-3
 """a rehearsal samples its own replies and may take large steps: what is served is their average"""
 
 
@@ -168,7 +168,8 @@ class RehearseSection(Section):
         default=None,
         gt=0,
         le=1,
-        description=f"learning rate; not set: {REHEARSAL_LR} for an adapter, {REHEARSAL_LR / 10} for a full tune",
+        description="learning rate of its first step, which falls to a fifth by the last;"
+        f" not set: {REHEARSAL_LR} for an adapter, {REHEARSAL_LR / 10} for a full tune",
     )
     decay: float = Field(
         default=0.75, ge=0, lt=1, description="decay of the average of its steps, which is what is served"

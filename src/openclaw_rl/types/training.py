@@ -39,7 +39,7 @@ class Sample:
     where it has no signal. ``teachers`` are the hinted prompts, one per hint, shortest hint first; the reply under them
     is the same.
     ``recalled`` is the earlier turn of the same user that the hints are of, None where they are of this one.
-    ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules.
+    ``urgency`` (0 .. 1) is how much there is left to learn from this user's rules; in a rehearsal, how far a step goes.
     ``prompt_tokens`` and ``logprobs`` are None where the reply was sampled under another prompt than ``prompt`` (a
     standing note was in it): the trainer renders the prompt as it renders a teacher's, and takes its own weights for
     the behaviour policy.

@@ -18,7 +18,7 @@ def batch_weight(
 ) -> float:
     """How much a batch has to say, 0 .. 1: the mean of its samples, each by its urgency if that is to count."""
     found = [
-        1.0
+        (sample.urgency if by_urgency else 1.0)
         if sample.rehearses is not None
         else weigh(
             hinted=any(view is not None for view in row),

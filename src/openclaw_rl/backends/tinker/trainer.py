@@ -184,7 +184,7 @@ class TinkerTrainer:
     ) -> tuple[float, ...]:
         """Take the step, in one pass where the service's own loss is ours; the gradient norms after it."""
         s, rehearsal = self.settings, bool(found.noted)
-        metrics["lr"] = s.rehearse_lr if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
+        metrics["lr"] = s.rehearse_lr * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
         adam = self._adam(metrics["lr"], REHEARSAL_BETA1 if rehearsal else s.adam_beta1)
         same = one_pass.fits(s, found.batch)
         if same:

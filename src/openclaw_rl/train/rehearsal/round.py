@@ -42,6 +42,8 @@ TEACHER_AHEAD = 4
 """the same of the teacher's, whose weights stay as they are; then it is seen how long the policy's own have become"""
 ABOUT = 0.5
 """how much it counts by itself that a reply is about the question, beside doing what is asked and being about it"""
+LAST_RATE = 0.2
+"""of the first step's rate that is left for the last: few replies a step make steps swing, and the last are served"""
 SHORTER = 0.5
 """of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
 PATIENCE = 3
@@ -397,6 +399,7 @@ class RehearsalRound:
             teachers=(prompt.hinted(lesson.rule),),
             temperature=done.sampling.temperature,
             version=self._at.number,
+            urgency=1 - (1 - LAST_RATE) * step / max(self._settings.steps - 1, 1),
             rehearses=str(lesson.note),
         )
 
