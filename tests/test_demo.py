@@ -195,8 +195,13 @@ async def test_a_correction_is_obeyed_at_once_learned_and_leaves_the_prompt(tmp_
     assert view.answers.count((5, 5)) == 3, "before, with the note, after"
     assert [answer["after"].endswith(CLOSING) for answer in plain["answers"]] == [True] * 5
     [row] = plain["rehearsals"]
-    assert (row["measured_after"], row["held_back"]) == ([0, 4], 16)
-    assert [step for step, _ in report.curves()["distance left"]] == [0, 4]
+    assert (row["measured_after"], row["held_back"]) == ([0, 12], 16)
+    assert [step for step, _ in report.curves()["distance left"]] == [0, 12], "no program knows this wish"
+    known = replace(report, rehearsals=({**row, "met": [0, 16], "sampled": [[4, 8, 16], [6, 12, 16]]},) * 2)
+    assert known.curves() == {
+        "held-back prompts": [(0, 0.0), (12, 1.0), (12, 0.0), (24, 1.0)],
+        "rehearsed prompts": [(4, 0.5), (6, 0.75), (16, 0.5), (18, 0.75)],
+    }
     assert "held-out after: 100%" in report.chart()
     with LedgerReader(tmp_path / "run" / "ledger.db") as reader:
         assert reader.counts()["trained"] == 0, "turns take no steps: what is shown is what the note teaches"

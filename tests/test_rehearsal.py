@@ -192,6 +192,7 @@ async def test_a_note_is_rehearsed_learned_and_leaves_the_prompt(idle: Idle) -> 
     assert (row.learned, row.evidence["steps"], row.evidence["replies"]) == (True, MEASURE_FROM, 48)
     assert [row.evidence[name]["met"] for name in ("first", "last", "with_note")] == [0, 4, 4]
     assert (row.evidence["measured_after"], row.evidence["met"]) == ([0, 12], [0, 4])
+    assert row.evidence["sampled"][:2] == [[0, 0, 8], [2, 8, 8]], "of two steps at once"
     rates = [sample.urgency for batch in idle.learner.batches for sample in batch[:1]]
     assert rates == pytest.approx([1 - 0.8 * at / 15 for at in range(12)]), "a fifth is left for the last of 16"
     step = idle.train.step(row.step)

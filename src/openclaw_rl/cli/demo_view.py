@@ -87,8 +87,12 @@ class Live:
 
 def _rehearsed(progress: Progress) -> str:
     left = "" if progress.seconds_left is None else f", at most about {progress.seconds_left:.0f} s more"
-    apart = f", {progress.kl[-1]:.2f} nats a token from the policy with the note" if progress.kl else ""
-    return f"rehearsal step {progress.step} of at most {progress.of}{apart}{left}"
+    seen = ""
+    if progress.met is not None:
+        seen = f", {progress.met[0]} of {progress.met[1]} replies without the note do it"
+    elif progress.kl:
+        seen = f", {progress.kl[-1]:.2f} nats a token from the policy with the note"
+    return f"rehearsal step {progress.step} of at most {progress.of}{seen}{left}"
 
 
 def _size(text: str) -> str:

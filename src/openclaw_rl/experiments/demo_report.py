@@ -101,17 +101,19 @@ class DemoReport:
         }
 
     def curves(self) -> dict[str, list[tuple[int, float]]]:
-        """By rehearsal steps, on prompts held back from them: replies that do what the note asks without it (none where
-        no program knows), and how far the policy still is from itself with the note, as a share of the first KL."""
-        done, apart, before = list[tuple[int, float]](), list[tuple[int, float]](), 0
+        """By rehearsal steps, the share of replies without the note that do what it asks, on prompts held back from
+        them and of those that were sampled to be rehearsed; where no program knows, the share of the first KL left."""
+        held, sampled, apart, before = *(list[tuple[int, float]]() for _ in range(3)), 0
         first = max((row["kl"][0] for row in self.rehearsals[:1]), default=0.0) or 1.0
         for row in self.rehearsals:
             at = [before + step for step in row["measured_after"]]
-            pairs = zip(at, row["met"], strict=True)
-            done += [(step, met / row["held_back"]) for step, met in pairs if met is not None]
+            held += [
+                (step, met / row["held_back"]) for step, met in zip(at, row["met"], strict=True) if met is not None
+            ]
+            sampled += [(before + step, met / count) for step, met, count in row["sampled"]]
             apart += [(step, min(1.0, kl / first)) for step, kl in zip(at, row["kl"], strict=True)]
             before += row["steps"]
-        return {"done without the note": done, "distance left": apart}
+        return {"held-back prompts": held, "rehearsed prompts": sampled} if held else {"distance left": apart}
 
     def chart(self) -> str:
         """The curve as SVG, with the held-out rates."""

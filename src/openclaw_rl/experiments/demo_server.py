@@ -37,8 +37,8 @@ class Progress:
     """How far a note is on its road: its state and the reason, and the rehearsal under way, ``step`` None for none.
 
     ``change`` counts the changes of its state, from 1. ``live`` is the version that answers, ``served`` False while a
-    newer one is promoted and not yet taken up; ``kl`` are the distances measured so far, ``seconds_left`` what the
-    steps that it may still take would cost.
+    newer one is promoted and not yet taken up; ``kl`` are the distances measured so far, ``met`` how many of the
+    newest replies did what the note asks, and of how many, ``seconds_left`` what the steps to come would cost.
     """
 
     change: int
@@ -49,6 +49,7 @@ class Progress:
     step: int | None = None
     of: int = 0
     kl: tuple[float, ...] = ()
+    met: tuple[int, int] | None = None
     seconds_left: float | None = None
 
 
@@ -93,6 +94,7 @@ class DemoServer:
             step=now.get("step"),
             of=now.get("of", 0),
             kl=tuple(now.get("kl", ())),
+            met=tuple(now["met"]) if now.get("met") else None,
             seconds_left=now.get("seconds_left"),
         )
         return road[after:] or road[-1:]

@@ -198,6 +198,7 @@ class Rehearser:
             "step": now.steps,
             "of": self._settings.steps,
             "kl": [round(one.kl, 4) for one in now.distances],
+            "met": list(now.sampled[-1][1:]) if now.sampled else None,
             "seconds_left": round(left, 1) if left is not None else None,
         }
 

@@ -111,6 +111,8 @@ class RehearsalRound:
         self.metrics: dict[str, float] = {}
         self.distances: list[Distance] = []
         self._measured: list[int] = []
+        self.sampled: list[tuple[int, int, int]] = []
+        """after so many steps: of the policy's own replies to rehearsed prompts, how many did it, and of how many"""
         self._beginning = 0.0
         self.prompted: Distance | None = None
         self._closer: tuple[Distance, Distance] | None = None
@@ -297,6 +299,7 @@ class RehearsalRound:
             "kl": [round(one.kl, 4) for one in self.distances],
             "measured_after": list(self._measured),
             "met": [one.met for one in self.distances],
+            "sampled": [list(one) for one in self.sampled],
             "held_back": first.replies,
             "steps": self.steps,
             "replies": self.replies,
@@ -340,13 +343,20 @@ class RehearsalRound:
         for (_, _, lesson, prompt), done in zip(asked, found, strict=True):
             if done is None or not done.reply_tokens:
                 self._cycles[self._taught.index(lesson)].drop(prompt)
-        words = [len(one[-1].reply.content.split()) for one in answered]
-        self.says = sum(words) / max(len(words), 1) if own else None  # steps on the teacher's change it
+        self._note_sampled(answered if own else ())
         samples: dict[int, list[Sample]] = {step: [] for step in steps}
         better = self._advantages(answered) if own else {}
         for one in answered if own else filter(self._is_good, answered):
             samples[one[0]].append(self._sample(one, sampled_here=own, advantage=better.get(one[:2])))
         return [one for one in samples.values() if one] or [[]]
+
+    def _note_sampled(self, own: Sequence[Answered]) -> None:
+        """What is seen of the policy by its own replies; none: the steps to come will change it."""
+        words = [len(one[-1].reply.content.split()) for one in own]
+        self.says = sum(words) / len(words) if words else None
+        checker, mine = self.lesson.checker, [one for one in own if one[2] is self.lesson]
+        if checker is not None and mine:
+            self.sampled.append((self.steps, sum(does(checker, one[-1]) for one in mine), len(mine)))
 
     def _is_good(self, answered: Answered) -> bool:
         """Whether a reply does what its note asks and is about the question, as far as that can be seen."""
