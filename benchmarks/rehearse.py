@@ -95,7 +95,11 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gate", choices=["on", "off"], default="on")
     parser.add_argument("--run", type=Path, help="a folder to keep the run in; not given: one that is removed")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any setting")
-    for name in ("steps", "batch", "prompts", "held_back", "replay", "loss", "reward", "teacher", "lr", "decay", "tokens"):
+    sizes, how = (
+        ("steps", "batch", "prompts", "held_back", "tokens"),
+        ("loss", "reward", "replay", "teacher", "lr", "decay"),
+    )
+    for name in (*sizes, *how):
         flag = f"--{name.replace('_', '-')}"
         parser.add_argument(flag, dest=f"rehearse_{name}", help=f"train.rehearse.{name}")
     return parser.parse_args(given)
