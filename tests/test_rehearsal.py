@@ -23,9 +23,10 @@ from openclaw_rl.store import NotesLedger
 from openclaw_rl.tasks.everyday import names_subject
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import replies
+from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
 from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_doubtful, is_learned, keeps_words
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
-from openclaw_rl.train.rehearsal.round import MEASURE_FROM, Lesson, RehearsalRound, RehearsalSettings, heard_out
+from openclaw_rl.train.rehearsal.round import MEASURE_FROM, RehearsalRound, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views import lineage

@@ -11,8 +11,8 @@ from openclaw_rl.notes import NotesBook
 from openclaw_rl.tasks.everyday import names_subject, training, word_problems
 from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.train.loop import RehearsalParts
+from openclaw_rl.train.rehearsal.lesson import RehearsalSettings
 from openclaw_rl.train.rehearsal.replies import GetPolicy
-from openclaw_rl.train.rehearsal.round import RehearsalSettings
 
 RECKONINGS = 8
 """one in so many shipped prompts is a word problem: what is asked for must hold there too"""

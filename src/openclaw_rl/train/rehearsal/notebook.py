@@ -11,9 +11,9 @@ from openclaw_rl.notes.aspects import opposes
 from openclaw_rl.notes.wording import put
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.train.consent import Consent, person
+from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
 from openclaw_rl.train.rehearsal.measure import Checker, Relevance
 from openclaw_rl.train.rehearsal.prompts import LONGEST, choose, opens
-from openclaw_rl.train.rehearsal.round import Lesson, RehearsalSettings
 from openclaw_rl.types import Note, NoteState, Rehearsal, Turn, Version, environment_of
 from openclaw_rl.versions import VersionManager
 

@@ -12,9 +12,10 @@ from typing import Any, Protocol
 from openclaw_rl.errors import DeletedMeanwhile
 from openclaw_rl.ports import Trainer
 from openclaw_rl.train.control import TrainingControl
+from openclaw_rl.train.rehearsal.lesson import RehearsalSettings
 from openclaw_rl.train.rehearsal.notebook import LessonBook
 from openclaw_rl.train.rehearsal.replies import Interrupted, ReplySampler
-from openclaw_rl.train.rehearsal.round import RehearsalRound, RehearsalSettings
+from openclaw_rl.train.rehearsal.round import RehearsalRound
 from openclaw_rl.train.startup import RunOrigin
 from openclaw_rl.types import Baseline, Rehearsal, Step, Version
 from openclaw_rl.versions import VersionManager, checkpoints

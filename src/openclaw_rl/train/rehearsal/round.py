@@ -11,16 +11,15 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw_rl.ports import Trainer
+from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
 from openclaw_rl.train.rehearsal.measure import (
-    Checker,
     Distance,
     DistanceMeter,
-    Relevance,
     does,
     enough,
     fell,
@@ -30,7 +29,7 @@ from openclaw_rl.train.rehearsal.measure import (
     keeps_words,
     plain,
 )
-from openclaw_rl.train.rehearsal.prompts import PromptCycle, RehearsalPrompts, question
+from openclaw_rl.train.rehearsal.prompts import PromptCycle, question
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
 
@@ -52,40 +51,6 @@ LEAST_TOKENS = 64
 """that a reply may have all the same"""
 TRAINING = 3.0
 """seconds that a reply takes to train for each that it took to sample, before any was trained (on two cores)"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RehearsalSettings:
-    """The settings of the same names under ``train.rehearse``; ``sampling`` is how replies are sampled."""
-
-    steps: int
-    batch: int
-    prompts: int
-    held_back: int
-    replay: float
-    loss: str
-    reward: float
-    teacher: str
-    idle: float
-    tolerance: float
-    seed: int
-    sampling: Sampling
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
-    """What a note teaches: the rule as the teacher gets it, on these prompts of its user.
-
-    ``besides`` are learned notes that the rule repeats.
-    """
-
-    note: int
-    user: str
-    rule: str
-    prompts: RehearsalPrompts
-    checker: Checker | None
-    relevant: Relevance
-    besides: tuple[int, ...] = ()
 
 
 class RehearsalRound:
