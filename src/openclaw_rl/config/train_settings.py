@@ -19,7 +19,7 @@ ADAPTER_LR: Final = 5e-4
 FULL_LR: Final = ADAPTER_LR / 10
 """a full tune moves every weight, so its steps are about a tenth of an adapter's"""
 REHEARSAL_LR: Final = 1.5e-3
-"""a rehearsal samples its own replies and may take large steps: what is served is their average"""
+"""a rehearsal samples its own replies and may take large steps: they become smaller, and their average is served"""
 
 
 class LossSection(Section):
