@@ -130,21 +130,28 @@ def test_the_vocabulary_in_chunks_gives_the_value_and_the_gradient_of_the_whole(
     head = Head(weight=weight, chunk=3)
     ours, other = ((each @ weight.t() / temperature[:, None]).log_softmax(-1) for each in (hidden, theirs))
     whole = losses.full_kl(other, ours) if forward else losses.full_kl(ours, other)
-    (whole * given).sum().backward()
+    (whole * given).sum().backward(retain_graph=True)
     known = BaseOutputs(hidden=theirs, head=head)
-    chunked, slope = train_head.divergence(hidden.detach(), head, temperature, other=known, forward=forward)
+    tokens = torch.arange(7)
+    found = train_head.divergence(hidden.detach(), head, temperature, other=known, forward=forward, tokens=tokens)
     back = train_head.backward_divergence(hidden.detach(), head, temperature, given, other=known, forward=forward)
-    torch.testing.assert_close(chunked, whole.detach())
+    torch.testing.assert_close(found.kl, whole.detach())
     torch.testing.assert_close(back, hidden.grad)
-    assert slope is not None
-    torch.testing.assert_close(slope * given[:, None], hidden.grad, msg="found in the same reading")
+    assert found.slope is not None
+    torch.testing.assert_close(found.slope * given[:, None], hidden.grad, msg="found in the same reading")
+    hidden.grad = None
+    (ours.gather(1, tokens[:, None])[:, 0] * given).sum().backward()
+    assert found.pull is not None
+    torch.testing.assert_close(found.pull * given[:, None], hidden.grad, msg="and so is that of each token")
+    torch.testing.assert_close(found.norm, (hidden.detach() @ weight.t() / temperature[:, None]).logsumexp(-1))
 
 
 def test_where_the_head_is_trained_the_gradient_waits_for_the_loss() -> None:
     head = Head(weight=torch.nn.Parameter(torch.randn(11, 4)))
     hidden, theirs = torch.randn(7, 4), torch.randn(7, 4)
     known = BaseOutputs(hidden=theirs, head=head)
-    assert train_head.divergence(hidden, head, torch.ones(7), other=known, forward=False)[1] is None
+    found = train_head.divergence(hidden, head, torch.ones(7), other=known, forward=False, tokens=torch.arange(7))
+    assert (found.slope, found.pull) == (None, None)
     assert head.weight.grad is None, "nothing is added to it before the loss is known"
 
 

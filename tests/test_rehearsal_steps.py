@@ -27,6 +27,7 @@ from tiny import save_tiny, tiny
 
 from openclaw_rl import losses
 from openclaw_rl.backends.hf.collation import collate
+from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
 from openclaw_rl.backends.local.training.batch import Student, gradient
 from openclaw_rl.backends.local.training.forward import padded
@@ -79,6 +80,35 @@ def test_a_tree_of_turns_and_rehearsals_gives_the_gradient_of_each_alone(
     both(turn_by_turn(plain, plain_base, samples, views))[0].backward()
     for mine, theirs in zip(student.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize(("head", "budget"), [("trained", None), ("trained", 40), ("frozen", None), ("frozen", 40)])
+@pytest.mark.parametrize("loss", ["reverse", "forward"])
+@pytest.mark.parametrize("scored", [{}, {"advantage": None}], ids=["some", "none"])
+def test_rehearsals_alone_read_the_vocabulary_once_and_find_the_same_gradient(
+    monkeypatch: pytest.MonkeyPatch, scored: dict[str, Any], loss: str, head: str, budget: int | None
+) -> None:
+    samples, views = some_batch(random.Random(4))
+    kept = [at for at, view in enumerate(views) if view and view[0] is not None]
+    samples, views = [samples[at] for at in kept], [views[at][:1] for at in kept]
+    samples = rehearsals(samples, views, 1, **scored)
+    base, grads = exact(tiny("llama", seed=1)), []
+    for once in (True, False):
+        student = exact(tiny("llama", seed=0))
+        student.lm_head.weight.requires_grad_(head == "trained")
+        if not once:
+            monkeypatch.setattr(train_batch, "_rehearses_alone", lambda *_: False)
+        batch = collate(samples, views, version=9, device=torch.device("cpu"), wide=torch.float64)
+        how: dict[str, Any] = {"k": 4, "budget": budget, "count": ComputedTokens()}
+        references = run_references(batch, net(base), None, rehearsal=(net(base), loss == "forward"), **how)
+        both = losses.with_rehearsal(lambda x: losses.loss(x, loss_settings()))
+        metrics, why = gradient(batch, Student(net=net(student)), references, both, lambda _: None, **how)
+        assert why is None
+        grads.append(([one.grad for one in student.parameters()], metrics))
+    (mine, found), (theirs, expected) = grads
+    assert found == pytest.approx(expected)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 
 
 # --- the trainer

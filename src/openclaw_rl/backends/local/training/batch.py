@@ -16,7 +16,7 @@ from torch import Tensor
 from openclaw_rl.backends.hf.collation import TrainBatch
 from openclaw_rl.backends.local.training import head as train_head
 from openclaw_rl.backends.local.training.forward import hidden
-from openclaw_rl.backends.local.training.head import BaseOutputs, Head
+from openclaw_rl.backends.local.training.head import BaseOutputs, Divergence, Head, VocabularyScan
 from openclaw_rl.backends.local.training.ranks import Ranks
 from openclaw_rl.backends.local.training.references import (
     IDLE,
@@ -84,14 +84,21 @@ _BY_HINT = ("teacher_ids", "teacher", "has_teacher", "student_teacher", "teacher
 
 
 def score(
-    batch: TrainBatch, student: Tensor, head: Head, references: References, *, k: int
-) -> tuple[TokenScores, Tensor | None]:
-    """Read the vocabulary at the student's hidden states [N, d]; with it the slope of `train_head.divergence`."""
-    seen = train_head.scan(student, head, batch.temperature, k=k, base=references.base)
+    batch: TrainBatch, student: Tensor, head: Head, references: References, *, k: int, alone: bool = False
+) -> tuple[TokenScores, Divergence | None]:
+    """Read the vocabulary at the student's hidden states [N, d]; with it what `train_head.divergence` found.
+
+    Where rehearsals are ``alone`` there is no top-k set, and the vocabulary is read just once.
+    """
+    apart = _divergence(batch, student, head, references.rehearsal)
+    if alone and apart is not None:
+        nothing = batch.tokens.new_zeros(len(batch.tokens), 0)
+        seen = VocabularyScan(norm=_spread(batch, references.rehearsal, apart.norm), ids=nothing, top=nothing)
+    else:
+        seen = train_head.scan(student, head, batch.temperature, k=k, base=references.base)
     n, width = seen.ids.shape
     teacher_ids, teacher = _teacher_values(batch, references.teacher, seen.ids)
     ids = torch.cat([batch.tokens[:, None], seen.ids, teacher_ids.permute(1, 0, 2).reshape(n, -1)], 1)
-    rehearsal, slope = _divergence(batch, student, head, references.rehearsal)
     found = TokenScores(
         ids=ids,
         values=train_head.at(student, head, batch.temperature, seen.norm, ids),
@@ -100,10 +107,10 @@ def score(
         kl=seen.kl,
         reference=_reference(batch, references.base, seen.base_norm),
         served=references.served,
-        rehearsal=rehearsal,
+        rehearsal=None if apart is None else _spread(batch, references.rehearsal, apart.kl),
         **teacher,
     )
-    return found, slope
+    return found, apart
 
 
 def joined(parts: Sequence[tuple[Tensor, TokenScores]], count: int) -> TokenScores:
@@ -160,8 +167,8 @@ def loss_inputs(batch: TrainBatch, scores: TokenScores) -> tuple[LossInputs, Lea
         student_teacher=scores.student_teacher,
         teacher_top=scores.teacher_top,
         teacher_ids=scores.teacher_ids,
-        teacher_old=values[:, 1 + width :].view(n, -1, width).permute(1, 0, 2),
-        teacher_current=at[:, 1 + width :].view(n, -1, width).permute(1, 0, 2),
+        teacher_old=values[:, 1 + width :].view(n, max(1, batch.hints), width).permute(1, 0, 2),
+        teacher_current=at[:, 1 + width :].view(n, max(1, batch.hints), width).permute(1, 0, 2),
         kl=kl,
         reference=scores.reference,
         served=scores.served,
@@ -171,17 +178,26 @@ def loss_inputs(batch: TrainBatch, scores: TokenScores) -> tuple[LossInputs, Lea
     return inputs, Leaves(ids=scores.ids, at=at, kl=kl, rehearsal=rehearsal)
 
 
-def _divergence(
-    batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """The KL [N], 0 where nothing is rehearsed, and its slope [M, d]."""
+def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher | None) -> Divergence | None:
+    """Of the M rehearsed tokens; their log-probs have a gradient too where some of their replies are scored."""
     if teacher is None:
-        return None, None
+        return None
     token = teacher.token
-    found, slope = train_head.divergence(
-        student[token], head, batch.temperature[token], other=teacher.outputs, forward=teacher.forward
+    scored = bool((batch.advantage * batch.has_advantage)[batch.sample[token]].any())
+    return train_head.divergence(
+        student[token],
+        head,
+        batch.temperature[token],
+        other=teacher.outputs,
+        forward=teacher.forward,
+        tokens=batch.tokens[token] if scored else None,
     )
-    return found.new_zeros(len(batch.tokens)).index_copy(0, token, found), slope
+
+
+def _spread(batch: TrainBatch, teacher: RehearsalTeacher | None, found: Tensor) -> Tensor:
+    """What is known of the M rehearsed tokens, at each of all N; 0 at the others."""
+    assert teacher is not None
+    return found.new_zeros(len(batch.tokens)).index_copy(0, teacher.token, found)
 
 
 def _reference(batch: TrainBatch, base: BaseOutputs | None, norm: Tensor | None) -> Tensor | None:
@@ -197,7 +213,10 @@ def _teacher_values(
     shape = (max(1, batch.hints), *student_ids.shape)
     nothing = torch.full(shape, torch.nan, dtype=batch.old.dtype, device=student_ids.device)
     ids, at_student, top = student_ids.new_zeros(shape), nothing.clone(), nothing.clone()
-    sampled, present = nothing[..., 0].clone(), torch.zeros(shape[:2], dtype=torch.bool, device=student_ids.device)
+    sampled, present = (
+        nothing.new_full(shape[:2], torch.nan),
+        torch.zeros(shape[:2], dtype=torch.bool, device=ids.device),
+    )
     if views is not None:
         where, temperature = (views.hint, views.token), batch.temperature[views.token]
         ids_there = torch.cat([batch.tokens[views.token][:, None], student_ids[views.token]], 1)
@@ -240,13 +259,13 @@ class StudentPass:
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """What the backward pass of each piece reads: the gradients of the leaves, and the slope [M, d] where known."""
+    """What the backward pass of each piece reads: the gradients of the leaves, and those [M, d] that are known."""
 
     batch: TrainBatch
     student: Student
     references: References
     given: Leaves
-    slope: Tensor | None
+    apart: Divergence | None
 
 
 def gradient(
@@ -277,16 +296,17 @@ def gradient(
         at_tokens = torch.empty_like(alone.hidden.detach()).index_copy_(0, alone.token, alone.hidden.detach())
     else:
         at_tokens = torch.cat(hidden_states(net, batch.plain, budget, count))
-    scores, slope = score(batch, at_tokens, net.head, references, k=k)
-    inputs, leaves = loss_inputs(share.whole if share else batch, _of_all(scores, share, net.ranks))
+    whole = share.whole if share else batch
+    scores, apart = score(batch, at_tokens, net.head, references, k=k, alone=_rehearses_alone(whole, references))
+    inputs, leaves = loss_inputs(whole, _of_all(scores, share, net.ranks))
     why = stop(inputs)
     if why is not None:
         return {}, why
     total, metrics = loss(inputs)
     given = leaves.gradients(total)
     given = given if share is None else given.of(share.at, heard=share.heard)
-    # with dropout the second pass differs from the first, in which the slope was computed
-    known = _Backward(batch, student, references, given, None if student.two_passes else slope)
+    # with dropout the second pass differs from the first, in which these gradients were computed
+    known = _Backward(batch, student, references, given, None if student.two_passes else apart)
     for packed in trees:
         _backward(known, alone or _run(batch, student, packed))
     for _ in range(passes - len(trees)):
@@ -294,6 +314,11 @@ def gradient(
     if alone is None:
         count.add(trees, batch.plain)
     return dict(metrics), None
+
+
+def _rehearses_alone(whole: TrainBatch, references: References) -> bool:
+    """Whether a batch has nothing but replies that are compared with a teacher that has the note."""
+    return len(whole.noted) == len(whole.spans) and references.base is None
 
 
 def _of_all(scores: TokenScores, share: Share | None, ranks: Ranks) -> TokenScores:
@@ -327,7 +352,10 @@ def _backward(known: _Backward, piece: StudentPass) -> None:
     base, kl, at = references.base, given.kl, given.at[token]
     hidden_states, head = piece.hidden.detach(), known.student.net.head
     back = torch.zeros_like(hidden_states)
-    if kl is not None or bool(at.any()):  # where only rehearsals have a say, the vocabulary need not be read for it
+    pull = known.apart.pull if known.apart is not None and at.shape[1] == 1 else None
+    if pull is not None and references.rehearsal is not None:
+        back += pull[references.rehearsal.row[token]] * at.to(back.dtype)
+    elif kl is not None or bool(at.any()):  # where only a KL to the teacher counts, the vocabulary is not read for it
         local = None if base is None or kl is None else BaseOutputs(hidden=base.hidden[token], head=base.head)
         back = train_head.backward_hidden(
             hidden_states,
@@ -351,8 +379,8 @@ def _backward_rehearsal(
     """The gradient of the hidden states of the rehearsed tokens, which are at ``here`` in the piece."""
     token = piece.token[here]
     row, wanted = teacher.row[token], given[token]
-    if known.slope is not None:
-        return known.slope[row] * wanted[:, None].to(known.slope.dtype)
+    if known.apart is not None and known.apart.slope is not None:
+        return known.apart.slope[row] * wanted[:, None].to(known.apart.slope.dtype)
     return train_head.backward_divergence(
         piece.hidden.detach()[here],
         known.student.net.head,

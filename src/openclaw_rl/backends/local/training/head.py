@@ -164,24 +164,49 @@ def _logit_gradient_with_kl(logits: Tensor, base: Tensor, temperatures: Tensor, 
     return q * ((gap - (q * gap).sum(-1, keepdim=True)) * kl - given) / temperatures
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """A KL [N] over the whole vocabulary and what is found in the same reading: the log-normaliser [N], and gradients.
+
+    Gradients are those of a row by its own row of the hidden states [N, d]: ``slope`` of the KL, ``pull`` of the
+    log-prob of a token. None where the head is trained too, which needs the loss first, and where it was not wanted.
+    """
+
+    kl: Tensor
+    norm: Tensor
+    slope: Tensor | None = None
+    pull: Tensor | None = None
+
+
 @torch.no_grad()
 def divergence(
-    hidden: Tensor, head: Head, temperature: Tensor, *, other: BaseOutputs, forward: bool
-) -> tuple[Tensor, Tensor | None]:
+    hidden: Tensor,
+    head: Head,
+    temperature: Tensor,
+    *,
+    other: BaseOutputs,
+    forward: bool,
+    tokens: Tensor | None = None,
+) -> Divergence:
     """KL(current || other) at hidden [N, d], over the whole vocabulary -> [N]; ``forward`` is KL(other || current).
 
-    With it the gradient [N, d] of each by its row of ``hidden``, so that the vocabulary is read once; None where the
-    head is trained too, which needs the loss first: then `backward_divergence` reads it again.
+    ``tokens`` [N] are those whose log-probs are to have a gradient.
     """
-    parts, slopes = [], list[Tensor]()
+    found: dict[str, list[Tensor]] = {"kl": [], "norm": [], "slope": [], "pull": []}
     for rows in head.rows(len(hidden)):
-        ours, theirs, temperatures = head.logits(hidden[rows]), other.head.logits(other.hidden[rows]), temperature[rows]
+        ours, theirs, heat = head.logits(hidden[rows]), other.head.logits(other.hidden[rows]), temperature[rows, None]
         first, second = (theirs, ours) if forward else (ours, theirs)
-        parts.append(_on(ours, _norm_and_kl)(first, second, temperatures[:, None])[1])
-        if not head.trained:
-            unit = torch.ones_like(ours[:, :1])
-            slopes.append(_back(hidden[rows], head, ours, theirs, temperatures[:, None], unit, forward=forward))
-    return torch.cat(parts), None if head.trained else torch.cat(slopes)
+        norm, kl, other_norm = _on(ours, _norm_and_kl)(first, second, heat)
+        found["kl"].append(kl)
+        found["norm"].append(other_norm if forward else norm)
+        if head.trained:
+            continue
+        unit = torch.ones_like(ours[:, :1])
+        found["slope"].append(_back(hidden[rows], head, ours, theirs, heat, unit, forward=forward))
+        if tokens is not None:
+            gradient = _on(ours, _logit_gradient)(ours, heat, unit).scatter_add_(1, tokens[rows, None], unit / heat)
+            found["pull"].append(head.back(gradient, ours, hidden[rows]))
+    return Divergence(**{name: torch.cat(parts) for name, parts in found.items() if parts})
 
 
 @torch.no_grad()
