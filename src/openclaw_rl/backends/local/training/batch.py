@@ -90,10 +90,12 @@ def score(
 
     Where rehearsals are ``alone`` there is no top-k set, and the vocabulary is read just once.
     """
-    apart = _divergence(batch, student, head, references.rehearsal)
-    if alone and apart is not None:
+    rehearsed = references.rehearsal
+    apart = None if rehearsed is None else _divergence(batch, student, head, rehearsed)
+    apart_at = {} if rehearsed is None or apart is None else _spread(batch, rehearsed, kl=apart.kl, norm=apart.norm)
+    if alone and apart_at:
         nothing = batch.tokens.new_zeros(len(batch.tokens), 0)
-        seen = VocabularyScan(norm=_spread(batch, references.rehearsal, apart.norm), ids=nothing, top=nothing)
+        seen = VocabularyScan(norm=apart_at["norm"], ids=nothing, top=nothing)
     else:
         seen = train_head.scan(student, head, batch.temperature, k=k, base=references.base)
     n, width = seen.ids.shape
@@ -107,7 +109,7 @@ def score(
         kl=seen.kl,
         reference=_reference(batch, references.base, seen.base_norm),
         served=references.served,
-        rehearsal=None if apart is None else _spread(batch, references.rehearsal, apart.kl),
+        rehearsal=apart_at.get("kl"),
         **teacher,
     )
     return found, apart
@@ -178,10 +180,8 @@ def loss_inputs(batch: TrainBatch, scores: TokenScores) -> tuple[LossInputs, Lea
     return inputs, Leaves(ids=scores.ids, at=at, kl=kl, rehearsal=rehearsal)
 
 
-def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher | None) -> Divergence | None:
+def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: RehearsalTeacher) -> Divergence:
     """Of the M rehearsed tokens; their log-probs have a gradient too where some of their replies are scored."""
-    if teacher is None:
-        return None
     token = teacher.token
     scored = bool((batch.advantage * batch.has_advantage)[batch.sample[token]].any())
     return train_head.divergence(
@@ -194,10 +194,10 @@ def _divergence(batch: TrainBatch, student: Tensor, head: Head, teacher: Rehears
     )
 
 
-def _spread(batch: TrainBatch, teacher: RehearsalTeacher | None, found: Tensor) -> Tensor:
+def _spread(batch: TrainBatch, teacher: RehearsalTeacher, **known: Tensor) -> dict[str, Tensor]:
     """What is known of the M rehearsed tokens, at each of all N; 0 at the others."""
-    assert teacher is not None
-    return found.new_zeros(len(batch.tokens)).index_copy(0, teacher.token, found)
+    count = len(batch.tokens)
+    return {name: found.new_zeros(count).index_copy(0, teacher.token, found) for name, found in known.items()}
 
 
 def _reference(batch: TrainBatch, base: BaseOutputs | None, norm: Tensor | None) -> Tensor | None:
