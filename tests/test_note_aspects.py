@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.notes.aspects import Saying, aspects, contradicts, says_less
+from openclaw_rl.notes.aspects import Saying, aspects, contradicts, says_again, says_less
 
 
 def rule(text: str, *, vague: bool = False) -> Saying:
@@ -61,6 +61,15 @@ def test_a_vague_rule_gives_way_to_one_with_a_measure_and_not_the_other_way_roun
     assert (contradicts(measured, vague), says_less(measured, vague)) == (True, False)
     longer = rule("Please write longer answers.", vague=True)
     assert (contradicts(longer, measured), says_less(longer, measured)) == (True, False)
+
+
+def test_other_words_that_are_put_alike_say_it_again_unless_one_lacks_the_measure() -> None:
+    asked, again = rule("I prefer a bulleted list."), rule("Please answer with a bulleted list.")
+    assert says_again(again, asked)
+    assert not says_again(rule("Please answer with a numbered list."), asked)
+    measured, vague = rule("Please answer in under 30 words."), rule("Please keep it shorter.", vague=True)
+    assert says_again(vague, measured)
+    assert not says_again(measured, vague)
 
 
 @pytest.mark.parametrize(

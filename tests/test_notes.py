@@ -212,6 +212,14 @@ def test_who_says_again_what_was_learned_has_the_note_back(run: tuple[TemporaryL
     assert book.history(added.note.number)[-1].reason == "the user said it again"
 
 
+def test_what_is_put_into_a_prompt_alike_is_one_note(run: tuple[TemporaryLedger, NotesBook]) -> None:
+    ledger, book = run
+    for said in ("I prefer a bulleted list.", "Please answer with a bulleted list.", "Please use a numbered list."):
+        ledger.add(-1.0, said, user="ann")
+    assert taken(book) == [("ann", "I prefer a bulleted list."), ("ann", "Please use a numbered list.")]
+    assert texts(book.in_force("ann")) == ["Please use a numbered list."]
+
+
 def test_a_vague_rule_does_not_stand_beside_one_with_a_measure(run: tuple[TemporaryLedger, NotesBook]) -> None:
     ledger, book = run
     ledger.add(-1.0, "Answer in under 30 words.", user="ann")

@@ -147,6 +147,15 @@ def says_same(one: str, other: str) -> bool:
     return not first and not second and _overlap(one, other) >= _ALIKE
 
 
+def says_again(newer: Saying, older: Saying) -> bool:
+    """Whether the newer note is the older one once more: in its words, with less of a measure, or put as it is put."""
+    if newer.kind != older.kind:
+        return False
+    if same_words(newer.text, older.text) or says_less(newer, older):
+        return True
+    return newer.kind == "rule" and newer.vague == older.vague and wording(newer.text) == wording(older.text)
+
+
 def says_less(newer: Saying, older: Saying) -> bool:
     """Whether the newer note only says vaguely what the older one says with its measure."""
     new, old = aspects(newer.text), aspects(older.text)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.notes.aspects import Saying, contradicts, same_words, says_less
+from openclaw_rl.notes.aspects import Saying, contradicts, says_again
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.types import Hint, Note, NoteAuthor, NoteChange, NoteKind, NoteState, environment_of
 
@@ -124,8 +124,8 @@ class NotesBook:
     def add(self, given: NewNote) -> AddedNote:
         """Make a note, in force at once; the user's notes that it contradicts are replaced by it.
 
-        Where the user has said it in the same words, or with a measure that this one lacks, that note is it: in force
-        again, if the weights had forgotten it or it was switched off.
+        Where the user has said it in the same words, in others that are put into a prompt alike, or with a measure that
+        this one lacks, that note is it: in force again, if the weights had forgotten it or it was switched off.
         """
         return self._ledger.atomically(lambda: self._add(given))
 
@@ -208,7 +208,7 @@ class NotesBook:
         saying = Saying(given.text, given.kind, given.vague)
         known = [note for note in self._ledger.notes(given.user) if note.state not in ("removed", "replaced")]
         for old in reversed(known):
-            if old.kind == given.kind and (same_words(given.text, old.text) or says_less(saying, _saying(old))):
+            if says_again(saying, _saying(old)):
                 return AddedNote(self._again(old, given), new=False)
         instead_of = [old for old in known if contradicts(saying, _saying(old))]
         return self._insert(given, instead_of, why="says otherwise")

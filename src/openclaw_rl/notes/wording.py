@@ -49,7 +49,7 @@ _WITHOUT_LIST = _pattern(
     rf"|rather than)\b(?:(?!\bbut\b)[^.,;:!?]){{0,30}}\b{_BULLETS}\b(?:(?:,? (?:no|or|and)|,) {_BULLETS}\b){{0,3}}"
 )
 _AS_LIST = _pattern(
-    r"\b(?:bullets|bulleted(?: lists?)?|bullet[ -]?(?:points?|lists?)"
+    r"\b(?:(?:with (?:an? )?)?(?:bullets|bulleted(?: lists?)?|bullet[ -]?(?:points?|lists?))"
     r"|(?:as|in|into|like|use|me|want|prefer) an? (?:\w+ )?list)\b(?: of short points\b)?(?! of)"
 )
 _SHORTER = _pattern(
