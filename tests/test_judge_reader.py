@@ -358,6 +358,8 @@ LONG = (
         ("cap it at 40 words", "Please answer in at most 40 words."),
         ("you get a single sentence, no more", "Please answer in one sentence."),
         ("set it out point by point with bullets", "Please answer in bullet points."),
+        ("Could you put that in a bulleted list?", "Please answer in bullet points."),
+        ("Can you keep your answers under 30 words?", "Please answer in under 30 words."),
     ],
 )
 async def test_a_remark_that_names_a_measure_of_replies_is_a_rule(message: str, rule: str) -> None:
@@ -374,6 +376,7 @@ async def test_a_remark_that_names_a_measure_of_replies_is_a_rule(message: str, 
         "I need a slogan of at most 6 words",
         "my limit is 30 words for the abstract, can you cut it?",
         "How do I add bullet points in Word?",
+        "Please list the planets in one sentence.",
         "my boss wants bullets from here on",
         "Two sentences, I said.",
         "It's the same bullets, you only put dots.",

@@ -63,7 +63,7 @@ def hear(
     belief = believe(estimate, weights.thresholds, rules=rules.score)
     belief = belief if whole else replace(belief, rule=False, fact=False)
     reaction = rules if _left_to_rules(own) else _reaction(own, belief, rules, request=request, reply=reply)
-    reaction = _with_measure(own, reaction, estimate) if whole else reaction
+    reaction = _with_measure(own, reaction, estimate, rules) if whole else reaction
     return Hearing(
         reaction=reaction,
         group=group,
@@ -75,18 +75,21 @@ def hear(
     )
 
 
-def _with_measure(own: str, reaction: Reaction, estimate: KindLogprobs) -> Reaction:
-    """The measure of replies that a remark names is a rule, though nobody was sure that it is one.
+def _with_measure(own: str, reaction: Reaction, estimate: KindLogprobs, rules: Reaction) -> Reaction:
+    """The measure of replies that a remark names is a rule, though not every voice was sure that it is one.
 
     It is said plainly: of "you get a single sentence" a model makes less than of "Please answer in one sentence". Not
-    where the remark is likelier praise, or an errand: there a measure is of what is to be made.
+    where the remark is likelier praise, or an errand: there a measure is of what is to be made. "Could you put that in
+    a bulleted list?" reads like an errand, but the ``rules`` know it for a wish about the reply.
     """
     told = [hint.text for hint in reaction.hints if hint.kind != "complaint"]
     if reaction.score == 1 or told not in ([], [own.strip()]) or _not_own(own):
         return reaction
     wish, praise = mass(estimate, ("complaint", "rule", "mixed")), mass(estimate, ("praise",))
-    unlikely = mass(estimate, ("neutral",)) >= ERRAND or mass(estimate, ("rule", "mixed")) < WISH or wish <= praise
-    measure = None if unlikely else named_measure(own)
+    errand = mass(estimate, ("neutral",)) >= ERRAND or mass(estimate, ("rule", "mixed")) < WISH
+    known = [hint.text for hint in rules.hints if hint.kind == "rule" and rules.score == -1]
+    asked = own if not errand else known[0] if len(known) == 1 else ""
+    measure = None if wish <= praise else named_measure(asked)
     if measure is None:
         return reaction
     return replace(reaction, hints=(Hint(text=measure, kind="rule"),), doubt=None)

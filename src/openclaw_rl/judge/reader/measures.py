@@ -41,8 +41,8 @@ _AGAINST = re.compile(
     r"|he|she|they|wants|likes|people|asked|said|says|told|wrote|counted|was|were|had|gave|same)\b|[:=;()?\"“”\n]|[.!…]\s"
 )
 _ERRAND = re.compile(
-    r"(?i)\b(?:write|rewrite|draft|compose|describe|explain|summari[sz]e|translate|tell|give|list|name|define|suggest"
-    r"|convert|turn|add|about)\b"
+    r"(?i)\b(?:write|rewrite|draft|compose|describe|explain|summari[sz]e|translate|tell|give|name|define|suggest"
+    r"|convert|turn|add|about|(?<!bullet )(?<!bulleted )list)\b"
     r"|\b(?:an?|the) (?!single|one|dear|bullet|max|limit|ceiling|shopping|side)\w+"
 )
 _FILLER = frozenset(
