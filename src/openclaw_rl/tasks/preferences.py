@@ -156,7 +156,7 @@ _PHRASES: dict[str, dict[str, list[str]]] = tomllib.loads(
 PREFERENCES: dict[str, Preference] = {
     preference.name: preference
     for preference in (
-        _preference("short", "replies under 30 words", "Please answer in under 30 words.", _short),
+        _preference("short", "replies under 30 words", "Please answer in under 30 words.", _short, max_tokens=64),
         _preference(
             "list",
             "replies as a list",

@@ -39,8 +39,6 @@ AHEAD = 2
 """steps for which the policy's own replies are sampled at once: more at a time are cheaper, but of older weights"""
 TEACHER_AHEAD = 4
 """the same of the teacher's, whose weights stay as they are; then it is seen how long the policy's own have become"""
-ABOUT = 0.5
-"""how much it counts by itself that a reply is about the question, beside doing what is asked and being about it"""
 LAST_RATE = 0.2
 """of the first step's rate that is left for the last: few replies a step make steps swing, and the last are served"""
 SHORTER = 0.5
@@ -175,7 +173,7 @@ class RehearsalRound:
     async def _look_closer(self) -> None:
         """Ask more prompts, where those asked are too few to tell a learned note from one that was nearly learned.
 
-        The teacher is asked as well where the policy's replies still look worse than what is known of it.
+        A few at a time, and the teacher the same where the policy's replies still look worse than what is known of it.
         """
         assert self._meter is not None
         assert self.prompted is not None
@@ -186,11 +184,15 @@ class RehearsalRound:
         ours, theirs = self.distances[-1], self.prompted
         with self._timed("measuring"):
             for at in range(0, len(more), some):
-                ours = ours.with_more(await self._meter.answered(more[at : at + some], number))
+                few = more[at : at + some]
+                ours = ours.with_more(await self._meter.answered(few, number))
                 self._closer = ours, theirs
                 if self.learned:
                     return
-            self._closer = ours, theirs.with_more(await self._meter.prompted(more))
+                theirs = theirs.with_more(await self._meter.prompted(few))
+                self._closer = ours, theirs
+                if self.learned:
+                    return
 
     def _at_last(self) -> tuple[Distance, Distance]:
         """What is known of the newest weights without the note, and of the teacher with it."""
@@ -338,11 +340,11 @@ class RehearsalRound:
     def _advantages(self, answered: Sequence[Answered]) -> dict[tuple[int, int], float]:
         """By step and place: how much better a reply is than those of the lesson that it was sampled with.
 
-        To lose sight of the question is worse than to forget the note.
+        To lose sight of the question is worse than to forget the note: it counts by itself as well.
         """
         mine = [one for one in answered if one[2] is self.lesson]
         good, about = (_standardised([*map(what, mine)]) for what in (self._is_good, self._is_about))
-        found = [self._settings.reward * (one + ABOUT * other) for one, other in zip(good, about, strict=True)]
+        found = [self._settings.reward * (one + other) for one, other in zip(good, about, strict=True)]
         return {one[:2]: value for one, value in zip(mine, found, strict=True)} if any(found) else {}
 
     def _asked(self) -> list[tuple[Lesson, Prompt]]:
