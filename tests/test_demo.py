@@ -19,7 +19,7 @@ from openclaw_rl.cli.demo_view import print_report
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, ConfigError
 from openclaw_rl.experiments import benchmark, charts, demo, results
-from openclaw_rl.experiments.cell_run import BenchmarkSetup, run_cell
+from openclaw_rl.experiments.cell_run import BenchmarkSetup, cell_config, run_cell
 from openclaw_rl.experiments.cells import Cell, cells, summary, table
 from openclaw_rl.experiments.demo import run
 from openclaw_rl.experiments.demo_report import DemoPlan, Obeyed
@@ -283,6 +283,7 @@ def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Pa
         f"rollback 0 --rl-buffer-dir {folder}",
     ):
         assert words in done.output
+    assert done.output.count(f"u1: {blunt}") == 1, "said once, shown once"
     found = json.loads(figures.read_text())["users"]["closing"]
     assert (found["rate_before"], found["rate_after"]) == (0.0, 1.0)
     assert found["sense_after"] == found["relevance_after"], "former names still work"
@@ -463,6 +464,36 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     monkeypatch.setattr(results, "code_digest", lambda: "after a change")
     with pytest.raises(ConfigError, match="other code"):
         command(*asked)
+
+
+async def test_a_cell_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = [Cell(arm="none", users=("short",), seed=seed) for seed in range(3)]
+    ran = list[int]()
+
+    async def run_cell(_setup: object, cell: Cell) -> dict[str, object]:
+        ran.append(cell.seed)
+        if cell.seed == 1:
+            raise RuntimeError("out of memory")
+        return {"seed": cell.seed}
+
+    monkeypatch.setattr(benchmark, "run_cell", run_cell)
+    monkeypatch.setattr(benchmark, "summary", lambda _cells, sessions: [])
+    setup = BenchmarkSetup(
+        config=load(preset="cpu-demo").config, directory=tmp_path, sessions=3, probes=1, rounds=1, to_the_end=False
+    )
+    file = tmp_path / "report.json"
+    with pytest.raises(BackendError, match=r"1 of 3 cells failed; none short seed1: out of memory.*same --json"):
+        await benchmark.run(setup, wanted, file, done=lambda _cell, _result: None, jobs=1)
+    assert ran == [0, 1, 2]
+    assert list(json.loads(file.read_text())["cells"]) == ["none short seed0", "none short seed2"]
+
+
+def test_a_cell_takes_no_more_memory_than_its_replies_need(tmp_path: Path) -> None:
+    usual, cell = load(preset="cpu-demo").config, Cell(arm="none", users=("short",), seed=0)
+    assert usual.policy.cache_tokens is None
+    assert cell_config(usual, cell, tmp_path / "a").policy.cache_tokens == 512 * usual.policy.max_batch
+    given = load(preset="cpu-demo", sets=["policy.cache_tokens=9000"]).config
+    assert cell_config(given, cell, tmp_path / "b").policy.cache_tokens == 9000
 
 
 def test_results_know_the_code_that_made_them(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class Live:
         self._alive = sys.stdout.isatty()
         self._began = time.monotonic()
         self._state, self._step = "in force", -1
-        self._status = ""
+        self._status = self._said = ""
 
     def phase(self, what: str) -> None:
         self._print(f"{self._clock():>5} " + click.style(f"==> {what}", bold=True))
@@ -35,9 +35,11 @@ class Live:
 
     def turn(self, turn: SimulatedTurn) -> None:
         mark = click.style("preference met", fg="green") if turn.met else click.style("not yet", fg="yellow")
-        self._print(f"      {turn.user}: {_cut(turn.message, 12)}")
+        if turn.message != self._said:  # within a session a turn begins with what was said of the reply before
+            self._print(f"      {turn.user}: {_cut(turn.message, 12)}")
         self._print(f"      v{turn.version}: {_cut(turn.reply, 38)}  ({_size(turn.reply)}, {mark})")
         self._print(f"      {turn.user}: {_cut(turn.response, 12)}")
+        self._said = turn.response
 
     def noted(self, note: str) -> None:
         self._print(click.style(f"      noted: {_cut(note, 15)}", fg="cyan"))

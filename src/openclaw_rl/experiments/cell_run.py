@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _NEVER = 65536
 """turns in a batch that no run has"""
+_REPLY = 512
+"""tokens in the cache for each reply at once: conversations are short, and the memory that is free is other cells' too"""
 MEMORY = 3
 """corrections that the memory arm pastes into a prompt, the latest ones"""
 
@@ -251,7 +253,9 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
     keys.write_text("".join(f"u{n}:{secrets.token_urlsafe(16)}\n" for n in range(1, len(cell.users) + 1)))
     keys.chmod(0o600)
     method = {"method": cell.arm} if cell.arm in METHODS else {}
+    cache = config.policy.cache_tokens or _REPLY * config.policy.max_batch
     changes: dict[str, dict[str, Any]] = {
+        "policy": {"cache_tokens": cache},
         "run": {"dir": folder.absolute(), "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
         "train": {**method, **_rehearsal(config, cell), "save_dir": None},
