@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _NEVER = 65536
 """turns in a batch that no run has"""
 _REPLY = 512
-"""tokens in the cache for each reply at once: conversations are short, and the memory that is free is other cells' too"""
+"""tokens in the cache for each reply at once: conversations are short, and what memory is free is other cells' too"""
 MEMORY = 3
 """corrections that the memory arm pastes into a prompt, the latest ones"""
 
