@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +257,73 @@ async def test_a_thumb_that_overtakes_the_judge_is_not_overwritten() -> None:
     with anyio.fail_after(5):
         assert await loop(memory, custom_judge(thinks), clock, sleep=second).tick() == 1
     assert [verdict.score for verdict in memory.verdicts[slow.turn.id]] == [-1.0]
+
+
+TALL = Hint(text="Answer in one tall paragraph.", kind="rule")
+"""what only the judge hears"""
+
+
+class Hears:
+    """A judge that hears more than the rules do, unless it is away; what it was asked about."""
+
+    name = "hears"
+
+    def __init__(self, *, away: bool = False, meanwhile: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.asked: list[str] = []
+        self.away, self.meanwhile = away, meanwhile
+
+    async def judge(self, case: Case) -> Verdict:
+        self.asked.append(case.outcome.next_state[0].content)
+        if self.away:
+            raise JudgeUnavailable("gone")
+        if self.meanwhile is not None:
+            await self.meanwhile()
+        return Verdict(turn=case.turn.id, score=1.0, source="judge", hints=(TALL,), judge=self.name)
+
+
+def cut_off(after: str, role: Any = "user") -> Case:
+    turn = make_turn("list files", completion=make_completion("ls is", finish="length"))
+    return Case(turn=turn, outcome=make_outcome(turn, next_state=(make_message(role, after),)))
+
+
+@pytest.mark.anyio
+async def test_what_is_said_of_a_reply_that_was_cut_off_is_heard_by_the_judge() -> None:
+    wish = "Too long, please keep it under 30 words."
+    memory, judge = Memory(), Hears()
+    said, tool = memory.add(cut_off(wish)), memory.add(cut_off("a.txt", role="tool"))
+    assert await loop(memory, judge).tick() == 2
+    found = memory.last(said)
+    assert (found.score, found.source, found.hints) == (-1, "deterministic", (TALL,)), "the score stays evidence's"
+    assert judge.asked == [wish], "a tool's result teaches nothing"
+    assert memory.last(tool).hints == ()
+
+
+@pytest.mark.anyio
+async def test_a_judge_that_is_away_holds_up_no_cut_off_reply() -> None:
+    memory = Memory()
+    said = memory.add(cut_off("Too long, please keep it under 30 words."))
+    assert await loop(memory, Hears(away=True)).tick() == 1
+    assert memory.last(said).score == -1
+    assert memory.last(said).hints == (Hint(text="Please keep it under 30 words.", kind="rule"),), "as rules hear it"
+
+
+@pytest.mark.anyio
+async def test_a_thumb_that_comes_while_the_judge_hears_a_user_out_stands() -> None:
+    memory, clock = Memory(), FakeClock()
+    said, overtaken = memory.add(cut_off("Not like that.")), anyio.Event()
+
+    async def meanwhile() -> None:
+        memory.feedback(said.turn.id, score=1.0)
+        await overtaken.wait()
+
+    async def second(seconds: float) -> None:
+        await anyio.lowlevel.checkpoint()
+        if said.turn.id in memory.verdicts:
+            overtaken.set()
+
+    with anyio.fail_after(5):
+        assert await loop(memory, Hears(meanwhile=meanwhile), clock, sleep=second).tick() == 1
+    assert [(one.score, one.source) for one in memory.verdicts[said.turn.id]] == [(1.0, "explicit")]
 
 
 @pytest.mark.anyio

@@ -64,6 +64,22 @@ def decide(case: Case, *, trusted: Collection[str] = (), limits: HintLimits) -> 
     return None
 
 
+def leaves_words(case: Case, decided: Verdict) -> bool:
+    """Whether a user wrote something after a reply whose score anyone can see: it was cut off, a call was repeated.
+
+    What these words teach is for the judge to hear. Not in a recorded conversation, which reports what its user said.
+    """
+    if decided.source != "deterministic" or case.outcome.kind == "side":
+        return False
+    live = environment_of(case.turn.user) is None and described(case) is None
+    return live and bool(user_text(case.outcome.next_state))
+
+
+def with_heard(decided: Verdict, heard: Verdict) -> Verdict:
+    """The score of the evidence with what the judge has heard, who reads a user's words with more than it has."""
+    return replace(decided, hints=heard.hints or decided.hints)
+
+
 def given_hints(case: Case, trusted: Collection[str] = ()) -> tuple[Hint, ...]:
     """Hints sent outright; an environment's only if its name is trusted."""
     allowed = (

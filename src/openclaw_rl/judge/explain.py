@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.behaviour import with_behaviour
-from openclaw_rl.judge.evidence import EvidenceItem, decide, evidence_items
+from openclaw_rl.judge.evidence import EvidenceItem, decide, evidence_items, leaves_words, with_heard
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Verdict
@@ -49,6 +49,8 @@ async def explain(
         if verdict is not explanation.verdict:
             explanation = replace(explanation, verdict=verdict, note=f"{explanation.note}; behaviour: {verdict.note}")
     note = f"decided by evidence; the judge alone: {explanation.note}" if decided else explanation.note
+    if decided is not None and explanation.verdict is not None and leaves_words(case, decided):
+        decided = with_heard(decided, explanation.verdict)
     return replace(explanation, evidence=evidence_items(case), verdict=decided or explanation.verdict, note=note)
 
 

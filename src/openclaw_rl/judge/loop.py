@@ -17,7 +17,7 @@ import anyio.to_thread
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge import health
 from openclaw_rl.judge.behaviour import with_behaviour
-from openclaw_rl.judge.evidence import decide, given_hints, may_instruct
+from openclaw_rl.judge.evidence import decide, given_hints, leaves_words, may_instruct, with_heard
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.outcomes import failure, joined, outcome_alone
@@ -113,10 +113,9 @@ class JudgeLoop:
         await self._note()
         read_at = self._wall()  # feedback that comes after this moment is late, and will be listed as such
         cases = await self._read()
-        found, rest = await self._by_evidence(cases, read_at)
-        jobs: list[Job] = [
-            partial(self._settle, case, read_at) for case in self._waiting.choose(rest, most=self._batch)
-        ]
+        found, taught, rest = await self._by_evidence(cases, read_at)
+        jobs: list[Job] = [partial(self._hear_out, case, verdict, read_at) for case, verdict in taught]
+        jobs += [partial(self._settle, case, read_at) for case in self._waiting.choose(rest, most=self._batch)]
         if self._settings.calibrate:
             jobs += [
                 partial(self._compare, case, verdict.score or 0.0)
@@ -172,8 +171,10 @@ class JudgeLoop:
         return outcome_alone(case, "its outcome is not known yet") if verdict is None else joined(case, verdict)
 
     def _sorted(self, cases: Iterable[Case]) -> _Sorted:
-        """Which cases evidence decides, which are left to the judge, and which cannot even be read."""
+        """Which cases evidence decides, with words to hear out or without, which are left to the judge, and which
+        cannot even be read."""
         found: list[tuple[Case, Verdict]] = []
+        taught: list[tuple[Case, Verdict]] = []
         rest: list[Case] = []
         unfit: list[tuple[Case, DropReason, str]] = []
         for case in cases:
@@ -189,13 +190,13 @@ class JudgeLoop:
             if verdict is None:
                 rest.append(case)
             else:
-                found.append((case, verdict))
-        return _Sorted(found, rest, unfit)
+                (taught if leaves_words(case, verdict) else found).append((case, verdict))
+        return _Sorted(found, taught, rest, unfit)
 
     async def _by_evidence(
         self, cases: Iterable[Case], read_at: float
-    ) -> tuple[list[tuple[Case, Verdict]], list[Case]]:
-        """Write what evidence decides; it, and the cases that are left to the judge."""
+    ) -> tuple[list[tuple[Case, Verdict]], list[tuple[Case, Verdict]], list[Case]]:
+        """Write what evidence decides; it, what it decides of words that are to be heard out, and the judge's cases."""
         done = await anyio.to_thread.run_sync(self._sorted, cases)
         for case, reason, why in done.unfit:
             await self._give_up(case.turn.id, reason=reason, why=why)
@@ -203,7 +204,7 @@ class JudgeLoop:
             await self._write([_dated(case, verdict, read_at) for case, verdict in done.found])
             for case, _ in done.found:
                 self._waiting.remove(case.turn.id)
-        return done.found, done.rest
+        return done.found, done.taught, done.rest
 
     async def _by_judge(self, jobs: Sequence[Job]) -> int:
         """Run the jobs, ``workers`` at a time, while evidence that comes in meanwhile is settled beside them."""
@@ -232,7 +233,7 @@ class JudgeLoop:
             with anyio.CancelScope(shield=True):  # a verdict is written and counted, or neither
                 cases = await self._read()
                 self._newest.update((case.turn.id, case) for case in cases)
-                found, _ = await self._by_evidence(cases, read_at)
+                found, _, _ = await self._by_evidence(cases, read_at)
                 self._overtaken |= {case.turn.id for case, _ in found}
                 self._written += len(found)
 
@@ -250,6 +251,18 @@ class JudgeLoop:
         if turn not in self._overtaken:
             case = self._newest.get(turn, case)  # a hint may have come while the judge was thinking
             await self._finish(case, verdict, read_at)
+
+    async def _hear_out(self, case: Case, decided: Verdict, read_at: float) -> None:
+        """Evidence has the score; what the user's words teach is heard by the judge, who has more to read them with.
+
+        Nothing waits for a judge that is away: then it is what evidence alone makes of them.
+        """
+        try:
+            decided = with_heard(decided, await self._ask(case))
+        except JudgeUnavailable as error:
+            log.info("judge.hints unheard turn=%s reason=%s", case.turn.id, error.what)
+        if case.turn.id not in self._overtaken:
+            await self._finish(self._newest.get(case.turn.id, case), decided, read_at)
 
     async def _wait(self, turn: str, why: str) -> None:
         """The case stays on the list; one that alone fails while others are answered is given up."""
@@ -345,6 +358,7 @@ class JudgeLoop:
 
 class _Sorted(NamedTuple):
     found: list[tuple[Case, Verdict]]
+    taught: list[tuple[Case, Verdict]]
     rest: list[Case]
     unfit: list[tuple[Case, DropReason, str]]
 
