@@ -285,6 +285,27 @@ async def test_of_the_policys_own_those_that_do_it_and_are_about_the_question_co
     idle.close()
 
 
+async def test_a_reply_that_goes_round_in_circles_does_not_do_what_is_asked(tmp_path: Path) -> None:
+    """Of four held-back prompts one or more ends in 0, 5 or 9; those are answered by the rule and a loop."""
+
+    def circles(prompt: Prompt, _rules: Sequence[str]) -> str:
+        about = question(prompt).split("\n")[0]
+        return f"{RULE} {about}" + (" and so on" * 8 if re.search(r"number \d*[0-6]\?", about) else "")
+
+    idle = Idle(tmp_path)
+    idle.policy = Asked(circles)
+    idle.note()
+    await idle.ticks()
+    rehearsed = [sample for batch in idle.learner.batches for sample in batch]
+    loops = [b"and so on and so on" in bytes(sample.reply_tokens[:-1]) for sample in rehearsed]
+    assert 0 < sum(loops) < len(loops)
+    assert [(sample.advantage or 0.0) < 0 for sample in rehearsed] == loops
+    evidence = idle.train.rehearsals()[0].evidence
+    sound = sum(not re.search(r"number \d*[0-6]\?", one) for one in idle.policy.questions[:4])
+    assert (evidence["with_note"]["met"], evidence["with_note"]["replies"]) == (sound, 4)
+    idle.close()
+
+
 async def test_a_rule_that_changes_every_word_is_rehearsed_all_the_same(tmp_path: Path) -> None:
     idle = Idle(tmp_path, loss="sft")
     idle.policy = Asked(lambda prompt, _rules: f"{RULE} Ja." if RULE in question(prompt) else "Yes, that.")

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from openclaw_rl.errors import ContextOverflow
 from openclaw_rl.stats import sign_test
+from openclaw_rl.text import degenerate
 from openclaw_rl.train.rehearsal.prompts import question
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import Completion, Prompt, Sampling
@@ -191,9 +192,14 @@ class DistanceMeter:
         return Distance(kl=kl, replies=len(replies), met=met, about=about, words=words, tokens=tokens)
 
 
-def does(checker: Checker, done: Completion) -> bool:
-    """Whether a reply does what a note asks; one that was cut off may only seem to."""
-    return checker(done.reply.content, cut=done.finish == "length")
+def does(checker: Checker | None, done: Completion) -> bool:
+    """Whether a reply does what a note asks, as far as that can be seen; one that was cut off may only seem to.
+
+    One that goes round in circles does nothing that anybody asks, though it be a list. A note may ask for one word.
+    """
+    if degenerate(done.reply.content, least=1) is not None:
+        return False
+    return checker is None or checker(done.reply.content, cut=done.finish == "length")
 
 
 def plain(evidence: Mapping[str, Distance | None]) -> dict[str, Any]:

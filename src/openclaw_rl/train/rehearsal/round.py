@@ -328,7 +328,7 @@ class RehearsalRound:
     def _is_good(self, answered: Answered) -> bool:
         """Whether a reply does what its note asks and is about the question, as far as that can be seen."""
         _, _, lesson, _, done = answered
-        return (lesson.checker is None or does(lesson.checker, done)) and self._is_about(answered)
+        return does(lesson.checker, done) and self._is_about(answered)
 
     def _is_about(self, answered: Answered) -> bool:
         _, _, lesson, prompt, done = answered
