@@ -25,7 +25,8 @@ from test_local_trainer import (
 )
 from tiny import save_tiny, tiny
 
-from openclaw_rl import losses
+from openclaw_rl import config, losses
+from openclaw_rl.app.factories import trainer_arguments
 from openclaw_rl.backends.hf.collation import collate
 from openclaw_rl.backends.local.training import batch as train_batch
 from openclaw_rl.backends.local.training import forward as train_forward
@@ -143,6 +144,21 @@ def test_a_rehearsal_goes_less_far_the_less_is_left_of_it(folder: str, tmp_path:
     later = [replace(one, urgency=0.2) for one in rehearsed()]
     done = trainer.step(order(later, tmp_path / "1"))
     assert (done.metrics["lr"], done.metrics["signal"]) == pytest.approx((1e-3, 0.2))
+
+
+def test_a_wider_model_takes_smaller_steps_unless_their_rate_is_set(folder: str, tmp_path: Path) -> None:
+    """The tiny model is 32 wide."""
+    for at, (width, rate) in enumerate([(8, 1.25e-3), (32, 5e-3), (576, 5e-3), (None, 5e-3)]):
+        trainer = worker(folder, rehearse_lr=5e-3, rehearse_width=width)
+        done = trainer.step(order(rehearsed(), tmp_path / str(at)))
+        assert done.metrics["lr"] == pytest.approx(rate), width
+
+
+def test_a_rate_that_is_set_is_meant_for_the_model_in_use() -> None:
+    found = trainer_arguments(config.load(preset="qwen3-4b-lora").config)
+    assert (found["rehearse_lr"], found["rehearse_width"]) == (1.5e-3, 576)
+    found = trainer_arguments(config.load(preset="qwen3-4b-lora", sets=["train.rehearse.lr=2e-4"]).config)
+    assert (found["rehearse_lr"], found["rehearse_width"]) == (2e-4, None)
 
 
 def test_a_turn_after_a_rehearsal_goes_on_from_what_is_served(folder: str, tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def trainer_arguments(config: Config) -> dict[str, Any]:
         "rehearse_loss": train.rehearse.loss,
         "rehearse_teacher": train.rehearse.teacher,
         "rehearse_lr": train.rehearsal_rate,
+        "rehearse_width": train.rehearsal_width,
         "rehearse_decay": train.rehearse.decay,
         "lora": train.lora.enabled,
         "lora_rank": train.lora.rank,

@@ -20,6 +20,8 @@ FULL_LR: Final = ADAPTER_LR / 10
 """a full tune moves every weight, so its steps are about a tenth of an adapter's"""
 REHEARSAL_LR: Final = 1.5e-3
 """a rehearsal samples its own replies and may take large steps: they become smaller, and their average is served"""
+REHEARSAL_WIDTH: Final = 576
+"""the width of the embedded model, with which that rate was measured; of a wider one it is smaller in proportion"""
 
 
 class LossSection(Section):
@@ -169,7 +171,8 @@ class RehearseSection(Section):
         gt=0,
         le=1,
         description="learning rate of its first step, which falls to a fifth by the last;"
-        f" not set: {REHEARSAL_LR} for an adapter, {REHEARSAL_LR / 10} for a full tune",
+        f" not set: {REHEARSAL_LR} for an adapter, {REHEARSAL_LR / 10} for a full tune, and less for a model wider than"
+        f" {REHEARSAL_WIDTH}, in proportion",
     )
     decay: float = Field(
         default=0.75, ge=0, lt=1, description="decay of the average of its steps, which is what is served"
@@ -264,6 +267,11 @@ class TrainSection(Section):
     def rehearsal_rate(self) -> float:
         """``rehearse.lr``; where it is not set, the rate that suits an adapter or a full tune."""
         return self.rehearse.lr or (REHEARSAL_LR if self.lora.enabled else REHEARSAL_LR / 10)
+
+    @property
+    def rehearsal_width(self) -> int | None:
+        """The width of the model that this rate suits; None where ``rehearse.lr`` sets it for the model in use."""
+        return None if self.rehearse.lr else REHEARSAL_WIDTH
 
 
 class GateLimitsSection(Section):

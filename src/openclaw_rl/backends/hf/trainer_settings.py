@@ -49,6 +49,8 @@ class TrainerSettings(LossSettings):
     rehearse_teacher: str
     """whose weights see the note: base, live (as it was when the rehearsal began) or ema"""
     rehearse_lr: float
+    rehearse_width: int | None
+    """of the model that this rate suits, where wider ones want a smaller one; None: it is meant for this model"""
 
     def __post_init__(self) -> None:
         LossSettings.__post_init__(self)
@@ -63,3 +65,11 @@ class TrainerSettings(LossSettings):
     def compares_with_base(self) -> bool:
         """Whether a step needs the base model's log-probs: for the KL penalty, or for a loss that may ask for them."""
         return self.kl_coef > 0 or self.loss is not None
+
+    def rehearsal_rate(self, width: int) -> float:
+        """The rate of a rehearsal of a model whose hidden states are so wide.
+
+        An update moves what a layer gives by as much as all its inputs together, so the steps of Adam shrink with the
+        width. Nothing narrower is given larger ones.
+        """
+        return self.rehearse_lr * min(1.0, (self.rehearse_width or width) / width)

@@ -142,6 +142,11 @@ class PolicyModel:
     # --- student, teacher, base
 
     @property
+    def width(self) -> int:
+        """Of its hidden states."""
+        return int(self.model.get_output_embeddings().weight.shape[1])
+
+    @property
     def tree(self) -> bool:
         """Whether a batch is computed as a tree."""
         return self.note is None

@@ -37,7 +37,7 @@ def update(
     parameters = with_gradients(policy.parameters.values())
     if s.grad_clip > 0:
         torch.nn.utils.clip_grads_with_norm_(parameters, s.grad_clip, torch.tensor(norm, device=parameters[0].device))
-    lr = s.rehearse_lr * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
+    lr = s.rehearsal_rate(policy.width) * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
     beta1 = REHEARSAL_BETA1 if rehearsal else s.adam_beta1
     group = {"lr": lr, "betas": (beta1, s.adam_beta2), "eps": ADAM_EPS, "weight_decay": s.weight_decay}
     stepped = (_step_one_by_one if s.offload_optimizer else _step)(parameters, state.optimizer, group)
