@@ -3,6 +3,7 @@
     python benchmarks/rehearse.py                                       `short` on this CPU, a few minutes
     python benchmarks/rehearse.py --preference list --seed 0 --device cuda
     python benchmarks/rehearse.py --preference short --then list        a second note after the first
+    python benchmarks/rehearse.py --preference list --then "Please answer in under 60 words."
     python benchmarks/rehearse.py --nonsense                            a note that asks for nonsense
     python benchmarks/rehearse.py --users one_sentence,long,list        a note each of three users who share the policy
 
@@ -46,6 +47,7 @@ from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Policy, SupportsCandidates, Trainer, whole_reply
 from openclaw_rl.store import NotesLedger, TrainLedger
 from openclaw_rl.tasks.preferences import PREFERENCES, Preference
+from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.text import word_count
 from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
 from openclaw_rl.train.queue import QueueSettings
@@ -70,17 +72,32 @@ NONSENSE = Preference(
 )
 
 
+_NAMES = ", ".join(PREFERENCES)
+
+
 def _preferences(text: str) -> str:
     strange = [name for name in text.split(",") if name not in PREFERENCES]
     if strange:
-        raise argparse.ArgumentTypeError(f"no preference {', '.join(strange)}; there are: {', '.join(PREFERENCES)}")
+        raise argparse.ArgumentTypeError(f"no preference {', '.join(strange)}; there are: {_NAMES}")
     return text
+
+
+def _second(text: str) -> Preference:
+    """A preference by its name; or a rule in words, if a program knows how to check it."""
+    if text in PREFERENCES:
+        return PREFERENCES[text]
+    met_by = checker_of(text)
+    if met_by is None:
+        raise argparse.ArgumentTypeError(f"nothing can check {text!r}; give words, sentences, a list, or {_NAMES}")
+    return replace(NONSENSE, name="then", description=text, hint=text, met_by=met_by, max_tokens=128)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--preference", choices=[*PREFERENCES], default="short", help="what the note asks")
-    parser.add_argument("--then", choices=[*PREFERENCES], help="a second note, rehearsed after the first")
+    parser.add_argument(
+        "--then", type=_second, metavar="P", help="a second note after the first: a preference, or in your own words"
+    )
     parser.add_argument(
         "--note", help="the note in your own words; --preference then only says how replies are checked"
     )
@@ -239,8 +256,7 @@ def script(args: argparse.Namespace) -> list[list[Said]]:
         return [[Said(user=f"u{at}", text=one.hint, preference=one) for at, one in enumerate(wanted, 1)]]
     first = PREFERENCES[args.preference]
     found = [[Said(user=USER, text=args.note or first.hint, preference=first)]]
-    second = PREFERENCES[args.then] if args.then else None
-    return [*found, *([[Said(user=USER, text=second.hint, preference=second)]] if second else [])]
+    return [*found, *([[Said(user=USER, text=args.then.hint, preference=args.then)]] if args.then else [])]
 
 
 async def learn(loop: TrainLoop, say: Callable[[str], None], until: float | None) -> dict[str, Any]:
