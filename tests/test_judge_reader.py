@@ -27,7 +27,7 @@ from openclaw_rl.judge.reader.combination import Combination, Thresholds, Weight
 from openclaw_rl.judge.reader.features import families, tokens
 from openclaw_rl.judge.reader.judge import read_case
 from openclaw_rl.judge.reader.kinds import GROUPS, KINDS, KindLogprobs, group_of, normalised
-from openclaw_rl.judge.reader.measures import named_measure
+from openclaw_rl.judge.reader.measures import missing_measure, named_measure
 from openclaw_rl.judge.reader.ngrams import NgramModel, pack, place, shipped_ngrams, unpack
 from openclaw_rl.judge.reader.sentences import carrier
 from openclaw_rl.judge.text import parse
@@ -355,6 +355,7 @@ LONG = (
         ("you get 30 words, no more", "Please answer in at most 30 words."),
         ("Boil your replies down to at most 30 words.", "Please answer in at most 30 words."),
         ("make that fewer than thirty words going forward", "Please answer in under thirty words."),
+        ("40 words is my limit, please stay below it", "Please answer in at most 40 words."),
         ("cap it at 40 words", "Please answer in at most 40 words."),
         ("you get a single sentence, no more", "Please answer in one sentence."),
         ("set it out point by point with bullets", "Please answer in bullet points."),
@@ -387,6 +388,65 @@ async def test_a_remark_that_names_a_measure_of_replies_is_a_rule(message: str, 
 )
 def test_an_errand_and_a_reply_that_had_it_name_no_measure_of_replies(message: str) -> None:
     assert named_measure(message) is None
+
+
+TWO = (
+    "A kettle heats water by a coil under its floor. When the water boils its steam bends a small disc of metal, which"
+    " opens the switch, and after a while, when the disc has cooled down, it can be used again."
+)
+
+
+@pytest.mark.parametrize(
+    ("complaint", "rule"),
+    [
+        ("can you tell me this in a single sentence?", "Please answer in one sentence."),
+        ("you sent a whole page and I wanted just one sentence", "Please answer in one sentence."),
+        ("There are several sentences in it and I wanted only one.", "Please answer in one sentence."),
+        ("Could you not manage the same in less than 30 words?", "Please answer in under 30 words."),
+        ("Any answer of twenty words or more is too much for me.", "Please answer in under twenty words."),
+        ("so long again, hoped for something below 25 words", "Please answer in under 25 words."),
+        ("why is it not a list, that would be easier to read", "Please answer in bullet points."),
+        (
+            "Use bullet points when you answer me, because I read my phone on the bus.",
+            "Please answer in bullet points.",
+        ),
+    ],
+)
+def test_of_a_complaint_the_measure_that_the_reply_lacks_is_wanted(complaint: str, rule: str) -> None:
+    assert missing_measure(complaint, request="How does a kettle work?", reply=TWO) == rule
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "Stop using bullet points.",
+        "I don't want it in one sentence",
+        "I'd rather have prose than bullet points",
+        "You left out one sentence of the quote.",
+        "That was one sentence too many.",
+        "each point in under 10 words, please",
+        "I asked for a list of kettles",
+        "Now write a poem in one sentence.",
+        "He wants it in one sentence.",
+        'It says "answer in one sentence" at the door.',
+        "Is this rude? Answer in one sentence.",
+    ],
+)
+def test_a_complaint_about_something_else_asks_for_no_measure(complaint: str) -> None:
+    assert missing_measure(complaint, request="How does a kettle work?", reply=TWO) is None
+
+
+def test_what_the_reply_has_is_not_wanted_nor_is_a_measure_of_a_thing_to_be_made() -> None:
+    wish = "Hm, I wanted one sentence."
+    assert missing_measure(wish, request="How does a kettle work?", reply="By a coil.") is None
+    assert missing_measure("too short, I wanted more than 30 words", request="Why?", reply="By a coil.") is None
+    assert missing_measure("I wanted bullets", request="Why?", reply="- a coil\n- a disc") is None
+    assert missing_measure(wish, request="Please write a story about a kettle.", reply=TWO) is None
+
+
+async def test_what_a_hint_leaves_out_of_a_complaint_is_added() -> None:
+    found = read_case(after("no more paragraphs please, just bullets", reply=TWO)).hints
+    assert [hint.text for hint in found] == ["Please no more paragraphs.", "Please answer in bullet points."]
 
 
 async def test_a_measure_in_words_that_came_from_others_is_no_rule() -> None:

@@ -13,6 +13,7 @@ LIST = "Points:\n- one thing\n- another thing"
 @pytest.mark.parametrize(
     ("rule", "good", "bad"),
     [
+        ("Please answer in under twenty-nine words.", " ".join(["a"] * 28), " ".join(["a"] * 29)),
         ("Please keep it under 5 words.", "Yes, it is.", "Five words are too many."),
         ("At most five words, please.", "Five words are not many.", "These are six words or more."),
         ("20 words or less", "word " * 20, "word " * 21),

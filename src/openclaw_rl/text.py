@@ -23,8 +23,26 @@ _OPENERS = frozenset(
 )
 _TEMPLATE = re.compile(r"<\|\w+\|>|</?s>|\[/?INST\]|\ufffd|[\x00-\x08\x0b-\x1f]")
 _RUN_OF_ONE = re.compile(r"([^\s\-=_*#.~+|/\\<>])\1{59,}")
+_ONES = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = ("eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TENS = ("ten", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_SPELT = {word: at for at, word in enumerate(_ONES, 1)} | {word: at for at, word in enumerate(_TEENS, 11)}
+_SPELT |= {word: 10 * at for at, word in enumerate(_TENS, 1)} | {"a hundred": 100, "one hundred": 100}
+NUMBER = (
+    rf"(?<![\w-])(?:\d{{1,4}}|(?:a|one) hundred|(?:{'|'.join(_TENS[1:])})[ -](?:{'|'.join(_ONES)})"
+    rf"|{'|'.join((*_TENS, *_TEENS, *_ONES))})"
+)
+"""a pattern for a number up to 9,999 in figures, to a hundred in words, in small letters; `number_of` reads it"""
 UNSPACED = frozenset({"CJK", "HIRAGANA", "KATAKANA", "THAI"})
 """scripts that do not part words by spaces, so that counting them says nothing"""
+
+
+def number_of(text: str) -> int:
+    """What `NUMBER` has found."""
+    lowered = text.lower()
+    if lowered.isdigit():
+        return int(lowered)
+    return _SPELT[lowered] if lowered in _SPELT else sum(_SPELT[part] for part in re.split("[ -]", lowered))
 
 
 def head_and_tail(tokens: Sequence[int], most: int) -> list[int]:

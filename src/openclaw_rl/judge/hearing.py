@@ -9,7 +9,7 @@ from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
 from openclaw_rl.judge.reader.combination import Belief, Combination, believe, shipped_combination
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, LanguageGroup, MessageKind, group_of, mass
-from openclaw_rl.judge.reader.measures import named_measure
+from openclaw_rl.judge.reader.measures import missing_measure, named_measure
 from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
 from openclaw_rl.judge.reader.sentences import carrier, may_be_foreign
 from openclaw_rl.judge.text import own_words, parse
@@ -63,7 +63,8 @@ def hear(
     belief = believe(estimate, weights.thresholds, rules=rules.score)
     belief = belief if whole else replace(belief, rule=False, fact=False)
     reaction = rules if _left_to_rules(own) else _reaction(own, belief, rules, request=request, reply=reply)
-    reaction = _with_measure(own, reaction, estimate, rules) if whole else reaction
+    if whole:
+        reaction = _with_measure(own, reaction, estimate, rules, request=request, reply=reply)
     return Hearing(
         reaction=reaction,
         group=group,
@@ -75,28 +76,39 @@ def hear(
     )
 
 
-def _with_measure(own: str, reaction: Reaction, estimate: KindLogprobs, rules: Reaction) -> Reaction:
+def _with_measure(
+    own: str, reaction: Reaction, estimate: KindLogprobs, rules: Reaction, *, request: str, reply: str
+) -> Reaction:
     """The measure of replies that a remark names is a rule, though not every voice was sure that it is one.
 
     It is said plainly: of "you get a single sentence" a model makes less than of "Please answer in one sentence". Not
     where the remark is likelier praise, or an errand: there a measure is of what is to be made. "Could you put that in
-    a bulleted list?" reads like an errand, but the ``rules`` know it for a wish about the reply.
+    a bulleted list?" reads like an errand, but the ``rules`` know it for a wish about the reply. Of what is surely a
+    complaint, the measure that the reply lacks is wanted, in whatever words.
     """
-    told = [hint.text for hint in reaction.hints if hint.kind != "complaint"]
-    if reaction.score == 1 or told not in ([], [own.strip()]) or _not_own(own):
+    if reaction.score == 1 or is_text(own) or steers(own):
         return reaction
+
+    def missing(text: str) -> str | None:
+        return missing_measure(text, request=request, reply=reply) if reaction.score == -1 else None
+
+    told = [hint for hint in reaction.hints if hint.kind != "complaint"]
+    if told and [hint.text for hint in told] != [own.strip()]:  # a part of the message: what it leaves out is added
+        measure = None if any(missing(hint.text) for hint in told) else missing(own)
+    else:
+        told, measure = [], (None if may_be_foreign(own) else _remarked(own, estimate, rules)) or missing(own)
+    if measure is None:
+        return reaction
+    return replace(reaction, hints=(*told, Hint(text=measure, kind="rule")), doubt=None)
+
+
+def _remarked(own: str, estimate: KindLogprobs, rules: Reaction) -> str | None:
+    """The measure of a remark that says little else, if it is likelier a wish about replies than anything else."""
     wish, praise = mass(estimate, ("complaint", "rule", "mixed")), mass(estimate, ("praise",))
     errand = mass(estimate, ("neutral",)) >= ERRAND or mass(estimate, ("rule", "mixed")) < WISH
     known = [hint.text for hint in rules.hints if hint.kind == "rule" and rules.score == -1]
     asked = own if not errand else known[0] if len(known) == 1 else ""
-    measure = None if wish <= praise else named_measure(asked)
-    if measure is None:
-        return reaction
-    return replace(reaction, hints=(Hint(text=measure, kind="rule"),), doubt=None)
-
-
-def _not_own(own: str) -> bool:
-    return is_text(own) or steers(own) or may_be_foreign(own)
+    return None if wish <= praise else named_measure(asked)
 
 
 def _left_to_rules(own: str) -> bool:

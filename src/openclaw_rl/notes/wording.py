@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 
+from openclaw_rl.text import NUMBER, number_of
 from openclaw_rl.types import Note
 
 SHORT = "Please answer in under 30 words."
@@ -24,13 +25,14 @@ ONE_SENTENCE = "Please answer in one sentence."
 LIST = "Please answer with a bulleted list of short points."
 NO_LIST = "Please answer in plain sentences, without a list."
 
-_NUMBER = r"(?P<number>\d{1,4}|one|two|three|four|five|six|seven|eight|nine|ten|twenty|thirty|forty|fifty|a hundred)"
-_FEW = frozenset({"one", "two", "three", "four", "1", "2", "3", "4"})
+_NUMBER = rf"(?P<number>{NUMBER})"
+_FEW = 4
+"""words up to which it is "at most": under two of them there is hardly a reply"""
 _MOST = (
     r"(?:at (?:the )?most|no more than|not more than|up to|within|max(?:imum)?(?: of)?"
     r"|under|below|fewer than|less than)"
 )
-_BULLETS = r"(?:bullet(?:ed)?(?:[ -]?points?|[ -]?lists?)?|bullets|lists?)"
+_BULLETS = r"(?:bullet(?:ed)?(?:[ -]?points?|[ -]?lists?)?|bullets|dot[ -]?points?|lists?)"
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -49,7 +51,7 @@ _WITHOUT_LIST = _pattern(
     rf"|rather than)\b(?:(?!\bbut\b)[^.,;:!?]){{0,30}}\b{_BULLETS}\b(?:(?:,? (?:no|or|and)|,) {_BULLETS}\b){{0,3}}"
 )
 _AS_LIST = _pattern(
-    r"\b(?:(?:with (?:an? )?)?(?:bullets|bulleted(?: lists?)?|bullet[ -]?(?:points?|lists?))"
+    r"\b(?:(?:with (?:an? )?)?(?:bullets|bulleted(?: lists?)?|dot[ -]?points?|bullet[ -]?(?:points?|lists?))"
     r"|(?:as|in|into|like|use|me|want|prefer) an? (?:\w+ )?list)\b(?: of short points\b)?(?! of)"
 )
 _SHORTER = _pattern(
@@ -158,8 +160,8 @@ def _measure(text: str) -> tuple[str | None, str]:
 
 def _words(number: str) -> str:
     """Who asks for at most 30 words is given under 30: the embedded model keeps to that more often."""
-    few = number.lower() in _FEW
-    return f"Please answer in {'at most' if few else 'under'} {number} {'word' if number in ('one', '1') else 'words'}."
+    most = number_of(number)
+    return f"Please answer in {'at most' if most <= _FEW else 'under'} {number} {'word' if most == 1 else 'words'}."
 
 
 def _may_ask_more(text: str, rest: str) -> bool:

@@ -14,22 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from openclaw_rl.tasks.preferences import PREFERENCES
-from openclaw_rl.text import items, sentence_count, word_count
+from openclaw_rl.text import NUMBER, items, number_of, sentence_count, word_count
 
-_NUMBERS = {
-    "one": 1,
-    "two": 2,
-    "three": 3,
-    "four": 4,
-    "five": 5,
-    "six": 6,
-    "seven": 7,
-    "eight": 8,
-    "nine": 9,
-    "ten": 10,
-}
-_NUMBERS |= {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "a hundred": 100, "a": 1}
-_NUMBER = rf"(\d{{1,4}}|{'|'.join(_NUMBERS)})"
+_NUMBER = rf"({NUMBER}|a)"
 _NOT = re.compile(r"\b(?:no|not|never|without|don't|do not|avoid|stop|skip|less|fewer|instead of)\b[^.!?]{0,40}$", re.I)
 _FEWER = re.compile(
     rf"\b(?:under|below|at most|no more than|not more than|fewer than|less than|max(?:imum)?(?: of)?|up to|within)"
@@ -105,4 +92,4 @@ def _lists(rule: str) -> RuleChecker | None:
 
 
 def _number(text: str) -> int:
-    return _NUMBERS[text.lower()] if text.lower() in _NUMBERS else int(text)
+    return 1 if text.lower() == "a" else number_of(text)

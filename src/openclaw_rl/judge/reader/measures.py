@@ -1,4 +1,7 @@
-"""A measure of replies that a remark names and says little else ("30 words is my limit"), as a plain sentence.
+"""A measure of replies that a remark names, as a plain sentence.
+
+    named_measure("30 words is my limit")                     "Please answer in at most 30 words.": it says little else
+    missing_measure("Why go on? I want one sentence.", ...)   "Please answer in one sentence.": a reply had more
 
 Pure, and English alone. The sentence is made of the measure and of nothing else that was said, so no words of others
 can come in by it. "Write a poem in 30 words" is an errand: what names a thing to be made has no measure of replies.
@@ -9,16 +12,14 @@ from __future__ import annotations
 
 import re
 
-from openclaw_rl.text import words
+from openclaw_rl.judge.reader.sentences import may_be_foreign
+from openclaw_rl.text import NUMBER, items, number_of, sentence_count, word_count, words
 
 LONGEST = 14
 """words of such a remark"""
 MOST = 3
 """words in it that are neither of the measure nor filler"""
-_NUMBER = (
-    r"(?P<number>\d{1,3}|one|two|three|four|five|six|seven|eight|nine|ten|twelve|fifteen|twenty|thirty|forty|fifty"
-    r"|a hundred)"
-)
+_NUMBER = rf"(?P<number>{NUMBER})"
 _WORDS = (
     re.compile(
         r"(?i)\b(?:under|below|within|fewer than|less than|at (?:the )?most|no more than|not more than|up to"
@@ -32,7 +33,7 @@ _WORDS = (
 )
 _STRICT = re.compile(r"(?i)under|below|fewer|less")
 _SENTENCE = re.compile(r"(?i)\b(?:one|1|a single|single|the one|only one) sentence\b")
-_BULLETS = re.compile(r"(?i)\b(?:bullets|bullet ?points?|bullet(?:ed)? lists?|one bullet per \w+)\b")
+_BULLETS = re.compile(r"(?i)\b(?:bullets|(?:bullet|dot) ?points?|bullet(?:ed)? lists?|one bullet per \w+)\b")
 _LIMITS = re.compile(
     r"(?i)\b(?:no|not) more(?: than|\W*\Z)|\bnever (?:go|went|gone) (?:over|past|beyond)\b|\bfull stop\b"
 )
@@ -70,7 +71,7 @@ def named_measure(own: str) -> str | None:
 
 
 def _at_most(found: re.Match[str]) -> str:
-    limit = "under" if _STRICT.match(found[0]) else "at most"
+    limit = "under" if _STRICT.match(found[0]) or found.re is _TOO_MANY else "at most"
     return f"Please answer in {limit} {found['number'].lower()} words."
 
 
@@ -78,4 +79,81 @@ _SHAPES = (
     *((pattern, _at_most) for pattern in _WORDS),
     (_SENTENCE, lambda _found: "Please answer in one sentence."),
     (_BULLETS, lambda _found: "Please answer in bullet points."),
+)
+
+
+# --- of a complaint
+
+_REMARK = 24
+"""words of a sentence in which a complaint names a measure"""
+_OTHERS = re.compile(r"(?i)[\"“”«»`<>|\n]|https?://|\b(?:he|she|people|said|says|told|wrote)\b")
+"""signs of somebody else's words"""
+_MADE = re.compile(
+    r"(?i)\A\W*(?:(?:please|kindly|now|hi|hey|hello|can|could|would|will|you|i|need|want|to|help|me)\W+)*"
+    r"(?:write|rewrite|draft|compose|translate|create|generate|make|design|code|edit|proofread|summari[sz]e|paraphrase)\b"
+)
+"""a request for a thing, which a measure may be of"""
+_MAKE = re.compile(
+    r"(?i)\b(?:write|draft|compose|translate|describe|explain|define|suggest)"
+    r" (?!it|that|this|me|your|everything|all|the same)\w"
+)
+_PART = re.compile(
+    r"(?i)\b(?:each|per|every(?! (?:time|single|answer|reply|response|message)\b)|first|second|last|numbered|titles?"
+    r"|headlines?|captions?|subjects?|intro\w*|summary|abstract|slogans?|e-?mails?|letters?|tweets?|posts?|notices?|poems?|story|stories)\b"
+)
+_RHETORICAL = re.compile(
+    r"(?i)\b(?:can|could|would|will)(?:n't| not)? you(?: not)?\b|\bwhy\b[^,.;!?]{0,16}?(?:n't|\b(?:not|no))\b"
+)
+"""what refuses nothing, though it is said with a no, as in "why is there no list?\""""
+_REFUSED = re.compile(
+    r"(?i)(?:\b(?:no|not|never|without|stop|avoid|hate|drop|enough|instead of|than|at least|minimum)\b|n't\b)"
+    r"[^,.;!?]{0,30}\Z|\b(?:add|cut|change|delete|remove|forgot|missing|left out) \Z"
+)
+_TOO_MANY = re.compile(rf"(?i)\b{_NUMBER} words or (?:more|over|longer)\b")
+_ONE_SENTENCE = re.compile(rf"{_SENTENCE.pattern}(?! (?:of|from|about|too many)\b)")
+_COUNTED = re.compile(
+    r"(?i)\bsentences\b.{0,60}\b(?:(?:just|only|exactly|wanted)(?: \w+)? one\b(?!\s\w)"
+    r"|one (?:would be|is|was) (?:enough|plenty|fine))"
+)
+_LIST = re.compile(r"(?i)\b(?:an?|as|into|in) (?:\w+ ){0,2}list\b(?! of)|\b(?:in|as) (?:\w+ )?points\b(?! of)")
+
+
+def missing_measure(own: str, *, request: str, reply: str) -> str | None:
+    """The measure that a complaint names and the reply lacks; None where there is none.
+
+    Whoever is not content with a long reply and speaks of one sentence wants one. Not where a thing was asked for, of
+    which the measure may be, nor a measure of a part, nor what may be somebody else's words.
+    """
+    sentences = re.split(r"(?<=[.!?…])\s+", own.strip())
+    asks_beside = len(sentences) > 1 and any("?" in sentence for sentence in sentences)
+    if asks_beside or _OTHERS.search(own) or _MADE.search(request):
+        return None
+    for sentence in sentences:
+        if len(words(sentence)) > _REMARK or _MAKE.search(sentence):
+            continue
+        for pattern, say, lacks in _LACKED:
+            found = pattern.search(sentence)
+            if found is None or not lacks(reply, found) or may_be_foreign(own.replace(found[0], "")):
+                continue
+            if not _REFUSED.search(_RHETORICAL.sub("", sentence[: found.start()])):
+                return say(found)
+    return None
+
+
+def _is_longer(reply: str, found: re.Match[str]) -> bool:
+    return word_count(reply) >= number_of(found["number"]) and not _PART.search(found.string)
+
+
+def _is_no_sentence(reply: str, found: re.Match[str]) -> bool:
+    return (sentence_count(reply) > 1 or bool(items(reply))) and not _PART.search(found.string)
+
+
+def _is_no_list(reply: str, found: re.Match[str]) -> bool:
+    return not items(reply) and "numbered" not in found.string.lower()
+
+
+_LACKED = (
+    *((pattern, _at_most, _is_longer) for pattern in (*_WORDS, _TOO_MANY)),
+    *((pattern, _SHAPES[2][1], _is_no_sentence) for pattern in (_ONE_SENTENCE, _COUNTED)),
+    *((pattern, _SHAPES[3][1], _is_no_list) for pattern in (_BULLETS, _LIST)),
 )

@@ -14,8 +14,9 @@ from openclaw_rl.judge.text import Sentence
 LONGEST = 6
 """sentences in which an instruction is looked for; a longer message is a text, not a remark"""
 _POINTS = re.compile(
-    r"(?i)\b(?:these|following|below|above|attached|copied|pasted)\b|\bthis\s*(?:[.!?]|\Z)|\A\W*here\b"
-    r"|\b(?:say|says|said|wrote|writes|reads|texted|claims|goes like|was like|contains|notes?)\b"
+    r"(?i)\b(?:these|following|below(?! (?:it|that)\b)|above|attached|copied|pasted)\b"
+    r"|\bthis\s*(?:[.!?]|\Z)|\A\W*here\b"
+    r"|\b(?:say(?! it\b)|says|said|wrote|writes|reads|texted|claims|goes like|was like|contains|notes?)\b"
     r"|\btold (?:me|us|him|her|them)\b"
 )
 _FOREIGN = re.compile(
