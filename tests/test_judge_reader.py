@@ -404,6 +404,12 @@ TWO = (
         ("There are several sentences in it and I wanted only one.", "Please answer in one sentence."),
         ("Could you not manage the same in less than 30 words?", "Please answer in under 30 words."),
         ("Any answer of twenty words or more is too much for me.", "Please answer in under twenty words."),
+        ("I counted 80 words and wanted something below 25.", "Please answer in under 25 words."),
+        ("Why must it go on and on? One sentence is enough.", "Please answer in one sentence."),
+        (
+            "Can't this be cut down to one sentence? I'd like all your answers that way.",
+            "Please answer in one sentence.",
+        ),
         ("so long again, hoped for something below 25 words", "Please answer in under 25 words."),
         ("why is it not a list, that would be easier to read", "Please answer in bullet points."),
         (

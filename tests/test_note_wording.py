@@ -111,6 +111,8 @@ def test_what_may_ask_for_more_keeps_its_own_words_before_the_plain_sentence(sai
         "Use metric units.",
         "Please answer in full detail.",
         "不要用列表。",
+        "I counted 84 words, I would like to have it under 30.",
+        "That were five sentences, I want to have one.",
     ],
 )
 def test_what_asks_for_anything_more_or_else_stays_as_it_was_heard(said: str) -> None:

@@ -85,6 +85,10 @@ _LIMIT = _pattern(
     r"|shrink|shorten|keep|stay|stick|stop|down to|enough|plenty|lot|get)\b"
 )
 """a word by which a number is a limit"""
+_COUNTED = _pattern(
+    r"\b(?:counted|i count|(?:that|this|it|there|reply|answer) w(?:as|ere)|sent|wrote|used|took)\b[^,.;:!?]{0,20}\Z"
+)
+"""words after which a number is that of the reply as it was"""
 _LEAST = _pattern(
     r"\b(?:at least|minimum|min|upwards|or more|longer|(?:not|no|never) (?:under|below|less|fewer)"
     r"|(?<!no )(?<!not )(?<!never )(?<!'t )(?<!anything )more than)\b"
@@ -147,15 +151,19 @@ def _measure(text: str) -> tuple[str | None, str]:
         return None, text
     limited = _LIMIT.search(text) is not None
     if found := _WORDS.search(text):
-        return _words(found["number"]) if limited else None, _besides(text, found)
+        return _words(found["number"]) if limited and not _counts(text, found) else None, _besides(text, found)
     if found := _SENTENCE.search(text):
         return ONE_SENTENCE, _besides(text, found)
     if found := _SENTENCES.search(text):
-        most = "at most " if limited else ""
-        return f"Please answer in {most}{found['number']} sentences.", _besides(text, found)
+        plain = f"Please answer in {'at most ' if limited else ''}{found['number']} sentences."
+        return None if _counts(text, found) else plain, _besides(text, found)
     alone = _SHORTER.search(text) is not None and _is_filler(_SHORTER.sub(" ", text))
     meant = alone or (_TOO_LONG.search(text) is not None and _OTHERWISE.search(text) is None)
     return SHORT if meant else None, _TOO_LONG.sub(" ", text)
+
+
+def _counts(text: str, found: re.Match[str]) -> bool:
+    return _COUNTED.search(text[: found.start()]) is not None
 
 
 def _words(number: str) -> str:

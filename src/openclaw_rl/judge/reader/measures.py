@@ -22,8 +22,9 @@ MOST = 3
 _NUMBER = rf"(?P<number>{NUMBER})"
 _WORDS = (
     re.compile(
-        r"(?i)\b(?:under|below|within|fewer than|less than|at (?:the )?most|no more than|not more than|up to"
-        r"|max(?:imum)?(?: of)?|over|past|beyond|you get|cap(?:ped)? (?:it |that |them )?at|limit(?: is| of|ed to)?)"
+        r"(?i)\b(?:under|below|within|fewer than|less than|shorter than|at (?:the )?most|no more than|not more than"
+        r"|up to|max(?:imum)?(?: of)?|over|past|beyond|you get|cap(?:ped)? (?:it |that |them )?at"
+        r"|limit(?: is| of|ed to)?)"
         rf" {_NUMBER} words\b"
     ),
     re.compile(
@@ -31,7 +32,7 @@ _WORDS = (
         r"|(?:is|are) (?:plenty|enough|(?:my|the) (?:limit|ceiling)))\b"
     ),
 )
-_STRICT = re.compile(r"(?i)under|below|fewer|less")
+_STRICT = re.compile(r"(?i)under|below|fewer|less|shorter")
 _SENTENCE = re.compile(r"(?i)\b(?:one|1|a single|single|the one|only one) sentence\b")
 _BULLETS = re.compile(r"(?i)\b(?:bullets|(?:bullet|dot) ?points?|bullet(?:ed)? lists?|one bullet per \w+)\b")
 _LIMITS = re.compile(
@@ -71,7 +72,7 @@ def named_measure(own: str) -> str | None:
 
 
 def _at_most(found: re.Match[str]) -> str:
-    limit = "under" if _STRICT.match(found[0]) or found.re is _TOO_MANY else "at most"
+    limit = "under" if _STRICT.match(found[0]) or found.re in (_TOO_MANY, _BARE) else "at most"
     return f"Please answer in {limit} {found['number'].lower()} words."
 
 
@@ -98,11 +99,12 @@ _MAKE = re.compile(
     r" (?!it|that|this|me|your|everything|all|the same)\w"
 )
 _PART = re.compile(
-    r"(?i)\b(?:each|per|every(?! (?:time|single|answer|reply|response|message)\b)|first|second|last|numbered|titles?"
-    r"|headlines?|captions?|subjects?|intro\w*|summary|abstract|slogans?|e-?mails?|letters?|tweets?|posts?|notices?|poems?|story|stories)\b"
+    r"(?i)\b(?:per|(?:each|every)(?! (?:time|single|answer|reply|response|message)\b)|first|second|last|numbered"
+    r"|titles?|headlines?|captions?|subjects?|intro\w*|summary|abstract|slogans?|e-?mails?|letters?|tweets?|posts?|notices?|poems?|story|stories)\b"
 )
 _RHETORICAL = re.compile(
-    r"(?i)\b(?:can|could|would|will)(?:n't| not)? you(?: not)?\b|\bwhy\b[^,.;!?]{0,16}?(?:n't|\b(?:not|no))\b"
+    r"(?i)\b(?:can(?:['’]t|not)?|(?:could|would|will)(?:n['’]t)?)(?: not)? (?:you|it|this|that)(?: not)?\b"
+    r"|\bwhy\b[^,.;!?]{0,16}?(?:n't|\b(?:not|no))\b"
 )
 """what refuses nothing, though it is said with a no, as in "why is there no list?\""""
 _REFUSED = re.compile(
@@ -111,8 +113,12 @@ _REFUSED = re.compile(
 )
 _TOO_MANY = re.compile(rf"(?i)\b{_NUMBER} words or (?:more|over|longer)\b")
 _ONE_SENTENCE = re.compile(rf"{_SENTENCE.pattern}(?! (?:of|from|about|too many)\b)")
+_BARE = re.compile(
+    rf"(?i)\bwords\b.{{0,60}}\b(?:under|below|fewer than|less than|shorter than) {_NUMBER}\b(?! words\b)"
+)
 _COUNTED = re.compile(
-    r"(?i)\bsentences\b.{0,60}\b(?:(?:just|only|exactly|wanted)(?: \w+)? one\b(?!\s\w)"
+    r"(?i)\bsentences\b.{0,60}\b(?:(?:just|only|exactly|single|want(?:ed)?|needed)(?: \w+){0,2} one\b"
+    r"(?! (?!would|will)\w)"
     r"|one (?:would be|is|was) (?:enough|plenty|fine))"
 )
 _LIST = re.compile(r"(?i)\b(?:an?|as|into|in) (?:\w+ ){0,2}list\b(?! of)|\b(?:in|as) (?:\w+ )?points\b(?! of)")
@@ -125,10 +131,11 @@ def missing_measure(own: str, *, request: str, reply: str) -> str | None:
     which the measure may be, nor a measure of a part, nor what may be somebody else's words.
     """
     sentences = re.split(r"(?<=[.!?…])\s+", own.strip())
-    asks_beside = len(sentences) > 1 and any("?" in sentence for sentence in sentences)
-    if asks_beside or _OTHERS.search(own) or _MADE.search(request):
+    if _OTHERS.search(own) or _MADE.search(request):
         return None
     for sentence in sentences:
+        if any("?" in one and not _complains(one) for one in sentences if one is not sentence):
+            continue  # what stands beside a question may be what it is about
         if len(words(sentence)) > _REMARK or _MAKE.search(sentence):
             continue
         for pattern, say, lacks in _LACKED:
@@ -138,6 +145,11 @@ def missing_measure(own: str, *, request: str, reply: str) -> str | None:
             if not _REFUSED.search(_RHETORICAL.sub("", sentence[: found.start()])):
                 return say(found)
     return None
+
+
+def _complains(question: str) -> bool:
+    """Whether a question is one about the reply: why it is so."""
+    return re.match(r"(?i)\W{0,8}why\b", question) is not None
 
 
 def _is_longer(reply: str, found: re.Match[str]) -> bool:
@@ -153,7 +165,7 @@ def _is_no_list(reply: str, found: re.Match[str]) -> bool:
 
 
 _LACKED = (
-    *((pattern, _at_most, _is_longer) for pattern in (*_WORDS, _TOO_MANY)),
+    *((pattern, _at_most, _is_longer) for pattern in (*_WORDS, _TOO_MANY, _BARE)),
     *((pattern, _SHAPES[2][1], _is_no_sentence) for pattern in (_ONE_SENTENCE, _COUNTED)),
     *((pattern, _SHAPES[3][1], _is_no_list) for pattern in (_BULLETS, _LIST)),
 )
