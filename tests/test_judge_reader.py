@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -448,6 +449,21 @@ def test_what_the_reply_has_is_not_wanted_nor_is_a_measure_of_a_thing_to_be_made
     assert missing_measure("too short, I wanted more than 30 words", request="Why?", reply="By a coil.") is None
     assert missing_measure("I wanted bullets", request="Why?", reply="- a coil\n- a disc") is None
     assert missing_measure(wish, request="Please write a story about a kettle.", reply=TWO) is None
+
+
+def test_most_of_seven_peoples_wishes_are_found_by_their_words_and_nothing_is_mistaken() -> None:
+    asks = {"short": " words.", "one_sentence": "in one sentence.", "list": "in bullet points."}
+    wishes, found = 0, 0
+    for file in sorted((Path(__file__).parents[1] / "data/remarks").glob("*.toml")):
+        said = tomllib.loads(file.read_text(encoding="utf-8"))
+        for preference, end in asks.items():
+            heard = [missing_measure(one, request="What is a comet?", reply=TWO) for one in said[preference]["precise"]]
+            wishes, found = wishes + len(heard), found + sum(one is not None for one in heard)
+            assert all(one is None or one.endswith(end) for one in heard), (file.name, preference)
+            vague = [*said[preference]["vague"], *said["any"]["thanks"]]
+            assert not any(missing_measure(one, request="What is a comet?", reply=TWO) for one in vague), file.name
+    assert wishes == 270
+    assert found >= 0.65 * wishes
 
 
 async def test_what_a_hint_leaves_out_of_a_complaint_is_added() -> None:
