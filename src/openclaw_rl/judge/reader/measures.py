@@ -71,16 +71,23 @@ def named_measure(own: str) -> str | None:
     return None
 
 
+def _under(found: re.Match[str]) -> str:
+    return f"Please answer in under {found['number'].lower()} words."
+
+
 def _at_most(found: re.Match[str]) -> str:
-    limit = "under" if _STRICT.match(found[0]) or found.re in (_TOO_MANY, _BARE) else "at most"
-    return f"Please answer in {limit} {found['number'].lower()} words."
+    return _under(found) if _STRICT.match(found[0]) else f"Please answer in at most {found['number'].lower()} words."
 
 
-_SHAPES = (
-    *((pattern, _at_most) for pattern in _WORDS),
-    (_SENTENCE, lambda _found: "Please answer in one sentence."),
-    (_BULLETS, lambda _found: "Please answer in bullet points."),
-)
+def _one_sentence(_found: re.Match[str]) -> str:
+    return "Please answer in one sentence."
+
+
+def _bullets(_found: re.Match[str]) -> str:
+    return "Please answer in bullet points."
+
+
+_SHAPES = (*((pattern, _at_most) for pattern in _WORDS), (_SENTENCE, _one_sentence), (_BULLETS, _bullets))
 
 
 # --- of a complaint
@@ -130,9 +137,9 @@ def missing_measure(own: str, *, request: str, reply: str) -> str | None:
     Whoever is not content with a long reply and speaks of one sentence wants one. Not where a thing was asked for, of
     which the measure may be, nor a measure of a part, nor what may be somebody else's words.
     """
-    sentences = re.split(r"(?<=[.!?…])\s+", own.strip())
     if _OTHERS.search(own) or _MADE.search(request):
         return None
+    sentences = re.split(r"(?<=[.!?…])\s+", own.strip())
     for sentence in sentences:
         if any("?" in one and not _complains(one) for one in sentences if one is not sentence):
             continue  # what stands beside a question may be what it is about
@@ -165,7 +172,8 @@ def _is_no_list(reply: str, found: re.Match[str]) -> bool:
 
 
 _LACKED = (
-    *((pattern, _at_most, _is_longer) for pattern in (*_WORDS, _TOO_MANY, _BARE)),
-    *((pattern, _SHAPES[2][1], _is_no_sentence) for pattern in (_ONE_SENTENCE, _COUNTED)),
-    *((pattern, _SHAPES[3][1], _is_no_list) for pattern in (_BULLETS, _LIST)),
+    *((pattern, _at_most, _is_longer) for pattern in _WORDS),
+    *((pattern, _under, _is_longer) for pattern in (_TOO_MANY, _BARE)),
+    *((pattern, _one_sentence, _is_no_sentence) for pattern in (_ONE_SENTENCE, _COUNTED)),
+    *((pattern, _bullets, _is_no_list) for pattern in (_BULLETS, _LIST)),
 )
