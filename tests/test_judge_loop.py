@@ -15,6 +15,8 @@ from judges import auto_judge, custom_judge, judge_loop, llm_judge, rules_judge
 
 from openclaw_rl.errors import JudgeUnavailable, LedgerError
 from openclaw_rl.judge import JudgeLoop, LlmJudge
+from openclaw_rl.judge.explain import explain
+from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.ports import Case, Judge, Loop
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger
 from openclaw_rl.testing import FakeClock, make_completion, make_message, make_outcome, make_turn
@@ -296,6 +298,15 @@ async def test_what_is_said_of_a_reply_that_was_cut_off_is_heard_by_the_judge() 
     assert (found.score, found.source, found.hints) == (-1, "deterministic", (TALL,)), "the score stays evidence's"
     assert judge.asked == [wish], "a tool's result teaches nothing"
     assert memory.last(tool).hints == ()
+
+
+@pytest.mark.anyio
+async def test_what_is_explained_of_a_cut_off_reply_has_what_the_judge_heard() -> None:
+    limits = HintLimits(shortest=1, longest=600, most=3)
+    said = cut_off("Too long, please keep it under 30 words.")
+    found = (await explain(said, Hears(), limits=limits, trusted=(), behaviour=False)).verdict
+    assert found is not None
+    assert (found.score, found.source, found.hints) == (-1, "deterministic", (TALL,))
 
 
 @pytest.mark.anyio
