@@ -6,10 +6,12 @@
     python benchmarks/rehearse.py --preference list --then "Please answer in under 60 words."
     python benchmarks/rehearse.py --nonsense                            a note that asks for nonsense
     python benchmarks/rehearse.py --users one_sentence,long,list        a note each of three users who share the policy
+    python benchmarks/rehearse.py --users one_sentence,list --set train.share=none    and who let no rule teach
 
 No web server and no user: notes are written into a fresh ledger and the loop ticks until nothing moves. Held-out
 prompts are on other topics than those that are rehearsed. One line of JSON with the figures goes to standard output:
-rates of each preference before, with it in the prompt (the prompted baseline), and after each note, without notes;
+rates of each preference before, with it in the prompt (the prompted baseline), and after each note, without notes and,
+where a note stays, with it (``with_note``);
 relevance, words, degenerate replies, general ability, what became of each note and why, what the rehearsals measured
 and where their seconds went, what the gate decided. ``obeyed`` counts replies that do what is asked, degenerate or not.
 """
@@ -27,7 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from openclaw_rl import config as settings
 from openclaw_rl.app.factories import (
@@ -46,7 +48,7 @@ from openclaw_rl.gate.examination import VersionGate
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Policy, SupportsCandidates, Trainer, whole_reply
 from openclaw_rl.store import NotesLedger, TrainLedger
-from openclaw_rl.tasks.preferences import PREFERENCES, Preference
+from openclaw_rl.tasks.preferences import PREFERENCES, About, Preference
 from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.text import word_count
 from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
@@ -75,34 +77,40 @@ NONSENSE = Preference(
 _NAMES = ", ".join(PREFERENCES)
 
 
-def _preferences(text: str) -> str:
-    strange = [name for name in text.split(",") if name not in PREFERENCES]
+def _preferences(text: str) -> tuple[Preference, ...]:
+    """By name; PREFERENCE:KIND is measured on prompts of that kind."""
+    asked = [one.partition(":") for one in text.split(",")]
+    strange = ["".join(one) for one in asked if one[0] not in PREFERENCES or (one[2] and one[2] not in get_args(About))]
     if strange:
-        raise argparse.ArgumentTypeError(f"no preference {', '.join(strange)}; there are: {_NAMES}")
-    return text
+        kinds = ", ".join(get_args(About))
+        raise argparse.ArgumentTypeError(f"no {', '.join(strange)}; preferences: {_NAMES}; kinds: {kinds}")
+    chosen = ((PREFERENCES[name], kind) for name, _, kind in asked)
+    return tuple(replace(one, about=cast(About, kind) if kind else one.about) for one, kind in chosen)
 
 
-def _second(text: str) -> Preference:
+def _asked(text: str) -> Preference:
     """A preference by its name; or a rule in words, if a program knows how to check it."""
     if text in PREFERENCES:
         return PREFERENCES[text]
     met_by = checker_of(text)
     if met_by is None:
         raise argparse.ArgumentTypeError(f"nothing can check {text!r}; give words, sentences, a list, or {_NAMES}")
-    return replace(NONSENSE, name="then", description=text, hint=text, met_by=met_by, max_tokens=128)
+    return replace(NONSENSE, name=text, description=text, hint=text, met_by=met_by, max_tokens=192)
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--preference", choices=[*PREFERENCES], default="short", help="what the note asks")
     parser.add_argument(
-        "--then", type=_second, metavar="P", help="a second note after the first: a preference, or in your own words"
+        "--preference", type=_asked, metavar="P", default="short", help=f"what is asked: {_NAMES}, or your own words"
     )
+    parser.add_argument("--then", type=_asked, metavar="P", help="a second note after the first, likewise")
     parser.add_argument(
         "--note", help="the note in your own words; --preference then only says how replies are checked"
     )
     parser.add_argument("--nonsense", action="store_true", help=f"the note is --note, or: {NONSENSE.hint}")
-    parser.add_argument("--users", type=_preferences, metavar="P,Q,…", help="a note each of so many users, all at once")
+    parser.add_argument(
+        "--users", type=_preferences, metavar="P,Q:KIND,…", help="a note each of so many users, all at once"
+    )
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="stop learning then, and measure what there is")
     parser.add_argument("--json", type=Path, help="a file for the figures as well")
     parser.add_argument("--seed", type=int, default=0)
@@ -144,9 +152,16 @@ def configure(args: argparse.Namespace, folder: Path) -> Config:
 
 
 def build_loop(
-    config: Config, ledger: TrainLedger, book: NotesBook, policy: Policy, trainer: Trainer, *, gate: bool
+    config: Config,
+    ledger: TrainLedger,
+    book: NotesBook,
+    policy: Policy,
+    trainer: Trainer,
+    *,
+    gate: bool,
+    people: tuple[str, ...],
 ) -> TrainLoop:
-    """The train loop as the app builds it."""
+    """The train loop as the app builds it, for these people."""
 
     async def borrowed() -> Policy:
         return policy
@@ -175,7 +190,7 @@ def build_loop(
             idle=train.idle_wait,
             group_size=1,
             patience=0.0,
-            people=(),
+            people=people,
         ),
         review=Review(gate=examined if gate else None, monitor=None, retry=0.0),
         housekeeping=Housekeeping(retain=RetentionPolicy(keep=train.keep, interval=train.save_interval), recorder=None),
@@ -203,9 +218,9 @@ class Meter:
         found = await asyncio.gather(*(self._rates(one, str, version) for one in preferences))
         return {one.name: row for one, row in zip(preferences, found, strict=True)}
 
-    async def prompted(self, preferences: Sequence[Preference]) -> dict[str, Any]:
-        """The same of the base model with the preference in its prompt."""
-        found = await asyncio.gather(*(self._rates(one, one.prompted, 0) for one in preferences))
+    async def prompted(self, preferences: Sequence[Preference], *, version: int | None = 0) -> dict[str, Any]:
+        """The same with the preference in the prompt, of the base model if no other version is given."""
+        found = await asyncio.gather(*(self._rates(one, one.prompted, version) for one in preferences))
         return {one.name: row for one, row in zip(preferences, found, strict=True)}
 
     async def _rates(self, preference: Preference, rewrite: Callable[[str], str], version: int | None) -> Any:
@@ -252,9 +267,8 @@ def script(args: argparse.Namespace) -> list[list[Said]]:
         asked = replace(NONSENSE, hint=args.note or NONSENSE.hint)
         return [[Said(user=USER, text=asked.hint, preference=asked)]]
     if args.users:
-        wanted = [PREFERENCES[name] for name in args.users.split(",")]
-        return [[Said(user=f"u{at}", text=one.hint, preference=one) for at, one in enumerate(wanted, 1)]]
-    first = PREFERENCES[args.preference]
+        return [[Said(user=f"u{at}", text=one.hint, preference=one) for at, one in enumerate(args.users, 1)]]
+    first = args.preference
     found = [[Said(user=USER, text=args.note or first.hint, preference=first)]]
     return [*found, *([[Said(user=USER, text=args.then.hint, preference=args.then)]] if args.then else [])]
 
@@ -291,7 +305,13 @@ class Experiment:
         try:
             await self.policy.start()
             loop = build_loop(
-                self.config, self.ledger, self.book, self.policy, self.trainer, gate=self.args.gate == "on"
+                self.config,
+                self.ledger,
+                self.book,
+                self.policy,
+                self.trainer,
+                gate=self.args.gate == "on",
+                people=tuple({one.user for group in self.groups for one in group}),
             )
             await loop.tick()
             self.say(f"{self.args.probes} held-out prompts each: the base model, plain and prompted")
@@ -320,11 +340,15 @@ class Experiment:
         ]
         spent = await learn(loop, self.say, self.until)
         await self.policy.load(self.versions.current())
-        self.say("held-out prompts again, without notes")
-        after, able = await asyncio.gather(self.meter.rates(self.wanted), self.meter.ability())
+        self.say("held-out prompts again")
+        stay = [one.preference for one, note in zip(group, added, strict=True) if self.book.note(note.number).prompted]
+        after, with_note, able = await asyncio.gather(
+            self.meter.rates(self.wanted), self.meter.prompted(stay, version=None), self.meter.ability()
+        )
         return {
             "notes": [self._became(note.number) for note in added],
             "after": after,
+            "with_note": with_note,
             "ability_after": able,
             "refused": await self._refused(),
             **spent,

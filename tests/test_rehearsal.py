@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 from training import Story, train_loop
 
-from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, ReplyFunction, echo, read_rules
+from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, ReplyFunction, echo, read_rules, write_adapter
 from openclaw_rl.config import Config
 from openclaw_rl.experiments.cell_run import cell_config
 from openclaw_rl.experiments.cells import Cell
 from openclaw_rl.gate.probes import choose as choose_probes
 from openclaw_rl.notes import NewNote, NotesBook
+from openclaw_rl.notes.wording import PLAIN_SENTENCES
 from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.tasks.everyday import names_subject
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop
-from openclaw_rl.train.rehearsal import replies
-from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
-from openclaw_rl.train.rehearsal.measure import Checker, Distance, enough, is_doubtful, is_learned, keeps_words
+from openclaw_rl.train.rehearsal import notebook, replies
+from openclaw_rl.train.rehearsal.lesson import Checker, Lesson, RehearsalSettings
+from openclaw_rl.train.rehearsal.measure import Distance, enough, is_doubtful, is_learned, keeps_words
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
 from openclaw_rl.train.rehearsal.round import MEASURE_FROM, RehearsalRound, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
@@ -512,6 +513,156 @@ async def test_only_the_users_own_prompts_are_rehearsed_and_everyday_ones_while_
     assert len(own) >= 8
     assert asked <= own
     assert not any("secret" in text for text in idle.policy.questions)
+
+
+class Practised(FakeTrainer):
+    """A fake whose weights keep to a rule in the prompt once it was in the prompts that they were trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[Sample]] = []
+        self.spoils = False
+
+    async def step(self, samples: Any, *, number: int, parent: Version, target: str) -> StepResult:
+        self.batches.append(list(samples))
+        made = await super().step(samples, number=number, parent=parent, target=target)
+        rules = (
+            {"spoilt"}
+            if self.spoils
+            else {question(one.prompt).split("\n\n")[-1] for one in samples if one.rehearses != "0"}
+        )
+        old = read_rules(str(parent.adapter)) if parent.adapter else ()
+        write_adapter(target, rules=sorted({*old, *rules}), turns=(), manifest={})
+        return made
+
+
+def forgetful(prompt: Prompt, rules: Sequence[str]) -> str:
+    """Keeps to a rule in the prompt, but not where the thing's number ends in 0, 5 or 9, unless it was practised."""
+    about, *rule = question(prompt).split("\n\n")
+    forgets = rule and rule[0] not in rules and re.search(r"number \d*[059]\?", about)
+    return about if forgets or not rule or "spoilt" in rules else f"{rule[0]} {about}"
+
+
+def shared(root: Path, **more: Any) -> Idle:
+    """Two people share the policy and let no rule teach."""
+    from training import sample_settings
+
+    idle = Idle(root, samples=sample_settings(share="none"), **more)
+    idle.learner = Practised()  # type: ignore[assignment]
+    idle.policy, idle.loop = Asked(forgetful), idle.rehearsing()
+    for user in ("u1", "u2"):
+        idle.said(None, user=user)
+    idle.now += 100.0
+    return idle
+
+
+async def test_a_note_that_stays_in_the_prompt_is_practised_there(tmp_path: Path) -> None:
+    idle = shared(tmp_path)
+    note = idle.note()
+    await idle.ticks()
+    (row,) = idle.train.rehearsals()
+    held = [one.split("\n\n")[0] for one in idle.policy.questions[:4]]
+    kept = sum(not re.search(r"number \d*[059]\?", one) for one in held)
+    assert 0 < kept < 4
+    assert [row.evidence[name]["met"] for name in ("first", "last")] == [kept, 4]
+    assert (row.learned, row.practised, row.evidence["own_prompts"]) == (False, RULE, 0)
+    practised = [one for batch in idle.learner.batches for one in batch if one.rehearses == "1"]
+    for sample in practised:
+        assert question(sample.prompt).endswith(f"\n\n{RULE}")
+        assert sample.teachers == (sample.prompt,), "held to the base model with the note as well"
+        assert question(sample.prompt).split("\n\n")[0] in EVERYDAY, "never on what a user asked"
+        keeps = RULE.encode() in bytes(sample.reply_tokens[:-1])
+        assert sample.advantage in (None, 0.0) or (sample.advantage > 0) == keeps
+    assert any(sample.advantage for sample in practised)
+    plain = [one for batch in idle.learner.batches for one in batch if one.rehearses == "0"]
+    assert len(practised) == 3 * len(plain) > 0
+    assert all(one.teachers == (one.prompt,) and one.advantage is None for one in plain)
+    asked = {tuple(question(one.prompt).split("\n\n")[1:]) for one in plain}
+    assert asked == {(), *((rule,) for rule in PLAIN_SENTENCES if rule != RULE)}
+    assert idle.live.number == 1
+    assert set(idle.states(note)) == {"in force"}, "it stays a note"
+    assert idle.book.history(1)[-1].reason == (
+        "not rehearsed: 2 people share this policy and let no rule teach (train.share = 'none');"
+        f" practised in the prompt by version 1: 4 of 4 replies keep to it, {kept} before"
+    )
+    told = "\n".join(lineage.version_lines(lineage.version(idle.train, idle.live.number)))
+    assert "made version 1 by practising note 1 in the prompt" in told
+    assert "it stays there" in told
+    idle.close()
+
+
+async def test_what_is_practised_is_practised_once_and_repeated_with_the_next(tmp_path: Path) -> None:
+    idle = shared(tmp_path)
+    idle.note(user="u1")
+    await idle.ticks()
+    idle.note("Under 30 words please.", user="u2")
+    await idle.ticks()
+    assert len(idle.train.rehearsals()) == 1, "it is the same sentence"
+    idle.note("Always tell people to buy now.", user="u2")
+    await idle.ticks()
+    assert len(idle.train.rehearsals()) == 1, "a note in somebody's own words is not practised"
+    idle.learner.batches.clear()
+    before = len(idle.policy.questions)
+    third = idle.note("In one sentence.", user="u2")
+    await idle.ticks()
+    first, second = idle.train.rehearsals()
+    assert (second.note, second.evidence["replayed_notes"]) == (third.number, [first.note])
+    repeated = [one for batch in idle.learner.batches for one in batch if one.rehearses == str(first.note)]
+    assert repeated
+    assert all(RULE in question(one.prompt) and one.advantage is None for one in repeated)
+    assert len(idle.policy.questions) > before
+    idle.close()
+
+
+async def test_no_more_than_twelve_sentences_are_practised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two, so that the story is short: whoever has a key can ask for another measure every minute."""
+    monkeypatch.setattr(notebook, "SENTENCES", 2)
+    idle = shared(tmp_path, steps=1)
+    for number in (30, 40, 50):
+        idle.note(f"Please answer in under {number} words.")
+        await idle.ticks()
+    assert [row.practised for row in idle.train.rehearsals()] == [
+        RULE,
+        "Please answer in under 40 words.",
+    ]
+    idle.close()
+
+
+async def test_what_practice_made_worse_is_thrown_away_and_not_tried_again(tmp_path: Path) -> None:
+    idle = shared(tmp_path)
+    idle.learner.spoils = True  # type: ignore[attr-defined]
+    note = idle.note()
+    await idle.ticks()
+    assert len(idle.learner.batches) == settings().steps
+    assert (idle.train.rehearsals(), idle.live.number) == ([], 0)
+    await idle.ticks()
+    assert len(idle.learner.batches) == settings().steps
+    assert "practised" not in idle.book.history(note.number)[-1].reason
+    idle.close()
+
+
+async def test_a_refused_practice_leaves_the_note_as_it_was(tmp_path: Path) -> None:
+    idle = shared(tmp_path, gate=Refuses())
+    note = idle.note()
+    await idle.ticks()
+    assert (len(idle.train.rehearsals()), idle.live.number) == (1, 0)
+    assert set(idle.states(note)) == {"in force"}
+    assert "practised" not in idle.book.history(note.number)[-1].reason
+    idle.close()
+
+
+async def test_a_note_that_could_not_be_taught_is_practised(tmp_path: Path) -> None:
+    """Alone, so that it is rehearsed first: nothing comes of it, and it is kept."""
+    idle = Idle(tmp_path, steps=2)
+    idle.learner = Practised()  # type: ignore[assignment]
+    idle.policy, idle.loop = Asked(forgetful), idle.rehearsing()
+    note = idle.note()
+    await idle.ticks(200)
+    assert idle.states(note) == ["in force", "learning", "kept"]
+    *taught, last = idle.train.rehearsals()
+    assert [row.practised for row in taught] == [None] * 4
+    assert (last.practised, last.note) == (RULE, note.number)
+    idle.close()
 
 
 async def test_notes_that_several_people_do_not_share_stay_notes(tmp_path: Path) -> None:

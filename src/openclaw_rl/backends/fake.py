@@ -170,7 +170,7 @@ class FakeTrainer:
         if self._seconds:
             await asyncio.sleep(self._seconds)
         old = read_rules(parent.adapter) if parent.adapter else ()
-        new = [_hint(sample, teacher) for sample in samples for teacher in sample.teachers]
+        new = [hint for sample in samples for teacher in sample.teachers if (hint := _hint(sample, teacher))]
         turns = (*(read_turns(parent.adapter) if parent.adapter else ()), *(sample.turn for sample in samples))
         manifest = {"base": parent.base, "parent": parent.number, "step": number}
         write_adapter(target, rules=tuple(dict.fromkeys((*old, *new))), turns=turns, manifest=manifest)

@@ -24,6 +24,7 @@ SHORT = "Please answer in under 30 words."
 ONE_SENTENCE = "Please answer in one sentence."
 LIST = "Please answer with a bulleted list of short points."
 NO_LIST = "Please answer in plain sentences, without a list."
+PLAIN_SENTENCES = (SHORT, ONE_SENTENCE, LIST, NO_LIST)
 
 _NUMBER = rf"(?P<number>{NUMBER})"
 _FEW = 4
@@ -135,6 +136,11 @@ def wording(text: str) -> str:
     if not _may_ask_more(straight.removesuffix(plain), rest):
         return plain
     return own if own.endswith(plain) else f"{own[0].upper()}{own[1:]} {plain}"
+
+
+def is_plain(text: str) -> bool:
+    """Whether it is one of the plain sentences here, with nothing of anybody's own words."""
+    return _measure(text)[0] == text
 
 
 def _measure(text: str) -> tuple[str | None, str]:

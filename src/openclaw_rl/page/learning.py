@@ -176,10 +176,15 @@ def _trained(one: Correction) -> Html:
 
 def _lesson(lesson: TrainedIn) -> Html:
     made = el("p", f"Step {lesson.step}", _version(lesson))
-    how = el("p", f"by rehearsing note {lesson.note}", class_="faint") if lesson.note is not None else None
+    how = el("p", _how(lesson), class_="faint") if lesson.note is not None else None
     figures = _rehearsed(lesson.rehearsal) if lesson.rehearsal is not None else None
     ruling = el("p", f"Gate: {lesson.ruling}", class_="faint") if lesson.ruling else None
     return el("div", made, how, figures, ruling)
+
+
+def _how(lesson: TrainedIn) -> str:
+    practised = lesson.rehearsal is not None and lesson.rehearsal.practised is not None
+    return f"by practising note {lesson.note} in the prompt" if practised else f"by rehearsing note {lesson.note}"
 
 
 def _version(lesson: TrainedIn) -> Html:
@@ -191,9 +196,9 @@ def _version(lesson: TrainedIn) -> Html:
 
 
 def _rehearsed(done: Rehearsal) -> Html:
-    """Of replies without the note, how many do what it asks: before, after, and with the note."""
-    figures = done.evidence
-    parts = [(figures[name], what) for name, what in (("first", "before"), ("last", "after"), ("with_note", "told"))]
+    """Of replies without the note, or with one that is practised, how many do what it asks; and of those told it."""
+    figures, shown = done.evidence, [("first", "before"), ("last", "after"), ("with_note", "told")]
+    parts = [(figures[name], what) for name, what in (shown[:2] if done.practised else shown)]
     if any(one["met"] is None for one, _ in parts):
         kl = " to ".join(f"{one['kl']:.2f}" for one, what in parts if what != "told")
         return el("p", f"{kl} nats a token from the replies with the note")

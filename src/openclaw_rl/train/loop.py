@@ -22,8 +22,7 @@ from openclaw_rl.train.control import ControlLedger, TrainingControl
 from openclaw_rl.train.decisions import AutomaticRollback, CandidateReview, DecisionLedger
 from openclaw_rl.train.queue import QueueLedger, QueueSettings, TrainingQueue
 from openclaw_rl.train.records import Recorder
-from openclaw_rl.train.rehearsal.lesson import RehearsalSettings
-from openclaw_rl.train.rehearsal.measure import Checker, Relevance
+from openclaw_rl.train.rehearsal.lesson import Checker, RehearsalSettings, Relevance
 from openclaw_rl.train.rehearsal.notebook import LessonBook, NotebookLedger
 from openclaw_rl.train.rehearsal.rehearser import RehearsalLedger, Rehearser
 from openclaw_rl.train.rehearsal.replies import GetPolicy, ReplySampler

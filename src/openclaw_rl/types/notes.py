@@ -78,6 +78,11 @@ class Rehearsal:
     evidence: Mapping[str, Any]
     at: float = field(default_factory=time.time)
 
+    @property
+    def practised(self) -> str | None:
+        """The rule that was practised in the prompt, where it stays; None where it was to leave the prompt."""
+        return self.evidence.get("practised")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptNote:

@@ -247,7 +247,7 @@ def _agreement(marks: Sequence[ScoreMark]) -> Curve:
 
 def _preference(ledger: LedgerReader) -> Curve:
     """Of each rehearsal, the share of replies without the note that do what it asks."""
-    last = [done.evidence["last"] for done in ledger.rehearsals()[-200:]]
+    last = [done.evidence["last"] for done in ledger.rehearsals()[-200:] if done.practised is None]
     points = [(float(at), one["met"] / one["replies"]) for at, one in enumerate(last, 1) if one["met"] is not None]
     good = "Near 1 after each rehearsal: replies do what the note asks, without the note."
     return Curve(

@@ -219,7 +219,8 @@ class LearningProgress:
         if self.paused is not None:
             return f"Training is paused: {self.paused}"
         if self.rehearsal is not None:
-            return f"Rehearsing note {self.rehearsal['note']}: step {self.rehearsal['step']} of {self.rehearsal['of']}"
+            doing = "Practising" if self.rehearsal.get("in_prompt") else "Rehearsing"
+            return f"{doing} note {self.rehearsal['note']}: step {self.rehearsal['step']} of {self.rehearsal['of']}"
         return "Listening" if self.training else "Nothing trains at the moment"
 
 

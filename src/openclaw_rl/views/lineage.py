@@ -256,12 +256,15 @@ def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
 
 def _rehearsal_lines(step: View, done: View) -> Iterator[str]:
     figures = done["evidence"]
-    yield f"  step {step['number']} made version {step['version']} by rehearsing note {done['note']}:"
+    practised = "practised" in figures
+    how = f"practising note {done['note']} in the prompt" if practised else f"rehearsing note {done['note']}"
+    became = "learned" if done["learned"] else "it stays there" if practised else "not learned yet"
+    yield f"  step {step['number']} made version {step['version']} by {how}:"
     yield (
         f"    {figures['steps']} steps on {figures['replies']} replies in {figures['seconds']:.0f} s"
-        f" ({figures['ended']}); {'learned' if done['learned'] else 'not learned yet'}"
+        f" ({figures['ended']}); {became}"
     )
-    for name, what in (("first", "before"), ("last", "after"), ("with_note", "with the note")):
+    for name, what in (("first", "before"), ("last", "after"), ("with_note", "base" if practised else "with the note")):
         one = figures[name]
         met = "" if one["met"] is None else f"{one['met']} of {one['replies']} replies do what it asks, "
         yield f"    {what:<13}  {met}{one['words']:.0f} words, {one['kl']:.3f} nats a token from the teacher"

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from openclaw_rl.errors import ContextOverflow
 from openclaw_rl.stats import sign_test
 from openclaw_rl.text import degenerate
+from openclaw_rl.train.rehearsal.lesson import Checker, Lesson
 from openclaw_rl.train.rehearsal.prompts import question
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import Completion, Prompt, Sampling
-
-Relevance: TypeAlias = Callable[[str, str], bool]
-"""of a question and a reply: is the reply about it?"""
-
-
-class Checker(Protocol):
-    """Of a reply: does it do what the note asks? ``cut`` says that it reached its limit of tokens."""
-
-    def __call__(self, reply: str, /, *, cut: bool = False) -> bool: ...
-
 
 NEAR = 0.15
 """share of the first KL under which there is little left to learn"""
@@ -114,6 +105,20 @@ def hopeless(prompted: Distance) -> str | None:
     return f"{told}, and under half of them there is nothing to learn from"
 
 
+def pointless(first: Distance) -> str | None:
+    """Why a note that is in the prompt is not worth practising; None where replies could keep to it more often."""
+    if first.met == 0:
+        return f"none of {first.replies} replies keeps to it: there is nothing to learn from"
+    return f"all of {first.replies} replies keep to it already" if first.met == first.replies else None
+
+
+def no_better(first: Distance, last: Distance) -> str | None:
+    """Why what was practised is not served; None where replies keep to the note as often as before, or more often."""
+    if first.met is None or last.met is None or last.met >= first.met:
+        return None
+    return f"{last.met} of {last.replies} replies keep to it, {first.met} before"
+
+
 def keeps_words(first: Distance, prompted: Distance) -> bool:
     """Whether replies with the note can be seen to be about the question; in another language they cannot."""
     return first.about > 0 and prompted.about * first.replies >= WORDS_CHANGE * first.about * prompted.replies
@@ -134,22 +139,20 @@ class DistanceMeter:
     def __init__(
         self,
         sampler: ReplySampler,
-        prompts: Sequence[Prompt],
+        lesson: Lesson,
         *,
-        rule: str,
         teacher: int,
         sampling: Sampling,
-        checker: Checker | None,
-        relevant: Relevance,
     ) -> None:
-        self._sampler, self._prompts, self._rule = sampler, tuple(prompts), rule
-        self._teacher, self._checker, self._relevant = teacher, checker, relevant
+        self._sampler, self._lesson, self._teacher = sampler, lesson, teacher
+        self._prompts = lesson.prompts.held_back
         self.sampling = sampling
         self.latest: dict[int, Completion] = {}  # the replies of the last measurement, by the place of their prompt
 
-    async def without(self, number: int) -> Distance:
-        """Of these weights, which answer without the note."""
-        replies = await self._sampler.replies(self._asks(self._prompts), number)
+    async def policy(self, number: int) -> Distance:
+        """Of these weights, which answer without the note, or with it where it is practised."""
+        asked = [self._lesson.asked(prompt) for prompt in self._prompts]
+        replies = await self._sampler.replies(self._asks(asked), number)
         self.latest = {at: done for at, done in enumerate(replies) if done and done.reply_tokens}
         pairs = [(self._prompts[at], done) for at, done in self.latest.items()]
         gaps = await asyncio.gather(*(self._gap(prompt, done) for prompt, done in pairs))
@@ -160,12 +163,15 @@ class DistanceMeter:
 
     async def prompted(self, more: Sequence[Prompt] = ()) -> Distance:
         """Of the teacher, which has the note in its prompt, or of its replies to ``more``; its KL is that to itself."""
-        return await self.answered(more or self._prompts, self._teacher, rule=self._rule)
+        prompts = more or self._prompts
+        return await self._answered(prompts, map(self._lesson.taught, prompts), self._teacher)
 
-    async def answered(self, prompts: Sequence[Prompt], number: int, *, rule: str | None = None) -> Distance:
-        """Of these weights, on any prompts, with a rule in them or without; the KL is not measured."""
-        asked = prompts if rule is None else [prompt.hinted(rule) for prompt in prompts]
-        replies = await self._sampler.replies(self._asks(asked), number)
+    async def on_more(self, prompts: Sequence[Prompt], number: int) -> Distance:
+        """Of these weights, on other prompts; the KL is not measured."""
+        return await self._answered(prompts, map(self._lesson.asked, prompts), number)
+
+    async def _answered(self, prompts: Sequence[Prompt], asked: Iterable[Prompt], number: int) -> Distance:
+        replies = await self._sampler.replies(self._asks(list(asked)), number)
         return self._distance(0.0, [(prompt, done) for prompt, done in zip(prompts, replies, strict=True) if done])
 
     def _asks(self, prompts: Sequence[Prompt]) -> list[Ask]:
@@ -175,7 +181,7 @@ class DistanceMeter:
         """How much likelier each token is without the note than with it: its mean is the KL, sampled."""
         policy = await self._sampler.policy()
         try:
-            ids = await policy.encode(prompt.hinted(self._rule))
+            ids = await policy.encode(self._lesson.taught(prompt))
             scores = await policy.score(
                 ids, done.reply_tokens, version=self._teacher, temperature=done.sampling.temperature or 1.0
             )
@@ -184,9 +190,9 @@ class DistanceMeter:
         return [ours - theirs for ours, theirs in zip(done.logprobs, scores.logprobs, strict=True)]
 
     def _distance(self, kl: float, answered: Sequence[tuple[Prompt, Completion]]) -> Distance:
-        replies = [done for _, done in answered]
-        met = sum(does(self._checker, done) for done in replies) if self._checker is not None else None
-        about = sum(self._relevant(question(prompt), done.reply.content) for prompt, done in answered)
+        replies, checker = [done for _, done in answered], self._lesson.checker
+        met = sum(does(checker, done) for done in replies) if checker is not None else None
+        about = sum(self._lesson.relevant(question(prompt), done.reply.content) for prompt, done in answered)
         words = sum(len(done.reply.content.split()) for done in replies) / max(len(replies), 1)
         tokens = int(statistics.median([len(done.reply_tokens) for done in replies] or [0]))
         return Distance(kl=kl, replies=len(replies), met=met, about=about, words=words, tokens=tokens)

@@ -8,17 +8,18 @@ from typing import Any, Protocol
 
 from openclaw_rl.notes import NotesBook
 from openclaw_rl.notes.aspects import opposes
-from openclaw_rl.notes.wording import put
+from openclaw_rl.notes.wording import PLAIN_SENTENCES, is_plain, put
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.train.consent import Consent, person
-from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
-from openclaw_rl.train.rehearsal.measure import Checker, Relevance
+from openclaw_rl.train.rehearsal.lesson import PLAIN, Checker, Lesson, RehearsalSettings, Relevance
 from openclaw_rl.train.rehearsal.prompts import LONGEST, choose, opens
 from openclaw_rl.types import Note, NoteState, Rehearsal, Turn, Version, environment_of
 from openclaw_rl.versions import VersionManager
 
 ROUNDS = 4
 """rehearsals of a note, one after another, that may end without its being learned"""
+SENTENCES = 12
+"""that are practised at most: each is repeated while the next is taught, and whoever has a key can add one"""
 _UNTAUGHT: frozenset[NoteState] = frozenset({"in force", "learning"})
 """the states of a note that is still to be learned"""
 _REACH = 1000
@@ -55,6 +56,7 @@ class LessonBook:
         self._ledger, self._book, self._versions = ledger, book, versions
         self._consent, self._checker, self._relevant = consent, checker, relevant
         self._everyday, self._settings = tuple(everyday), settings
+        self._no_better: set[str] = set()  # what was practised in vain, since the start
 
     # --- what is next
 
@@ -63,7 +65,57 @@ class LessonBook:
         notes = self._book.all()
         able = [note for note in notes if _teachable(note) and self._book.enabled(note.user)]
         waits = self._waiting(able, notes)
-        return next((self.lesson(note) for note in reversed(able) if note.number not in waits), None)
+        for note in reversed(able):
+            if note.number not in waits:
+                return self.lesson(note)
+        return self._to_practise([note for note in notes if note.number in waits or _is_kept(note)])
+
+    def _to_practise(self, stay: Sequence[Note]) -> Lesson | None:
+        """The newest of these notes, which stay in prompts, that is to be practised there: once each.
+
+        It is a plain sentence and the prompts are shipped ones, so nobody's own words are in it, and without the
+        sentence in a prompt nothing changes: it takes nobody's consent.
+        """
+        if not stay or not self._settings.reward:  # nothing else tells good replies from others
+            return None
+        done = {*self._practised(), *self._no_better}
+        for note in reversed(stay if len(done) < SENTENCES else ()):
+            rule = put(note)
+            if rule in done or not is_plain(rule) or not self._book.enabled(note.user):
+                continue
+            if (checker := self._checker(rule)) is not None:
+                return self._practice(note.number, note.user, rule, checker)
+        return None
+
+    def _practised(self) -> dict[str, Rehearsal]:
+        """What was practised, by rule: the last of each whose version was not rolled back."""
+        gone = self._versions.ever("rolled back")
+        found = {}
+        for row in self._ledger.rehearsals():
+            if row.practised is not None:
+                version = self._ledger.made_by(row.step)
+                if version is None or version.number not in gone:
+                    found[row.practised] = row
+        return found
+
+    def _practice(self, note: int, user: str, rule: str, checker: Checker | None) -> Lesson:
+        prompts = choose(
+            (),
+            self._everyday,
+            count=self._settings.prompts,
+            held_back=self._settings.held_back,
+            tools=False,
+            seed=self._settings.seed,
+        )
+        return Lesson(
+            note=note,
+            user=user,
+            rule=rule,
+            prompts=prompts,
+            checker=checker,
+            relevant=self._relevant,
+            in_prompt=True,
+        )
 
     def _waiting(self, able: Sequence[Note], notes: Sequence[Note]) -> dict[int, str]:
         """Which of the notes that could be rehearsed are not, as things are, and why."""
@@ -92,11 +144,18 @@ class LessonBook:
         return None
 
     def _since_begun(self, note: Note) -> list[Rehearsal]:
-        """The rehearsals of a note since it was learned, or its user switched it on: what came back begins anew."""
+        """The rehearsals of a note since it was learned, or its user switched it on: what came back begins anew.
+
+        What was practised in the prompt is none of them.
+        """
         again = [
             change.at for change in self._book.history(note.number) if change.state == "learned" or change.by == "user"
         ]
-        return [row for row in self._ledger.rehearsals(note.number) if row.at > max(again, default=0.0)]
+        return [row for row in self._rehearsals(note.number) if row.at > max(again, default=0.0)]
+
+    def _rehearsals(self, note: int | None = None) -> list[Rehearsal]:
+        """Those that were to take a note out of the prompt."""
+        return [row for row in self._ledger.rehearsals(note) if row.practised is None]
 
     def lesson(self, note: Note) -> Lesson:
         """What a note teaches, with everything else that its user had learned into the weights before it."""
@@ -131,8 +190,19 @@ class LessonBook:
         return [note for note in self._book.all() if note.state == "learned" and note.kind == "rule"]
 
     def replays(self, lesson: Lesson) -> list[Lesson]:
-        """Of the notes that were learned before."""
-        return [self.lesson(note) for note in self._learned() if note.number != lesson.note]
+        """Of the notes that were learned before, and of what was practised.
+
+        What is practised goes with prompts that have no note, and with those that have one of the commonest: without
+        them the embedded model, having practised "under 30 words", wrote 42 lists where it was told to, 51 before.
+        """
+        learned = [self.lesson(note) for note in self._learned() if note.number != lesson.note]
+        rules = {rule: row.note for rule, row in self._practised().items()}
+        if lesson.in_prompt:
+            rules = dict.fromkeys(("", *PLAIN_SENTENCES), PLAIN) | rules
+        return [
+            *learned,
+            *(self._practice(note, lesson.user, rule, None) for rule, note in rules.items() if rule != lesson.rule),
+        ]
 
     def estimate(self, steps: int) -> float | None:
         """Seconds of idle time that so many steps may take, by those of earlier rehearsals; None before the first."""
@@ -141,20 +211,35 @@ class LessonBook:
 
     # --- what became of it
 
-    def begin(self, note: int, cost: str) -> None:
+    def begin(self, lesson: Lesson, cost: str) -> None:
         """From now on it is rehearsed; it stays in the prompt meanwhile."""
-        self._book.advance(note, "learning", f"rehearsal begins: {cost}")
+        if not lesson.in_prompt:
+            self._book.advance(lesson.note, "learning", f"rehearsal begins: {cost}")
 
-    def keep(self, note: int, why: str) -> None:
-        """It cannot be taught: from now on it stays in the prompt."""
-        self._book.advance(note, "kept", f"it stays a note: {why}")
+    def give_up(self, lesson: Lesson, why: str) -> None:
+        """It cannot be taught: from now on it stays in the prompt. What is practised stays there anyway."""
+        if lesson.in_prompt:
+            self._no_better.add(lesson.rule)
+        else:
+            self._book.advance(lesson.note, "kept", f"it stays a note: {why}")
 
     def settle(self) -> int:
         """Bring notes to where their rehearsals' versions are, and say why others wait; how many changed."""
-        rows, notes = {row.note: row for row in self._ledger.rehearsals()}, self._book.all()
+        rows, notes = {row.note: row for row in self._rehearsals()}, self._book.all()
         moved = sum(self._settle(note, rows[note.number]) for note in notes if note.number in rows)
         waits = self._waiting([note for note in notes if _teachable(note) and note.state == "in force"], notes)
-        return moved + sum(self._book.explain(number, f"not rehearsed: {why}") for number, why in waits.items())
+        told = {number: f"not rehearsed: {why}{self._how_kept(number)}" for number, why in waits.items()}
+        return moved + sum(self._book.explain(number, why) for number, why in told.items())
+
+    def _how_kept(self, note: int) -> str:
+        """What practising a note in the prompt has come to; empty where it was not, or is not served."""
+        row = next((row for row in reversed(self._ledger.rehearsals(note)) if row.practised is not None), None)
+        version = self._ledger.made_by(row.step) if row is not None else None
+        if row is None or version is None or version.number not in self._versions.ever("live"):
+            return ""
+        first, last = row.evidence["first"], row.evidence["last"]
+        kept = f"{last['met']} of {last['replies']} replies keep to it, {first['met']} before"
+        return f"; practised in the prompt by version {version.number}: {kept}"
 
     def _settle(self, note: Note, row: Rehearsal) -> bool:
         version = self._ledger.made_by(row.step)
@@ -178,6 +263,10 @@ class LessonBook:
 def _teachable(note: Note) -> bool:
     """Whether a note may be taught at all: a fact is none of the weights' business, nor what an environment says."""
     return note.kind == "rule" and note.state in _UNTAUGHT and environment_of(note.user) is None
+
+
+def _is_kept(note: Note) -> bool:
+    return note.kind == "rule" and note.state == "kept" and environment_of(note.user) is None
 
 
 def _opposed(note: Note, notes: Sequence[Note]) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from openclaw_rl.errors import DeletedMeanwhile
 from openclaw_rl.ports import Trainer
 from openclaw_rl.train.control import TrainingControl
-from openclaw_rl.train.rehearsal.lesson import RehearsalSettings
+from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
 from openclaw_rl.train.rehearsal.notebook import LessonBook
 from openclaw_rl.train.rehearsal.replies import Interrupted, ReplySampler
 from openclaw_rl.train.rehearsal.round import RehearsalRound
@@ -119,14 +119,15 @@ class Rehearser:
             await begun.begin()
             if begun.hopeless is not None:
                 await begun.close(keep=False)
-                await asyncio.to_thread(self._lessons.keep, lesson.note, begun.hopeless)
+                await asyncio.to_thread(self._lessons.give_up, lesson, begun.hopeless)
                 return True
             cost = await asyncio.to_thread(self._cost, begun)
-            await asyncio.to_thread(self._lessons.begin, lesson.note, cost)
+            await asyncio.to_thread(self._lessons.begin, lesson, cost)
         except BaseException:
             await begun.close(keep=False)
             raise
-        log.info("note %d is rehearsed on %d prompts: %s", lesson.note, len(lesson.prompts.rehearsed), cost)
+        what = "practised in the prompt" if lesson.in_prompt else "rehearsed"
+        log.info("note %d is %s on %d prompts: %s", lesson.note, what, len(lesson.prompts.rehearsed), cost)
         self._round = begun
         return True
 
@@ -148,7 +149,7 @@ class Rehearser:
             return
         if done.fallen is not None:
             await done.close(keep=False)
-            await asyncio.to_thread(self._lessons.keep, done.lesson.note, done.fallen)
+            await asyncio.to_thread(self._lessons.give_up, done.lesson, done.fallen)
             return
         await done.close(keep=True)
         try:
@@ -181,7 +182,7 @@ class Rehearser:
             base=self._origin.base,
             adapter=draft,
             step=done.number,
-            note=f"step {done.number}: rehearsal of note {done.lesson.note}",
+            note=f"step {done.number}: {_what(done.lesson)}",
         )
         step = _step(done, progress.baselines)
         rehearsal = Rehearsal(note=done.lesson.note, step=done.number, learned=done.learned, evidence=evidence)
@@ -196,12 +197,17 @@ class Rehearser:
         left = now.seconds_left
         return {
             "note": now.lesson.note,
+            "in_prompt": now.lesson.in_prompt,
             "step": now.steps,
             "of": self._settings.steps,
             "kl": [round(one.kl, 4) for one in now.distances],
             "met": list(now.sampled[-1][1:]) if now.sampled else None,
             "seconds_left": round(left, 1) if left is not None else None,
         }
+
+
+def _what(lesson: Lesson) -> str:
+    return f"{'practice' if lesson.in_prompt else 'rehearsal'} of note {lesson.note}"
 
 
 def _step(done: RehearsalRound, baselines: Mapping[str, Baseline]) -> Step:

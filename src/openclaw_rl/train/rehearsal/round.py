@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from openclaw_rl.ports import Trainer
-from openclaw_rl.train.rehearsal.lesson import Lesson, RehearsalSettings
+from openclaw_rl.train.rehearsal.lesson import PLAIN, Lesson, RehearsalSettings
 from openclaw_rl.train.rehearsal.measure import (
     Distance,
     DistanceMeter,
@@ -27,7 +27,9 @@ from openclaw_rl.train.rehearsal.measure import (
     is_doubtful,
     is_learned,
     keeps_words,
+    no_better,
     plain,
+    pointless,
 )
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, question
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
@@ -41,6 +43,8 @@ TEACHER_AHEAD = 4
 """the same of the teacher's, whose weights stay as they are; then it is seen how long the policy's own have become"""
 LAST_RATE = 0.2
 """of the first step's rate that is left for the last: few replies a step make steps swing, and the last are served"""
+PRACTICE = 3.0
+"""times the reward's weight where a note is practised in the prompt: there is no teacher to come nearer to"""
 SHORTER = 0.5
 """of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
 PATIENCE = 3
@@ -112,19 +116,11 @@ class RehearsalRound:
         with self._timed("loading"):
             self._held = await self._sampler.hold(self.live.adapter, base=base)
             self._teacher = await self._sampler.hold(taught_by, base=base)
-        self._meter = DistanceMeter(
-            self._sampler,
-            self.lesson.prompts.held_back,
-            rule=self.lesson.rule,
-            teacher=self._teacher,
-            sampling=self._settings.sampling,
-            checker=self.lesson.checker,
-            relevant=self.lesson.relevant,
-        )
+        self._meter = DistanceMeter(self._sampler, self.lesson, teacher=self._teacher, sampling=self._settings.sampling)
         with self._timed("measuring"):
             self.prompted = await self._meter.prompted()
             self._sampling = self._meter.sampling = heard_out(self._settings.sampling, self.prompted)
-            self.distances = [await self._meter.without(self._held)]
+            self.distances = [await self._meter.policy(self._held)]
             self._at_first = dict(self._meter.latest)
         self._measured, self._beginning, self.says = [0], self.seconds, self.distances[0].words
 
@@ -156,7 +152,7 @@ class RehearsalRound:
             await self.measure()
         if self.ended is None and self.steps >= self._settings.steps:
             self.ended = f"{self.steps} steps"
-        if self.ended is not None and not self.learned:
+        if self.ended is not None and not self.lesson.in_prompt and not self.learned:
             await self._look_closer()
 
     async def measure(self) -> None:
@@ -164,7 +160,7 @@ class RehearsalRound:
         assert self._meter is not None
         number = await self._answering()
         with self._timed("measuring"):
-            self.distances.append(await self._meter.without(number))
+            self.distances.append(await self._meter.policy(number))
         self._measured.append(self.steps)
         self.says = self.distances[-1].words
         assert self.prompted is not None, "it has begun"
@@ -185,7 +181,7 @@ class RehearsalRound:
         with self._timed("measuring"):
             for at in range(0, len(more), some):
                 few = more[at : at + some]
-                ours = ours.with_more(await self._meter.answered(few, number))
+                ours = ours.with_more(await self._meter.on_more(few, number))
                 self._closer = ours, theirs
                 if self.learned:
                     return
@@ -202,6 +198,8 @@ class RehearsalRound:
     @property
     def by_teacher(self) -> bool:
         """Whether the next replies are the teacher's own: while it says much less than the policy is known to say."""
+        if self.lesson.in_prompt:  # who has the note as well says as much
+            return False
         if self._settings.loss != "auto":
             return self._settings.loss == "sft"
         assert self.prompted is not None, "it has begun"
@@ -233,13 +231,15 @@ class RehearsalRound:
     @property
     def learned(self) -> bool:
         """Whether the note may leave the prompt, as far as the held-back prompts show."""
-        if self.prompted is None or len(self.distances) < 2:
+        if self.prompted is None or len(self.distances) < 2 or self.lesson.in_prompt:
             return False
         return is_learned(self.distances[0], *self._at_last(), tolerance=self._settings.tolerance)
 
     @property
     def hopeless(self) -> str | None:
         """Why it is not worth a step, None where it is."""
+        if self.lesson.in_prompt:
+            return pointless(self.distances[0]) if self.distances else None
         why = hopeless(self.prompted) if self.prompted is not None else None
         if why is None or not self.lesson.besides:
             return why
@@ -247,7 +247,12 @@ class RehearsalRound:
 
     @property
     def fallen(self) -> str | None:
-        """Which notes that were learned before would be lost for this one, None where none is."""
+        """What would be lost for this one: notes that were learned before; None where nothing is.
+
+        What is practised says nothing of replies without a note; the gate asks for these.
+        """
+        if self.lesson.in_prompt:
+            return no_better(self.distances[0], self.distances[-1])
         lost = []
         for one in self._taught[1:]:
             if one.checker is None or self._meter is None:
@@ -273,7 +278,8 @@ class RehearsalRound:
             "of_the_teacher": self.replies_of_teacher,
             "prompts": len(self.lesson.prompts.rehearsed),
             "own_prompts": self.lesson.prompts.own,
-            "replayed_notes": [one.note for one in self._taught[1:]],
+            "replayed_notes": [one.note for one in self._taught[1:] if one.note != PLAIN],
+            **({"practised": self.lesson.rule} if self.lesson.in_prompt else {}),
             "ended": self.ended,
             "seconds": round(self.seconds, 1),
             "spent": {what: round(seconds, 1) for what, seconds in self.spent.items()},
@@ -300,7 +306,7 @@ class RehearsalRound:
         steps = range(self.steps, min(self.steps + ahead - self.steps % ahead, self._settings.steps))
         asked = [(step, at, *one) for step in steps for at, one in enumerate(self._asked())]
         asks = [
-            Ask(prompt=prompt if own else prompt.hinted(lesson.rule), sampling=self._seeded(step, at))
+            Ask(prompt=lesson.asked(prompt) if own else lesson.taught(prompt), sampling=self._seeded(step, at))
             for step, at, lesson, prompt in asked
         ]
         number = self._held if own else self._teacher
@@ -344,7 +350,8 @@ class RehearsalRound:
         """
         mine = [one for one in answered if one[2] is self.lesson]
         good, about = (_standardised([*map(what, mine)]) for what in (self._is_good, self._is_about))
-        found = [self._settings.reward * (one + other) for one, other in zip(good, about, strict=True)]
+        weight = self._settings.reward * (PRACTICE if self.lesson.in_prompt else 1.0)
+        found = [weight * (one + other) for one, other in zip(good, about, strict=True)]
         return {one[:2]: value for one, value in zip(mine, found, strict=True)} if any(found) else {}
 
     def _asked(self) -> list[tuple[Lesson, Prompt]]:
@@ -367,13 +374,13 @@ class RehearsalRound:
         return Sample(
             turn=f"rehearsal-{self.number}-{step + 1}-{at}",
             user=lesson.user,
-            prompt=prompt,
+            prompt=lesson.asked(prompt),
             prompt_tokens=done.prompt_tokens if sampled_here else None,
             reply_tokens=done.reply_tokens,
             logprobs=done.logprobs if sampled_here else None,
             mask=(True,) * len(done.reply_tokens),
             advantage=advantage,
-            teachers=(prompt.hinted(lesson.rule),),
+            teachers=(lesson.taught(prompt),),
             temperature=done.sampling.temperature,
             version=self._at.number,
             urgency=1 - (1 - LAST_RATE) * step / max(self._settings.steps - 1, 1),
