@@ -190,6 +190,31 @@ def _learned(ledger: TemporaryLedger) -> None:
     train.set_state(1, "live", "passed: all")
 
 
+async def test_what_was_practised_in_the_prompt_is_told_apart_from_what_was_learned(told: TemporaryLedger) -> None:
+    figures = {"kl": 0.0, "replies": 16, "words": 20.0}
+    evidence = {
+        "first": {**figures, "met": 13},
+        "last": {**figures, "met": 16},
+        "with_note": {**figures, "met": 12},
+        "steps": 16,
+        "practised": RULE,
+    }
+    told.train.add_rehearsal(
+        Rehearsal(note=1, step=2, learned=False, evidence=evidence),
+        Step(number=2, turns=(), metrics={"loss": 0.5}, seconds=1.0),
+        Version(number=2, parent=1, base="fake", adapter=str(told.folder / "two"), step=2),
+    )
+    with site(told.path) as page:
+        shown = (await page.get("/learning", params={"turn": "ann1"})).text
+        curves = (await page.get("/curves")).text
+    practised = shown[shown.index("by practising note 1 in the prompt") :]
+    assert "by rehearsing note 1" in shown
+    assert practised.index("13 of 16") < practised.index("16 of 16")
+    assert "12 of 16" not in shown
+    rate = curves[curves.index("Preference rate") :]
+    assert "one point so far, rehearsal 1" in rate, "what was practised says nothing of replies without the note"
+
+
 async def test_without_keys_only_names_of_this_machine_are_answered(told: TemporaryLedger) -> None:
     with site(told.path) as page:
         for host, status in {"127.0.0.1": 200, "localhost:31001": 200, "[::1]:1": 200, "evil.example": 403}.items():

@@ -151,11 +151,8 @@ class LessonBook:
         again = [
             change.at for change in self._book.history(note.number) if change.state == "learned" or change.by == "user"
         ]
-        return [row for row in self._rehearsals(note.number) if row.at > max(again, default=0.0)]
-
-    def _rehearsals(self, note: int | None = None) -> list[Rehearsal]:
-        """Those that were to take a note out of the prompt."""
-        return [row for row in self._ledger.rehearsals(note) if row.practised is None]
+        rows = [row for row in self._ledger.rehearsals(note.number) if row.practised is None]
+        return [row for row in rows if row.at > max(again, default=0.0)]
 
     def lesson(self, note: Note) -> Lesson:
         """What a note teaches, with everything else that its user had learned into the weights before it."""
@@ -225,15 +222,16 @@ class LessonBook:
 
     def settle(self) -> int:
         """Bring notes to where their rehearsals' versions are, and say why others wait; how many changed."""
-        rows, notes = {row.note: row for row in self._rehearsals()}, self._book.all()
+        every, notes = self._ledger.rehearsals(), self._book.all()
+        rows = {row.note: row for row in every if row.practised is None}
+        practised = {row.note: row for row in every if row.practised is not None}
         moved = sum(self._settle(note, rows[note.number]) for note in notes if note.number in rows)
         waits = self._waiting([note for note in notes if _teachable(note) and note.state == "in force"], notes)
-        told = {number: f"not rehearsed: {why}{self._how_kept(number)}" for number, why in waits.items()}
+        told = {number: f"not rehearsed: {why}{self._how_kept(practised.get(number))}" for number, why in waits.items()}
         return moved + sum(self._book.explain(number, why) for number, why in told.items())
 
-    def _how_kept(self, note: int) -> str:
+    def _how_kept(self, row: Rehearsal | None) -> str:
         """What practising a note in the prompt has come to; empty where it was not, or is not served."""
-        row = next((row for row in reversed(self._ledger.rehearsals(note)) if row.practised is not None), None)
         version = self._ledger.made_by(row.step) if row is not None else None
         if row is None or version is None or version.number not in self._versions.ever("live"):
             return ""
