@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from openclaw_rl.types import rehearsing
+
 
 def print_status(view: Mapping[str, Any]) -> None:
     """The state of a run on one screen."""
@@ -79,7 +81,8 @@ def _more(detail: Mapping[str, Any]) -> str:
     said = f", {detail['waiting']} waiting" if detail.get("waiting") else ""
     if (now := detail.get("rehearsal")) is not None:
         left = f", about {now['seconds_left']:.0f} s of idle time left" if now["seconds_left"] is not None else ""
-        said += f", rehearses note {now['note']}: step {now['step']} of at most {now['of']}{left}"
+        doing = rehearsing(now["note"], in_prompt=now.get("in_prompt", False))
+        said += f", {doing}: step {now['step']} of at most {now['of']}{left}"
     return said + (f", paused: {detail.get('reason') or detail['paused']}" if detail.get("paused") else "")
 
 

@@ -176,15 +176,10 @@ def _trained(one: Correction) -> Html:
 
 def _lesson(lesson: TrainedIn) -> Html:
     made = el("p", f"Step {lesson.step}", _version(lesson))
-    how = el("p", _how(lesson), class_="faint") if lesson.note is not None else None
+    how = el("p", f"by {lesson.rehearsal.what}", class_="faint") if lesson.rehearsal is not None else None
     figures = _rehearsed(lesson.rehearsal) if lesson.rehearsal is not None else None
     ruling = el("p", f"Gate: {lesson.ruling}", class_="faint") if lesson.ruling else None
     return el("div", made, how, figures, ruling)
-
-
-def _how(lesson: TrainedIn) -> str:
-    practised = lesson.rehearsal is not None and lesson.rehearsal.practised is not None
-    return f"by practising note {lesson.note} in the prompt" if practised else f"by rehearsing note {lesson.note}"
 
 
 def _version(lesson: TrainedIn) -> Html:

@@ -11,6 +11,7 @@ from openclaw_rl.page.frame import button, header
 from openclaw_rl.page.html import Html, chip, clipped, el, empty, join, text, when
 from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.results import StateChange
+from openclaw_rl.types import rehearsing
 from openclaw_rl.views.browse import VersionLine
 
 COLOURS = {"live": "good", "refused": "bad", "rolled back": "bad", "candidate": "busy", "deleted": ""}
@@ -222,7 +223,8 @@ def _step(step: Mapping[str, Any] | None) -> Html | None:
     ]
     done = step["rehearsal"]
     gone = f" and {step['deleted']} that were deleted since" if step["deleted"] else ""
-    made = f"by rehearsing note {done['note']}" if done else f"from {len(step['turns'])} turns{gone}"
+    practised = done is not None and "practised" in done["evidence"]
+    made = f"by {rehearsing(done['note'], in_prompt=practised)}" if done else f"from {len(step['turns'])} turns{gone}"
     return el(
         "section",
         el("h2", f"Step {step['number']} made it, {made}"),

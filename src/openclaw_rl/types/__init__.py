@@ -22,7 +22,17 @@ from openclaw_rl.types.messages import (
     canonical,
     texts,
 )
-from openclaw_rl.types.notes import PROMPTED, Note, NoteAuthor, NoteChange, NoteKind, NoteState, PromptNote, Rehearsal
+from openclaw_rl.types.notes import (
+    PROMPTED,
+    Note,
+    NoteAuthor,
+    NoteChange,
+    NoteKind,
+    NoteState,
+    PromptNote,
+    Rehearsal,
+    rehearsing,
+)
 from openclaw_rl.types.training import (
     FIRST_DRAFT,
     Baseline,
@@ -112,6 +122,7 @@ __all__ = [
     "canonical",
     "environment_of",
     "new_id",
+    "rehearsing",
     "rules",
     "texts",
 ]

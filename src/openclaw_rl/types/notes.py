@@ -64,6 +64,11 @@ class NoteChange:
     at: float
 
 
+def rehearsing(note: int, *, in_prompt: bool) -> str:
+    """What a rehearsal does, in a few words."""
+    return f"practising note {note} in the prompt" if in_prompt else f"rehearsing note {note}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
     """One rehearsal of a note, which made the version of a step.
@@ -82,6 +87,11 @@ class Rehearsal:
     def practised(self) -> str | None:
         """The rule that was practised in the prompt, where it stays; None where it was to leave the prompt."""
         return self.evidence.get("practised")
+
+    @property
+    def what(self) -> str:
+        """In a few words: "rehearsing note 3"."""
+        return rehearsing(self.note, in_prompt=self.practised is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from openclaw_rl.types import (
     Verdict,
     VersionState,
     environment_of,
+    rehearsing,
     texts,
 )
 
@@ -219,8 +220,8 @@ class LearningProgress:
         if self.paused is not None:
             return f"Training is paused: {self.paused}"
         if self.rehearsal is not None:
-            doing = "Practising" if self.rehearsal.get("in_prompt") else "Rehearsing"
-            return f"{doing} note {self.rehearsal['note']}: step {self.rehearsal['step']} of {self.rehearsal['of']}"
+            doing = rehearsing(self.rehearsal["note"], in_prompt=self.rehearsal.get("in_prompt", False))
+            return f"{doing.capitalize()}: step {self.rehearsal['step']} of {self.rehearsal['of']}"
         return "Listening" if self.training else "Nothing trains at the moment"
 
 

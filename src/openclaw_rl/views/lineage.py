@@ -15,7 +15,7 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.stats import wilson
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.store.results import BadRate
-from openclaw_rl.types import Note, Step, Turn, Version, texts
+from openclaw_rl.types import Note, Step, Turn, Version, rehearsing, texts
 from openclaw_rl.versions import LiveVersions
 from openclaw_rl.views.aliases import with_aliases
 
@@ -257,7 +257,7 @@ def version_lines(view: View, *, steps: int = 3) -> Iterator[str]:
 def _rehearsal_lines(step: View, done: View) -> Iterator[str]:
     figures = done["evidence"]
     practised = "practised" in figures
-    how = f"practising note {done['note']} in the prompt" if practised else f"rehearsing note {done['note']}"
+    how = rehearsing(done["note"], in_prompt=practised)
     became = "learned" if done["learned"] else "it stays there" if practised else "not learned yet"
     yield f"  step {step['number']} made version {step['version']} by {how}:"
     yield (

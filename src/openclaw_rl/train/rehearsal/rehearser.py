@@ -17,7 +17,7 @@ from openclaw_rl.train.rehearsal.notebook import LessonBook
 from openclaw_rl.train.rehearsal.replies import Interrupted, ReplySampler
 from openclaw_rl.train.rehearsal.round import RehearsalRound
 from openclaw_rl.train.startup import RunOrigin
-from openclaw_rl.types import Baseline, Rehearsal, Step, Version
+from openclaw_rl.types import Baseline, Rehearsal, Step, Version, rehearsing
 from openclaw_rl.versions import VersionManager, checkpoints
 from openclaw_rl.versions.checkpoints import TrainingProgress
 
@@ -126,8 +126,7 @@ class Rehearser:
         except BaseException:
             await begun.close(keep=False)
             raise
-        what = "practised in the prompt" if lesson.in_prompt else "rehearsed"
-        log.info("note %d is %s on %d prompts: %s", lesson.note, what, len(lesson.prompts.rehearsed), cost)
+        log.info("%s on %d prompts: %s", _what(lesson), len(lesson.prompts.rehearsed), cost)
         self._round = begun
         return True
 
@@ -207,12 +206,14 @@ class Rehearser:
 
 
 def _what(lesson: Lesson) -> str:
-    return f"{'practice' if lesson.in_prompt else 'rehearsal'} of note {lesson.note}"
+    return rehearsing(lesson.note, in_prompt=lesson.in_prompt)
 
 
 def _step(done: RehearsalRound, baselines: Mapping[str, Baseline]) -> Step:
     kls = [one.kl for one in done.distances]
-    metrics = {"rehearsal_steps": float(done.steps), "rehearsal_kl_first": kls[0], "rehearsal_kl_last": kls[-1]}
+    metrics = {"rehearsal_steps": float(done.steps)}
+    if not done.lesson.in_prompt:  # what is practised says nothing of what is left to learn
+        metrics |= {"rehearsal_kl_first": kls[0], "rehearsal_kl_last": kls[-1]}
     return Step(
         number=done.number,
         turns=(),
