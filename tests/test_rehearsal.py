@@ -575,7 +575,7 @@ async def test_a_note_that_stays_in_the_prompt_is_practised_there(tmp_path: Path
         assert sample.advantage in (None, 0.0) or (sample.advantage > 0) == keeps
     assert any(sample.advantage for sample in practised)
     plain = [one for batch in idle.learner.batches for one in batch if one.rehearses == "0"]
-    assert len(practised) == 3 * len(plain) > 0
+    assert len(practised) == len(plain) > 0
     assert all(one.teachers == (one.prompt,) and one.advantage is None for one in plain)
     asked = {tuple(question(one.prompt).split("\n\n")[1:]) for one in plain}
     assert asked == {(), *((rule,) for rule in PLAIN_SENTENCES if rule != RULE)}
@@ -637,7 +637,24 @@ async def test_what_practice_made_worse_is_thrown_away_and_not_tried_again(tmp_p
     assert (idle.train.rehearsals(), idle.live.number) == ([], 0)
     await idle.ticks()
     assert len(idle.learner.batches) == settings().steps
-    assert "practised" not in idle.book.history(note.number)[-1].reason
+    assert "; nor practised in the prompt: 0 of 4 replies keep to it, " in idle.book.history(note.number)[-1].reason
+    idle.close()
+
+
+async def test_what_is_practised_at_the_cost_of_what_others_ask_for_is_thrown_away(tmp_path: Path) -> None:
+    def one_alone(prompt: Prompt, rules: Sequence[str]) -> str:
+        about, *rule = question(prompt).split("\n\n")
+        return about if rule and RULE in rules and rule[0] != RULE else forgetful(prompt, rules)
+
+    idle = shared(tmp_path, held_back=8)
+    idle.policy, idle.loop = Asked(one_alone), idle.rehearsing()
+    note = idle.note()
+    await idle.ticks()
+    assert (idle.train.rehearsals(), idle.live.number) == ([], 0)
+    why = idle.book.history(note.number)[-1].reason
+    assert re.search(
+        r"nor practised in the prompt: other notes would be lost for it: of 'Please .*' 0 of 8 replies", why
+    )
     idle.close()
 
 
@@ -674,12 +691,12 @@ async def test_notes_that_several_people_do_not_share_stay_notes(tmp_path: Path)
     idle.now += 100.0
     note = idle.note()
     await idle.ticks()
-    assert idle.states(note) == ["in force", "in force"]
-    assert idle.book.history(1)[-1].reason == (
-        "not rehearsed: 2 people share this policy and let no rule teach (train.share = 'none')"
-    )
+    assert idle.states(note) == ["in force"] * 3
+    why = "not rehearsed: 2 people share this policy and let no rule teach (train.share = 'none')"
+    practised = "; nor practised in the prompt: all of 4 replies keep to it already"
+    assert [change.reason for change in idle.book.history(1)][1:] == [why, f"{why}{practised}"]
     await idle.ticks()
-    assert len(idle.states(note)) == 2, "it is said once"
+    assert len(idle.states(note)) == 3, "it is said once"
     assert not any(sample.rehearses for batch in idle.learner.batches for sample in batch)
     idle.close()
 
@@ -749,6 +766,8 @@ def test_the_arms_of_notes_let_turns_take_no_steps_and_others_have_no_notes(tmp_
         "rehearse": (True, False, True, 65536),
         "note+rehearse": (True, True, True, 65536),
     }
+    both = cell_config(Config(), Cell(arm="note+rehearse", users=("short",), seed=0), tmp_path / "b", turns_train=True)
+    assert both.train.batch_size == 16, "as in use"
 
 
 # --- pure

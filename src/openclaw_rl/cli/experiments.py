@@ -126,6 +126,7 @@ def bench() -> None:
     "--jobs", default=1, show_default=True, type=click.IntRange(1, 256), help="Runs at once, where there is room."
 )
 @click.option("--to-the-end", is_flag=True, help="Run all sessions, also once the preference is met.")
+@click.option("--turns-train", is_flag=True, help="In arms of notes, turns take steps of their own too, as in use.")
 @click.option("--json", "json_file", type=_FILE, help="Keep results here; a second start goes on with what is missing.")
 @click.option("--plot", "plot_file", type=_FILE, help="Draw the result as SVG.")
 @click.option("--dir", "directory", type=_FOLDER, help="Where runs are kept while they last [default: a new folder].")

@@ -60,6 +60,8 @@ def _start(setup: BenchmarkSetup) -> dict[str, Any]:
     common: dict[str, Any] = {"sessions": setup.sessions, "probes": setup.probes, "rounds": setup.rounds}
     if setup.voice is not None:
         common["voice"] = setup.voice.name
+    if setup.turns_train:
+        common["turns_train"] = True
     settings = setup.config.model_dump(mode="json", include={"policy", "judge", "train", "gate", "monitor"})
     settings["train"].pop("method")
     return {

@@ -48,7 +48,10 @@ MEMORY = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkSetup:
-    """What every cell has in common. ``sessions`` is the most a user has; a preference that is met ends it sooner."""
+    """What every cell has in common. ``sessions`` is the most a user has; a preference that is met ends it sooner.
+
+    ``turns_train``: in the arms of notes turns take steps of their own as well, as they do in use.
+    """
 
     config: Config
     directory: Path
@@ -56,6 +59,7 @@ class BenchmarkSetup:
     probes: int
     rounds: int
     to_the_end: bool
+    turns_train: bool = False
     voice: Voice | None = None
 
 
@@ -208,7 +212,7 @@ async def _running(setup: BenchmarkSetup, cell: Cell) -> AsyncIterator[tuple[App
 
     folder = setup.directory / re.sub(r"\W+", "-", cell.key)
     shutil.rmtree(folder, ignore_errors=True)
-    config = cell_config(setup.config, cell, folder)
+    config = cell_config(setup.config, cell, folder, turns_train=setup.turns_train)
     app = App(config, loops=_loops(cell))
     keys = {user: key for key, user in api_keys(config).items()}
     assert app.api is not None, "every arm serves"
@@ -246,7 +250,7 @@ def parse_user(name: str) -> tuple[str, About | None]:
     return preference, known.get(kind)
 
 
-def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
+def cell_config(config: Config, cell: Cell, folder: Path, *, turns_train: bool = False) -> Config:
     """The settings of one cell: its own folder, seed, keys and method; a step only ever takes a full batch."""
     folder.mkdir(parents=True)
     keys = folder / "keys"
@@ -258,17 +262,18 @@ def cell_config(config: Config, cell: Cell, folder: Path) -> Config:
         "policy": {"cache_tokens": cache},
         "run": {"dir": folder.absolute(), "seed": cell.seed},
         "serve": {"keys_file": keys, "api_key": None, "port": 0},
-        "train": {**method, **_rehearsal(config, cell), "save_dir": None},
+        "train": {**method, **_rehearsal(config, cell, turns_train=turns_train), "save_dir": None},
         "notes": {"enabled": cell.arm in NOTES},  # others are about what turns teach, or about a client's own memory
     }
     changed = {name: getattr(config, name).model_copy(update=update) for name, update in changes.items()}
     return full_batches_only(config.model_copy(update=changed))
 
 
-def _rehearsal(config: Config, cell: Cell) -> dict[str, Any]:
-    """In the arms of notes turns take no steps, and what is rehearsed is rehearsed at once."""
+def _rehearsal(config: Config, cell: Cell, *, turns_train: bool) -> dict[str, Any]:
+    """In the arms of notes turns take no steps unless asked for, and what is rehearsed is rehearsed at once."""
     if cell.arm not in NOTES:
         return {"rehearse": config.train.rehearse.model_copy(update={"enabled": False}), "share": "all"}
     at_once = config.train.rehearse.model_copy(update={"enabled": cell.trains, "idle": 0.0})
     shared = {} if cell.noted else {"share": "all"}  # with notes, users who share a policy keep theirs unless told
-    return {"rehearse": at_once, "batch_size": _NEVER, **shared}
+    turns = {} if turns_train else {"batch_size": _NEVER}
+    return {"rehearse": at_once, **turns, **shared}

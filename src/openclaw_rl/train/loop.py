@@ -128,15 +128,22 @@ class TrainLoop:
         self._control = TrainingControl(ledger, pause_after=pause_after)
         self._review = CandidateReview(ledger, self._control, gate=review.gate, retry=review.retry, clock=clock)
         self._rollback = AutomaticRollback(ledger, review.monitor)
+        lessons = self._lesson_book(rehearsal) if rehearsal is not None else None
         self._steps = StepRunner(
-            ledger, trainer, self._control, offer=self._review.offer, samples=samples, origin=origin
+            ledger,
+            trainer,
+            self._control,
+            offer=self._review.offer,
+            samples=samples,
+            origin=origin,
+            beside=lessons.beside if lessons is not None else None,
         )
-        self._rehearser = self._build_rehearser(rehearsal) if rehearsal is not None else None
+        self._rehearser = self._build_rehearser(rehearsal, lessons) if rehearsal and lessons else None
         self._begun = False
         self._trainer_up = False
 
-    def _build_rehearser(self, parts: RehearsalParts) -> Rehearser:
-        lessons = LessonBook(
+    def _lesson_book(self, parts: RehearsalParts) -> LessonBook:
+        return LessonBook(
             self._ledger,
             parts.book,
             self._versions,
@@ -146,6 +153,8 @@ class TrainLoop:
             everyday=parts.everyday,
             settings=parts.settings,
         )
+
+    def _build_rehearser(self, parts: RehearsalParts, lessons: LessonBook) -> Rehearser:
         return Rehearser(
             self._ledger,
             lessons,

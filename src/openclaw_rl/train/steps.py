@@ -45,7 +45,9 @@ class StepRunner:
         offer: Callable[[Version], None],
         samples: SampleSettings,
         origin: RunOrigin,
+        beside: Callable[[Sequence[Sample]], Sequence[Sample]] | None,
     ) -> None:
+        """``beside`` says what is repeated in a step of what was learned before."""
         self._ledger = ledger
         self._versions = VersionManager(ledger)
         self._trainer = trainer
@@ -53,6 +55,7 @@ class StepRunner:
         self._offer = offer
         self._samples = samples
         self._origin = origin
+        self._beside = beside
         self._bisection = BatchBisection()
 
     async def run(self, chosen: Sequence[Sample]) -> int:
@@ -103,7 +106,8 @@ class StepRunner:
             why = "every advantage is zero and there is no hint"
             return StepResult(adapter=None, metrics={}, seconds=0.0, skipped=why)
         await asyncio.to_thread(shutil.rmtree, target, ignore_errors=True)  # a step that a crash cut off before its row
-        return await self._trainer.step(batch.samples, number=number, parent=parent, target=str(target))
+        repeated = await asyncio.to_thread(self._beside, batch.samples) if self._beside is not None else ()
+        return await self._trainer.step((*batch.samples, *repeated), number=number, parent=parent, target=str(target))
 
     def _drop(self, untrainable: Drop) -> None:
         """A turn that fails the trainer is dropped; so many in a row pause training, for it may be the trainer."""
@@ -113,7 +117,12 @@ class StepRunner:
 
     def _publish(self, batch: TrainingBatch, number: int, parent: Version, result: StepResult) -> None:
         """Write the step with the version it made; a step that an alarm skipped makes none."""
-        drops = [Drop(turn=turn, stage="train", reason=UNTRAINABLE, detail=why) for turn, why in result.dropped.items()]
+        turns = {sample.turn for sample in batch.samples}  # what was only repeated is in no row
+        drops = [
+            Drop(turn=turn, stage="train", reason=UNTRAINABLE, detail=why)
+            for turn, why in result.dropped.items()
+            if turn in turns
+        ]
         step = _step(batch, number, parent, result)
         if not step.turns:
             self._ledger.add_drops(drops)

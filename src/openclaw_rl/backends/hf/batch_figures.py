@@ -16,7 +16,11 @@ def batch_weight(
     *,
     by_urgency: bool = False,
 ) -> float:
-    """How much a batch has to say, 0 .. 1: the mean of its samples, each by its urgency if that is to count."""
+    """How much a batch has to say, 0 .. 1: the mean of its samples, each by its urgency if that is to count.
+
+    What a step of turns repeats of notes says nothing more: it holds what was learned, however far the turns go.
+    """
+    alone = rehearses_alone(samples)
     found = [
         (sample.urgency if by_urgency else 1.0)
         if sample.rehearses is not None
@@ -26,13 +30,14 @@ def batch_weight(
             urgency=sample.urgency if by_urgency else 1.0,
         )
         for sample, row in zip(samples, views, strict=True)
+        if alone or sample.rehearses is None
     ]
     return statistics.fmean(found) if found else 0.0
 
 
-def rehearses(samples: Sequence[Sample]) -> bool:
-    """Whether some were sampled for a note."""
-    return any(sample.rehearses is not None for sample in samples)
+def rehearses_alone(samples: Sequence[Sample]) -> bool:
+    """Whether all of them rehearse notes, and none is a turn."""
+    return all(sample.rehearses is not None for sample in samples)
 
 
 def lag(samples: Sequence[Sample], version: int) -> dict[str, float]:

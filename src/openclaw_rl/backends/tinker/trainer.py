@@ -20,7 +20,7 @@ from torch import Tensor
 from openclaw_rl import files
 from openclaw_rl.backends.hf.adam import ADAM_EPS, REHEARSAL_BETA1
 from openclaw_rl.backends.hf.alarms import HISTORY, LEAST, StepSkipped, batch_alarm, norm_alarm
-from openclaw_rl.backends.hf.batch_figures import batch_weight, finite, lag
+from openclaw_rl.backends.hf.batch_figures import batch_weight, finite, lag, rehearses_alone
 from openclaw_rl.backends.hf.loss_choice import choose_loss
 from openclaw_rl.backends.hf.manifest import read_manifest, write_manifest
 from openclaw_rl.backends.hf.prompts import ChatFiles, read_chat
@@ -183,7 +183,7 @@ class TinkerTrainer:
         norms: tuple[float, ...],
     ) -> tuple[float, ...]:
         """Take the step, in one pass where the service's own loss is ours; the gradient norms after it."""
-        s, rehearsal = self.settings, bool(found.noted)
+        s, rehearsal = self.settings, rehearses_alone(step.samples)
         metrics["lr"] = s.rehearse_lr * signal if rehearsal else s.lr * signal if s.lr_by_signal else s.lr
         adam = self._adam(metrics["lr"], REHEARSAL_BETA1 if rehearsal else s.adam_beta1)
         same = one_pass.fits(s, found.batch)

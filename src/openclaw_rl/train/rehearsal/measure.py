@@ -119,6 +119,13 @@ def no_better(first: Distance, last: Distance) -> str | None:
     return f"{last.met} of {last.replies} replies keep to it, {first.met} before"
 
 
+def lost(before: Distance, now: Distance) -> str | None:
+    """Why replies keep to another note less often than before, and not by accident; None where they do not."""
+    if before.met is None or now.met is None or sign_test(max(0, before.met - now.met), 0) >= ALPHA:
+        return None
+    return f"{now.met} of {now.replies} replies keep to it, {before.met} before"
+
+
 def keeps_words(first: Distance, prompted: Distance) -> bool:
     """Whether replies with the note can be seen to be about the question; in another language they cannot."""
     return first.about > 0 and prompted.about * first.replies >= WORDS_CHANGE * first.about * prompted.replies

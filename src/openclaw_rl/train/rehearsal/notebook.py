@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -13,8 +14,11 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.train.consent import Consent, person
 from openclaw_rl.train.rehearsal.lesson import PLAIN, Checker, Lesson, RehearsalSettings, Relevance
 from openclaw_rl.train.rehearsal.prompts import LONGEST, choose, opens
-from openclaw_rl.types import Note, NoteState, Rehearsal, Turn, Version, environment_of
+from openclaw_rl.train.rehearsal.repeating import Said, beside
+from openclaw_rl.types import Note, NoteState, Rehearsal, Sample, Turn, Version, environment_of
 from openclaw_rl.versions import VersionManager
+
+log = logging.getLogger(__name__)
 
 ROUNDS = 4
 """rehearsals of a note, one after another, that may end without its being learned"""
@@ -56,7 +60,7 @@ class LessonBook:
         self._ledger, self._book, self._versions = ledger, book, versions
         self._consent, self._checker, self._relevant = consent, checker, relevant
         self._everyday, self._settings = tuple(everyday), settings
-        self._no_better: set[str] = set()  # what was practised in vain, since the start
+        self._in_vain: dict[str, str] = {}  # what practising a rule came to nothing by, since the start
 
     # --- what is next
 
@@ -78,7 +82,7 @@ class LessonBook:
         """
         if not stay or not self._settings.reward:  # nothing else tells good replies from others
             return None
-        done = {*self._practised(), *self._no_better}
+        done = {*self._practised(), *self._in_vain}
         for note in reversed(stay if len(done) < SENTENCES else ()):
             rule = put(note)
             if rule in done or not is_plain(rule) or not self._book.enabled(note.user):
@@ -198,8 +202,22 @@ class LessonBook:
             rules = dict.fromkeys(("", *PLAIN_SENTENCES), PLAIN) | rules
         return [
             *learned,
-            *(self._practice(note, lesson.user, rule, None) for rule, note in rules.items() if rule != lesson.rule),
+            *(
+                self._practice(note, lesson.user, rule, self._checker(rule) if rule else None)
+                for rule, note in rules.items()
+                if rule != lesson.rule
+            ),
         ]
+
+    def beside(self, samples: Sequence[Sample]) -> list[Sample]:
+        """What a step of these turns repeats of what their users had learned."""
+        rules: dict[str, Said] = {}
+        for note in self._learned():  # the oldest first: the rule has all of them, under the newest's number
+            if not self._book.enabled(note.user):
+                continue
+            before = rules.get(note.user)
+            rules[note.user] = Said(note.number, f"{before.rule} {put(note)}" if before else put(note))
+        return beside(samples, rules, share=self._settings.replay)
 
     def estimate(self, steps: int) -> float | None:
         """Seconds of idle time that so many steps may take, by those of earlier rehearsals; None before the first."""
@@ -216,7 +234,8 @@ class LessonBook:
     def give_up(self, lesson: Lesson, why: str) -> None:
         """It cannot be taught: from now on it stays in the prompt. What is practised stays there anyway."""
         if lesson.in_prompt:
-            self._no_better.add(lesson.rule)
+            self._in_vain[lesson.rule] = why
+            log.info("practising note %d in the prompt came to nothing: %s", lesson.note, why)
         else:
             self._book.advance(lesson.note, "kept", f"it stays a note: {why}")
 
@@ -227,11 +246,16 @@ class LessonBook:
         practised = {row.note: row for row in every if row.practised is not None}
         moved = sum(self._settle(note, rows[note.number]) for note in notes if note.number in rows)
         waits = self._waiting([note for note in notes if _teachable(note) and note.state == "in force"], notes)
-        told = {number: f"not rehearsed: {why}{self._how_kept(practised.get(number))}" for number, why in waits.items()}
-        return moved + sum(self._book.explain(number, why) for number, why in told.items())
+        rules = {note.number: put(note) for note in notes}
+        for number, why in waits.items():
+            kept = self._how_kept(rules[number], practised.get(number))
+            moved += self._book.explain(number, f"not rehearsed: {why}{kept}")
+        return moved
 
-    def _how_kept(self, row: Rehearsal | None) -> str:
-        """What practising a note in the prompt has come to; empty where it was not, or is not served."""
+    def _how_kept(self, rule: str, row: Rehearsal | None) -> str:
+        """What practising a note in the prompt has come to; empty where it was not tried, or is not served."""
+        if rule in self._in_vain:
+            return f"; nor practised in the prompt: {self._in_vain[rule]}"
         version = self._ledger.made_by(row.step) if row is not None else None
         if row is None or version is None or version.number not in self._versions.ever("live"):
             return ""

@@ -31,6 +31,7 @@ from openclaw_rl.train.rehearsal.measure import (
     plain,
     pointless,
 )
+from openclaw_rl.train.rehearsal.others import OthersMeter
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, question
 from openclaw_rl.train.rehearsal.replies import Ask, ReplySampler
 from openclaw_rl.types import FIRST_DRAFT, Completion, Prompt, Sample, Sampling, Version
@@ -45,6 +46,8 @@ LAST_RATE = 0.2
 """of the first step's rate that is left for the last: few replies a step make steps swing, and the last are served"""
 PRACTICE = 3.0
 """times the reward's weight where a note is practised in the prompt: there is no teacher to come nearer to"""
+KEPT = 0.5
+"""share of a step that stays as it was where a note is practised: other prompts must not change by it"""
 SHORTER = 0.5
 """of the policy's words, the teacher's have so many or fewer: then its replies are the cheaper ones to learn from"""
 PATIENCE = 3
@@ -85,6 +88,7 @@ class RehearsalRound:
         self._closer: tuple[Distance, Distance] | None = None
         self.says: float | None = None  # the policy's newest replies in words, None where they are not known
         self._at_first: dict[int, Completion] = {}
+        self._others: OthersMeter | None = None
         self._sampling = settings.sampling
         self._folder, self._trainer, self._sampler, self._settings = folder, trainer, sampler, settings
         self._at = live
@@ -122,6 +126,9 @@ class RehearsalRound:
             self._sampling = self._meter.sampling = heard_out(self._settings.sampling, self.prompted)
             self.distances = [await self._meter.policy(self._held)]
             self._at_first = dict(self._meter.latest)
+            if self.lesson.in_prompt and self.hopeless is None:
+                self._others = OthersMeter(self._sampler, self._taught[1:], sampling=self._settings.sampling)
+                await self._others.before(self._held)
         self._measured, self._beginning, self.says = [0], self.seconds, self.distances[0].words
 
     async def step(self) -> None:
@@ -152,7 +159,11 @@ class RehearsalRound:
             await self.measure()
         if self.ended is None and self.steps >= self._settings.steps:
             self.ended = f"{self.steps} steps"
-        if self.ended is not None and not self.lesson.in_prompt and not self.learned:
+        if self.ended is not None and self._others is not None:
+            number = await self._answering()
+            with self._timed("measuring"):
+                await self._others.after(number)
+        elif self.ended is not None and not self.learned:
             await self._look_closer()
 
     async def measure(self) -> None:
@@ -252,16 +263,17 @@ class RehearsalRound:
         What is practised says nothing of replies without a note; the gate asks for these.
         """
         if self.lesson.in_prompt:
-            return no_better(self.distances[0], self.distances[-1])
-        lost = []
+            worse = no_better(self.distances[0], self.distances[-1])
+            return worse or (self._others.lost if self._others is not None else None)
+        undone = []
         for one in self._taught[1:]:
-            if one.checker is None or self._meter is None:
+            if one.checker is None or one.in_prompt or self._meter is None:
                 continue
             both = [(self._at_first[at], done) for at, done in self._meter.latest.items() if at in self._at_first]
             before, now = [[does(one.checker, pair[at]) for pair in both] for at in (0, 1)]
             if fell(before, now):
-                lost.append(f"note {one.note} is kept by {sum(now)} of {len(both)} replies, {sum(before)} before")
-        return f"it would undo what is learned: {'; '.join(lost)}" if lost else None
+                undone.append(f"note {one.note} is kept by {sum(now)} of {len(both)} replies, {sum(before)} before")
+        return f"it would undo what is learned: {'; '.join(undone)}" if undone else None
 
     def evidence(self) -> dict[str, Any]:
         """What the ledger keeps of it."""
@@ -357,7 +369,8 @@ class RehearsalRound:
     def _asked(self) -> list[tuple[Lesson, Prompt]]:
         """The prompts of the next step: most of the lesson, a share of notes that were learned before, in turn."""
         batch, others = self._settings.batch, len(self._taught) - 1
-        replays = min(batch - 1, round(batch * self._settings.replay)) if others else 0
+        share = max(KEPT, self._settings.replay) if self.lesson.in_prompt else self._settings.replay
+        replays = min(batch - 1, round(batch * share)) if others else 0
         asked = [(self.lesson, prompt) for prompt in self._cycles[0].take(batch - replays)]
         for _ in range(replays):
             which = 1 + self._replayed % others

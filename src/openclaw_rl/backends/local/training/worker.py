@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from openclaw_rl.backends.hf.alarms import StepSkipped, batch_alarm
-from openclaw_rl.backends.hf.batch_figures import batch_weight, finite, lag, rehearses
+from openclaw_rl.backends.hf.batch_figures import batch_weight, finite, lag, rehearses_alone
 from openclaw_rl.backends.hf.collation import TrainBatch, collate
 from openclaw_rl.backends.hf.loss_choice import choose_loss
 from openclaw_rl.backends.hf.shapes import text_config
@@ -69,7 +69,7 @@ class TrainWorker:
         prompts = self.teacher_prompts(request.samples)
         done = partial(StepResult, dropped=prompts.dropped)
         try:
-            averaging = self.settings.average > 1 or rehearses(request.samples)
+            averaging = self.settings.average > 1 or rehearses_alone(request.samples)
             self.checkpoints.load(request.parent, averaging=averaging)
             self._train(request, prompts, metrics)
         except StepSkipped as skip:
@@ -105,7 +105,7 @@ class TrainWorker:
             self.settings,
             weight=weight,
             signal=signal,
-            rehearsal=rehearses(samples),
+            rehearsal=rehearses_alone(request.samples),
         )
         self.checkpoints.updated(state)
         metrics |= {"teachers_missing": float(prompts.missing), "signal": signal, **applied}
