@@ -28,7 +28,7 @@ from openclaw_rl.judge.reader.combination import Combination, Thresholds, Weight
 from openclaw_rl.judge.reader.features import families, tokens
 from openclaw_rl.judge.reader.judge import read_case
 from openclaw_rl.judge.reader.kinds import GROUPS, KINDS, KindLogprobs, group_of, normalised
-from openclaw_rl.judge.reader.measures import missing_measure, named_measure
+from openclaw_rl.judge.reader.measures import missing_measure, named_measure, shorter
 from openclaw_rl.judge.reader.ngrams import NgramModel, pack, place, shipped_ngrams, unpack
 from openclaw_rl.judge.reader.sentences import carrier
 from openclaw_rl.judge.text import parse
@@ -441,6 +441,32 @@ def test_of_a_complaint_the_measure_that_the_reply_lacks_is_wanted(complaint: st
 )
 def test_a_complaint_about_something_else_asks_for_no_measure(complaint: str) -> None:
     assert missing_measure(complaint, request="How does a kettle work?", reply=TWO) is None
+
+
+LONG = "word " * 40
+
+
+@pytest.mark.parametrize(
+    "complaint", ["You're too verbose.", "Ugh. Way too wordy!", "so long-winded again", "Why is it so long?"]
+)
+def test_whoever_only_says_that_it_is_too_long_wants_it_shorter(complaint: str) -> None:
+    assert shorter(complaint, request="How does a kettle work?", reply=LONG) == "Please keep it shorter."
+    assert shorter(complaint, request="How does a kettle work?", reply="By a coil.") is None, "it is not"
+    assert shorter(complaint, request="Write a poem about a kettle.", reply=LONG) is None, "the poem may be"
+
+
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "It's not too long, it's wrong.",
+        "The first line is too long.",
+        "My boss said it was too long.",
+        "The flight is too long to sit through without a book, and you forgot about the visa.",
+        "This is hard to read.",
+    ],
+)
+def test_other_complaints_ask_for_nothing_shorter(complaint: str) -> None:
+    assert shorter(complaint, request="How does a kettle work?", reply=LONG) is None
 
 
 def test_what_the_reply_has_is_not_wanted_nor_is_a_measure_of_a_thing_to_be_made() -> None:

@@ -9,7 +9,7 @@ from openclaw_rl.judge.quoting import is_text
 from openclaw_rl.judge.reaction import Reaction, is_ironic, read, steers
 from openclaw_rl.judge.reader.combination import Belief, Combination, believe, shipped_combination
 from openclaw_rl.judge.reader.kinds import KINDS, KindLogprobs, LanguageGroup, MessageKind, group_of, mass
-from openclaw_rl.judge.reader.measures import missing_measure, named_measure
+from openclaw_rl.judge.reader.measures import missing_measure, named_measure, shorter
 from openclaw_rl.judge.reader.ngrams import NgramModel, Reason, shipped_ngrams
 from openclaw_rl.judge.reader.sentences import carrier, may_be_foreign
 from openclaw_rl.judge.text import own_words, parse
@@ -97,6 +97,8 @@ def _with_measure(
         measure = None if any(missing(hint.text) for hint in told) else missing(own)
     else:
         told, measure = [], (None if may_be_foreign(own) else _remarked(own, estimate, rules)) or missing(own)
+        if measure is None and reaction.score == -1:
+            measure = shorter(own, request=request, reply=reply)
     if measure is None:
         return reaction
     return replace(reaction, hints=(*told, Hint(text=measure, kind="rule")), doubt=None)

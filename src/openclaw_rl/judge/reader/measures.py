@@ -92,6 +92,8 @@ _SHAPES = (*((pattern, _at_most) for pattern in _WORDS), (_SENTENCE, _one_senten
 
 # --- of a complaint
 
+_BRIEF = 10
+"""words of a sentence that says of a reply that it is too long, and of nothing else"""
 _REMARK = 24
 """words of a sentence in which a complaint names a measure"""
 _OTHERS = re.compile(r"(?i)[\"“”«»`<>|\n]|https?://|\b(?:he|she|people|said|says|told|wrote)\b")
@@ -151,6 +153,27 @@ def missing_measure(own: str, *, request: str, reply: str) -> str | None:
                 continue
             if not _REFUSED.search(_RHETORICAL.sub("", sentence[: found.start()])):
                 return say(found)
+    return None
+
+
+_LENGTHY = re.compile(
+    r"(?i)\b(?:(?:too|so|overly|awfully|needlessly) (?:long|lengthy|wordy|verbose|long-?winded|chatty|many words"
+    r"|much (?:text|to read))|long-?winded|(?:are|'re) (?:rambling|waffling)|talk too much)\b"
+)
+_WORTH_SHORTENING = 30
+"""words of a reply from which on it can be too long for somebody who gives no measure"""
+
+
+def shorter(own: str, *, request: str, reply: str) -> str | None:
+    """The rule in a complaint that a reply is too long, if it says so in a sentence of its own; None elsewhere."""
+    if _OTHERS.search(own) or _MADE.search(request) or word_count(reply) < _WORTH_SHORTENING:
+        return None
+    for sentence in re.split(r"(?<=[.!?…])\s+", own.strip()):
+        found = _LENGTHY.search(sentence)
+        if found is None or len(words(sentence)) > _BRIEF or _PART.search(sentence):
+            continue
+        if not _REFUSED.search(_RHETORICAL.sub("", sentence[: found.start()])):
+            return "Please keep it shorter."
     return None
 
 
