@@ -7,11 +7,13 @@
     python benchmarks/rehearse.py --nonsense                            a note that asks for nonsense
     python benchmarks/rehearse.py --users one_sentence,long,list        a note each of three users who share the policy
     python benchmarks/rehearse.py --users one_sentence,list --set train.share=none    and who let no rule teach
+    python benchmarks/rehearse.py --users short,short --set train.share=none --also list,one_sentence
+                                                                        and what others ask for in their prompts
 
 No web server and no user: notes are written into a fresh ledger and the loop ticks until nothing moves. Held-out
 prompts are on other topics than those that are rehearsed. One line of JSON with the figures goes to standard output:
 rates of each preference before, with it in the prompt (the prompted baseline), and after each note, without notes and,
-where a note stays, with it (``with_note``);
+where a note stays, with it (``with_note``, with that of --also too);
 relevance, words, degenerate replies, general ability, what became of each note and why, what the rehearsals measured
 and where their seconds went, what the gate decided. ``obeyed`` counts replies that do what is asked, degenerate or not.
 """
@@ -110,6 +112,9 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--nonsense", action="store_true", help=f"the note is --note, or: {NONSENSE.hint}")
     parser.add_argument(
         "--users", type=_preferences, metavar="P,Q:KIND,…", help="a note each of so many users, all at once"
+    )
+    parser.add_argument(
+        "--also", type=_preferences, metavar="P,Q", default=(), help="nobody's notes; measured with them in the prompt"
     )
     parser.add_argument("--limit", type=float, metavar="SECONDS", help="stop learning then, and measure what there is")
     parser.add_argument("--json", type=Path, help="a file for the figures as well")
@@ -292,7 +297,7 @@ class Experiment:
         self.args, self.say = args, say
         self.config = configure(args, folder)
         self.groups = script(args)
-        self.wanted = [one.preference for group in self.groups for one in group]
+        self.wanted = [*(one.preference for group in self.groups for one in group), *args.also]
         self.policy, self.trainer = build_policy(self.config), build_trainer(self.config)
         self.ledger = TrainLedger(folder / "ledger.db", sync="normal")
         self.notes = NotesLedger(folder / "ledger.db")
@@ -343,7 +348,9 @@ class Experiment:
         self.say("held-out prompts again")
         stay = [one.preference for one, note in zip(group, added, strict=True) if self.book.note(note.number).prompted]
         after, with_note, able = await asyncio.gather(
-            self.meter.rates(self.wanted), self.meter.prompted(stay, version=None), self.meter.ability()
+            self.meter.rates(self.wanted),
+            self.meter.prompted([*stay, *self.args.also], version=None),
+            self.meter.ability(),
         )
         return {
             "notes": [self._became(note.number) for note in added],
