@@ -19,6 +19,7 @@ from test_local_trainer import (
     net,
     one_by_one,
     order,
+    same_files,
     some_batch,
     version,
     worker,
@@ -35,6 +36,7 @@ from openclaw_rl.backends.local.training.forward import padded
 from openclaw_rl.backends.local.training.references import ComputedTokens, run_references
 from openclaw_rl.errors import BackendError, InvalidValue
 from openclaw_rl.losses import LossInputs
+from openclaw_rl.train.rehearsal.repeating import Said, beside
 from openclaw_rl.types import FIRST_DRAFT, Sample, Version
 
 pytestmark = pytest.mark.slow
@@ -172,6 +174,22 @@ def test_a_turn_after_a_rehearsal_goes_on_from_what_is_served(folder: str, tmp_p
     assert trainer.checkpoints.state.averaged == 0
     for name, value in served.items():
         torch.testing.assert_close(after[name], value, rtol=0, atol=1e-9)
+
+
+def test_a_step_of_turns_repeats_notes_at_the_turns_own_rate(folder: str, tmp_path: Path) -> None:
+    turns = [replace(one, teachers=()) for one in lesson(0.5)]
+    repeated = [replace(one, teachers=(HINT,)) for one in beside(turns, {turns[0].user: Said(1, "w")}, share=1.0)]
+    trainer = worker(folder, lr=2e-3, rehearse_lr=5e-3, lr_by_signal=True)
+    alone = trainer.step(order(turns, tmp_path / "1"))
+    trainer = worker(folder, lr=2e-3, rehearse_lr=5e-3, lr_by_signal=True)
+    both = trainer.step(order([*turns, *repeated], tmp_path / "2"))
+    assert both.metrics["lr"] == pytest.approx(alone.metrics["lr"])
+    assert both.metrics["signal"] == pytest.approx(alone.metrics["signal"])
+    assert trainer.checkpoints.state.averaged == 0
+    assert (both.metrics["tokens_rehearsal"], "tokens_rehearsal" in alone.metrics) == (10.0, False)
+    more = both.metrics["tokens_computed"] - alone.metrics["tokens_computed"]
+    assert more == 12, "the teacher's alone: the policy's are those of the turns, 13 of them"
+    assert not same_files(alone.adapter, both.adapter)
 
 
 def test_the_live_version_that_teaches_is_the_one_that_the_rehearsal_began_with(folder: str, tmp_path: Path) -> None:
