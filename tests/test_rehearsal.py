@@ -25,7 +25,7 @@ from openclaw_rl.tasks.everyday import names_subject
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop
 from openclaw_rl.train.rehearsal import notebook, replies
 from openclaw_rl.train.rehearsal.lesson import Checker, Lesson, RehearsalSettings
-from openclaw_rl.train.rehearsal.measure import Distance, enough, is_doubtful, is_learned, keeps_words
+from openclaw_rl.train.rehearsal.measure import Distance, enough, is_doubtful, is_learned, keeps_words, steps_within
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, choose, is_held_back, opens, question
 from openclaw_rl.train.rehearsal.round import MEASURE_FROM, RehearsalRound, heard_out
 from openclaw_rl.types import Message, Note, Prompt, Sample, Sampling, Tool, Version
@@ -51,6 +51,7 @@ def settings(**more: Any) -> RehearsalSettings:
         "prompts": 8,
         "held_back": 4,
         "replay": 0.25,
+        "seconds": None,
         "loss": "reverse",
         "reward": 1.0,
         "teacher": "base",
@@ -880,6 +881,17 @@ async def test_under_a_rule_that_changes_every_word_no_reply_is_better_for_the_o
     assert rehearsed
     assert {sample.advantage for sample in rehearsed} == {None}
     idle.close()
+
+
+@pytest.mark.parametrize(
+    ("steps", "cost", "seconds", "taken"),
+    [(16, 96.0, None, 16), (16, None, 90.0, 16), (16, 96.0, 90.0, 15), (16, 96.0, 9.0, 12), (16, 96.0, 900.0, 16),
+     (4, 96.0, 9.0, 4)],
+)  # fmt: skip
+def test_a_rehearsal_takes_as_many_steps_as_its_seconds_allow(
+    steps: int, cost: float | None, seconds: float | None, taken: int
+) -> None:
+    assert steps_within(steps, cost, seconds) == taken
 
 
 def test_a_note_is_learned_by_what_replies_do_and_by_kl_where_nobody_can_tell() -> None:

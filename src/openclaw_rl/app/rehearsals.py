@@ -23,6 +23,7 @@ def rehearsal_settings(config: Config) -> RehearsalSettings:
     rehearse = config.train.rehearse
     return RehearsalSettings(
         steps=rehearse.steps,
+        seconds=rehearse.seconds,
         batch=rehearse.batch,
         prompts=rehearse.prompts,
         held_back=rehearse.held_back,

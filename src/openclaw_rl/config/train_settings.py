@@ -138,6 +138,12 @@ class RehearseSection(Section):
         default=True, description="rehearse notes in idle time until the policy does without them; off: they stay notes"
     )
     steps: int = Field(default=16, ge=1, le=1000, description="most steps for one note before the gate decides")
+    seconds: float | None = Field(
+        default=None,
+        gt=0,
+        description="about so much idle time for one note: fewer steps where the machine is slow, at least 12;"
+        " not set: all of them",
+    )
     batch: int = Field(default=8, ge=1, le=4096, description="replies sampled for a step")
     prompts: int = Field(
         default=32,

@@ -26,8 +26,8 @@ POLL = 0.25
 """seconds between two looks at how far the loops are"""
 QUIET = 1.0
 """seconds without a request after which a demo's user counts as away"""
-STEPS = 12
-"""steps of a rehearsal that two cores take within the five minutes that a demo may last"""
+SECONDS = 150.0
+"""of a rehearsal, within the five minutes that a demo may last"""
 _NEVER = 65536
 """turns in a batch that no demo has: what is shown is what the note teaches"""
 
@@ -121,11 +121,13 @@ class DemoServer:
 def demo_settings(config: Config, *, tokens: int) -> Config:
     """Those of a demo: notes are made and rehearsed as soon as its user is quiet, turns take no steps.
 
-    Replies are rehearsed at the length at which its user reads them, and in no more steps than five minutes allow.
+    Replies are rehearsed at the length at which its user reads them, and in as many steps as five minutes allow.
     """
     rehearse = config.train.rehearse
-    most = {"idle": QUIET, "tokens": tokens, "steps": STEPS}
-    sooner = rehearse.model_copy(update={name: min(value, getattr(rehearse, name)) for name, value in most.items()})
+    most = {"idle": QUIET, "tokens": tokens, "seconds": SECONDS}
+    given = ((name, value, getattr(rehearse, name)) for name, value in most.items())
+    update = {name: value if own is None else min(value, own) for name, value, own in given}
+    sooner = rehearse.model_copy(update=update)
     train = config.train.model_copy(update={"rehearse": sooner, "batch_size": _NEVER})
     return full_batches_only(config.model_copy(update={"train": train}))
 

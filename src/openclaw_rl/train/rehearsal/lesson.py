@@ -26,6 +26,7 @@ class RehearsalSettings:
     """The settings of the same names under ``train.rehearse``; ``sampling`` is how replies are sampled."""
 
     steps: int
+    seconds: float | None
     batch: int
     prompts: int
     held_back: int

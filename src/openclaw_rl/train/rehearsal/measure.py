@@ -24,6 +24,8 @@ KL_ALONE = 0.25
 """share of the first KL at which a note counts as learned where no checker knows what it asks"""
 OBEYED = 0.5
 """share of the teacher's own replies that must do what the note asks, or there is nothing to learn from"""
+LEAST_STEPS = 12
+"""of a rehearsal, however slow the machine is: with fewer the embedded model learns a note by half"""
 WORDS_CHANGE = 0.6
 """share of the replies about the question that are left with the note, below which it changes the very words"""
 ALPHA = 0.05
@@ -81,6 +83,13 @@ def enough(measured: Sequence[Distance], prompted: Distance) -> str | None:
         return None
     least = min(one.kl for one in measured)
     return f"KL no longer falls: {first.kl:.3f}, {least:.3f} at its least, {last.kl:.3f} now"
+
+
+def steps_within(steps: int, cost: float | None, seconds: float | None) -> int:
+    """How many of these steps, which would cost so much, so many seconds allow; not fewer than `LEAST_STEPS`."""
+    if seconds is None or not cost:
+        return steps
+    return min(steps, max(LEAST_STEPS, int(steps * seconds / cost)))
 
 
 def is_learned(first: Distance, last: Distance, prompted: Distance, *, tolerance: float) -> bool:

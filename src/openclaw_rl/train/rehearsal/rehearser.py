@@ -132,8 +132,8 @@ class Rehearser:
 
     def _cost(self, begun: RehearsalRound) -> str:
         """By earlier rehearsals; for the first, by what measuring took."""
-        seconds = self._lessons.estimate(self._settings.steps) or begun.seconds_left
-        most = f"at most {self._settings.steps} steps"
+        seconds = self._lessons.estimate(begun.most) or begun.seconds_left
+        most = f"at most {begun.most} steps"
         return f"about {seconds:.0f} s of idle processor time, {most}" if seconds is not None else most
 
     async def finish(self) -> None:
@@ -198,7 +198,7 @@ class Rehearser:
             "note": now.lesson.note,
             "in_prompt": now.lesson.in_prompt,
             "step": now.steps,
-            "of": self._settings.steps,
+            "of": now.most,
             "kl": [round(one.kl, 4) for one in now.distances],
             "met": list(now.sampled[-1][1:]) if now.sampled else None,
             "seconds_left": round(left, 1) if left is not None else None,

@@ -30,6 +30,7 @@ from openclaw_rl.train.rehearsal.measure import (
     no_better,
     plain,
     pointless,
+    steps_within,
 )
 from openclaw_rl.train.rehearsal.others import OthersMeter
 from openclaw_rl.train.rehearsal.prompts import PromptCycle, question
@@ -76,6 +77,7 @@ class RehearsalRound:
         """``number`` is that of the step it will be in the ledger, ``folder`` where its drafts lie meanwhile."""
         self.lesson, self.live, self.number = lesson, live, number
         self.steps = self.replies = self.replies_of_teacher = 0
+        self.most = settings.steps
         self.spent: dict[str, float] = {"measuring": 0.0, "sampling": 0.0, "training": 0.0, "loading": 0.0}
         self.ended: str | None = None
         self.metrics: dict[str, float] = {}
@@ -130,6 +132,7 @@ class RehearsalRound:
                 self._others = OthersMeter(self._sampler, self._taught[1:], sampling=self._settings.sampling)
                 await self._others.before(self._held)
         self._measured, self._beginning, self.says = [0], self.seconds, self.distances[0].words
+        self.most = steps_within(self.most, self.seconds_left, self._settings.seconds)
 
     async def step(self) -> None:
         """Sample replies, take one step on them, and measure now and then."""
@@ -155,9 +158,9 @@ class RehearsalRound:
         self.replies_of_teacher += sum(sample.logprobs is None for sample in samples)
         self._take(result.adapter)
         due = self.steps >= MEASURE_FROM and self.steps % MEASURE_EVERY == 0
-        if due or self.steps >= self._settings.steps:
+        if due or self.steps >= self.most:
             await self.measure()
-        if self.ended is None and self.steps >= self._settings.steps:
+        if self.ended is None and self.steps >= self.most:
             self.ended = f"{self.steps} steps"
         if self.ended is not None and self._others is not None:
             number = await self._answering()
@@ -219,7 +222,7 @@ class RehearsalRound:
     @property
     def seconds_left(self) -> float | None:
         """What the steps that it may still take will cost, by those it took; before any, by what sampling took."""
-        left = self._settings.steps - self.steps
+        left = self.most - self.steps
         if self.steps:
             sampled = self.spent["sampling"] / (self.steps + len(self._ready))
             others = self.seconds - self.spent["sampling"] - self._beginning
@@ -315,7 +318,7 @@ class RehearsalRound:
         """
         own = not self.by_teacher
         ahead = AHEAD if own else TEACHER_AHEAD
-        steps = range(self.steps, min(self.steps + ahead - self.steps % ahead, self._settings.steps))
+        steps = range(self.steps, min(self.steps + ahead - self.steps % ahead, self.most))
         asked = [(step, at, *one) for step in steps for at, one in enumerate(self._asked())]
         asks = [
             Ask(prompt=lesson.asked(prompt) if own else lesson.taught(prompt), sampling=self._seeded(step, at))
@@ -396,7 +399,7 @@ class RehearsalRound:
             teachers=(lesson.taught(prompt),),
             temperature=done.sampling.temperature,
             version=self._at.number,
-            urgency=1 - (1 - LAST_RATE) * step / max(self._settings.steps - 1, 1),
+            urgency=1 - (1 - LAST_RATE) * step / max(self.most - 1, 1),
             rehearses=str(lesson.note),
         )
 
