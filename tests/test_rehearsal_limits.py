@@ -208,8 +208,8 @@ async def test_opposite_notes_of_two_users_stay_notes_of_both_and_say_why(tmp_pa
     notes = [idle.note(RULE, user="ann"), idle.note("Please write at least 100 words.", user="bob")]
     await idle.ticks()
     for note in notes:
-        assert idle.states(note) == ["in force", "in force"]
-        assert idle.book.history(note.number)[-1].reason == (
+        assert set(idle.states(note)) == {"in force"}
+        assert idle.book.history(note.number)[1].reason == (
             "not rehearsed: another user of this policy asks for the opposite (length), and it cannot do both"
         )
     assert idle.learner.batches == []
