@@ -123,6 +123,7 @@ async def test_strict_refuses_the_file_before_anything_is_written(tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Do not use the .random. module inside")  # a thread of another test may draw from it
 @given(
     st.lists(
         st.dictionaries(
