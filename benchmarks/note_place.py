@@ -32,8 +32,8 @@ from openclaw_rl.config import Config
 from openclaw_rl.experiments.metrics import markdown
 from openclaw_rl.experiments.users import is_degenerate
 from openclaw_rl.judge.reaction import read
-from openclaw_rl.notes.wording import wording
 from openclaw_rl.ports import Policy, whole_reply
+from openclaw_rl.preferences.wording import wording
 from openclaw_rl.tasks import everyday
 from openclaw_rl.tasks.everyday import Task, is_relevant
 from openclaw_rl.tasks.preferences import PREFERENCES, About

@@ -49,9 +49,9 @@ from openclaw_rl.gate.ability import Quiz, margin, quizzes
 from openclaw_rl.gate.examination import VersionGate
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Policy, SupportsCandidates, Trainer, whole_reply
+from openclaw_rl.preferences import checker_of
 from openclaw_rl.store import NotesLedger, TrainLedger
 from openclaw_rl.tasks.preferences import PREFERENCES, About, Preference
-from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.text import word_count
 from openclaw_rl.train.loop import Housekeeping, Review, TrainLoop
 from openclaw_rl.train.queue import QueueSettings

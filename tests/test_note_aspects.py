@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.notes.aspects import Saying, aspects, contradicts, says_again, says_less
+from openclaw_rl.preferences.comparison import Saying, aspects, contradicts, says_again, says_less
 
 
 def rule(text: str, *, vague: bool = False) -> Saying:

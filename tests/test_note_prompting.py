@@ -10,7 +10,7 @@ import pytest
 from openclaw_rl.errors import BackendDown
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.notes.prompting import NotePrompter
-from openclaw_rl.notes.wording import wording
+from openclaw_rl.preferences.wording import wording
 from openclaw_rl.serve.redact import redact_turn
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.testing import make_message, make_turn

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from openclaw_rl.notes.wording import PLAIN_SENTENCES, is_plain, put, wording
+from openclaw_rl.preferences import checker_of
+from openclaw_rl.preferences.wording import PLAIN_SENTENCES, is_plain, put, wording
 from openclaw_rl.tasks.preferences import PREFERENCES
-from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.types import Note
 
 SHORT, ONE, LIST = (PREFERENCES[name].hint for name in ("short", "one_sentence", "list"))

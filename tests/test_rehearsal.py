@@ -18,8 +18,8 @@ from openclaw_rl.experiments.cell_run import cell_config
 from openclaw_rl.experiments.cells import Cell
 from openclaw_rl.gate.probes import choose as choose_probes
 from openclaw_rl.notes import NewNote, NotesBook
-from openclaw_rl.notes.wording import PLAIN_SENTENCES
 from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream
+from openclaw_rl.preferences.wording import PLAIN_SENTENCES
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.tasks.everyday import names_subject
 from openclaw_rl.train.loop import RehearsalParts, TrainLoop

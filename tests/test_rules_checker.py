@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from openclaw_rl.preferences import checker_of
 from openclaw_rl.tasks.preferences import PREFERENCES
-from openclaw_rl.tasks.rules import checker_of
 
 LIST = "Points:\n- one thing\n- another thing"
 
@@ -40,7 +40,7 @@ def test_every_shipped_preference_is_checked_as_it_is_everywhere() -> None:
     for preference in PREFERENCES.values():
         check = checker_of(preference.hint)
         assert check is not None
-        assert check.met_by is preference.met_by
+        assert check == preference.met_by
 
 
 def test_a_reply_that_was_cut_off_is_not_known_to_be_short() -> None:

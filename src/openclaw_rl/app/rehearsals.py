@@ -8,8 +8,8 @@ from dataclasses import replace
 from openclaw_rl.app.factories import default_sampling
 from openclaw_rl.config import Config
 from openclaw_rl.notes import NotesBook
+from openclaw_rl.preferences import checker_of
 from openclaw_rl.tasks.everyday import names_subject, training, word_problems
-from openclaw_rl.tasks.rules import checker_of
 from openclaw_rl.train.loop import RehearsalParts
 from openclaw_rl.train.rehearsal.lesson import RehearsalSettings
 from openclaw_rl.train.rehearsal.replies import GetPolicy

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from openclaw_rl.gate.regression import MonitorRules, find_regression
-from openclaw_rl.notes.wording import put
 from openclaw_rl.ports import Regression
+from openclaw_rl.preferences.wording import put
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.versions import LiveVersions
 

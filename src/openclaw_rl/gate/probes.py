@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from openclaw_rl.notes.aspects import opposes
-from openclaw_rl.notes.wording import put
+from openclaw_rl.preferences.comparison import opposes
+from openclaw_rl.preferences.wording import put
 from openclaw_rl.tasks.everyday import Task, held_out
 from openclaw_rl.tasks.preferences import About
 from openclaw_rl.types import Message, Note, Prompt, Turn, Verdict, texts

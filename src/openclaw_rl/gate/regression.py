@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from openclaw_rl.notes.aspects import says_same
 from openclaw_rl.ports import Regression
+from openclaw_rl.preferences.comparison import says_same
 from openclaw_rl.stats import wilson
 from openclaw_rl.types import Version
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.notes.aspects import Saying, contradicts, says_again
+from openclaw_rl.preferences.comparison import Saying, contradicts, says_again
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.types import Hint, Note, NoteAuthor, NoteChange, NoteKind, NoteState, environment_of
 

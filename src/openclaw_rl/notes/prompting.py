@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from openclaw_rl.errors import OpenClawError
 from openclaw_rl.notes.book import NotesBook
-from openclaw_rl.notes.wording import put
+from openclaw_rl.preferences.wording import put
 from openclaw_rl.text import words
 from openclaw_rl.types import Note, Prompt, PromptNote, environment_of, texts
 

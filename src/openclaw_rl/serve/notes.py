@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from openclaw_rl.errors import InvalidValue, NotInLedger, RequestError
 from openclaw_rl.notes import AddedNote, NewNote, NotesBook
-from openclaw_rl.notes.wording import put
+from openclaw_rl.preferences.wording import put
 from openclaw_rl.serve.api_errors import openai_error
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, read_body
 from openclaw_rl.serve.fields import Flag, Name, RequestModel, parse

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.preferences import parse
 from openclaw_rl.tasks.preferences import PREFERENCES, Preference
-from openclaw_rl.tasks.rules import checker_of
 
 UNSEEN = "unseen"
 """the name of the built-in voice"""
@@ -87,8 +87,8 @@ def _of_lines(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, list[str
 
 def _asked(hint: str) -> str | None:
     """The preference that a rule asks for, None where it is another one."""
-    checks = checker_of(hint)
+    demands = parse(hint).demands
     for name in ("list", "one_sentence"):
-        if checks is not None and checks.met_by is PREFERENCES[name].met_by:
+        if demands == parse(PREFERENCES[name].hint).demands:
             return name
     return "short" if _SHORTER.search(hint) else None

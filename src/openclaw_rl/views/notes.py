@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from openclaw_rl.notes.wording import put
+from openclaw_rl.preferences.wording import put
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Note, NoteChange, Turn
 from openclaw_rl.views.lineage import age

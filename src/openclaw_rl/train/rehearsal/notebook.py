@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from openclaw_rl.notes import NotesBook
-from openclaw_rl.notes.aspects import opposes
-from openclaw_rl.notes.wording import PLAIN_SENTENCES, is_plain, put
 from openclaw_rl.ports import GateDecision
+from openclaw_rl.preferences.comparison import opposes
+from openclaw_rl.preferences.wording import PLAIN_SENTENCES, is_plain, put
 from openclaw_rl.train.consent import Consent, person
 from openclaw_rl.train.rehearsal.lesson import PLAIN, Checker, Lesson, RehearsalSettings, Relevance
 from openclaw_rl.train.rehearsal.prompts import LONGEST, choose, opens

@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from openclaw_rl.notes.wording import wording
+from openclaw_rl.preferences.demands import LENGTHS, Demand
+from openclaw_rl.preferences.parsing import parse
+from openclaw_rl.preferences.wording import wording
 from openclaw_rl.text import words
 from openclaw_rl.types import NoteKind
 
@@ -169,13 +171,31 @@ def same_words(one: str, other: str) -> bool:
 
 
 def aspects(text: str) -> dict[str, str]:
-    """What a rule speaks of, and what it says of it."""
-    found, plain = {}, wording(text)
-    for aspect, values in _ASPECTS.items():
-        value = next((value.name.rstrip("_") for value in values if value.pattern.search(plain)), None)
-        if value is not None:
-            found[aspect] = value
-    return found
+    """The aspects of a reply that a rule is about, each with the value that it asks for."""
+    plain = wording(text)
+    values = {
+        aspect: next((value.name.rstrip("_") for value in known if value.pattern.search(plain)), None)
+        for aspect, known in _ASPECTS.items()
+    }
+    for demand in parse(text).demands:
+        aspect, value = _of_demand(demand)
+        if values.get(aspect) is None:
+            values[aspect] = value
+    return {aspect: value for aspect, value in values.items() if value is not None}
+
+
+_NAMES = {"list": "lists", "numbering": "lists", "emoji": "emojis", "name": "form of address"}
+"""aspects of demands that the table here names otherwise"""
+
+
+def _of_demand(demand: Demand) -> tuple[str, str | None]:
+    if demand.aspect in LENGTHS:
+        return "length", {"most": "short", "less": "short", "least": "long", "more": "long"}.get(demand.relation)
+    if demand.aspect in ("language", "units", "case"):
+        return demand.aspect, demand.text if demand.relation != "no" else None
+    if demand.aspect in ("items", "words in it", "example", "praise"):
+        return demand.aspect, None
+    return _NAMES.get(demand.aspect, demand.aspect), "no" if demand.relation == "no" else "yes"
 
 
 def _overlap(one: str, other: str) -> float:
