@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from openclaw_rl.preferences.demands import LENGTHS, Demand, Relation, Wish
 from openclaw_rl.preferences.vocabulary import (
@@ -228,7 +228,7 @@ def _measure(match: re.Match[str], relation: Relation, excluded: bool) -> _Match
 def _chinese_measure(match: re.Match[str]) -> _Match:
     unit = CHINESE_UNITS[match["unit"]]
     limit = CHINESE_LIMITS.get(match["before"] or "") or CHINESE_LIMITS_AFTER.get(match["after"] or "")
-    relation: Any = limit or ("most" if unit == "sentences" else "about")
+    relation: Relation = limit or ("most" if unit == "sentences" else "about")
     figure = match["number"]
     number = CHINESE_NUMBERS[figure] if figure in CHINESE_NUMBERS else int(figure)
     return _Match(

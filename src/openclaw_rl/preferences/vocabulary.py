@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from openclaw_rl.preferences.demands import Relation
 from openclaw_rl.text import NUMBER, number_of
 
 UNITS: Final = {
@@ -36,9 +37,14 @@ _FROM = (
     r"|au moins|minimum|al menos|por lo menos|mínimo(?: de)?|almeno|minimo|pelo menos|no mínimo|minstens|ten minste"
     r"|minimaal|не менее|минимум"
 )
-LIMITS: Final = (("most", True, _BELOW), ("least", True, _ABOVE), ("least", False, _FROM), ("most", False, _UP_TO))
+LIMITS: Final[tuple[tuple[Relation, bool, str], ...]] = (
+    ("most", True, _BELOW),
+    ("least", True, _ABOVE),
+    ("least", False, _FROM),
+    ("most", False, _UP_TO),
+)
 """(relation, whether the number itself is excluded, the words before the number)"""
-LIMITS_AFTER: Final = (
+LIMITS_AFTER: Final[tuple[tuple[Relation, str], ...]] = (
     ("least", r"or more|at least|minimum|and up|oder mehr|ou plus|o más|o più|ou mais|of meer"),
     (
         "most",
@@ -56,7 +62,7 @@ CHINESE_UNITS: Final = {
     "行": "lines",
     "条": "items",
 }
-CHINESE_LIMITS: Final = {
+CHINESE_LIMITS: Final[dict[str, Relation]] = {
     "不超过": "most",
     "不要超过": "most",
     "最多": "most",
@@ -64,7 +70,7 @@ CHINESE_LIMITS: Final = {
     "至少": "least",
     "不少于": "least",
 }
-CHINESE_LIMITS_AFTER: Final = {"以内": "most", "以下": "most", "以上": "least"}
+CHINESE_LIMITS_AFTER: Final[dict[str, Relation]] = {"以内": "most", "以下": "most", "以上": "least"}
 
 _SPELT_NUMBERS: Final = {
     "de": "ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf",
