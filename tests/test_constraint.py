@@ -65,8 +65,10 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def compiler() -> ConstraintCompiler:
-    return ConstraintCompiler(byte_tokenizer(None), vocabulary=VOCABULARY, ends=frozenset({END}))
+def compiler() -> Iterator[ConstraintCompiler]:
+    made = ConstraintCompiler(byte_tokenizer(None), vocabulary=VOCABULARY, ends=frozenset({END}))
+    yield made
+    made.close()
 
 
 def written(compiler: ConstraintCompiler, held: Any, *, seed: int, most: int = 400) -> str:

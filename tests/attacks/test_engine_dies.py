@@ -16,6 +16,7 @@ from defaults import engine_args
 from openclaw_rl.app.application import App
 from openclaw_rl.backends.local.engine import client as local
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
+from openclaw_rl.backends.local.engine.heartbeat import Heartbeats
 from openclaw_rl.backends.local.engine.messages import (
     CallResult,
     EngineArgs,
@@ -56,6 +57,7 @@ class Machine:
     starts: int = 0
     broken: set[int] = field(default_factory=set)  # versions whose weights cannot be read
     no_start: bool = False
+    names_cause: bool = True  # whether a process that is silent shows which request it works on
     asked: list[list[str]] = field(default_factory=list)  # per process, the prompts it was sent
     together: list[int] = field(default_factory=list)  # at each death, how many prompts had shown nothing
     links: list[Toy] = field(default_factory=list)
@@ -69,7 +71,8 @@ class Toy:
     ) -> None:
         self.machine, self._received, self._ended = machine, received, ended
         self.pid = machine.starts = machine.starts + 1
-        self.dead = False
+        self.dead = self.silent = False
+        self.heartbeats = Heartbeats([0] * 4)
         self.open: list[GenerateRequest | ScoreRequest] = []
         machine.asked.append([])
         machine.links.append(self)
@@ -103,11 +106,28 @@ class Toy:
         if any("poison" in _text(request) for request in self.open):
             self.die()
             return
+        if any("endless" in _text(request) for request in self.open):
+            self._hang()
+            return
         for request in self.open:
             if isinstance(request, GenerateRequest):
                 done = Finished(request.id, "ok", (1,), (2,), (-0.5,), "stop", request.version)
                 self._received(self, EngineOutput((TokenDelta(request.id, Delta(text="ok")), done), {}))
         self.open = []
+
+    def _hang(self) -> None:
+        """Alive and silent: its computing thread works on the request for ever."""
+        [endless] = [request for request in self.open if "endless" in _text(request)]
+        self.heartbeats.computing.work_on(endless.id if self.machine.names_cause else 0)
+        self.silent = True
+
+    def beat(self) -> None:
+        self.heartbeats.receiving.beat()
+        if not self.silent:
+            self.heartbeats.computing.beat()
+
+    def kill(self) -> None:
+        self._loop.call_soon(self.die)
 
     def die(self) -> None:
         if not self.dead:

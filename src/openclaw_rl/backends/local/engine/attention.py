@@ -8,7 +8,7 @@ where it lies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Protocol
@@ -85,9 +85,10 @@ class DecodeLayout:
 
 
 class Layout:
-    """Any mix of single tokens and chunks."""
+    """Any mix of single tokens and chunks. ``beat`` is called once for each layer."""
 
-    def __init__(self, kv_cache: KVCache, spans: Sequence[Span]) -> None:
+    def __init__(self, kv_cache: KVCache, spans: Sequence[Span], *, beat: Callable[[], None] | None = None) -> None:
+        self._beat = beat
         self.kv_cache = kv_cache
         self.spans = spans
         device = kv_cache.data.device
@@ -116,6 +117,8 @@ class Layout:
         self, layer: int, query: torch.Tensor, kv: torch.Tensor, *, scale: float, window: int | None = None
     ) -> torch.Tensor:
         """Store ``kv`` `[N, 2, heads, dim]`, then answer ``query`` `[N, query heads, dim]` in the same shape."""
+        if self._beat is not None:
+            self._beat()
         data = self.kv_cache.data[layer]
         data.index_copy_(0, self.rows, kv)
         if self._together is not None and len(self._grouped) == len(query):

@@ -2,8 +2,9 @@
 
 A process that died is started again with the version that was live, or the nearest one before it that can be loaded.
 Requests that had shown something fail with `BackendDown`, the others are sent again, once and one at a time: what the
-engine dies of twice fails with `FatalRequest`. After several starts in vain the engine is down: it refuses at once, and
-is tried again now and then and by the next `restart`.
+engine dies of twice fails with `FatalRequest`. A process that is alive and silent is ended, and the request that it was
+at work on fails at once. After several starts in vain the engine is down: it refuses at once, and is tried again now
+and then and by the next `restart`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, TypeAlias, TypeVar
 from openclaw_rl.backends.hf.version_table import VersionTable
 from openclaw_rl.backends.local.engine.admission import AdmissionQueue
 from openclaw_rl.backends.local.engine.events import Finished, TokenDelta
+from openclaw_rl.backends.local.engine.heartbeat import BEAT, RESTART, UNREADY, Watchdog
 from openclaw_rl.backends.local.engine.in_flight import InFlight, settle
 from openclaw_rl.backends.local.engine.messages import (
     CallResult,
@@ -75,6 +77,9 @@ class EngineClient:
         self._in_flight = InFlight()
         self._starting: asyncio.Future[EngineReady] | None = None
         self._restarting: asyncio.Task[None] | None = None
+        self._watchdog: Watchdog | None = None
+        self._watching: asyncio.Task[None] | None = None
+        self._silenced = 0
 
     @property
     def health(self) -> dict[str, Any]:
@@ -96,26 +101,31 @@ class EngineClient:
     @property
     def outage(self) -> str | None:
         """Why it cannot answer, and will not soon; None while it answers or is being started again."""
-        return f"the local engine is down: {self._error or 'not started'}" if self.state == "down" else None
+        if self.state == "down":
+            return f"the local engine is down: {self._error or 'not started'}"
+        missed = self._watchdog.missed if self._watchdog is not None else 0
+        if missed >= UNREADY:
+            return f"the local engine is silent for {missed * BEAT:.0f} s; it is restarted after {RESTART * BEAT:.0f} s"
+        return None
 
     async def start(self) -> EngineReady:
         """Start the process and load the model; raises ModelRefused with the numbers and the remedy."""
         self.state = "starting"
         try:
-            return await self._open()
+            facts = await self._open()
         except BaseException:
             await self.stop()
             raise
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        return facts
 
     async def stop(self) -> None:
         """End the process. Safe to call twice."""
         self.state = "stopped"
         self._up.clear()
-        restarting, self._restarting = self._restarting, None
-        if restarting is not None:
-            restarting.cancel()
-            with suppress(asyncio.CancelledError):
-                await restarting
+        await _cancelled(self._watching)
+        await _cancelled(self._restarting)
+        self._watching = self._restarting = None
         await self._close()
         self._in_flight.fail(BackendDown("the local policy was stopped"))
 
@@ -237,6 +247,7 @@ class EngineClient:
         facts = self._facts = await self._starting
         self._process.send(RegisterVersions(dict(self._versions.adapters)))
         await self._load_live()
+        self._watchdog = Watchdog(self._process.heartbeats)
         self.state = "ready"
         self._up.set()
         return facts
@@ -260,9 +271,25 @@ class EngineClient:
         self._versions.live = number
 
     async def _close(self) -> None:
-        process, self._process = self._process, None
+        process, self._process, self._watchdog = self._process, None, None
         if process is not None:
             await asyncio.to_thread(process.close)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            self.look()
+
+    def look(self) -> None:
+        """Look at the process's heartbeat once; one that is alive and silent for too long is ended."""
+        process, watchdog = self._process, self._watchdog
+        if process is None or watchdog is None or self.state != "ready" or watchdog.look() < RESTART:
+            return
+        self._watchdog = None  # it is ended once
+        self._error = f"the engine process was alive and silent for {RESTART * BEAT:.0f} s"
+        logger.error("engine.silent pid=%s request=%d", process.pid, watchdog.cause)
+        self._silenced = watchdog.cause
+        process.kill()
 
     def _ended(self, process: EngineProcess, code: int | None) -> None:
         if process is not self._process or self.state == "stopped":
@@ -272,6 +299,9 @@ class EngineClient:
         logger.error("engine.died code=%s error=%s", code, self._error)
         settle(self._starting, BackendDown(self._error))
         self._up.clear()
+        if self._silenced:
+            self._in_flight.deliver(self._silenced, _silent(self._error))
+            self._silenced = 0
         self._in_flight.fail(EngineLost(f"the local engine stopped: {self._error}"))
         if self.state == "ready":
             self.state = "restarting"
@@ -308,6 +338,20 @@ def _fatal(lost: EngineLost) -> FatalRequest:
         f"the engine ended twice while it worked on this request, which is not tried again ({lost.what})",
         remedy="change the request, or report what the server's log says",
     )
+
+
+def _silent(error: str) -> FatalRequest:
+    return FatalRequest(
+        f"the engine fell silent while it worked on this request, which is not tried again ({error})",
+        remedy="change the request, or report what the server's log says",
+    )
+
+
+async def _cancelled(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def _within(waited: Awaitable[T], what: str) -> T:

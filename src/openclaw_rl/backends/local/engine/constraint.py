@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 
 from openclaw_rl.backends.hf.guidance import HeldCalls, HeldReply, Part
+from openclaw_rl.backends.local.engine.format_check import FormatChecker, compiled, fault_of, tokenizer_of
 from openclaw_rl.errors import BackendError, RequestError
 
 KEPT = 64
-"""formats that are kept compiled: clients send the same few again and again"""
+"""formats that are kept, compiled or refused: clients send the same few again and again"""
 _SPACING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON is written on one line: a small model that may go on with spaces for ever does"""
 _SPACE: Final = "/ ?/"
@@ -66,18 +67,26 @@ def _written(parts: tuple[Part, ...]) -> Iterator[str]:
 class TokenConstraint:
     """One reply's place in its grammar."""
 
-    def __init__(self, matcher: Any, *, vocabulary: int, ends: frozenset[int]) -> None:
+    def __init__(self, matcher: Any, *, vocabulary: int, ends: frozenset[int], field: str) -> None:
         self._matcher = matcher
+        self._field = field
+        self._begin: Callable[[], None] | None = None
         self._vocabulary = vocabulary
         self._ends = sorted(ends)
 
     @property
-    def fault(self) -> str:
-        """Why the grammar cannot be followed any more; "" where it can."""
-        return str(self._matcher.get_error()).strip()
+    def refusal(self) -> RequestError | None:
+        """Why the grammar cannot be followed any more; None where it can."""
+        return cannot_hold(fault_of(self._matcher), self._field) if self._matcher.is_error() else None
+
+    def before_each(self, begin: Callable[[], None]) -> None:
+        """Call ``begin`` before each search for the tokens that are allowed, which may take long."""
+        self._begin = begin
 
     def allowed(self) -> torch.Tensor:
         """The tokens that may come next `[vocabulary]`, bool; the end where the grammar can be followed no more."""
+        if self._begin is not None:
+            self._begin()
         if self._matcher.is_error():
             return self._only_ends()
         marks = bytearray(self._matcher.compute_logit_bias())  # a byte for each token: quicker to read than bits
@@ -96,7 +105,7 @@ class TokenConstraint:
 
 
 class ConstraintCompiler:
-    """Makes constraints over one model's vocabulary. For several threads at once."""
+    """Makes constraints over one model's vocabulary. `known` is for several threads at once, `constraint` for one."""
 
     def __init__(self, tokenizer: Any, *, vocabulary: int, ends: frozenset[int]) -> None:
         """``tokenizer`` is one of `transformers` that is fast; ``ends`` are the tokens that end a reply."""
@@ -104,44 +113,65 @@ class ConstraintCompiler:
         self._vocabulary = vocabulary
         self._ends = ends
         self._read: Any = None
+        self._checker: FormatChecker | None = None
         self._compiled: OrderedDict[str, Any] = OrderedDict()
+        """by grammar, a matcher, or in words why there is none"""
         self._lock = threading.Lock()
 
-    def constraint(self, held: HeldReply | HeldCalls) -> TokenConstraint:
-        """Raises RequestError for a schema that cannot be held."""
+    def known(self, held: HeldReply | HeldCalls) -> TokenConstraint | None:
+        """As `constraint`, but only where this format was asked for lately; takes no time."""
         grammar, field = grammar_of(held), "tools" if isinstance(held, HeldCalls) else "response_format"
         with self._lock:
             if grammar not in self._compiled:
-                self._compiled[grammar] = self._compile(grammar, field)
+                return None
+            self._compiled.move_to_end(grammar)
+            matcher = self._compiled[grammar]
+            if not isinstance(matcher, str):
+                found = matcher.deep_copy()
+                return TokenConstraint(found, vocabulary=self._vocabulary, ends=self._ends, field=field)
+        raise cannot_hold(matcher, field)
+
+    def constraint(self, held: HeldReply | HeldCalls) -> TokenConstraint:
+        """Raises RequestError for a schema that cannot be held, or not in reasonable time."""
+        if (found := self.known(held)) is None:
+            grammar = grammar_of(held)
+            matcher = self._compile(grammar)
+            with self._lock:
+                self._compiled[grammar] = matcher
                 while len(self._compiled) > KEPT:
                     self._compiled.popitem(last=False)
-            self._compiled.move_to_end(grammar)
-            matcher = self._compiled[grammar].deep_copy()
-        return TokenConstraint(matcher, vocabulary=self._vocabulary, ends=self._ends)
+            found = self.known(held)
+        assert found is not None
+        return found
 
-    def _compile(self, grammar: str, field: str) -> Any:
-        from llguidance import LLMatcher
+    def close(self) -> None:
+        """End the process that tries formats. Safe to call twice."""
+        if self._checker is not None:
+            self._checker.close()
 
-        matcher = LLMatcher(self._vocabulary_read(), grammar, log_level=0)
-        if matcher.is_error():
-            raise RequestError(
-                f"this format cannot be held: {_first_line(matcher.get_error())}",
-                field=field,
-                remedy="leave that part out of the schema, and check it in the reply",
-            )
-        return matcher
+    def _compile(self, grammar: str) -> Any:
+        """A matcher, made only once a process that can be ended has made it too; else the fault."""
+        if self._checker is None:
+            text = self._vocabulary_text()
+            self._checker = FormatChecker(text, vocabulary=self._vocabulary, ends=self._ends)
+            self._read = tokenizer_of(text, vocabulary=self._vocabulary, ends=sorted(self._ends))
+        if fault := self._checker.fault(grammar):
+            return fault
+        matcher = compiled(self._read, grammar)
+        return fault_of(matcher) or matcher
 
-    def _vocabulary_read(self) -> Any:
-        if self._read is None:
-            from llguidance import LLTokenizer
-
-            backend = getattr(self._tokenizer, "backend_tokenizer", None)
-            if backend is None:
-                raise BackendError("this model's tokenizer cannot be read for constrained decoding")
-            text = backend.to_str()
-            self._read = LLTokenizer(text, n_vocab=self._vocabulary, eos_token=sorted(self._ends))
-        return self._read
+    def _vocabulary_text(self) -> str:
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise BackendError("this model's tokenizer cannot be read for constrained decoding")
+        return str(backend.to_str())
 
 
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else "no reason is given"
+def cannot_hold(fault: str, field: str) -> RequestError:
+    """The refusal of a format, whether it shows at once or in the middle of a reply."""
+    return RequestError(
+        f"this format cannot be held: {fault[:300]}",
+        field=field,
+        remedy="make the schema simpler (fewer optional properties, patterns and references), "
+        "or leave that part out and check it in the reply",
+    )

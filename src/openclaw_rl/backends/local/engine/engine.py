@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from openclaw_rl.backends.hf.memory import release
 from openclaw_rl.backends.local.engine.cuda_graphs import GraphedRunner
 from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed, TokenDelta
 from openclaw_rl.backends.local.engine.forward_pass import PassOutput, run_pass
+from openclaw_rl.backends.local.engine.heartbeat import Heartbeat
 from openclaw_rl.backends.local.engine.kv_cache import KVCache, SequenceCache
 from openclaw_rl.backends.local.engine.model_runner import FusedRunner, ModelRunner, kv_cache_for
 from openclaw_rl.backends.local.engine.own_cache import OwnCacheRunner, StateCache
@@ -34,8 +36,10 @@ class Engine:
         prefill: PrefillBudget | None = None,
         request_version: Callable[[int], None] | None = None,
         free_runners: Callable[[list[ModelRunner]], None] | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         """``request_version`` is called for one that is not held; ``free_runners`` takes those no longer used."""
+        self._heartbeat = heartbeat or Heartbeat([0, 0])
         alone = isinstance(base, OwnCacheRunner)
         self.kv_cache: SequenceCache = StateCache(cache_tokens) if alone else kv_cache_for(model, rows=cache_tokens)
         self._device: torch.device = model.device
@@ -65,6 +69,8 @@ class Engine:
 
     def submit(self, job: EngineJob) -> None:
         """Take a job. If its version is not held it is requested, and the job waits until `install` or `refuse`."""
+        if isinstance(job, Generation) and job.constraint is not None:
+            job.constraint.before_each(partial(self._heartbeat.work_on, job.id))
         self._scheduler.waiting.append(job)
         if job.version not in self.runners and job.version not in self._requested and self._request_version is not None:
             self._requested.add(job.version)
@@ -86,9 +92,12 @@ class Engine:
         for version in self._scheduler.versions():
             parts = self._scheduler.plan(version)
             if parts:
-                output = run_pass(self.runners[version], self.kv_cache, parts, self._device)
+                # where several requests share the pass, none of them is its cause in particular
+                self._heartbeat.work_on(parts[0].job.id if len(parts) == 1 else 0)
+                output = run_pass(self.runners[version], self.kv_cache, parts, self._device, self._heartbeat.beat)
                 self.counts.computed += output.tokens
                 events += [*self._sample(output), *self._score(output)]
+                self._heartbeat.work_on(0)
         self.counts.steps += 1
         self._drop_unused()
         return events
@@ -99,6 +108,7 @@ class Engine:
             return []
         events: list[JobEvent] = []
         for job, sampled in zip(jobs, sample(logits, [job.sampler for job in jobs]), strict=True):
+            self._heartbeat.work_on(job.id)
             try:
                 delta, finish = job.take(sampled)
             except Exception as error:  # what one reply fails with is its own; the others go on
@@ -114,6 +124,7 @@ class Engine:
     def _score(self, output: PassOutput) -> list[JobEvent]:
         events: list[JobEvent] = []
         for job, logits in output.scorings():
+            self._heartbeat.work_on(job.id)
             try:
                 job.take(logits)
             except Exception as error:  # as above
@@ -126,6 +137,8 @@ class Engine:
 
     def _failed(self, job: EngineJob, error: Exception) -> JobFailed:
         self._scheduler.leave(job)
+        if isinstance(error, OpenClawError):
+            return JobFailed(job.id, error)
         return JobFailed(job.id, BackendError(f"the request failed: {type(error).__name__}: {error}"))
 
     # --- versions
@@ -165,6 +178,8 @@ class Engine:
 
     def _graphed(self, runner: ModelRunner) -> ModelRunner:
         """On a GPU a fused pass is recorded; the kernels of a small batch take less time than their launches."""
+        if isinstance(runner, OwnCacheRunner):
+            runner.before_each_layer(self._heartbeat.beat)
         if self._cuda and isinstance(runner, FusedRunner) and isinstance(self.kv_cache, KVCache):
             return GraphedRunner(runner, self.kv_cache)
         return runner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,15 +39,22 @@ class PassOutput:
 
 
 def run_pass(
-    runner: ModelRunner, cache: SequenceCache, parts: Sequence[ScheduledTokens], device: torch.device
+    runner: ModelRunner,
+    cache: SequenceCache,
+    parts: Sequence[ScheduledTokens],
+    device: torch.device,
+    beat: Callable[[], None],
 ) -> PassOutput:
-    """Compute the scheduled tokens, which are in the cache afterwards. Who runs sequences alone is given bare spans."""
+    """Compute the scheduled tokens, which are in the cache afterwards; ``beat`` is called as the layers pass.
+
+    A runner that computes sequences alone gets bare spans.
+    """
     spans = [Span(part.job.slot, part.count) for part in parts if part.job.slot is not None]
     chunks = [part.job.tokens[part.done : part.done + part.count] for part in parts]
     tokens = [token for chunk in chunks for token in chunk]
     kept, owners = _kept(parts)
     keep = torch.tensor(kept, dtype=torch.long, device=device)
-    layout = Layout(cache, spans) if isinstance(cache, KVCache) else spans
+    layout = Layout(cache, spans, beat=beat) if isinstance(cache, KVCache) else spans
     logits = runner(torch.tensor(tokens, device=device), layout, keep)
     finished = [part.job for part in parts if part.last]
     for span, chunk in zip(spans, chunks, strict=True):

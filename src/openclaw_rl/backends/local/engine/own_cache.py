@@ -7,7 +7,7 @@ values. So each sequence holds the model's own cache, is computed by itself, and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -90,6 +90,16 @@ class OwnCacheRunner:
         wanted = inspect.signature(model.forward).parameters
         self._cache = next((name for name in CACHES if name in wanted), None)
         self._keeps = "logits_to_keep" in wanted
+        self._beats = False
+
+    def before_each_layer(self, beat: Callable[[], None]) -> None:
+        """Call ``beat`` before each layer of a pass: to read a long prompt whole takes minutes on a slow machine."""
+        if self._beats:
+            return
+        self._beats = True
+        for layers in (part for part in self.model.modules() if isinstance(part, torch.nn.ModuleList)):
+            for layer in layers:
+                layer.register_forward_pre_hook(lambda *_: beat())
 
     def __call__(self, tokens: torch.Tensor, layout: Sequence[Span], keep: torch.Tensor) -> torch.Tensor:
         rows, at, kept = [], 0, keep.tolist()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
+from openclaw_rl.backends.local.engine.heartbeat import Heartbeats
 from openclaw_rl.backends.local.engine.messages import (
     EngineArgs,
     EngineFailure,
@@ -23,12 +24,12 @@ GRACE = 5.0
 """seconds a process has to end before it is killed"""
 
 
-def _begin(conn: Connection, args: EngineArgs) -> None:
+def _begin(conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
     """The first thing in the new process. Heavy packages are imported there, never here."""
     from openclaw_rl.backends.local.engine.worker import main
 
     show_name()
-    main(conn, args)
+    main(conn, args, heartbeats)
 
 
 def _refused(error: Exception) -> RequestError:
@@ -49,7 +50,9 @@ class EngineProcess:
         self._received, self._ended = received, ended
         context = multiprocessing.get_context("spawn")
         self._conn, theirs = context.Pipe()
-        self._process = context.Process(target=_begin, args=(theirs, args), daemon=True, name=args.process)
+        self.heartbeats = Heartbeats.shared(context)
+        given = (theirs, args, self.heartbeats)
+        self._process = context.Process(target=_begin, args=given, daemon=True, name=args.process)
         self._process.start()
         theirs.close()
         self._outbox: SimpleQueue[EngineRequest | None] = SimpleQueue()
@@ -65,6 +68,10 @@ class EngineProcess:
     def send(self, request: EngineRequest) -> None:
         """Queue a request; never blocks. Nothing happens when the process is gone: ``ended`` says so."""
         self._outbox.put(request)
+
+    def kill(self) -> None:
+        """End a process that answers no more; ``ended`` is called as for any other end. Never blocks."""
+        self._process.kill()
 
     def close(self) -> None:
         """End the process and the threads. Blocks, so call it off the event loop."""

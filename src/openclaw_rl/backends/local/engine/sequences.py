@@ -12,7 +12,6 @@ from openclaw_rl.backends.local.engine.constraint import TokenConstraint
 from openclaw_rl.backends.local.engine.events import Finished, ScoreFinished
 from openclaw_rl.backends.local.engine.kv_cache import SequenceSlot
 from openclaw_rl.backends.local.engine.sampler import RequestSampler, SampledToken
-from openclaw_rl.errors import BackendError
 from openclaw_rl.ports import Alternative, Delta, Piece, Scores
 from openclaw_rl.types import Finish, Logprobs, Sampling, Tokens
 
@@ -46,7 +45,6 @@ class Generation:
         ends: frozenset[int],
         scope: str = "",
         decode: Callable[[Sequence[int]], str],
-        constraint: TokenConstraint | None = None,
     ) -> Generation:
         room = context - len(prompt)
 
@@ -58,12 +56,15 @@ class Generation:
             version=version,
             tokens=list(prompt),
             prompt=len(prompt),
-            sampler=RequestSampler.of(sampling, prompt, text_of, constraint),
+            sampler=RequestSampler.of(sampling, prompt, text_of),
             words=ReplyText(decode, stops=sampling.stop, ends=ends, limit=min(sampling.max_tokens or room, room)),
             scope=scope,
             text_of=text_of,
-            constraint=constraint,
         )
+
+    def hold(self, constraint: TokenConstraint) -> None:
+        """Hold the reply to a format, before its first token."""
+        self.constraint = self.sampler.constraint = constraint
 
     @property
     def num_tokens(self) -> int:
@@ -80,8 +81,8 @@ class Generation:
         return Delta(text=shown, pieces=(self._piece(sampled),)), finish
 
     def _held(self, constraint: TokenConstraint, sampled: SampledToken) -> None:
-        if constraint.fault:
-            raise BackendError(f"the reply cannot be held to its format: {constraint.fault}")
+        if (refusal := constraint.refusal) is not None:
+            raise refusal
         assert sampled.allowed is not None
         self.allowed.append(sampled.allowed)
 

@@ -1,4 +1,4 @@
-"""The engine's process: one thread receives requests, one runs the engine, one loads versions.
+"""The engine's process: one thread receives requests, one runs the engine, one loads versions, one compiles formats.
 
 It ends when its parent does, however that ends: the pipe between them breaks.
 """
@@ -11,6 +11,7 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,9 +22,11 @@ from openclaw_rl.backends.hf.memory import available
 from openclaw_rl.backends.hf.models import LoadedModel, load
 from openclaw_rl.backends.hf.shapes import text_config
 from openclaw_rl.backends.hf.template import ChatTemplate, ends_of
-from openclaw_rl.backends.local.engine.constraint import ConstraintCompiler, TokenConstraint
+from openclaw_rl.backends.local.engine.constraint import ConstraintCompiler
 from openclaw_rl.backends.local.engine.engine import Engine
 from openclaw_rl.backends.local.engine.events import JobEvent, JobFailed
+from openclaw_rl.backends.local.engine.format_queue import FormatQueue
+from openclaw_rl.backends.local.engine.heartbeat import BEAT, Heartbeats
 from openclaw_rl.backends.local.engine.messages import (
     AdmitRequest,
     CallResult,
@@ -60,12 +63,12 @@ CPU_CACHE = 2 * GIB
 """bytes of main memory that a cache takes unless four full contexts need more"""
 
 
-def main(conn: Connection, args: EngineArgs) -> None:
+def main(conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
     """Load the model, then answer requests until a `StopRequest` or until the parent is gone."""
     # Ctrl-C reaches the whole group of processes; the parent decides what it means
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        EngineWorker(conn, args).serve()
+        EngineWorker(conn, args, heartbeats).serve()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         os._exit(0)
     except OpenClawError as error:
@@ -75,11 +78,12 @@ def main(conn: Connection, args: EngineArgs) -> None:
 class EngineWorker:
     """What the process holds."""
 
-    def __init__(self, conn: Connection, args: EngineArgs) -> None:
+    def __init__(self, conn: Connection, args: EngineArgs, heartbeats: Heartbeats) -> None:
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         self._conn = conn
+        self._heartbeats = heartbeats
         self._sending = threading.Lock()
         self._inbox: SimpleQueue[EngineAction] = SimpleQueue()
         self._loaded = _load(args, lambda text: self._send(LoadProgress(text)))
@@ -102,6 +106,12 @@ class EngineWorker:
             max_batch=args.max_batch,
             request_version=self._loader.load_for_jobs,
             free_runners=self._loader.free if self._loaded.device.type == "cpu" else None,
+            heartbeat=heartbeats.computing,
+        )
+        self._formats = FormatQueue(
+            self._constraints,
+            submit=self._submit,
+            refuse=lambda id, error: self._send(EngineFailure.of(id, error)),
         )
         self._context = min(args.context or self._loaded.context, self._loaded.context, self._engine.kv_cache.rows)
 
@@ -109,19 +119,25 @@ class EngineWorker:
         """Answer requests until the pipe breaks."""
         gc.collect()
         gc.freeze()  # what lives as long as the process is not traversed again when a version leaves
-        for target in (self._run_engine, partial(self._loader.run, self._engine.runners)):
+        for target in (self._run_engine, partial(self._loader.run, self._engine.runners), self._formats.run):
             threading.Thread(target=self._guarded, args=(target,), daemon=True).start()
         self._send(self._facts())
+        heartbeat = self._heartbeats.receiving
         while True:
+            heartbeat.beat()
+            if not self._conn.poll(BEAT):
+                continue
             request: EngineRequest = self._conn.recv()
             if isinstance(request, StopRequest):
                 os._exit(0)
+            heartbeat.work_on(getattr(request, "id", 0))
             try:
                 self._handle(request)
             except Exception as error:  # what one request fails with is its own: the engine goes on
                 if (id := getattr(request, "id", None)) is None:
                     raise
                 self._send(EngineFailure.of(id, error))
+            heartbeat.work_on(0)
 
     def _facts(self) -> EngineReady:
         loaded = self._loaded
@@ -152,9 +168,9 @@ class EngineWorker:
             case DismissRequest(version):
                 self._inbox.put(lambda engine: engine.dismiss(version))
             case CancelRequest(id):
-                self._inbox.put(lambda engine: engine.cancel(id))
+                self._formats.cancel(id, lambda: self._inbox.put(lambda engine: engine.cancel(id)))
             case GenerateRequest():
-                self._submit(self._generation(request))
+                self._generate(request)
             case ScoreRequest():
                 self._submit(self._scoring(request))
 
@@ -164,6 +180,16 @@ class EngineWorker:
             return []
 
         self._inbox.put(action)
+
+    def _generate(self, request: GenerateRequest) -> None:
+        """Submit a request, at once unless its reply is held to a format."""
+        job = self._generation(request)
+        prompt, sampling, form = request.prompt, request.sampling, self._loaded.tool_format
+        held = held_reply(prompt, sampling, tool_format=form) or held_calls(prompt, sampling, tool_format=form)
+        if held and can_constrain():
+            self._formats.put(job, held)
+        else:
+            self._submit(job)
 
     def _generation(self, request: GenerateRequest) -> Generation:
         ids = self._chat.encode(request.prompt)
@@ -178,14 +204,7 @@ class EngineWorker:
             ends=self._chat.ends,
             scope=request.scope,
             decode=self._detokenizer.decode,
-            constraint=self._constraint(request),
         )
-
-    def _constraint(self, request: GenerateRequest) -> TokenConstraint | None:
-        """What holds the reply to its format; None where none is asked for, or nothing can hold it."""
-        prompt, sampling, form = request.prompt, request.sampling, self._loaded.tool_format
-        held = held_reply(prompt, sampling, tool_format=form) or held_calls(prompt, sampling, tool_format=form)
-        return self._constraints.constraint(held) if held and can_constrain() else None
 
     def _scoring(self, request: ScoreRequest) -> Scoring:
         if not request.prompt or not request.reply:
@@ -216,8 +235,10 @@ class EngineWorker:
         engine = self._engine
         while True:
             events: list[JobEvent] = []
+            self._heartbeats.computing.beat()
             if engine.idle:
-                events += self._inbox.get()(engine)
+                with suppress(Empty):
+                    events += self._inbox.get(timeout=BEAT)(engine)
             events += self._drain()
             if not engine.idle:
                 events += engine.step()
