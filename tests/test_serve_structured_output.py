@@ -185,3 +185,44 @@ def test_a_strict_tool_that_the_model_may_leave_alone_is_held_or_the_caller_is_t
         assert server.ledger.last.prompt.tools[0].strict
         assert "x-openclaw-rl-unenforced" not in server.chat("hi", tools=TOOLS).headers
         assert "x-openclaw-rl-unenforced" not in server.chat("hi", tools=strict, tool_choice="none").headers
+
+
+LARGE: dict[str, tuple[dict[str, Any], str]] = {
+    "a constant of 1 MB": ({"const": "x" * 2**20}, "schemas have more than"),
+    "a constant of 10,000 characters": ({"const": "x" * 10_000}, "a constant or name has 10,000 characters"),
+    "a name of 10,000 characters": ({"properties": {"x" * 10_000: {}}}, "a constant or name has 10,000 characters"),
+    "65 patterns": ({"allOf": [{"pattern": f"^{at}"} for at in range(65)]}, "more than 64 patterns"),
+    "65 names by patterns": ({"patternProperties": {f"^{at}": {} for at in range(65)}}, "more than 64 patterns"),
+    "a pattern of 2,000 characters": ({"pattern": "a" * 2000}, "a pattern has 2,000 characters"),
+    "300,000 characters of prose": ({"description": "x" * 300_000}, "schemas have more than 262,144 characters"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_schema_too_large_to_compile_is_refused_before_any_backend_sees_it(name: str) -> None:
+    schema, why = LARGE[name]
+    form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+    strict = [{"type": "function", "function": {"name": "f", "strict": True, "parameters": schema}}]
+    forced = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("response_format", {"response_format": form}),
+        ("tools", {"tools": strict}),
+        ("tools", {"tools": forced, "tool_choice": "required"}),
+    ]
+    policy = ScriptedPolicy("ok")
+    with serving(policy) as server:
+        for field, fields in asked:
+            answer = server.chat("hi", **fields)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, field)
+            assert why in error["message"]
+            assert "make the schema smaller" in error["message"]
+        assert not policy.began.is_set()
+        assert server.chat("hi", tools=forced).status_code == 200, "a tool that holds the reply to nothing may be large"
+
+
+def test_a_schema_with_long_descriptions_and_many_choices_is_not_too_large() -> None:
+    schema = {"type": "string", "description": "x" * 50_000, "enum": [f"choice {at}" for at in range(1000)]}
+    form = {"type": "json_schema", "json_schema": {"name": "f", "schema": schema}}
+    with serving(ScriptedPolicy('"choice 1"')) as server:
+        assert server.chat("hi", response_format=form).status_code == 200

@@ -8,13 +8,26 @@ it is recorded as what it is, never as something that was sampled. A format that
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.ports import Ability, Policy
 from openclaw_rl.serve.request import GenerationRequest
 
 UNENFORCED = "x-openclaw-rl-unenforced"
+
+SCHEMA_SIZE: Final = 256 * 1024
+"""characters of all names and texts in the schemas that one reply is held to"""
+LITERAL_SIZE: Final = 8 * 1024
+"""characters of one constant, name or choice in them: each token of a long one costs the engine as much as all of it"""
+PATTERNS: Final = 64
+"""regular expressions in them"""
+PATTERN_SIZE: Final = 1024
+"""characters of one of these"""
+_PROSE: Final = frozenset({"description", "title", "$comment", "examples", "default"})
+"""parts of a schema that hold a reply to nothing"""
 
 _CALL_PREFIX = {"hermes": '<tool_call>\n{"name": "', "llama": '{"name": "', "pythonic": "["}
 
@@ -46,6 +59,7 @@ def clamp_max_tokens(request: GenerationRequest, context: int) -> GenerationRequ
 
 def enforce_format(request: GenerationRequest, policy: Policy) -> tuple[GenerationRequest, str | None]:
     """The request with the reply prefix that its format needs, and the field that can only be tried, if one can."""
+    refuse_large_schemas(request)
     able: frozenset[Ability] = getattr(policy, "abilities", frozenset())
     if request.prompt.tool_choice in ("auto", "none") and request.sampling.json_schema is None:
         held = "strict_tools" in able and policy.tool_format in _MARKED
@@ -63,6 +77,64 @@ def enforce_format(request: GenerationRequest, policy: Policy) -> tuple[Generati
         if not prefix and "opening" in able:
             prefix = _json_prefix(request)
     return (replace(request, prompt=replace(request.prompt, opening=prefix)) if prefix else request), unenforced
+
+
+def refuse_large_schemas(request: GenerationRequest) -> None:
+    """Raise RequestError for schemas that no engine should be asked to compile, by what can be counted beforehand."""
+    size, patterns = 0, 0
+    for field, kind, text in _held_texts(request):
+        size, patterns = size + len(text), patterns + (kind == "pattern")
+        if size > SCHEMA_SIZE:
+            raise _too_large(field, f"its schemas have more than {SCHEMA_SIZE:,} characters")
+        if kind == "literal" and len(text) > LITERAL_SIZE:
+            raise _too_large(field, f"a constant or name has {len(text):,} characters, {LITERAL_SIZE:,} are allowed")
+        if kind == "pattern" and len(text) > PATTERN_SIZE:
+            raise _too_large(field, f"a pattern has {len(text):,} characters, {PATTERN_SIZE:,} are allowed")
+        if patterns > PATTERNS:
+            raise _too_large(field, f"there are more than {PATTERNS} patterns")
+
+
+def _too_large(field: str, what: str) -> RequestError:
+    return RequestError(
+        f"{field}: {what}", field=field, remedy="make the schema smaller, or leave that part out and check the reply"
+    )
+
+
+def _held_texts(request: GenerationRequest) -> Iterator[tuple[str, str, str]]:
+    """Field, kind and text of each name and text in the schemas that the reply to this request is held to."""
+    prompt, schema = request.prompt, request.sampling.json_schema
+    if schema is not None:
+        at = request.schema_at or "response_format"
+        yield from ((at, kind, text) for kind, text in _texts(schema))
+    if prompt.tool_choice == "none":
+        return
+    all_held = schema is not None or prompt.tool_choice != "auto"
+    for tool in prompt.tools:
+        if all_held or tool.strict:
+            yield from (("tools", kind, text) for kind, text in _texts(tool.parameters))
+
+
+def _texts(schema: object) -> Iterator[tuple[str, str]]:
+    """Each text of a schema with its kind: pattern, literal or prose. However deep the schema is."""
+    waiting: list[tuple[str, object]] = [("literal", schema)]
+    while waiting:
+        kind, value = waiting.pop()
+        if isinstance(value, str):
+            yield kind, value
+        elif isinstance(value, list | tuple):
+            waiting += [(kind, part) for part in value]
+        elif isinstance(value, Mapping):
+            for name, part in value.items():
+                yield ("prose" if kind == "prose" else "pattern" if kind == "patterns" else "literal"), name
+                waiting.append((_kind_of(kind, name, part), part))
+
+
+def _kind_of(kind: str, name: str, part: object) -> str:
+    if kind == "prose" or (name in _PROSE and not isinstance(part, Mapping)):
+        return "prose"
+    if name == "pattern" and isinstance(part, str):
+        return "pattern"
+    return "patterns" if name == "patternProperties" else "literal"
 
 
 def _call_prefix(request: GenerationRequest, tool_format: str, *, can_prefix: bool) -> str:

@@ -50,6 +50,12 @@ def _ways(name: str, held: HeldReply) -> Iterator[str]:
         yield f"way_{number}: {' '.join(_written(parts))}"
 
 
+def _starts(held: HeldReply | HeldCalls) -> list[str]:
+    """How a reply may begin, up to its first JSON."""
+    trigger, ways = (held.trigger, held.ways) if isinstance(held, HeldCalls) else ("", held)
+    return sorted({trigger + (parts[0] if isinstance(parts[0], str) else "") for parts in ways})
+
+
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
@@ -135,7 +141,7 @@ class ConstraintCompiler:
         """Raises RequestError for a schema that cannot be held, or not in reasonable time."""
         if (found := self.known(held)) is None:
             grammar = grammar_of(held)
-            matcher = self._compile(grammar)
+            matcher = self._compile(grammar, _starts(held))
             with self._lock:
                 self._compiled[grammar] = matcher
                 while len(self._compiled) > KEPT:
@@ -149,13 +155,13 @@ class ConstraintCompiler:
         if self._checker is not None:
             self._checker.close()
 
-    def _compile(self, grammar: str) -> Any:
+    def _compile(self, grammar: str, starts: list[str]) -> Any:
         """A matcher, made only once a process that can be ended has made it too; else the fault."""
         if self._checker is None:
             text = self._vocabulary_text()
             self._checker = FormatChecker(text, vocabulary=self._vocabulary, ends=self._ends)
             self._read = tokenizer_of(text, vocabulary=self._vocabulary, ends=sorted(self._ends))
-        if fault := self._checker.fault(grammar):
+        if fault := self._checker.fault(grammar, starts):
             return fault
         matcher = compiled(self._read, grammar)
         return fault_of(matcher) or matcher

@@ -11,6 +11,7 @@ import resource
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from random import Random
@@ -22,8 +23,8 @@ SECONDS: Final = 2.0
 """processor time that a format may take; time that the machine gives to others does not count"""
 WAIT: Final = 60.0
 """seconds that the engine waits for the child at most, however busy the machine is"""
-TOKENS: Final = 48
-"""how far a reply is followed: some grammars compile, and cannot be followed"""
+TOKENS: Final = 32
+"""how far each beginning of a reply is followed: some grammars compile, and cannot be followed"""
 MEMORY: Final = 4 << 30
 """bytes of address space that the child may take"""
 TOO_LONG: Final = f"its grammar takes more than {SECONDS:.0f} s to compile"
@@ -52,8 +53,19 @@ def fault_of(matcher: Any) -> str:
     return lines[0] if lines else "no reason is given"
 
 
-def tried(matcher: Any, ends: frozenset[int]) -> str:
-    """Follow some reply for `TOKENS` tokens, always the same one; the fault that it leads to, or ""."""
+def fault_from(matcher: Any, tokenizer: Any, starts: Sequence[str], ends: frozenset[int]) -> str:
+    """The first fault of replies that begin in these ways, or ""; a beginning that does not fit is passed over."""
+    for start in starts:
+        way, tokens = matcher.deep_copy(), tokenizer.tokenize_str(start)
+        if way.validate_tokens(tokens) == len(tokens):
+            way.consume_tokens(tokens)
+            if fault := _follow(way, ends):
+                return fault
+    return ""
+
+
+def _follow(matcher: Any, ends: frozenset[int]) -> str:
+    """Go on for `TOKENS` tokens, always the same ones; the fault that it leads to, or ""."""
     choose = Random(0)
     for _ in range(TOKENS):
         if fault_of(matcher):
@@ -79,7 +91,7 @@ def _some_allowed(marks: bytes, ends: frozenset[int], choose: Random) -> int | N
 
 
 def main(pipe: int) -> None:
-    """The child: a tokenizer comes first, then grammars, each answered by its fault or ""."""
+    """The child: a tokenizer comes first, then grammars with the beginnings to try, each answered by its fault."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError, ValueError):  # a limit that this system does not have
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
@@ -90,10 +102,10 @@ def main(pipe: int) -> None:
         tokenizer = tokenizer_of(text, vocabulary=vocabulary, ends=ends)
         conn.send("")
         while True:
-            grammar = conn.recv()
+            grammar, starts = conn.recv()
             signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends the process, native code or not
             matcher = compiled(tokenizer, grammar)
-            fault = fault_of(matcher) or tried(matcher, frozenset(ends))
+            fault = fault_of(matcher) or fault_from(matcher, tokenizer, starts, frozenset(ends))
             signal.setitimer(signal.ITIMER_PROF, 0.0)
             conn.send(fault)
 
@@ -106,11 +118,11 @@ class FormatChecker:
         self._child: subprocess.Popen[bytes] | None = None
         self._conn: Connection | None = None
 
-    def fault(self, grammar: str) -> str:
+    def fault(self, grammar: str, starts: Sequence[str]) -> str:
         """Why this grammar cannot be used, or ""; raises BackendError where no child can be started."""
         conn = self._conn or self._start()
         try:
-            conn.send(grammar)
+            conn.send((grammar, starts))
             if conn.poll(WAIT):
                 return str(conn.recv())
         except (EOFError, OSError):
