@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from openclaw_rl.app.application import App
-from openclaw_rl.app.checks import unused_key
+from openclaw_rl.app.checks import refuse_unworkable, unused_key
 from openclaw_rl.app.doctor import Diagnosis, examine
 from openclaw_rl.config import load
-from openclaw_rl.errors import ConfigError, OpenClawError
+from openclaw_rl.errors import ConfigError, MissingExtra, OpenClawError
 
 FAKES = ("policy.backend=fake", "policy.model=fake", "train.backend=fake", "judge.kind=rules", "serve.port=0")
 
@@ -208,3 +210,37 @@ def test_a_key_of_the_cloud_that_nothing_uses_is_noted() -> None:
     assert note() == "cloud.tinker_api_key is set, but this run serves and trains here; --preset tinker does both there"
     assert note("policy.backend=tinker", "train.backend=tinker") is None
     assert unused_key(load(environ={}, sets=()).config) is None
+
+
+def test_a_python_without_torch_neither_serves_nor_trains_here_and_is_given_the_line_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    here = load(environ={}, sets=[f"run.dir={tmp_path}"]).config
+    for loop in ("serve", "train"):
+        with pytest.raises(MissingExtra, match=r"'torch', which is not installed; pip install 'openclaw-rl\[local\]'$"):
+            refuse_unworkable(here, (loop,))
+    elsewhere = ["policy.backend=fake", "policy.model=fake", "train.backend=fake"]
+    refuse_unworkable(load(environ={}, sets=[f"run.dir={tmp_path}", *elsewhere]).config, ("serve", "train"))
+    said = {each.name: each for each in examine(here)}["torch"]
+    assert (said.state, said.remedy) == ("trouble", "pip install 'openclaw-rl[local]'")
+
+
+BARE = """
+import sys
+sys.modules["torch"] = None
+sys.argv = ["openclaw-rl", "up", "--run-dir", sys.argv[1], "--set", "serve.port=0"]
+from openclaw_rl.cli import main
+main()
+"""
+
+
+def test_up_without_torch_refuses_in_one_line_before_it_listens(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, str(tmp_path / "run")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    assert "listening" not in done.stdout
+    assert done.stderr.splitlines() == [
+        "error: this needs the package 'torch', which is not installed; pip install 'openclaw-rl[local]'"
+    ]

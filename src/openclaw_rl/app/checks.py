@@ -21,6 +21,8 @@ ENGINES: Final = ("sglang", "vllm")
 """backends that are an engine of others behind a URL"""
 CLOUD: Final = "tinker"
 """the backend that is a service elsewhere"""
+LOCAL_PACKAGES: Final = ("torch", "transformers", "peft", "safetensors")
+"""packages without which this machine can neither serve nor train a model"""
 
 
 def policy(config: Config) -> None:
@@ -96,13 +98,25 @@ def refuse_apart(config: Config) -> None:
 def served_model(config: Config) -> None:
     """Weights to serve, as far as it shows without loading them; what other backends serve is their affair."""
     if config.policy.backend == "local":
+        _refuse_bare_python()
         _refuse_nowhere(config.policy.model)
 
 
 def trained_model(config: Config) -> None:
     """The same weights, for a process that only trains."""
     if config.train.backend == "local":
+        _refuse_bare_python()
         _refuse_nowhere(config.policy.model)
+
+
+def missing_packages() -> list[str]:
+    """Those of `LOCAL_PACKAGES` that this Python does not have."""
+    return [name for name in LOCAL_PACKAGES if importlib.util.find_spec(name) is None]
+
+
+def _refuse_bare_python() -> None:
+    if missing := missing_packages():
+        raise MissingExtra(missing[0], "local")
 
 
 def _refuse_nowhere(model: str) -> None:

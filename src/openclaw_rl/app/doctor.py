@@ -118,7 +118,7 @@ def _open_to_others(place: Path) -> list[Path]:
 def _torch(config: Config) -> Diagnosis:
     if "local" not in (config.policy.backend, config.train.backend):
         return Diagnosis("torch", "ok", "not needed by these backends")
-    missing = [name for name in ("torch", "transformers", "peft") if importlib.util.find_spec(name) is None]
+    missing = checks.missing_packages()
     if missing:
         return Diagnosis("torch", "trouble", f"not installed: {', '.join(missing)}", "pip install 'openclaw-rl[local]'")
     import torch
