@@ -222,7 +222,7 @@ def test_a_python_without_torch_neither_serves_nor_trains_here_and_is_given_the_
             refuse_unworkable(here, (loop,))
     elsewhere = ["policy.backend=fake", "policy.model=fake", "train.backend=fake"]
     refuse_unworkable(load(environ={}, sets=[f"run.dir={tmp_path}", *elsewhere]).config, ("serve", "train"))
-    said = {each.name: each for each in examine(here)}["torch"]
+    said = {each.check: each for each in examine(here)}["torch"]
     assert (said.state, said.remedy) == ("trouble", "pip install 'openclaw-rl[local]'")
 
 

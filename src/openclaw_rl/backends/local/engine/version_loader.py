@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,6 +59,11 @@ class VersionLoader:
         self._adapters: dict[int, str | None] = {0: None}
         self._requests: SimpleQueue[LoadRequest | AdmitRequest | _VersionRequest | None] = SimpleQueue()
         self._unused: deque[ModelRunner] = deque()
+        self.copies_made = self.copies_freed = 0
+
+    def stats(self) -> dict[str, int]:
+        """Copies of weights made for versions, and how many of them nothing refers to any more."""
+        return {"copies_made": self.copies_made, "copies_freed": self.copies_freed}
 
     def register(self, adapters: Mapping[int, str | None]) -> None:
         """Versions that can be loaded, and where they lie."""
@@ -105,7 +111,13 @@ class VersionLoader:
         if request.id is None and not Path(adapter).is_dir():
             raise RequestError(f"the weights of version {version} are no longer kept", field="model", status=404)
         self._check_room()
-        return model_runner_of(version_model(self._base.model, adapter), like=self._runner)
+        model = version_model(self._base.model, adapter)
+        self.copies_made += 1
+        weakref.finalize(model, self._count_freed).atexit = False
+        return model_runner_of(model, like=self._runner)
+
+    def _count_freed(self) -> None:
+        self.copies_freed += 1
 
     def _install(self, request: LoadRequest | AdmitRequest | _VersionRequest, runner: ModelRunner) -> None:
         def action(engine: Engine) -> list[JobEvent]:

@@ -258,7 +258,7 @@ class EngineWorker:
                 self._send(EngineFailure.of(event.job, event.error))
         good = tuple(event for event in events if not isinstance(event, JobFailed))
         if good:
-            self._send(EngineOutput(good, self._engine.stats()))
+            self._send(EngineOutput(good, {**self._engine.stats(), **self._loader.stats()}))
 
     def _guarded(self, target: Callable[[], None]) -> None:
         """A thread's failure is the process's: the parent sees why, and starts another."""
