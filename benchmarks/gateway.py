@@ -50,6 +50,7 @@ GOALS = {"ratio": 0.95, "first_added_ms": 10.0, "between_added_ms": 0.5}
 """at least, at most, at most"""
 CAPTURE = {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
 """what makes an engine say all that the gateway keeps"""
+FAKES = Path(__file__).parents[1] / "tests"
 WORDS = ["tea", "rain", "bread", "clocks", "rivers", "trains", "glass", "paper", "salt", "stars", "roads", "wool"]
 
 
@@ -150,11 +151,11 @@ def gateway(engine: str, model: str, backend: str, folder: Path) -> Iterator[tup
 def fake(step: float, folder: Path) -> Iterator[str]:
     """A contract fake of vLLM in a process of its own."""
     code = (
-        "import sys, time; from pathlib import Path; from openclaw_rl.testing import engines\n"
+        "import sys, time; from pathlib import Path; sys.path.insert(0, sys.argv[3]); from fakes import engines\n"
         "with engines.fake_engine('vllm', Path(sys.argv[1])) as engine:\n"
         "    engine.step = float(sys.argv[2]); print(engine.url, flush=True); sys.stdin.read()\n"
     )
-    command = [sys.executable, "-c", code, str(folder), str(step)]
+    command = [sys.executable, "-c", code, str(folder), str(step), str(FAKES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -329,7 +330,8 @@ def _late(found: list[list[float]] | None) -> str:
 
 
 async def over_fake(levels: Sequence[Level], step: float, given: Any, folder: Path) -> list[dict[str, Any]]:
-    from openclaw_rl.testing.engines import write_engine_model
+    sys.path.insert(0, str(FAKES))
+    from fakes.engines import write_engine_model
 
     model = str(write_engine_model(folder / "toy"))
     stepping = [replace(level, step=step) for level in levels]

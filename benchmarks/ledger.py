@@ -18,6 +18,7 @@ import json
 import multiprocessing as mp
 import random
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,11 +26,14 @@ from functools import partial
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from fakes.postgres import PostgresServer
+
 from openclaw_rl.ports import Case
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, Place, ServeLedger, ServerPlace, TrainLedger
 from openclaw_rl.store.codec import plain
 from openclaw_rl.store.rows import turn_row
-from openclaw_rl.testing import PostgresServer
 from openclaw_rl.types import Completion, Drop, JudgedTurn, Message, Outcome, Prompt, Sampling, Turn, Verdict, new_id
 
 PROMPT, REPLY, VOCABULARY = 3500, 500, 151_936

@@ -17,7 +17,7 @@ from openclaw_rl.store import ServerPlace
 from openclaw_rl.store.connection import LedgerConnection
 
 if TYPE_CHECKING:
-    from openclaw_rl.testing import PostgresServer
+    from fakes.postgres import PostgresServer
 
 HERE = Path(__file__).parent
 SMALL = 5.0
@@ -94,7 +94,7 @@ def ledger_path(tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of this session's own; a test that kills it starts it again."""
-    from openclaw_rl.testing import PostgresServer
+    from fakes.postgres import PostgresServer
 
     if (reason := PostgresServer.missing()) is not None:
         (pytest.fail if os.environ.get("OPENCLAW_RL_TEST_POSTGRES") == "required" else pytest.skip)(reason)

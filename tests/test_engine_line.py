@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.engines import FakeEngine, fake_engine, write_engine_model
 
 from openclaw_rl.app.doctor import Diagnosis, examine
 from openclaw_rl.config import load
 from openclaw_rl.testing import RunningApp, running_app, ticking_app
-from openclaw_rl.testing.engines import FakeEngine, fake_engine, write_engine_model
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 WISH = "Too long. Please keep it under 30 words."

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from engines import SHORT, engine, model, policy_on, reply, started, version
+from fakes.engines import FakeEngine, fake_engine
 from promises import broken
 
 from openclaw_rl.backends.engines.policy import EnginePolicy
@@ -16,7 +17,6 @@ from openclaw_rl.backends.fake import logprob
 from openclaw_rl.errors import BackendDown, BackendError, ContextOverflow
 from openclaw_rl.ports import Delta, whole_reply
 from openclaw_rl.testing import check_policy, make_prompt
-from openclaw_rl.testing.engines import FakeEngine, fake_engine
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Tool
 
 __all__ = ["engine", "model"]  # fixtures

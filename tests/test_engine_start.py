@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from engines import engine, model, policy_on, reply, started, version
+from fakes.engines import FakeEngine, fake_engine
 
 from openclaw_rl.backends.engines.dialect import too_old
 from openclaw_rl.backends.engines.settings import refuse_uneven
 from openclaw_rl.backends.engines.vllm import VllmDialect
 from openclaw_rl.errors import BackendDown, ConfigError, ModelRefused
-from openclaw_rl.testing.engines import FakeEngine, fake_engine
 
 __all__ = ["engine", "model"]  # fixtures
 
@@ -32,7 +32,8 @@ def anyio_backend() -> str:
 STUB = """#!{python}
 import sys
 from pathlib import Path
-from openclaw_rl.testing.engines import fake_engine
+sys.path.insert(0, "{tests}")
+from fakes.engines import fake_engine
 port, folder = (sys.argv[sys.argv.index(name) + 1] for name in ("--port", "--model"))
 with fake_engine("vllm", Path(folder), port=int(port)):
     sys.stdin.close()
@@ -43,7 +44,7 @@ with fake_engine("vllm", Path(folder), port=int(port)):
 
 def stub(folder: Path, text: str) -> str:
     file = folder / "python"
-    file.write_text(text.replace("{python}", sys.executable))
+    file.write_text(text.replace("{python}", sys.executable).replace("{tests}", str(Path(__file__).parent)))
     file.chmod(0o755)
     return str(file)
 

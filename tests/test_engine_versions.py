@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from engines import engine, model, reply, started, version
+from fakes.engines import FakeEngine
 
 from openclaw_rl.backends.engines import adapters as shelf
 from openclaw_rl.backends.fake import logprob
 from openclaw_rl.errors import FatalRequest, ModelRefused, RequestError
-from openclaw_rl.testing.engines import FakeEngine
 from openclaw_rl.types import Sampling, Version
 
 __all__ = ["engine", "model"]  # fixtures

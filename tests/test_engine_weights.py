@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from engines import SHORT, engine, model, policy_on, reply, started, version
+from fakes.engines import FakeEngine
 
 from openclaw_rl.app.checks import refuse_apart
 from openclaw_rl.app.turns import TurnTakingTrainer, trainer_of
@@ -16,7 +17,6 @@ from openclaw_rl.backends.fake import FakeTrainer
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, ConfigError, ModelRefused
 from openclaw_rl.ports import StepResult
-from openclaw_rl.testing.engines import FakeEngine
 from openclaw_rl.types import Version
 
 __all__ = ["engine", "model"]  # fixtures

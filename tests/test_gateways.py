@@ -15,6 +15,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from fakes.postgres import PostgresServer
 from system import System, Talker
 from test_kill import assert_nothing_lost, settled
 
@@ -23,7 +24,7 @@ from openclaw_rl.app.waking import LoopWakes
 from openclaw_rl.store import LedgerReader, ServeLedger, ServerPlace, TrainLedger, submit_request
 from openclaw_rl.store.roles import WATCHED
 from openclaw_rl.store.wakeups import listen
-from openclaw_rl.testing import PostgresServer, fake_config, make_turn, wait_until
+from openclaw_rl.testing import fake_config, make_turn, wait_until
 from openclaw_rl.types import Version
 
 KILLS = 9

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.engines import write_engine_model
 
 from openclaw_rl.backends.hf.plain_tokenizer import load_plain_tokenizer
 from openclaw_rl.backends.hf.template import ChatTemplate
 from openclaw_rl.errors import ModelRefused
-from openclaw_rl.testing.engines import write_engine_model
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
 
 TEMPLATE = """{%- if tools %}{{ tools | tojson(indent=1) }}{% endif %}

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fakes.postgres import PostgresServer
 
 from openclaw_rl import config
 from openclaw_rl.errors import (
@@ -36,7 +37,7 @@ from openclaw_rl.store.connection import LedgerConnection
 from openclaw_rl.store.copying import COUNTED, TABLES
 from openclaw_rl.store.postgres_schema import FIRST_LAYOUT, POSTGRES_MIGRATIONS
 from openclaw_rl.store.schema import MIGRATIONS
-from openclaw_rl.testing import PostgresServer, make_outcome, make_turn
+from openclaw_rl.testing import make_outcome, make_turn
 from openclaw_rl.types import Feedback
 
 HOLD = (

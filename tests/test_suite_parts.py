@@ -66,7 +66,7 @@ def test_the_needs_of_a_file_are_seen_in_its_text() -> None:
         "clients": ["import openai\n", "from anthropic import Anthropic\n"],
         "postgres": [
             "def test_a(database: ServerPlace) -> None:\n",
-            "from openclaw_rl.testing import PostgresServer\n",
+            "from fakes.postgres import PostgresServer\n",
         ],
     }
     for need, texts in shows.items():

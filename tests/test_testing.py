@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fakes
 import pytest
 from defaults import loss_settings
 from promises import broken
@@ -35,8 +36,11 @@ from openclaw_rl.testing import (
 )
 from openclaw_rl.types import Completion, Message, Prompt, Sample, Sampling, Verdict, Version
 
-MODULES = [found.name for found in pkgutil.iter_modules(testing.__path__, "openclaw_rl.testing.")]
-NEEDS_TORCH = "openclaw_rl.testing.tinker"
+MODULES = [
+    *(found.name for found in pkgutil.iter_modules(testing.__path__, "openclaw_rl.testing.")),
+    *(found.name for found in pkgutil.iter_modules(fakes.__path__, "fakes.")),
+]
+NEEDS_TORCH = "fakes.tinker"
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

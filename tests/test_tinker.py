@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.tinker import KEY, TinkerServer, tinker_server
 from tinkering import LEAKS, first, policy_at, sdk_leaves_sockets_open, thorough, tiny_folder  # noqa: F401
 
 from openclaw_rl.backends.tinker.policy import TinkerPolicy, needs_scores
@@ -22,7 +23,6 @@ from openclaw_rl.backends.tinker.troubles import translated
 from openclaw_rl.errors import BackendDown, BackendGone, ContextOverflow, ModelRefused, RequestError
 from openclaw_rl.ports import whole_reply
 from openclaw_rl.testing import check_policy
-from openclaw_rl.testing.tinker import KEY, TinkerServer, tinker_server
 from openclaw_rl.types import Completion, Message, Prompt, Sampling, Version
 
 pytestmark = [*LEAKS, pytest.mark.anyio, pytest.mark.slow]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.tinker import KEY, TinkerServer, tinker_server
 from tinkering import LEAKS, sdk_leaves_sockets_open, thorough, tiny_folder  # noqa: F401
 
 from openclaw_rl.app.doctor import Diagnosis, examine
 from openclaw_rl.config import load
 from openclaw_rl.testing import ticking_app
-from openclaw_rl.testing.tinker import KEY, TinkerServer, tinker_server
 
 pytestmark = [*LEAKS, pytest.mark.anyio, pytest.mark.slow]
 WISH = "Too long. Please keep it under 30 words."

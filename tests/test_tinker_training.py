@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from fakes.tinker import TinkerServer, tinker_server
+from fakes.tinker.lora import LoraModel, LoraShape
 from test_local_trainer import ASK, HINT, lesson, worker
 from tinkering import (
     BASE,
@@ -30,8 +32,6 @@ from openclaw_rl.errors import BackendError, BackendGone, ConfigError, ModelRefu
 from openclaw_rl.losses import with_tail
 from openclaw_rl.ports import StepResult, whole_reply
 from openclaw_rl.testing import check_trainer
-from openclaw_rl.testing.tinker import TinkerServer, tinker_server
-from openclaw_rl.testing.tinker.lora import LoraModel, LoraShape
 from openclaw_rl.types import Sample, Sampling, Version
 
 pytestmark = [*LEAKS, pytest.mark.anyio, pytest.mark.slow, pytest.mark.usefixtures("one_thread")]

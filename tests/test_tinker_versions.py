@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.tinker import KEY, TinkerServer, tinker_server
+from fakes.tinker.lora import LoraModel
 from test_tinker_training import step, version
 from tinkering import BASE, LEAKS, sdk_leaves_sockets_open, thorough, tiny_folder, trainer_at  # noqa: F401
 
@@ -18,8 +20,6 @@ from openclaw_rl.backends.tinker.saved import SavedCheckpoints
 from openclaw_rl.errors import BackendError
 from openclaw_rl.store import TrainLedger, submit_request
 from openclaw_rl.testing import ticking_app
-from openclaw_rl.testing.tinker import KEY, TinkerServer, tinker_server
-from openclaw_rl.testing.tinker.lora import LoraModel
 from openclaw_rl.types import Version
 from openclaw_rl.versions import RetentionPolicy, VersionManager
 

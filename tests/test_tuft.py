@@ -17,6 +17,7 @@ import pytest
 tuft = pytest.importorskip("tuft", reason="make test-tuft runs it, with TuFT in an environment of its own")
 
 import torch  # noqa: E402
+from fakes.tinker import KEY, tinker_server  # noqa: E402
 from test_tinker_training import HINTS, Weights, alike, lesson, local_gradient, recorded, some_adapter, step  # noqa: E402
 from test_tinker_training import version as numbered  # noqa: E402
 from tinkering import LEAKS, policy_at, sdk_leaves_sockets_open, tiny_folder, trainer_at  # noqa: E402, F401
@@ -26,7 +27,6 @@ from openclaw_rl.backends.tinker.remote import read_remote  # noqa: E402
 from openclaw_rl.backends.tinker.trainer import TinkerTrainer  # noqa: E402
 from openclaw_rl.ports import whole_reply  # noqa: E402
 from openclaw_rl.testing.servers import listening  # noqa: E402
-from openclaw_rl.testing.tinker import KEY, tinker_server  # noqa: E402
 from openclaw_rl.types import Message, Prompt, Sample, Sampling, Version  # noqa: E402
 
 pytestmark = [

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from defaults import trainer_args
+from fakes.tinker import KEY, TinkerServer
 from tiny import save_tiny
 
 from openclaw_rl.backends.tinker.policy import TinkerPolicy
 from openclaw_rl.backends.tinker.settings import TinkerPolicySettings, TinkerTrainerSettings
 from openclaw_rl.backends.tinker.trainer import TinkerTrainer
-from openclaw_rl.testing.tinker import KEY, TinkerServer
 from openclaw_rl.types import Version
 
 ROOM = 2048

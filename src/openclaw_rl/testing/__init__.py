@@ -6,11 +6,9 @@
     envs       `FakeEnv`, an environment with given rewards; `FakeChatClient`, a client without a server
     ledgers    `MemoryLedger`, the ledger as the API sees it; `TemporaryLedger`, a real one with every writer;
                `MemoryVersions`, versions for `LiveVersions`
-    postgres   `PostgresServer`, a real server of PostgreSQL for the ledger, where its programs are installed
     servers    `serving`: the API on a free port for the length of a block; `fake_api` without one; `request_limits`;
                `sse_events`, `chat_chunks`
     apps       `ticking_app`, `running_app`: the whole application on fakes
-    engines    `fake_engine("vllm")`, `fake_engine("sglang")`: their routes on a free port, over a model that echoes
     clocks     `FakeClock`; `wait_until` for what another process does
     checks     `check_judge(judge)`, `check_env(env)` ...: whether a plugin keeps its port's promises
 
@@ -35,7 +33,6 @@ from openclaw_rl.testing.envs import FakeChatClient, FakeEnv
 from openclaw_rl.testing.judges import FakeJudge, JudgeEndpoint, chat_answer, vote_json
 from openclaw_rl.testing.ledgers import MemoryLedger, MemoryVersions, TemporaryLedger
 from openclaw_rl.testing.policies import ScriptedPolicy
-from openclaw_rl.testing.postgres import PostgresServer
 from openclaw_rl.testing.rows import (
     make_case,
     make_completion,
@@ -66,7 +63,6 @@ __all__ = [
     "JudgeEndpoint",
     "MemoryLedger",
     "MemoryVersions",
-    "PostgresServer",
     "RunningApp",
     "RunningServer",
     "ScriptedPolicy",

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from openclaw_rl.testing.tinker.lora import TrainDatum
+from fakes.tinker.lora import TrainDatum
 
 _NOTHING = -99999.0
 """the log-prob that stands for none in a table of the likeliest tokens"""

@@ -19,8 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from fakes.engine_model import CONTEXT, EngineKind, FakeEngine, write_engine_model
 from openclaw_rl.backends.fake import ADAPTER, logprob
-from openclaw_rl.testing.engine_model import CONTEXT, EngineKind, FakeEngine, write_engine_model
 from openclaw_rl.testing.servers import listening
 
 __all__ = ["EngineKind", "FakeEngine", "fake_engine", "write_engine_model"]

@@ -19,10 +19,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from fakes.tinker import wire
+from fakes.tinker.files import adapter_files, archived
+from fakes.tinker.lora import LoraModel, LoraShape, TrainingState
 from openclaw_rl.testing.servers import listening
-from openclaw_rl.testing.tinker import wire
-from openclaw_rl.testing.tinker.files import adapter_files, archived
-from openclaw_rl.testing.tinker.lora import LoraModel, LoraShape, TrainingState
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import tarfile
 from collections.abc import Mapping
 from typing import Any
 
-from openclaw_rl.testing.tinker.lora import LoraModel, TrainingState
+from fakes.tinker.lora import LoraModel, TrainingState
 
 
 def adapter_files(base: Any, model: str, state: TrainingState) -> dict[str, bytes]:
