@@ -10,17 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from learner import BACKEND, BROKEN, FAILING
 
+from benchmarks.learning import benchmark
+from benchmarks.learning.cell_run import BenchmarkSetup, cell_config, run_cell
+from benchmarks.learning.cells import Cell, cells, summary, table
+from benchmarks.personal import personal
+from benchmarks.prompted import prompted
 from openclaw_rl.cli import cli
 from openclaw_rl.cli.demo_view import print_report
 from openclaw_rl.config import load
 from openclaw_rl.errors import BackendError, ConfigError
-from openclaw_rl.experiments import benchmark, charts, demo, results
-from openclaw_rl.experiments.cell_run import BenchmarkSetup, cell_config, run_cell
-from openclaw_rl.experiments.cells import Cell, cells, summary, table
+from openclaw_rl.experiments import charts, demo, results
 from openclaw_rl.experiments.demo import run
 from openclaw_rl.experiments.demo_report import DemoPlan, Obeyed
 from openclaw_rl.experiments.demo_server import Progress
@@ -39,6 +43,7 @@ from openclaw_rl.tasks.everyday import Task
 from openclaw_rl.tasks.preferences import PREFERENCES
 from openclaw_rl.testing import wait_until
 
+ROOT = Path(__file__).parents[1]
 SETTINGS = [
     f"policy.backend={BACKEND}",
     "policy.model=fake",
@@ -249,6 +254,10 @@ def command(*words: str) -> Result:
     return CliRunner().invoke(cli, [*words], catch_exceptions=False)
 
 
+def benchmark_command(script: click.Command, *words: str) -> Result:
+    return CliRunner().invoke(script, [*words], catch_exceptions=False)
+
+
 @pytest.mark.slow
 def test_the_command_shows_conversations_figures_and_how_to_undo_it(tmp_path: Path) -> None:
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
@@ -387,11 +396,10 @@ async def test_a_cell_depends_on_its_seed_alone(tmp_path: Path) -> None:
     assert once["users"]["closing"]["sessions"] is not None
 
 
-@pytest.mark.parametrize("name", ["prompted", "told"], ids=["named so", "formerly"])
-def test_what_the_base_model_meets_when_prompted_is_measured(tmp_path: Path, name: str) -> None:
+def test_what_the_base_model_meets_when_prompted_is_measured(tmp_path: Path) -> None:
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
     file = tmp_path / "prompted.json"
-    found = command("bench", name, "--users", "closing,list", "--probes", "3", "--json", str(file), *sets)
+    found = benchmark_command(prompted, "--users", "closing,list", "--probes", "3", "--json", str(file), *sets)
     assert found.exit_code == 0, found.output
     users = json.loads(file.read_text())["users"]
     assert (users["closing"]["plain"]["rate"], users["closing"]["prompted"]["rate"]) == (0.0, 1.0)
@@ -431,9 +439,9 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
 ) -> None:
     sets = [word for setting in SETTINGS if "batch_size" not in setting for word in ("--set", setting)]
     file, plot = tmp_path / "report.json", tmp_path / "plot.svg"
-    asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
+    asked = ["--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--sessions", "10", "--probes", "2", "--json", str(file), "--dir", str(tmp_path / "cells"), *sets]
-    first = command(*asked, "--seeds", "1")
+    first = benchmark_command(personal, *asked, "--seeds", "1")
     assert first.exit_code == 0, first.output
     report = json.loads(file.read_text())
     assert report["settings"]["train"]["batch_size"] == 1, "a complaint counts in the next session"
@@ -441,7 +449,7 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     file.write_text(json.dumps(report))
     with monkeypatch.context() as patched:
         patched.delattr(benchmark, "run_cell")  # several at once run elsewhere
-        second = command(*asked, "--seeds", "2", "--jobs", "2", "--plot", str(plot))
+        second = benchmark_command(personal, *asked, "--seeds", "2", "--jobs", "2", "--plot", str(plot))
     assert second.exit_code == 0, second.output
     report = json.loads(file.read_text())
     assert list(report["cells"]) == [
@@ -453,17 +461,17 @@ def test_the_benchmark_goes_on_where_it_stopped_and_refuses_other_settings(
     assert report["cells"]["none closing seed0"]["seconds"] == 12345.0, "what is finished is not repeated"
     assert "| closing | closing | opd |" in second.output
     assert "none" in plot.read_text()
-    command(*asked, "--seeds", "1", "--seed", "5")
+    benchmark_command(personal, *asked, "--seeds", "1", "--seed", "5")
     assert list(json.loads(file.read_text())["cells"])[4:] == ["none closing seed5", "opd closing seed5"]
     with pytest.raises(ConfigError, match="other settings"):
-        command(*asked, "--rounds", "2")
+        benchmark_command(personal, *asked, "--rounds", "2")
     with pytest.raises(ConfigError, match="other settings"):
-        command(*asked, "--set", "train.batch_size=2")
+        benchmark_command(personal, *asked, "--set", "train.batch_size=2")
     with pytest.raises(ConfigError, match="other settings"):
-        command(*asked, "--set", "gate.limits.kl_budget=9")
-    monkeypatch.setattr(results, "code_digest", lambda: "after a change")
+        benchmark_command(personal, *asked, "--set", "gate.limits.kl_budget=9")
+    monkeypatch.setattr(results, "code_digest", lambda *_roots: "after a change")
     with pytest.raises(ConfigError, match="other code"):
-        command(*asked)
+        benchmark_command(personal, *asked)
 
 
 async def test_a_cell_that_fails_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -506,16 +514,16 @@ def test_results_know_the_code_that_made_them(tmp_path: Path) -> None:
     (tmp_path / "part" / "users.py").write_text("RATE = 2")
     second = results.code_digest(tmp_path)
     (tmp_path / "part" / "users.py").rename(tmp_path / "part" / "people.py")
-    assert len({first, second, results.code_digest(tmp_path), results.code_digest()}) == 4
+    assert len({first, second, results.code_digest(tmp_path), results.code_digest(results.PACKAGE)}) == 4
 
 
 @pytest.mark.slow
 def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path) -> None:
     cells = tmp_path / "cells"
-    asked = ["bench", "personal", "--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
+    asked = ["--users", "closing", "--together", "", "--methods", "opd", "--arms", "none"]
     asked += ["--jobs", "2", "--to-the-end", "--sessions", "1000", "--dir", str(cells)]
     sets = [word for setting in SETTINGS for word in ("--set", setting)]
-    whole = [sys.executable, "-m", "openclaw_rl", *asked, *sets]
+    whole = [sys.executable, str(ROOT / "benchmarks" / "personal.py"), *asked, *sets]
     with subprocess.Popen(
         whole, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=Path(__file__).parent
     ) as running:
@@ -536,4 +544,10 @@ def test_runs_side_by_side_end_with_the_benchmark_that_was_killed(tmp_path: Path
 )
 def test_what_the_benchmark_does_not_know_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        command("bench", "personal", *words)
+        benchmark_command(personal, *words)
+
+
+@pytest.mark.parametrize(("words", "script"), [(["personal", "--seeds", "1"], "personal"), (["told"], "prompted")])
+def test_the_former_command_names_the_benchmark_that_replaces_it(words: list[str], script: str) -> None:
+    with pytest.raises(ConfigError, match=rf"python benchmarks/{script}\.py, with the same options"):
+        command("bench", *words)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from training import Story, train_loop
 
+from benchmarks.learning.cell_run import cell_config
+from benchmarks.learning.cells import Cell
 from openclaw_rl.backends.fake import FakePolicy, FakeTrainer, ReplyFunction, echo, read_rules, write_adapter
 from openclaw_rl.config import Config
-from openclaw_rl.experiments.cell_run import cell_config
-from openclaw_rl.experiments.cells import Cell
 from openclaw_rl.gate.probes import choose as choose_probes
 from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.ports import Gate, GateDecision, Policy, StepResult, Stream

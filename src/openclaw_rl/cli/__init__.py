@@ -15,9 +15,9 @@ from openclaw_rl.cli import (
     chat,
     connect,
     control,
+    demo,
     env_tasks,
     envs,
-    experiments,
     inspect,
     judging,
     ledger,
@@ -43,11 +43,11 @@ EXIT_CODES: tuple[tuple[type[OpenClawError], int], ...] = (
 )
 
 
-def main() -> None:
-    """The command ``openclaw-rl``."""
+def main(command: click.Command | None = None, name: str = "openclaw-rl") -> None:
+    """Run a command, ``openclaw-rl`` by default, and exit with its code; an error prints one line."""
     os.umask(0o077)  # what it writes, and what its processes write, is for its user alone: runs hold conversations
     try:
-        sys.exit(cli(prog_name="openclaw-rl", standalone_mode=False))  # an exit code, or None
+        sys.exit((command or cli)(prog_name=name, standalone_mode=False))  # an exit code, or None
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
@@ -85,17 +85,18 @@ def cli() -> None:
 
 
 GROUPS: dict[str, tuple[click.Command, ...]] = {
-    "Use it": (run.up, page.page, chat.chat, notes.notes, connect.connect, experiments.demo),
+    "Use it": (run.up, page.page, chat.chat, notes.notes, connect.connect, demo.demo),
     "See what it does": (
         *(inspect.status, inspect.show, sessions.sessions),
         *(versions.versions, versions.why, versions.compare),
     ),
     "Control it": (control.rollback, control.pause, control.resume, versions.pin, versions.unpin),
-    "Measure it": (versions.evaluate, experiments.bench),
+    "Measure it": (versions.evaluate,),
     "Move conversations": (transcripts.import_, transcripts.export, sessions.delete, ledger.ledger),
     "Run one loop alone": (run.serve, run.collect, run.judge, run.train, envs.envs, play.play),
     "Set it up": (settings.init, settings.config, settings.list_plugins, new.new, inspect.doctor),
 }
+cli.add_command(demo.bench)
 run.judge.add_command(judging.evaluate)
 for each in (*env_tasks.COMMANDS, make_swe.make_swe):
     envs.envs.add_command(each)

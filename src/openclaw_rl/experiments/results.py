@@ -32,12 +32,13 @@ def read(file: Path | None, start: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def code_digest(root: Path = PACKAGE) -> str:
-    """A digest of the package's files: what two states of the code have measured is not one benchmark."""
+def code_digest(*roots: Path) -> str:
+    """Digest the files of these folders: figures of two states of the code are not one benchmark."""
     found = hashlib.sha256()
-    for path in sorted(root.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            found.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    for root in roots:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
 

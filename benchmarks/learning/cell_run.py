@@ -16,10 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from openclaw_rl.app.application import LOOPS, App, full_batches_only
-from openclaw_rl.config import Config, api_keys
-from openclaw_rl.errors import ConfigError
-from openclaw_rl.experiments.cell_figures import (
+from benchmarks.learning.cell_figures import (
     ability,
     added_tokens,
     notes_of,
@@ -27,7 +24,10 @@ from openclaw_rl.experiments.cell_figures import (
     prompted_notes,
     training_of,
 )
-from openclaw_rl.experiments.cells import METHODS, NOTES, Cell
+from benchmarks.learning.cells import METHODS, NOTES, Cell
+from openclaw_rl.app.application import LOOPS, App, full_batches_only
+from openclaw_rl.config import Config, api_keys
+from openclaw_rl.errors import ConfigError
 from openclaw_rl.experiments.metrics import HeldOutRates, measure, relevance_kept, sessions_until
 from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks

@@ -13,10 +13,10 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.learning.cell_run import BenchmarkSetup, run_cell
+from benchmarks.learning.cells import Cell, summary
 from openclaw_rl.errors import BackendError, ConfigError
 from openclaw_rl.experiments import results
-from openclaw_rl.experiments.cell_run import BenchmarkSetup, run_cell
-from openclaw_rl.experiments.cells import Cell, summary
 from openclaw_rl.machine import end_with_parent
 
 Done = Callable[[Cell, Mapping[str, Any]], None]
@@ -66,7 +66,7 @@ def _start(setup: BenchmarkSetup) -> dict[str, Any]:
     settings["train"].pop("method")
     return {
         "command": "bench personal",
-        "code": results.code_digest(),
+        "code": results.code_digest(results.PACKAGE, Path(__file__).parent),
         "setup": {**common, "to_the_end": setup.to_the_end},
         "settings": settings,
     }
