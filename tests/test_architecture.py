@@ -204,23 +204,18 @@ def test_the_light_core_pulls_in_no_heavy_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_help_loads_neither_the_server_nor_the_ledger() -> None:
-    code = "import sys, openclaw_rl.cli; print(sorted(m for m in sys.modules if m in ('uvicorn', 'starlette', 'sqlite3', 'httpx2', 'rich')))"
+def test_help_loads_neither_the_server_nor_the_ledger_nor_the_settings() -> None:
+    code = "import sys, openclaw_rl.cli; print(sorted(m for m in sys.modules if m in ('uvicorn', 'starlette', 'sqlite3', 'httpx2', 'rich', 'asyncio', 'pydantic', 'openclaw_rl.config')))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.slow  # beside two other processes on two cores it is the machine that is measured
-def test_help_answers_in_under_half_a_second_of_work() -> None:
-    """The least of five: what a busy machine adds to a run is not its work."""
-
-    def spent() -> float:
-        began = sum(os.times()[2:4])
-        subprocess.run([sys.executable, "-m", "openclaw_rl", "--help"], capture_output=True, check=True)
-        return sum(os.times()[2:4]) - began
-
-    least = min(spent() for _ in range(5))
-    assert least < 0.5, f"{least:.2f} s of CPU"
+def test_help_answers_in_under_half_a_second_of_work_in_a_single_run() -> None:
+    began = sum(os.times()[2:4])
+    subprocess.run([sys.executable, "-m", "openclaw_rl", "--help"], capture_output=True, check=True)
+    spent = sum(os.times()[2:4]) - began
+    assert spent < 0.5, f"{spent:.2f} s of CPU"
 
 
 def test_one_class_name_means_one_thing() -> None:

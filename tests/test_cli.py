@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from openclaw_rl.cli import GROUPS, cli, main
+from openclaw_rl.config import FLAGS
 from openclaw_rl.store import CollectLedger, JudgeLedger, LedgerReader, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_outcome, make_turn, make_verdict
 from openclaw_rl.types import Drop, Feedback, Hint, Step, Version
@@ -400,4 +401,54 @@ def test_every_help_fits_eighty_columns_and_is_cut_nowhere(path: tuple[str, ...]
 
 def test_every_command_is_in_one_group_of_the_help() -> None:
     listed = [command.name for group in GROUPS.values() for command in group]
-    assert sorted(map(str, listed)) == sorted(cli.commands)
+    assert sorted(map(str, listed)) == sorted(name for name, command in cli.commands.items() if not command.hidden)
+
+
+def _flags_of(*words: str) -> set[str]:
+    """The sections of the settings for which a command has flags, from its options."""
+    command: click.Command = cli
+    for word in words:
+        assert isinstance(command, click.Group)
+        command = command.commands[word]
+    flags = {option for parameter in command.params for option in parameter.opts}
+    return {FLAGS[name].path for name in flags & FLAGS.keys()}
+
+
+LOOPS = {"run", "serve", "policy", "train", "judge", "env", "gate"}
+
+
+@pytest.mark.parametrize(
+    ("words", "sections"),
+    [
+        ("up", LOOPS),
+        ("train", LOOPS),
+        ("doctor", LOOPS),
+        ("config", {*LOOPS, "eval"}),
+        ("serve", {"run", "serve", "policy", "train", "env"}),
+        ("collect", {"run"}),
+        ("judge", {"run", "judge", "policy", "train"}),
+        ("judge eval", {"run", "judge", "policy", "train"}),
+        ("import", {"run", "policy", "train"}),
+        ("why", {"run", "policy", "train"}),
+        ("compare", {"run", "policy", "train"}),
+        ("eval", {"run", "policy", "train", "eval"}),
+        ("play", {"run", "env", "policy"}),
+        ("envs audit", {"run", "env", "policy"}),
+        ("envs run", {"run", "env", "policy", "train"}),
+        ("status", {"run"}),
+        ("notes list", {"run"}),
+    ],
+)
+def test_a_command_has_flags_for_the_settings_that_it_reads_and_for_no_others(words: str, sections: set[str]) -> None:
+    paths = _flags_of(*words.split())
+    assert {path.partition(".")[0] for path in paths} == sections
+    if "gate" not in sections:
+        lora, rollouts = {"train.lora.enabled", "train.lora.rank"}, {"train.rollout", "train.num_rollouts_per_prompt"}
+        assert {path for path in paths if path.startswith("train.")} in (set(), lora, rollouts)
+
+
+def test_a_flag_that_changes_nothing_in_a_command_is_refused_with_its_setting() -> None:
+    result = CliRunner().invoke(cli, ["import", "--adam-beta1", "0.9", __file__])
+    assert result.exit_code == 2
+    assert "--adam-beta1 (train.optim.adam_beta1) changes nothing in 'cli import'" in result.output
+    assert "No such option '--adam-beta9'" in CliRunner().invoke(cli, ["import", "--adam-beta9", "1"]).output

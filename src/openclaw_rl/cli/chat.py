@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import sources
+from openclaw_rl.cli.options import command, sources
 from openclaw_rl.errors import LedgerError, OpenClawError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from openclaw_rl.clients.chat import TerminalChat
     from openclaw_rl.config import Config, Resolved
 
@@ -22,7 +23,7 @@ _NOTICE = 0.8
 """seconds after a reply in which a person is still told of a note that it led to; it takes 0.2 as a rule"""
 
 
-@click.command()
+@command()
 @click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where the run listens].")
 @click.option("--key", metavar="KEY", help="The server's key [default: OPENCLAW_API_KEY, if it is set].")
 @click.option("--model", metavar="NAME", help="Model to ask for, such as NAME@17 for a past version.")
@@ -33,6 +34,8 @@ def chat(resolved: Resolved, url: str | None, key: str | None, model: str | None
     /good, /bad and /fix TEXT give feedback, /why says what became of it, /help lists the rest.
     With judge.ask_in_doubt it asks about a message that may be a correction; /yes and /no answer.
     """
+    import asyncio
+
     from openclaw_rl.app.address import find_url
     from openclaw_rl.app.asking import build_asker
     from openclaw_rl.clients.api import ApiClient

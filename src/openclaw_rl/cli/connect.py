@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,8 @@ def _server(command: F) -> F:
 
 def _look(url: str | None, key_env: str | None) -> tuple[ServerInfo, str | None]:
     """What is served there, and the name of the variable with the key, None if there is no key."""
+    import asyncio
+
     from openclaw_rl.clients import connect as connecting
     from openclaw_rl.config import environment
     from openclaw_rl.errors import ConfigError

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import sources
+from openclaw_rl.cli.options import command, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
     from openclaw_rl.types import Command
 
 
-@click.command()
+@command()
 @click.argument("to", type=int, required=False, metavar="[VERSION]")
 @click.option("--why", default="on request", show_default=True, help="The reason, for the ledger.")
 @sources
@@ -23,13 +22,15 @@ def rollback(resolved: Resolved, to: int | None, why: str) -> None:
 
     Without VERSION: those that were live before the present ones.
     """
+    import asyncio
+
     from openclaw_rl.app.operations import roll_back_now
 
     done = asyncio.run(roll_back_now(resolved.config, to=to, why=why))
     click.echo(f"version {done.number} is live: {done.note}")
 
 
-@click.command()
+@command()
 @click.option("--why", default="on request", show_default=True, help="The reason, for the ledger.")
 @sources
 def pause(resolved: Resolved, why: str) -> None:
@@ -37,7 +38,7 @@ def pause(resolved: Resolved, why: str) -> None:
     _submit(resolved, "pause", reason=why)
 
 
-@click.command()
+@command()
 @sources
 def resume(resolved: Resolved) -> None:
     """Resume training after 'pause' or an alarm."""

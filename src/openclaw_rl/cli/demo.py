@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -59,6 +58,8 @@ def demo(
 
     Users: short, list, one_sentence, student, long, praise, metric, closing.
     """
+    import asyncio
+
     from openclaw_rl.cli.demo_view import Live, print_report
     from openclaw_rl.experiments.demo import run
     from openclaw_rl.experiments.demo_report import DemoPlan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, settings, settings_but
+from openclaw_rl.cli.options import ENV, POLICY, as_json, command, print_json, settings
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config, Resolved
@@ -22,13 +21,15 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command(name="list")
+@command(name="list")
 @click.option("--tasks", is_flag=True, help="Name every task, not only the rungs.")
 @click.option("--task", metavar="ID", help="Show one task: its first prompt and its gold solution.")
 @as_json
-@settings
+@settings(*ENV)
 def list_tasks(resolved: Resolved, tasks: bool, task: str | None, json_out: bool) -> None:
     """Show the rungs and tasks of --env."""
+    import asyncio
+
     config = resolved.config
     view = asyncio.run(_shown(config, task)) if task else _listed(config)
     if json_out:
@@ -79,15 +80,17 @@ async def _shown(config: Config, task: str) -> dict[str, Any]:
     }
 
 
-@click.command()
+@command()
 @click.option("--again", is_flag=True, help="Audit also what was audited before.")
 @as_json
-@settings
+@settings(*ENV)
 def audit(resolved: Resolved, again: bool, json_out: bool) -> None:
     """Check every task: gold scores 1, doing nothing does not.
 
     What is found is kept in the run directory; a task that fails never trains. Ends with 1 where one fails.
     """
+    import asyncio
+
     from openclaw_rl.app.audits import audit_all
 
     began, count = time.monotonic(), 0
@@ -126,7 +129,7 @@ def _by_reason(excluded: dict[str, str]) -> dict[str, list[str]]:
     return reasons
 
 
-@click.command(name="eval")
+@command(name="eval")
 @click.option(
     "--model-path",
     default="live",
@@ -142,7 +145,7 @@ def _by_reason(excluded: dict[str, str]) -> dict[str, list[str]]:
 @click.option("--tokens", default=96, show_default=True, type=click.IntRange(1), help="Most tokens of a reply.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures and every reply to this file.")
-@settings_but("--model-path")
+@settings("env", *POLICY, but=("--model-path",))
 def evaluate(
     resolved: Resolved,
     model_path: str,
@@ -158,6 +161,8 @@ def evaluate(
 
     Rates have 95 % intervals. The tasks are those that never train, unless --split says otherwise.
     """
+    import asyncio
+
     from openclaw_rl.evals import environments
     from openclaw_rl.types import Sampling
 
@@ -211,12 +216,12 @@ async def _evaluated(
     return found
 
 
-@click.command(name="run")
+@command(name="run")
 @click.option("--url", help="The server's http://HOST/v1 [default: the one of this run directory].")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with an environment's key (env:NAME).")
 @click.option("--rounds", type=click.IntRange(1), default=1, show_default=True, help="Times every task is played.")
 @click.option("--task", "tasks", multiple=True, metavar="ID", help="Play this one; may be repeated [default: all].")
-@settings
+@settings("train.rollout", "train.num_rollouts_per_prompt", *ENV)
 def run_tasks(
     resolved: Resolved, url: str | None, api_key_env: str | None, rounds: int, tasks: tuple[str, ...]
 ) -> None:
@@ -224,6 +229,8 @@ def run_tasks(
 
     Tasks that are held out are refused.
     """
+    import asyncio
+
     from openclaw_rl.app import address
     from openclaw_rl.app.environments import play_rounds
     from openclaw_rl.config import key_in

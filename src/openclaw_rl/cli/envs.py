@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, sources, sources_and
+from openclaw_rl.cli.options import ENV, SettingsCommand, as_json, print_json, reader, settings, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config, Resolved
@@ -21,7 +20,7 @@ def envs() -> None:
     """Audit, evaluate, play or serve environments."""
 
 
-@envs.command()
+@envs.command(cls=SettingsCommand)
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; beyond loopback needs a key."
 )
@@ -29,13 +28,15 @@ def envs() -> None:
     "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0 takes a free one."
 )
 @click.option("--key-env", metavar="VARIABLE", help="Environment variable that holds the key [env.workers_key_env].")
-@sources_and("--env")
+@settings(*ENV)
 def serve(resolved: Resolved, host: str, port: int, key_env: str | None) -> None:
     """Run the environments of --env here, for players elsewhere.
 
     The players name this address: --set 'env.workers=["http://HOST:PORT"]'. Put a proxy with TLS between networks.
     What happens to leases and tasks is kept in the run directory.
     """
+    import asyncio
+
     from openclaw_rl.app.environments import EVENTS, build_pool, workers_key
     from openclaw_rl.app.workers import serve_pool
 
@@ -50,12 +51,14 @@ def _say(url: str) -> None:
     click.echo(f"environments at {url} (Ctrl-C ends them)")
 
 
-@envs.command()
+@envs.command(cls=SettingsCommand)
 @click.option("--url", "urls", multiple=True, help="Address of a worker; may be repeated [env.workers].")
 @as_json
 @sources
 def status(resolved: Resolved, urls: Sequence[str], json_out: bool) -> None:
     """Show the leases of the workers, or of the run in this directory."""
+    import asyncio
+
     from openclaw_rl.app.environments import workers_key
     from openclaw_rl.app.workers import worker_status
 

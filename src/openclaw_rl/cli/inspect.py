@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
+from openclaw_rl.cli.options import LOOPS, SettingsCommand, as_json, command, print_json, reader, settings, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
 
 
-@click.command()
+@command()
 @as_json
 @sources
 def status(resolved: Resolved, json_out: bool) -> None:
@@ -33,7 +33,7 @@ def show() -> None:
 
 
 def _shower(noun: str, kind: type, help_text: str) -> None:
-    @show.command(name=noun, help=help_text)
+    @show.command(name=noun, help=help_text, cls=SettingsCommand)
     @click.argument("name", type=kind, metavar="ID")
     @as_json
     @sources
@@ -51,7 +51,7 @@ _shower("step", int, "The turns a step used, its metrics, the version it made.")
 _shower("version", int, "Where a version comes from and what happened to it.")
 
 
-@show.command(name="session")
+@show.command(name="session", cls=SettingsCommand)
 @click.argument("name", metavar="ID")
 @click.option("--user", help="Whose session, where several users have one of this name.")
 @as_json
@@ -66,9 +66,9 @@ def show_session(resolved: Resolved, name: str, user: str | None, json_out: bool
     print_json(view) if json_out else print_view(view)
 
 
-@click.command()
+@command()
 @as_json
-@settings
+@settings(*LOOPS)
 def doctor(resolved: Resolved, json_out: bool) -> None:
     """Check this machine and this run; name the remedies."""
     from openclaw_rl.app.doctor import examine

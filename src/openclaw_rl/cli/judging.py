@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, settings
+from openclaw_rl.cli.options import POLICY, as_json, command, print_json, settings
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 _SHOWN_BAD = 20
 
 
-@click.command(name="eval")
+@command(name="eval")
 @click.argument("file", type=click.Path(exists=True, path_type=Path))
 @click.option("--judge", "name", metavar="NAME", help="rules, auto, llm, behaviour, or a file.py of your own.")
 @click.option(
@@ -28,12 +27,14 @@ _SHOWN_BAD = 20
     help="Tables to show; may be repeated [default: kind, language and tag].",
 )
 @as_json
-@settings
+@settings("judge", *POLICY)
 def evaluate(resolved: Resolved, file: Path, name: str | None, by: tuple[str, ...], json_out: bool) -> None:
     """Measure a judge on labelled exchanges.
 
     FILE is JSONL, or a folder of such files: request, reply, next and kind in each line. Nothing is written.
     """
+    import asyncio
+
     from openclaw_rl.app.judges import evaluate_judge
 
     def progress(done: int) -> None:

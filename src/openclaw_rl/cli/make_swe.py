@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import settings
+from openclaw_rl.cli.options import command, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
-@click.command(name="make-swe")
+@command(name="make-swe")
 @click.option("--package", required=True, metavar="NAME", help="A package of PyPI whose source archives hold tests.")
 @click.option("--pairs", is_flag=True, help="Releases with the tests of the next one.")
 @click.option("--mutants", is_flag=True, help="A release with one place of its code changed.")
@@ -25,7 +24,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @click.option("--version", "release", metavar="VERSION", help="Release that is mutated [default: the last].")
 @click.option("--with", "packages", multiple=True, metavar="NAME", help="A package its tests need; may be repeated.")
 @click.option("--to", "folder", type=_FOLDER, help="Folder of the instances [env.swe_bench_path, else ./swe-bench].")
-@settings
+@sources
 def make_swe(
     resolved: Resolved,
     package: str,
@@ -41,6 +40,8 @@ def make_swe(
     Kept are those with 1 to 15 failing tests, 50 or more that pass, and a suite under 20 seconds. The folder is what
     SWE_BENCH_PATH names; instances that are there already stay.
     """
+    import asyncio
+
     from openclaw_rl.app.environments import build_sandbox_settings
     from openclaw_rl.config import cache_dir
     from openclaw_rl.envs.swe.making import SweMaker

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, sources
+from openclaw_rl.cli.options import SettingsCommand, as_json, print_json, reader, sources
 from openclaw_rl.errors import ConfigError, NotInLedger
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def notes() -> None:
     """
 
 
-@notes.command(name="list")
+@notes.command(name="list", cls=SettingsCommand)
 @_user
 @click.option("--all", "every", is_flag=True, help="Also those that were replaced or removed.")
 @as_json
@@ -60,7 +60,7 @@ def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> 
         click.echo("notes are switched off for this run (notes.enabled)")
 
 
-@notes.command()
+@notes.command(cls=SettingsCommand)
 @_number
 @as_json
 @sources
@@ -77,7 +77,7 @@ def show(resolved: Resolved, number: int, json_out: bool) -> None:
         click.echo(line)
 
 
-@notes.command()
+@notes.command(cls=SettingsCommand)
 @click.argument("text")
 @click.option("--fact", is_flag=True, help="A fact about the user or the task, which is never trained.")
 @_user
@@ -97,7 +97,7 @@ def add(resolved: Resolved, text: str, fact: bool, user: str | None) -> None:
         _tell(book.add(given))
 
 
-@notes.command()
+@notes.command(cls=SettingsCommand)
 @_number
 @click.argument("text")
 @sources
@@ -108,7 +108,7 @@ def edit(resolved: Resolved, number: int, text: str) -> None:
 
 
 def _switch(name: str, on: bool, help_text: str) -> None:
-    @notes.command(name=name, help=help_text)
+    @notes.command(name=name, help=help_text, cls=SettingsCommand)
     @click.argument("number", type=click.IntRange(min=1), required=False, metavar="[NUMBER]")
     @click.option("--all", "every", is_flag=True, help="All notes of the user, those to come too.")
     @_user
@@ -130,7 +130,7 @@ _switch("off", False, "Keep a note out of prompts, or all notes of a user.")
 _switch("on", True, "Put a note into prompts again, or all notes of a user.")
 
 
-@notes.command()
+@notes.command(cls=SettingsCommand)
 @_number
 @sources
 def rm(resolved: Resolved, number: int) -> None:

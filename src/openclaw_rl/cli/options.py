@@ -4,77 +4,131 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from openclaw_rl.config.names import ALIASES, FLAGS
-
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
+    from openclaw_rl.config.names import Flag
     from openclaw_rl.store import LedgerReader
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LOOPS: Final = ("serve", "policy", "train", "judge", "env", "gate")
+"""the sections that commands read which run every loop"""
+POLICY: Final = ("policy", "train.lora.enabled", "train.lora.rank")
+"""what makes a policy: an engine is started with the rank of the adapters that it will hold"""
+ENV: Final = ("env", "policy.model")
+"""what makes an environment: its prompts have another form for the embedded model"""
 
-def sources(command: F) -> F:
+
+class SettingsCommand(click.Command):
+    """A command with the flags of its settings, which are read when its options are: config takes a while to load."""
+
+    @property
+    def params(self) -> list[click.Parameter]:  # type: ignore[override]
+        if (flags := getattr(self.callback, "setting_flags", None)) is not None and not self._whole:
+            self._whole = True
+            self._params[self._at : self._at] = flags()
+        return self._params
+
+    @params.setter
+    def params(self, value: list[click.Parameter]) -> None:
+        self._params, self._whole = value, False
+        self._at = next((at + 1 for at, each in enumerate(value) if each.name == "sets"), 0)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from openclaw_rl.config.names import FLAGS
+
+            if (flag := FLAGS.get(error.option_name)) is None:
+                raise
+            raise click.UsageError(f"{flag.name} ({flag.path}) changes nothing in '{ctx.command_path}'", ctx) from error
+
+
+class SettingsGroup(SettingsCommand, click.Group):
+    """A group that is also a command with settings."""
+
+
+command = functools.partial(click.command, cls=SettingsCommand)
+
+
+def sources(callback: F) -> F:
     """--config, --preset, --set and --run-dir; the command gets ``resolved`` in their place."""
-    return _resolving(command, {"--run-dir"})
+    return _resolving(callback, ("run",))
 
 
-def sources_and(*flags: str) -> Callable[[F], F]:
-    """Like `sources`, with these flags."""
-    return lambda command: _resolving(command, {"--run-dir", *flags})
+def settings(*sections: str, but: Sequence[str] = ()) -> Callable[[F], F]:
+    """Like `sources`, with the flags for settings of these sections.
+
+    ``but`` names flags that have another meaning for the command.
+    """
+    return lambda callback: _resolving(callback, ("run", *sections), but)
 
 
-def settings(command: F) -> F:
-    """Like `sources`, with every flag that turns a setting."""
-    return _resolving(command, FLAGS.keys() - ALIASES)
-
-
-def settings_but(*own: str) -> Callable[[F], F]:
-    """Like `settings`, for a command that has a meaning of its own for these flags."""
-    return lambda command: _resolving(command, FLAGS.keys() - ALIASES, own=own)
-
-
-def _resolving(command: F, names: set[str], own: Sequence[str] = ()) -> F:
-    @functools.wraps(command)
+def _resolving(callback: F, sections: Sequence[str], but: Sequence[str] = ()) -> F:
+    @functools.wraps(callback)
     def wrapped(config_file: Path | None, preset: str | None, sets: tuple[str, ...], **given: Any) -> Any:
         from openclaw_rl.config import load
 
-        flags = {name: value for name in names if (value := given.pop(_argument(name))) is not None}
+        named = {flag.name: given.pop(_argument(flag.name)) for flag in _flags(sections)}
+        flags = {name: value for name, value in named.items() if value is not None}
         resolved = load(file=config_file, preset=preset, sets=sets, flags=flags)
-        return command(resolved=resolved, **given)
+        return callback(resolved=resolved, **given)
 
-    for name in reversed([name for name in FLAGS if name in names]):
-        wrapped = _flag(name, own)(wrapped)
-    wrapped = click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated.")(
-        wrapped
+    wrapped.setting_flags = lambda: [_option(flag, but) for flag in _flags(sections)]  # type: ignore[attr-defined]
+    for option in reversed(_sources()):
+        option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def _sources() -> Sequence[Callable[[Any], Any]]:
+    return (
+        click.option(
+            "--config",
+            "config_file",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="The TOML file with the settings [default: openclaw-rl.toml here, if there is one].",
+        ),
+        click.option(
+            "--preset",
+            metavar="NAME",
+            help="Begin from a shipped preset, such as cpu-demo, or several: qwen3-8b,opd,lora.",
+        ),
+        click.option("--set", "sets", multiple=True, metavar="A.B=C", help="Set one setting; may be repeated."),
     )
-    wrapped = click.option(
-        "--preset", metavar="NAME", help="Begin from a shipped preset, such as cpu-demo, or several: qwen3-8b,opd,lora."
-    )(wrapped)
-    file_type = click.Path(dir_okay=False, path_type=Path)
-    help_text = "The TOML file with the settings [default: openclaw-rl.toml here, if there is one]."
-    return click.option("--config", "config_file", type=file_type, help=help_text)(wrapped)  # type: ignore[return-value]
+
+
+def _flags(sections: Sequence[str]) -> Iterable[Flag]:
+    """The flags for settings of these sections, a flag with two names once."""
+    from openclaw_rl.config.names import ALIASES, FLAGS
+
+    for name, flag in FLAGS.items():
+        if name not in ALIASES and any(flag.path == each or flag.path.startswith(f"{each}.") for each in sections):
+            yield flag
+
+
+def _option(flag: Flag, but: Sequence[str]) -> click.Option:
+    from openclaw_rl.config.names import ALIASES
+
+    argument = _argument(flag.name)
+    if flag.negative:
+        return click.Option([f"{flag.name}/{flag.negative}", argument], default=None, help=flag.help)
+    names = [flag.name, *(alias for alias, meant in ALIASES.items() if meant == flag.name and alias not in but)]
+    return click.Option([*names, argument], default=None, metavar=flag.type.__name__.upper(), help=flag.help)
 
 
 def _argument(flag: str) -> str:
     return flag.removeprefix("--").replace("-", "_")
 
 
-def _flag(name: str, own: Sequence[str]) -> Callable[[F], F]:
-    flag = FLAGS[name]
-    if flag.negative:
-        return click.option(f"{name}/{flag.negative}", _argument(name), default=None, help=flag.help)
-    names = [name, *(alias for alias, meant in ALIASES.items() if meant == name and alias not in own)]
-    return click.option(*names, _argument(name), default=None, metavar=flag.type.__name__.upper(), help=flag.help)
-
-
-def as_json(command: F) -> F:
-    return click.option("--json", "json_out", is_flag=True, help="Print JSON for a script.")(command)
+def as_json(callback: F) -> F:
+    return click.option("--json", "json_out", is_flag=True, help="Print JSON for a script.")(callback)
 
 
 def print_json(value: Any) -> None:

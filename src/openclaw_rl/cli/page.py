@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import sources
+from openclaw_rl.cli.options import command, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
 
 
-@click.command()
+@command()
 @click.option("--host", metavar="HOST", help="Address to listen on [default: serve.host].")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port [default: page.port, or the one after serve.port].")
 @click.option("--url", metavar="URL", help="The server's address up to /v1 [default: where the run listens].")
@@ -23,6 +22,8 @@ def page(resolved: Resolved, host: str | None, port: int | None, url: str | None
 
     'up' starts the page too. It reads the run's ledger and acts by the API, so it may be ended and begun at any time.
     """
+    import asyncio
+
     from openclaw_rl.app.page import serve_page
     from openclaw_rl.app.runner import stop_on_signals
 

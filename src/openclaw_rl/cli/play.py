@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, settings
+from openclaw_rl.cli.options import ENV, as_json, command, print_json, settings
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.command()
+@command()
 @click.option(
     "--agent",
     required=True,
@@ -47,7 +46,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--resume", is_flag=True, help="Go on with the last play of the same agent and tasks.")
 @as_json
 @click.argument("more", nargs=-1, metavar="[-- ARGS...]")
-@settings
+@settings(*ENV)
 def play(
     resolved: Resolved,
     tasks: tuple[str, ...],
@@ -61,6 +60,8 @@ def play(
     is recorded token by token, and what the task's checker says at the end is paid to all of them. ARGS go to the
     program.
     """
+    import asyncio
+
     from openclaw_rl.app.playing import PlayRequest
     from openclaw_rl.app.playing import play as play_tasks
     from openclaw_rl.config import key_in

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import sys
@@ -13,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import F, as_json, print_json, settings
+from openclaw_rl.cli.options import LOOPS, POLICY, F, SettingsGroup, as_json, command, print_json, settings, sources
 
 if TYPE_CHECKING:
+    import asyncio
+
     from openclaw_rl.config import Resolved
     from openclaw_rl.store import Writer
 
@@ -25,10 +26,10 @@ LOG_FILES = 5
 """of a run's log: how large one becomes, and how many older ones are kept beside it"""
 
 
-@click.command()
+@command()
 @click.option("--no-page", is_flag=True, help="Do not start the page in the browser (page.enabled).")
 @click.option("--cluster", metavar="ADDRESS", help="Run the loops on a Ray cluster: its address, or auto.")
-@settings
+@settings(*LOOPS)
 def up(resolved: Resolved, no_page: bool, cluster: str | None) -> None:
     """Serve, collect, judge and train in one process.
 
@@ -45,8 +46,8 @@ def up(resolved: Resolved, no_page: bool, cluster: str | None) -> None:
     _run(resolved, None, with_page=resolved.config.page.enabled and not no_page)
 
 
-@click.command()
-@settings
+@command()
+@settings("serve", "env", *POLICY)
 def serve(resolved: Resolved) -> None:
     """Run the API alone.
 
@@ -62,16 +63,16 @@ def _once(command: F) -> F:
     return click.option("--once", is_flag=True, help="Work until nothing is left to do, then end.")(command)
 
 
-@click.command()
+@command()
 @_once
-@settings
+@sources
 def collect(resolved: Resolved, once: bool) -> None:
     """Run only the loop that finds what followed each reply."""
     _begin(resolved, "collect.log")
     _run(resolved, "collect", once=once)
 
 
-@click.group(invoke_without_command=True, subcommand_metavar="[eval FILE]")
+@click.group(cls=SettingsGroup, invoke_without_command=True, subcommand_metavar="[eval FILE]")
 @_once
 @click.option(
     "--explain", metavar="TURN", help="Show the evidence, the exact prompt and the votes for one turn, and end."
@@ -84,7 +85,7 @@ def collect(resolved: Resolved, once: bool) -> None:
 )
 @click.option("--epochs", type=click.FloatRange(0.001, 20), default=3.0, help="Times --fit goes through them.")
 @as_json
-@settings
+@settings("judge", *POLICY)
 @click.pass_context
 def judge(
     ctx: click.Context,
@@ -97,6 +98,8 @@ def judge(
     json_out: bool,
 ) -> None:
     """Run only the loop that judges replies, or measure or fit a judge."""
+    import asyncio
+
     if ctx.invoked_subcommand is not None:
         _nothing_before(ctx)
         return
@@ -126,7 +129,7 @@ def _nothing_before(ctx: click.Context) -> None:
             raise click.UsageError(f"give options after {ctx.invoked_subcommand!r}, not before it")
 
 
-@click.command()
+@command()
 @_once
 @click.option(
     "--data",
@@ -135,7 +138,7 @@ def _nothing_before(ctx: click.Context) -> None:
     help="Train from recorded conversations, then end; may be repeated (train.data).",
 )
 @click.option("--user", default=DEFAULT_USER, show_default=True, help="Whose conversations --data are.")
-@settings
+@settings(*LOOPS)
 def train(resolved: Resolved, once: bool, data: tuple[Path, ...], user: str) -> None:
     """Run only the loop that trains, or train from files.
 
@@ -189,6 +192,8 @@ def _train_first(resolved: Resolved) -> None:
 
 
 def _run(resolved: Resolved, only: Writer | None, *, once: bool = False, with_page: bool = False) -> None:
+    import asyncio
+
     from openclaw_rl.app.application import LOOPS, App, ledger_place
     from openclaw_rl.app.page import PageBeside
     from openclaw_rl.app.runner import stop_on_signals
@@ -240,6 +245,8 @@ def _begin(resolved: Resolved, log_file: str = "training.log") -> None:
 
 
 def _event_loop() -> asyncio.Runner:
+    import asyncio
+
     try:
         import uvloop
     except ImportError:  # Windows has none; the standard loop does

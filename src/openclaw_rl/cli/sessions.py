@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, sources
+from openclaw_rl.cli.options import as_json, command, print_json, reader, sources
 from openclaw_rl.errors import ConfigError, NotInLedger
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ONLY = ("all", "good", "bad", "trained", "dropped")
 
 
-@click.command()
+@command()
 @click.argument("words", nargs=-1)
 @click.option("--user", help="Only this user's [default: everybody's].")
 @click.option("--only", type=click.Choice(ONLY), default="all", show_default=True, help="Sessions with such turns.")
@@ -47,7 +47,7 @@ def sessions(
         click.echo(browse.session_text(line))
 
 
-@click.command()
+@command()
 @click.argument("session", metavar="SESSION")
 @click.option("--user", help="Whose session, where several users have one of this name.")
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, settings
+from openclaw_rl.cli.options import LOOPS, as_json, command, print_json, settings
 from openclaw_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
 
 
-@click.command()
+@command()
 @click.option("--names", is_flag=True, help="Print every flag and environment name of the field, and what it is here.")
 @as_json
-@settings
+@settings("eval", *LOOPS)
 def config(resolved: Resolved, json_out: bool, names: bool) -> None:
     """Print settings, their values and sources.
 
@@ -50,7 +50,7 @@ def _print_names(json_out: bool) -> None:
     print_json([each._asdict() for each in known_names()]) if json_out else click.echo(names_table())
 
 
-@click.command()
+@command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default=Path("openclaw-rl.toml"))
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 def init(file: Path, force: bool) -> None:
@@ -63,7 +63,7 @@ def init(file: Path, force: bool) -> None:
     click.echo(f"wrote {file}: take the # away before a setting to set it")
 
 
-@click.command(name="plugins")
+@command(name="plugins")
 @as_json
 def list_plugins(json_out: bool) -> None:
     """List built-in and installed plugins by kind."""

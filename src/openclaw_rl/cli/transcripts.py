@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, settings, sources
+from openclaw_rl.cli.options import POLICY, as_json, command, print_json, reader, settings, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
 
 
-@click.command(name="import")
+@command(name="import")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--user", default="default", show_default=True, help="Whose conversations these are.")
 @click.option("--strict", is_flag=True, help="Refuse a file whole if one of its records is bad.")
 @as_json
-@settings
+@settings(*POLICY)
 def import_(resolved: Resolved, files: tuple[Path, ...], user: str, strict: bool, json_out: bool) -> None:
     """Read recorded conversations into the ledger.
 
     A file holds one object, a list of them, or one per line (docs/conversations.md).
     """
+    import asyncio
+
     from openclaw_rl.app.operations import import_files
 
     reports = asyncio.run(import_files(resolved.config, files, user=user, strict=strict, progress=_progress))
@@ -64,7 +65,7 @@ def _progress(line: str) -> None:
         click.echo(f"\r{line}", nl=False, err=True)
 
 
-@click.command()
+@command()
 @click.option(
     "--output", "-o", type=click.File("w", encoding="utf-8"), default="-", help="Where to write [default: -]."
 )

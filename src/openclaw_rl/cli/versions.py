@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from openclaw_rl.cli.options import as_json, print_json, reader, settings, settings_but, sources
+from openclaw_rl.cli.options import POLICY, as_json, command, print_json, reader, settings, sources
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.command()
+@command()
 @as_json
 @sources
 def versions(resolved: Resolved, json_out: bool) -> None:
@@ -36,7 +35,7 @@ def versions(resolved: Resolved, json_out: bool) -> None:
         click.echo(line)
 
 
-@click.command()
+@command()
 @click.argument("first")
 @click.argument("second")
 @click.option("--prompt", "prompts", multiple=True, help="Ask this; may be repeated [default: held-out prompts].")
@@ -44,7 +43,7 @@ def versions(resolved: Resolved, json_out: bool) -> None:
 @click.option("--tokens", default=96, show_default=True, type=click.IntRange(1, 4096), help="Most tokens of a reply.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Settles prompts and sampling.")
 @as_json
-@settings
+@settings(*POLICY)
 def compare(
     resolved: Resolved,
     first: str,
@@ -59,6 +58,8 @@ def compare(
 
     Both get the same prompts; rates are checked by program.
     """
+    import asyncio
+
     from openclaw_rl.evals import models, pairwise
     from openclaw_rl.evals.suites import FORMER
     from openclaw_rl.views.aliases import with_aliases
@@ -72,7 +73,7 @@ def compare(
         click.echo(line)
 
 
-@click.command()
+@command()
 @click.argument("name", required=False, metavar="[TURN|VERSION]")
 @click.option("--list", "listing", is_flag=True, help="List what is pinned.")
 @as_json
@@ -88,7 +89,7 @@ def pin(resolved: Resolved, name: str | None, listing: bool, json_out: bool) -> 
         _pin(resolved, name, on=True)
 
 
-@click.command()
+@command()
 @click.argument("name", metavar="TURN|VERSION")
 @sources
 def unpin(resolved: Resolved, name: str) -> None:
@@ -127,14 +128,16 @@ def _list_pins(resolved: Resolved, json_out: bool) -> None:
         click.echo("nothing is pinned")
 
 
-@click.command()
+@command()
 @click.argument("name", metavar="VERSION|TURN")
 @click.option("--answer", is_flag=True, help="Of a turn: have the live version answer its prompt now.")
 @click.option("--steps", default=3, show_default=True, type=click.IntRange(1), help="Of a version: steps to show.")
 @as_json
-@settings
+@settings(*POLICY)
 def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool) -> None:
     """Say what made a version, or what a correction changed."""
+    import asyncio
+
     from openclaw_rl.views import lineage as reasons
     from openclaw_rl.views.status import turn_id
 
@@ -152,7 +155,7 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
         click.echo(line)
 
 
-@click.command(name="eval")
+@command(name="eval")
 @click.option(
     "--model-path",
     default="live",
@@ -168,7 +171,7 @@ def why(resolved: Resolved, name: str, answer: bool, steps: int, json_out: bool)
 @click.option(
     "--unsafe-no-sandbox", is_flag=True, help="Run the model's programs as this user where bubblewrap is not."
 )
-@settings_but("--model-path")
+@settings("eval", *POLICY, but=("--model-path",))
 def evaluate(
     resolved: Resolved,
     model_path: str,
@@ -180,6 +183,8 @@ def evaluate(
     unsafe_no_sandbox: bool,
 ) -> None:
     """Run evaluation suites on weights or a server."""
+    import asyncio
+
     from openclaw_rl.evals import models
     from openclaw_rl.evals.suites import FORMER
     from openclaw_rl.views.aliases import with_aliases
