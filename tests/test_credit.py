@@ -33,10 +33,28 @@ def test_a_step_is_measured_against_the_others_at_the_same_place() -> None:
     assert (found.buckets, found.flat) == (1, 0)
 
 
-def test_a_step_that_no_other_episode_reached_is_measured_against_the_outcomes() -> None:
-    # outcomes 1 and -1: mean 0, spread 1; the second step of A is worth 1 + 0.5
+def test_a_step_that_no_other_episode_reached_is_measured_against_all_steps_of_its_group() -> None:
+    # rewards 1, 1.5 and -1: mean 0.5, spread sqrt((0.25 + 1 + 2.25) / 3); step 0: 1 and -1
     steps = {"a0": step("A", 0, 1), "a1": step("A", 1, 1, 0.5), "b0": step("B", 0, -1)}
-    assert credited(steps, STEP).advantages == pytest.approx({"a0": 1.0, "a1": 1.5, "b0": -1.0}, abs=1e-5)
+    expected = {"a0": 1.0, "a1": 1 / math.sqrt(3.5 / 3), "b0": -1.0}
+    assert credited(steps, STEP).advantages == pytest.approx(expected, abs=1e-5)
+
+
+def test_no_spread_is_taken_for_less_than_a_tenth_of_the_range_and_no_advantage_goes_beyond_five() -> None:
+    # rewards 0.5 and 0.54: the spread is 0.02, taken for 0.2
+    close = credited({"a": step("A", 0, 0.5), "b": step("B", 0, 0.54)}, STEP)
+    assert close.advantages == pytest.approx({"a": -0.1, "b": 0.1}, abs=1e-5)
+    # 39 plays earn 1, one earns -1: mean 0.95, spread sqrt(39/40 * 1/40 * 4) = 0.3122, -1.95 / 0.3122 = -6.24
+    many = {f"w{n}": step(f"W{n}", 0, 1) for n in range(39)} | {"l": step("L", 0, -1)}
+    assert credited(many, STEP).advantages["l"] == -5.0
+
+
+def test_a_lone_step_with_a_vote_does_not_explode_beside_outcomes_that_are_nearly_alike() -> None:
+    # once measured against the outcomes 1, 1, 1, 0.96 this vote was worth more than fifty
+    outcomes = {f"{n}0": step(n, 0, 1.0) for n in "ABC"} | {"D0": step("D", 0, 0.96)}
+    credit = credited({**outcomes, "A1": step("A", 1, 1.0, 1.0)}, STEP)
+    # rewards 1, 1, 1, 0.96, 2: mean 1.192, spread 0.4044
+    assert credit.advantages["A1"] == pytest.approx(0.808 / 0.4043, abs=1e-3)
 
 
 def test_an_episode_that_is_alone_has_no_advantage() -> None:
@@ -49,7 +67,8 @@ def test_a_bucket_without_variance_teaches_nothing_and_is_counted() -> None:
     assert found.advantages == pytest.approx({"a0": 0.0, "b0": 0.0, "a1": 1.0, "b1": -1.0}, abs=1e-5)
     assert (found.buckets, found.flat) == (2, 1)
     lone = credited({"a0": step("A", 0, 1), "b0": step("B", 0, 1), "a1": step("A", 1, 1, 1.0)}, STEP)
-    assert lone.advantages["a1"] == 0.0, "a vote is not divided by a spread of nothing"
+    # 1, 1 and 2: mean 4/3, spread sqrt(2)/3
+    assert lone.advantages == pytest.approx({"a0": 0.0, "b0": 0.0, "a1": math.sqrt(2)}, abs=1e-5)
 
 
 def test_the_trajectory_shares_its_mean_vote_and_the_outcome_shares_itself() -> None:
@@ -65,8 +84,38 @@ def test_the_trajectory_shares_its_mean_vote_and_the_outcome_shares_itself() -> 
 
 def test_votes_weigh_what_the_setting_says() -> None:
     steps = {"a": step("A", 0, 0, 1.0), "b": step("B", 0, 0.5)}
-    assert credited(steps, CreditSettings(mode="step", weight=0.25)).advantages["a"] == pytest.approx(-1, abs=1e-4)
-    assert credited(steps, CreditSettings(mode="step", weight=0.75)).advantages["a"] == pytest.approx(1, abs=1e-4)
+    assert credited(steps, CreditSettings(mode="step", weight=0.0)).advantages["a"] == pytest.approx(-1, abs=1e-4)
+    assert credited(steps, CreditSettings(mode="step", weight=1.0)).advantages["a"] == pytest.approx(1, abs=1e-4)
+
+
+def test_the_division_by_the_spread_can_be_left_out() -> None:
+    steps = {"a": step("A", 0, 1), "b": step("B", 0, 0), "c": step("C", 0, -0.4)}  # mean 0.2
+    plain = credited(steps, replace(STEP, scaled=False))
+    assert plain.advantages == pytest.approx({"a": 0.8, "b": -0.2, "c": -0.6})
+
+
+def test_leave_one_out_subtracts_the_mean_of_the_others() -> None:
+    steps = {"a": step("A", 0, 1), "b": step("B", 0, 0), "c": step("C", 0, -0.4)}
+    # 1 - (0 - 0.4) / 2, 0 - (1 - 0.4) / 2, -0.4 - (1 + 0) / 2
+    rloo = credited(steps, replace(STEP, baseline="others", scaled=False))
+    assert rloo.advantages == pytest.approx({"a": 1.2, "b": -0.3, "c": -0.9})
+
+
+def test_over_the_batch_a_task_that_is_always_solved_is_above_one_that_never_is() -> None:
+    easy = {name: step(name, 0, 1) for name in "AB"}
+    hard = {name: step(name, 0, -1, task="u") for name in "CD"}
+    credit = credited({**easy, **hard}, replace(STEP, baseline="batch"))
+    assert credit.advantages == pytest.approx({"A": 1, "B": 1, "C": -1, "D": -1}, abs=1e-5)
+
+
+def test_a_reply_that_nears_the_end_of_its_room_loses_reward() -> None:
+    def long(name: str, tokens: int) -> PlayedStep:
+        return replace(step(name, 0, 1), tokens=tokens, room=100)
+
+    settings = CreditSettings(mode="outcome", weight=0.0, scaled=False, overlong=True)
+    # up to 80 of 100 tokens cost nothing, 90 cost 0.5, 100 cost 1: rewards 1, 0.5, 0, mean 0.5
+    credit = credited({"a": long("A", 80), "b": long("B", 90), "c": long("C", 100)}, settings)
+    assert credit.advantages == pytest.approx({"a": 0.5, "b": 0.0, "c": -0.5})
 
 
 def test_tasks_are_not_measured_against_each_other() -> None:

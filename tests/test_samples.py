@@ -268,10 +268,11 @@ def test_a_group_that_is_still_played_or_judged_waits_and_holds_up_no_other() ->
     assert drawn("aaa", partial="a") == ""
 
 
-def test_a_group_that_never_becomes_whole_trains_when_it_has_waited_long_enough_or_nobody_plays() -> None:
+def test_no_wait_and_no_silence_makes_a_group_train_in_parts() -> None:
     assert drawn("aaa", partial="a", now=1599.0) == ""
-    assert drawn("aaa", partial="a", now=1600.0) == "aaa"
-    assert drawn("aaa", partial="a", last_turn=940.0) == "aaa"
+    assert drawn("aaa", partial="a", now=1e9) == ""
+    assert drawn("aaa", partial="a", last_turn=940.0) == ""
+    assert drawn("aab", partial="a", now=1600.0) == "b", "what is whole is late by itself"
 
 
 def test_nothing_waits_nothing_is_due() -> None:

@@ -37,6 +37,7 @@ from openclaw_rl.store import (
     codec,
     submit_request,
 )
+from openclaw_rl.store.groups import read_group
 from openclaw_rl.store.places import root_of
 from openclaw_rl.store.schema import APPLICATION_ID, MIGRATIONS
 from openclaw_rl.testing import make_completion, make_message, make_outcome, make_prompt, make_turn, make_verdict
@@ -44,6 +45,7 @@ from openclaw_rl.types import (
     Baseline,
     Drop,
     Feedback,
+    GroupKey,
     Hint,
     ImportRecord,
     Sampling,
@@ -486,6 +488,8 @@ def test_no_work_list_scans_a_table(ledger_path: Path) -> None:
         collect.new_turns(1), collect.open_turns(), collect.new_endings(1), judge.unjudged(1), judge.late_feedback(1)
         (
             train.untrained(1),
+            train.waiting(1),
+            read_group(train, GroupKey("u", "g"), before=0.0),
             LiveVersions(ledger).live(),
             ledger.session("s", "u"),
             ledger.has_session("s", "u"),

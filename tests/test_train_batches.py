@@ -75,7 +75,9 @@ async def test_an_episode_that_never_comes_holds_its_group_up_only_for_a_while(t
     assert await loop.tick() == 2, "the other group is whole and does not wait"
     assert sorted(part["advantage"] for part in story.train.step(1).parts.values()) == [-0.5, 0.5]
     assert await loop.tick() == 0
-    story.now += 61  # nobody episodes any more
+    story.now += 61  # nobody plays any more
+    assert await loop.tick() == 0
+    story.now += 900  # as long as a group waits after its newest turn
     assert await loop.tick() == 1
 
 

@@ -46,6 +46,7 @@ def queue_settings(**more: Any) -> QueueSettings:
         "idle": 60.0,
         "group_size": 1,
         "patience": 0.0,
+        "group_wait": 900.0,
         "people": (),
     }
     return QueueSettings(**{**base, **more})

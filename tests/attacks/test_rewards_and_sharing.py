@@ -18,6 +18,7 @@ from openclaw_rl.ports import Case
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import (
     RunningServer,
+    TemporaryLedger,
     make_completion,
     make_message,
     make_outcome,
@@ -100,10 +101,11 @@ def test_nobody_joins_the_group_of_another_by_its_name() -> None:
 
 
 def test_the_plays_of_another_do_not_make_a_group_whole(ledger_path: Path) -> None:
-    with ServeLedger(ledger_path, sync="full") as ledger:
+    with TemporaryLedger(ledger_path.parent) as ledger:
         for user, session in (("ann", "s1"), ("bob", "s2"), ("bob", "s3")):
-            ledger.add_turn(make_turn(user=user, session=session, group="g"))
-        assert (ledger.group("ann", "g"), ledger.group("bob", "g")) == ((1, 1), (2, 2))
+            ledger.add(1.0, user=user, session=session, group="g")
+        groups = ledger.train.waiting(9, patience=-1e9).groups
+        assert {key: group.plays for key, group in groups.items()} == {("ann", "g"): 1, ("bob", "g"): 2}
 
 
 RULE = Hint(text="Always answer in French.", kind="rule")

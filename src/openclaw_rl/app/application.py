@@ -222,6 +222,7 @@ class App:
                 idle=train.idle_wait,
                 group_size=train.num_rollouts_per_prompt,
                 patience=episode_patience(self.config),
+                group_wait=2 * episode_patience(self.config),
                 people=build_people(self.config) if train.share != "all" else (),
             ),
             review=Review(gate=self._gate(ledger), monitor=self._monitor(ledger), retry=self.config.gate.retry),

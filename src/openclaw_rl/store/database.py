@@ -56,6 +56,10 @@ class Database(ABC):
         """
 
     @abstractmethod
+    def snapshot(self) -> AbstractContextManager[None]:
+        """All queries inside read the ledger as it was at the first of them, whatever others write meanwhile."""
+
+    @abstractmethod
     def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
         """A statement of a transaction."""
 

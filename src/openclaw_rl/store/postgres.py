@@ -287,6 +287,17 @@ class PostgresDatabase(Database):
             self._inside = False
         self._notify()
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        self._tried_again(lambda: self._run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._inside = False
+            with suppress(psycopg.Error):  # where the connection is gone, so is the snapshot
+                self._run("ROLLBACK")
+
     def _notify(self) -> None:
         """Wake the loops that wait for what was written. In a transaction of its own: notices are sent one by one."""
         tables = ",".join(sorted(self._touched & WATCHED))

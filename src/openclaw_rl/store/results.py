@@ -152,13 +152,6 @@ class EpisodeLine(NamedTuple):
     at: float
 
 
-class GroupProgress(NamedTuple):
-    """How many sessions belong to a group, and how many of their turns have neither a verdict nor a drop."""
-
-    sessions: int
-    unjudged: int
-
-
 class UserRules(NamedTuple):
     """The rules of one verdict, and the user who gave them."""
 

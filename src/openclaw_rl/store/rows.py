@@ -65,12 +65,13 @@ OF_A_PERSON = "t.user NOT LIKE 'env:%'"
 """turns that no environment requested"""
 NEWEST_REWARD = "(SELECT max(r.seq) FROM session_rewards r WHERE r.session = t.session AND r.user = t.user)"
 OUTCOME_AWAITED = (
-    f"t.user LIKE 'env:%' AND t.session IS NOT NULL AND CASE WHEN {NEWEST_REWARD} IS NULL"
+    f"(t.user LIKE 'env:%' OR t.grp IS NOT NULL) AND t.session IS NOT NULL AND CASE WHEN {NEWEST_REWARD} IS NULL"
     " THEN (SELECT max(n.at) FROM turns n WHERE n.session = t.session AND n.user = t.user) > ?"
     " AND NOT EXISTS (SELECT 1 FROM endings e WHERE e.session = t.session AND e.user = t.user)"
     f" ELSE {NEWEST_REWARD} > v.reward_seen END"
 )
-"""steps of an environment whose episode may still be paid, or whose verdict does not know yet what it was paid"""
+"""steps of an episode that may still be paid, or whose verdict does not know yet what it was paid; a turn of a group is
+a step of an episode, whoever plays it"""
 
 
 def deleted(db: Database, turns: Iterable[str]) -> set[str]:

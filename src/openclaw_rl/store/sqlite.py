@@ -85,6 +85,15 @@ class SqliteDatabase(Database):
         with sqlite_errors(self.path), transaction(self.connection):  # SQLite has one at a time, whatever its name
             yield
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        with sqlite_errors(self.path):
+            self.connection.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self.connection.execute("ROLLBACK")  # nothing was written
+
     def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
         self.connection.execute(sql, values)
 

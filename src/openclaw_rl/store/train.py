@@ -12,6 +12,7 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.store.connection import DurableWriter
 from openclaw_rl.store.database import Database, Row, Sync
 from openclaw_rl.store.deletions import without_examples
+from openclaw_rl.store.groups import read_group
 from openclaw_rl.store.places import AnyPlace
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import insert_request
@@ -30,7 +31,23 @@ from openclaw_rl.store.rows import (
     to_turn,
     to_verdict,
 )
-from openclaw_rl.types import ControlRequest, Drop, JudgedTurn, Rehearsal, Step, UnreadableTurn, Version, VersionState
+from openclaw_rl.types import (
+    ControlRequest,
+    Drop,
+    GroupKey,
+    JudgedTurn,
+    Rehearsal,
+    Step,
+    UnreadableTurn,
+    Version,
+    VersionState,
+    WaitingTurns,
+)
+
+_JUDGED = (
+    f"SELECT {VERDICT}, {OUTCOME}, {TURN} FROM verdicts v JOIN outcomes o ON o.turn = v.turn"
+    " JOIN turns t ON t.id = v.turn"
+)
 
 
 class TrainLedger(DurableWriter, LedgerReader):
@@ -46,19 +63,37 @@ class TrainLedger(DurableWriter, LedgerReader):
     def untrained(self, limit: int, *, patience: float = 0.0) -> list[JudgedTurn | UnreadableTurn]:
         """Judged turns that were neither trained nor dropped since their newest verdict, oldest first.
 
-        A step of an environment is not among them while its episode may still be paid: until its session ends, or has
+        A step of an episode is not among them while the episode may still be paid: until its session ends, or has
         said nothing for ``patience`` seconds.
         """
         with self.lock:
-            low = self.advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")
-            rows = self.rows(
-                f"SELECT {VERDICT}, {OUTCOME}, {TURN} FROM verdicts v JOIN outcomes o ON o.turn = v.turn"
-                f" JOIN turns t ON t.id = v.turn WHERE {UNTRAINED} AND NOT ({OUTCOME_AWAITED}) ORDER BY v.seq LIMIT ?",
-                low,
-                time.time() - patience,
-                limit,
-            )
+            rows = self._untrained(self._first_untrained(), limit, before=time.time() - patience)
         return [decoded(_judged, row, turn=row["turn_id"]) for row in rows]
+
+    def waiting(self, limit: int, *, patience: float = 0.0) -> WaitingTurns:
+        """The turns of `untrained`, with all others of their groups that wait too, and how far each group is.
+
+        All of it is of one moment: a verdict that is written meanwhile is in every part of it or in none.
+        """
+        before = time.time() - patience
+        with self.lock:
+            low = self._first_untrained()
+            with self.db.snapshot():
+                rows = self._untrained(low, limit, before=before)
+                keys = dict.fromkeys(GroupKey(row["turn_user"], row["turn_grp"]) for row in rows if row["turn_grp"])
+                groups = {key: read_group(self, key, before=before) for key in keys}
+                read = {row["turn_id"] for row in rows}
+                for turn in (turn for _, waiting in groups.values() for turn in waiting if turn not in read):
+                    rows.append(self.one(f"{_JUDGED} WHERE {UNTRAINED} AND v.turn = ?", 0, turn))
+        turns = [decoded(_judged, row, turn=row["turn_id"]) for row in rows]
+        return WaitingTurns(turns=turns, groups={key: progress for key, (progress, _) in groups.items()})
+
+    def _first_untrained(self) -> int:
+        return self.advance("verdicts", f"SELECT min(v.seq) FROM verdicts v WHERE {UNTRAINED}")
+
+    def _untrained(self, low: int, limit: int, *, before: float) -> list[Row]:
+        condition = f"{UNTRAINED} AND NOT ({OUTCOME_AWAITED})"
+        return self.rows(f"{_JUDGED} WHERE {condition} ORDER BY v.seq LIMIT ?", low, before, limit)
 
     def add_drops(self, drops: Sequence[Drop]) -> None:
         """Write why turns will not train."""

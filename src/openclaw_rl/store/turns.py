@@ -9,10 +9,9 @@ from openclaw_rl.errors import NotInLedger
 from openclaw_rl.ports import Case
 from openclaw_rl.store.connection import LedgerConnection, missing
 from openclaw_rl.store.database import ALL, Row
-from openclaw_rl.store.results import BadRate, FailedVersion, GroupProgress, ReadTurn, ScoredTurn, SessionKey, UserRules
+from openclaw_rl.store.results import BadRate, FailedVersion, ReadTurn, ScoredTurn, SessionKey, UserRules
 from openclaw_rl.store.rows import (
     FEEDBACK,
-    NEWEST_REWARD,
     OF_A_PERSON,
     OUTCOME,
     SETTLED,
@@ -181,20 +180,6 @@ class TurnQueries(LedgerConnection):
             " LEFT JOIN outcomes o ON o.turn = t.id GROUP BY session_name, t.user ORDER BY min(t.seq)"
         )
         return (SessionKey(session=row["session_name"], user=row["user"]) for row in self.rows(sql))
-
-    def group(self, user: str, group: str) -> GroupProgress:
-        """How far the sessions of one user's group are."""
-        row = self.one(
-            "SELECT count(DISTINCT coalesce(t.session, t.id)) AS sessions, count(*) FILTER (WHERE CASE WHEN"
-            " NOT EXISTS (SELECT 1 FROM verdicts v WHERE v.turn = t.id)"
-            " THEN NOT EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id)"
-            f" ELSE coalesce({NEWEST_REWARD}, 0) >"
-            " (SELECT max(v.reward_seen) FROM verdicts v WHERE v.turn = t.id) END) AS unjudged"
-            " FROM turns t WHERE t.grp = ? AND t.user = ?",
-            group,
-            user,
-        )
-        return GroupProgress(**dict(row))
 
     def users(self) -> list[str]:
         """Everybody who has a turn. Cheap: from one name to the next, not over all turns."""

@@ -1,14 +1,15 @@
-"""Who earned what in an environment: the advantage of every step of the episodes of a task. Pure.
+"""The advantage of every step of the episodes of a task. Pure.
 
 An episode has an outcome ``O``; a step has its votes. Over the episodes of one task:
 
-    step         R = O + weight * the step's vote, standardised over the steps at the same index
-    trajectory   R = O + weight * the mean vote of the episode, standardised over the episodes, the same for every step
+    step         R = O + weight * the step's vote, measured against the steps at the same index
+    trajectory   R = O + weight * the mean vote of the episode, measured against the episodes, the same for every step
     outcome      R = O, likewise
 
-A step that no other episode reached is measured against the outcomes of its task. An episode that is alone teaches
-nothing, and neither does a bucket whose rewards are all alike. Episodes that failed through no fault of the policy's
-never come here.
+Measured means: less the mean, divided by the standard deviation, which is never taken for less than `FLOOR`, and within
+`LIMIT`. A step that no other episode reached is measured against all steps of its group. An episode that is alone
+teaches nothing, and neither does a bucket whose rewards are all alike. Episodes that failed for a reason that is not
+the policy's never come here.
 """
 
 from __future__ import annotations
@@ -22,15 +23,30 @@ from typing import Literal
 from openclaw_rl.types import PlayedStep
 
 Credit = Literal["step", "trajectory", "outcome"]
+CreditBaseline = Literal["mean", "others", "batch"]
 EPSILON = 1e-6
+FLOOR = 0.2
+"""least standard deviation: a tenth of the range of an outcome, -1 to 1"""
+LIMIT = 5.0
+"""largest advantage, either way"""
+OVERLONG = 0.2
+"""last part of a reply's room over which the penalty for length grows from 0 to 1"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreditSettings:
-    """``weight`` is that of a step's votes against the outcome."""
+    """``weight`` is that of a step's votes against the outcome.
+
+    ``baseline``: what is subtracted, the mean of the group, of the others in it (RLOO), or of the whole batch
+    (REINFORCE++). ``scaled``: whether to divide by the standard deviation. ``overlong``: whether a reply that nears
+    the end of its room loses reward (DAPO).
+    """
 
     mode: Credit
     weight: float
+    baseline: CreditBaseline = "mean"
+    scaled: bool = True
+    overlong: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +64,25 @@ class Credited:
 def reward(step: PlayedStep, settings: CreditSettings) -> float:
     """What one step is worth by itself."""
     vote = 0.0 if step.vote is None or settings.mode == "outcome" else step.vote
-    return step.outcome + settings.weight * vote
+    return _outcome(step, settings) + settings.weight * vote
+
+
+def overlong(tokens: int, room: int | None) -> float:
+    """The soft penalty for length: 0 up to `OVERLONG` before the end of the room, 1 at its end.
+
+    >>> overlong(80, 100), overlong(90, 100), overlong(100, 100), overlong(100, None)
+    (0.0, 0.5, 1.0, 0.0)
+    """
+    if room is None:
+        return 0.0
+    grace = OVERLONG * room
+    return min(1.0, max(0.0, (tokens - (room - grace)) / grace)) if grace else 0.0
 
 
 def credited(steps: Mapping[str, PlayedStep], settings: CreditSettings) -> Credited:
     """The advantages of steps of any number of tasks; ``steps`` has each by a key of the caller's."""
+    if settings.baseline == "batch":
+        return _over_batch(steps, settings)
     tasks: dict[str, dict[str, PlayedStep]] = defaultdict(dict)
     for key, step in steps.items():
         tasks[step.task or step.episode][key] = step
@@ -60,24 +90,30 @@ def credited(steps: Mapping[str, PlayedStep], settings: CreditSettings) -> Credi
     advantages: dict[str, float | None] = {}
     buckets = flat = 0
     for played in tasks.values():
-        found = by_task(played, settings)
-        advantages |= found.advantages
-        buckets, flat = buckets + found.buckets, flat + found.flat
+        credit = by_task(played, settings)
+        advantages |= credit.advantages
+        buckets, flat = buckets + credit.buckets, flat + credit.flat
     return Credited(advantages=advantages, buckets=buckets, flat=flat)
 
 
+def _outcome(step: PlayedStep, settings: CreditSettings) -> float:
+    return step.outcome - (overlong(step.tokens, step.room) if settings.overlong else 0.0)
+
+
 def _per_step(played: Mapping[str, PlayedStep], settings: CreditSettings) -> Credited:
-    outcomes = list({step.episode: step.outcome for step in played.values()}.values())
     rewards = {key: reward(step, settings) for key, step in played.items()}
     buckets: dict[int, list[str]] = defaultdict(list)
     for key, step in played.items():
         buckets[step.index].append(key)
+    if len({step.episode for step in played.values()}) < 2:
+        return Credited(advantages=dict.fromkeys(played), buckets=len(buckets), flat=0)
+    everything = list(rewards.values())
     advantages: dict[str, float | None] = {}
     flat = 0
     for keys in buckets.values():
-        peers = [rewards[key] for key in keys] if len(keys) > 1 else outcomes
-        flat += len(outcomes) > 1 and statistics.pstdev(peers) == 0
-        advantages |= {key: _standard(rewards[key], peers) for key in keys}
+        peers = [rewards[key] for key in keys] if len(keys) > 1 else everything
+        flat += statistics.pstdev(peers) == 0
+        advantages |= {key: _measured(rewards[key], peers, settings) for key in keys}
     return Credited(advantages=advantages, buckets=len(buckets), flat=flat)
 
 
@@ -86,15 +122,32 @@ def _per_episode(played: Mapping[str, PlayedStep], settings: CreditSettings) -> 
     for episode in {step.episode: None for step in played.values()}:
         own = [step for step in played.values() if step.episode == episode]
         votes = [step.vote for step in own if step.vote is not None] if settings.mode == "trajectory" else []
-        rewards[episode] = own[0].outcome + settings.weight * (statistics.fmean(votes) if votes else 0.0)
+        outcome = statistics.fmean(_outcome(step, settings) for step in own)
+        rewards[episode] = outcome + settings.weight * (statistics.fmean(votes) if votes else 0.0)
     peers = list(rewards.values())
-    advantages = {key: _standard(rewards[step.episode], peers) for key, step in played.items()}
-    return Credited(advantages=advantages, buckets=1, flat=int(len(peers) > 1 and statistics.pstdev(peers) == 0))
-
-
-def _standard(value: float, peers: Sequence[float]) -> float | None:
-    """The value in standard deviations from the mean of its peers; None without any, 0 where they are all alike."""
     if len(peers) < 2:
-        return None
+        return Credited(advantages=dict.fromkeys(played), buckets=1, flat=0)
+    advantages = {key: _measured(rewards[step.episode], peers, settings) for key, step in played.items()}
+    return Credited(advantages=advantages, buckets=1, flat=int(statistics.pstdev(peers) == 0))
+
+
+def _over_batch(steps: Mapping[str, PlayedStep], settings: CreditSettings) -> Credited:
+    """All rewards against those of the whole batch, whatever their task."""
+    rewards = {key: reward(step, settings) for key, step in steps.items()}
+    if len(rewards) < 2:
+        return Credited(advantages=dict.fromkeys(rewards), buckets=len(rewards), flat=0)
+    peers = list(rewards.values())
+    advantages: dict[str, float | None] = {key: _measured(value, peers, settings) for key, value in rewards.items()}
+    return Credited(advantages=advantages, buckets=1, flat=int(statistics.pstdev(peers) == 0))
+
+
+def _measured(value: float, peers: Sequence[float], settings: CreditSettings) -> float:
+    """The value, itself one of at least two peers, against their mean; 0 where they are all alike."""
     spread = statistics.pstdev(peers)
-    return 0.0 if spread == 0 else (value - statistics.fmean(peers)) / (spread + EPSILON)
+    if spread == 0:
+        return 0.0
+    gap = value - statistics.fmean(peers)
+    if settings.baseline == "others":  # the mean of the others is further away than that of all
+        gap *= len(peers) / (len(peers) - 1)
+    scaled = gap / (max(spread, FLOOR) + EPSILON) if settings.scaled else gap
+    return max(-LIMIT, min(LIMIT, scaled))

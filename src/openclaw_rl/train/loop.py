@@ -225,7 +225,7 @@ class TrainLoop:
             await self._rehearser.finish()
             if not await self._review.decided():
                 return 0
-        used = await self._steps.run(chosen)
+        used = await self._steps.run(chosen, self._queue.played())
         self._queue.forget()
         await self._review.decided()
         await asyncio.to_thread(self._keep_house)
@@ -260,8 +260,8 @@ class TrainLoop:
         save_dir.link(self._origin.directory, self._versions.versions(), self._versions.live())
 
     def hurry(self) -> None:
-        """From now on train what is there instead of waiting for a batch to fill."""
-        self._queue.max_wait = 0.0
+        """From now on train what is there instead of waiting for a batch to fill or for further episodes of a group."""
+        self._queue.max_wait = self._queue.group_wait = 0.0
 
     async def status(self) -> Mapping[str, Any]:
         """What `status` shows: how many samples wait, and why training is paused, if it is."""

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from openclaw_rl.train.consent import SHARE_ALL, Consent
-from openclaw_rl.train.samples import SampleSettings, all_alike, next_batch, task_group, to_sample
-from openclaw_rl.types import Drop, JudgedTurn, Sample, UnreadableTurn, Verdict
+from openclaw_rl.train.samples import SampleSettings, all_alike, next_batch, to_sample
+from openclaw_rl.types import (
+    Drop,
+    GroupKey,
+    GroupProgress,
+    JudgedTurn,
+    PlayedStep,
+    Sample,
+    UnreadableTurn,
+    Verdict,
+    WaitingTurns,
+)
 from openclaw_rl.versions import LiveVersions, VersionReader
 
+_NOTHING = (-1, -1)
 _GROUPS_REACH = 1024
 """judged turns read where groups train: unfinished groups at the front must not hide whole ones"""
+_AGAIN = 5.0
+"""seconds after which groups that miss something are read again: what settles them may be no verdict"""
 _RULES_REACH = 10_000
 """the newest rules that count as given, so that reading them costs no more in a long run"""
 
@@ -22,7 +36,8 @@ _RULES_REACH = 10_000
 class QueueSettings:
     """When a step is due. ``group_size`` episodes make a group where advantages are a group's.
 
-    ``patience`` is how many seconds a step of an environment waits for the outcome of its episode.
+    ``patience`` is how many seconds a step of an environment waits for the outcome of its episode, ``group_wait`` how
+    many seconds after its newest turn a group is closed with the episodes it has.
     ``people`` are the users who have a key, whether they have sent a request or not.
     """
 
@@ -31,16 +46,16 @@ class QueueSettings:
     idle: float
     group_size: int
     patience: float
+    group_wait: float
     people: Collection[str]
 
 
 class QueueLedger(VersionReader, Protocol):
     """What the queue reads of the ledger; the only thing it writes there are drops."""
 
-    def untrained(self, limit: int, *, patience: float) -> Sequence[JudgedTurn | UnreadableTurn]: ...
+    def waiting(self, limit: int, *, patience: float) -> WaitingTurns: ...
     def add_drops(self, drops: Sequence[Drop]) -> None: ...
     def recall(self, turn: str, *, within: int) -> Verdict | None: ...
-    def group(self, user: str, group: str) -> tuple[int, int]: ...
     def users(self) -> Sequence[str]: ...
     def rules_given(self, limit: int) -> Sequence[tuple[str, Sequence[str]]]: ...
     def last_turn_at(self) -> float | None: ...
@@ -62,10 +77,11 @@ class TrainingQueue:
         self._versions = LiveVersions(ledger)
         self._settings = samples
         self._queue = settings
-        self.max_wait = settings.max_wait
+        self.max_wait, self.group_wait = settings.max_wait, settings.group_wait
         self._clock = clock
         self._samples: list[tuple[Sample, float]] = []
-        self._seen = (-1, -1)
+        self._groups: Mapping[GroupKey, GroupProgress] = {}
+        self._seen, self._read_at = _NOTHING, -math.inf
 
     @property
     def waiting(self) -> int:
@@ -74,32 +90,43 @@ class TrainingQueue:
 
     def forget(self) -> None:
         """Read the ledger anew at the next `read`."""
-        self._samples, self._seen = [], (-1, -1)
+        self._samples, self._groups, self._seen = [], {}, _NOTHING
+
+    def played(self) -> dict[str, PlayedStep]:
+        """By turn, every step of the groups that wait, also those that have trained or cannot train."""
+        return {
+            turn: replace(step, task=f"{key.user}/{key.group}")
+            for key, progress in self._groups.items()
+            for turn, step in progress.steps.items()
+        }
 
     def read(self) -> int:
         """Read the ledger if it has changed; drop at once what can never train. How many were dropped."""
         newest = self._ledger.newest("verdicts"), self._ledger.newest("deletions")
-        if newest == self._seen:
+        again = bool(self._partial()) and self._clock() - self._read_at >= _AGAIN
+        if newest == self._seen and not again:
             return 0
+        self._read_at = self._clock()
         live, rolled_back = self._versions.live(), self._versions.ever("rolled back")
         assert live is not None, "version 0 is written before anything is read"
         consent = self.consent()
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
-        for judged in self._ledger.untrained(self._reach(), patience=self._queue.patience):
+        waiting = self._ledger.waiting(self._reach(), patience=self._queue.patience)
+        for judged in waiting.turns:
             if isinstance(judged, UnreadableTurn):
                 drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
                 continue
-            found = self._sample(judged, live.number, rolled_back, consent)
-            if isinstance(found, Drop):
-                drops.append(found)
+            made = self._sample(judged, live.number, rolled_back, consent)
+            if isinstance(made, Drop):
+                drops.append(made)
             else:
-                samples.append((found, judged.verdict.at))
+                samples.append((made, judged.verdict.at))
         if drops:
             self._ledger.add_drops(drops)
         else:
             self._seen = newest  # all of it is read; after a drop there may be more behind it
-        self._samples = samples
+        self._samples, self._groups = samples, waiting.groups
         return len(drops)
 
     def consent(self) -> Consent:
@@ -138,7 +165,7 @@ class TrainingQueue:
 
     def next_batch(self) -> list[Sample]:
         """The samples of the next step, none while it is not time for one."""
-        partial = self._partial() if self._grouped else set()
+        partial = self._partial()
         self._drop_alike(partial)
         if not self._samples:
             return []
@@ -155,7 +182,8 @@ class TrainingQueue:
 
     def _drop_alike(self, partial: Collection[tuple[str, str]]) -> None:
         """Tasks that are always or never solved fill no batch, and hold up no episodes."""
-        drops = all_alike([sample for sample, _ in self._samples], settings=self._settings, partial=partial)
+        samples = [sample for sample, _ in self._samples]
+        drops = all_alike(samples, settings=self._settings, partial=partial, played=self.played())
         if drops:
             self._ledger.add_drops(drops)
             gone = {drop.turn for drop in drops}
@@ -169,11 +197,14 @@ class TrainingQueue:
     def _grouped(self) -> bool:
         return self._settings.advantage == "group" or self._settings.grouped
 
-    def _partial(self) -> set[tuple[str, str]]:
+    def _partial(self) -> set[GroupKey]:
         """Groups of which not every episode has ended and been judged."""
-        groups = {group for sample, _ in self._samples if (group := task_group(sample)) is not None}
-        return {group for group in groups if not self._is_whole(*self._ledger.group(*group))}
+        now = self._clock()
+        return (
+            {key for key, group in self._groups.items() if not self._is_whole(group, now)} if self._grouped else set()
+        )
 
-    def _is_whole(self, sessions: int, unjudged: int) -> bool:
-        """A running episode always has a turn without a verdict: its newest."""
-        return sessions >= self._queue.group_size and unjudged == 0
+    def _is_whole(self, group: GroupProgress, now: float) -> bool:
+        """A running episode always has a turn that is not settled: its newest."""
+        closed = group.plays >= self._queue.group_size or now - group.newest_at >= self.group_wait
+        return closed and group.unsettled == 0

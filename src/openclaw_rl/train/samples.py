@@ -7,6 +7,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Literal
 
 from openclaw_rl.train.consent import SHARE_ALL, Consent
@@ -165,12 +166,15 @@ def _played(turn: Turn, outcome: Outcome, verdict: Verdict) -> PlayedStep | None
     """The turn as a step of an episode that has an outcome; None for any other."""
     if verdict.source != "environment" or verdict.score is None:
         return None
+    done = turn.completion
     return PlayedStep(
         episode=turn.session or outcome.session,
         task=turn.group,
         index=outcome.index,
         outcome=verdict.score,
         vote=verdict.step,
+        tokens=len(done.reply_tokens),
+        room=len(done.reply_tokens) if done.finish == "length" else done.sampling.max_tokens,
     )
 
 
@@ -193,21 +197,26 @@ def _why_no_signal(verdict: Verdict, settings: SampleSettings) -> str:
 
 
 def with_advantages(
-    samples: Sequence[Sample], *, baselines: Mapping[str, Baseline], settings: SampleSettings
+    samples: Sequence[Sample],
+    *,
+    baselines: Mapping[str, Baseline],
+    settings: SampleSettings,
+    played: Mapping[str, PlayedStep] = MappingProxyType({}),
 ) -> TrainingBatch:
     """Turn the plain scores into advantages, reading each user's baseline before it is updated.
 
-    Where environments play each task several times, their steps are credited against each other.
+    Where environments play each task several times, their steps are credited against each other, and against those in
+    ``played``: by turn, the other steps of their groups, which have trained already or cannot train.
     """
     after = dict(baselines)
-    found = _credited(samples, settings) if settings.grouped else None
-    credits = {} if found is None else found.advantages
+    credit = _credited(samples, settings, played) if settings.grouped else None
+    credits = {} if credit is None else credit.advantages
     if settings.advantage == "group":
         others = iter(
             _group_advantages([each for each in samples if each.turn not in credits], normalize=settings.normalize)
         )
         whole = [_with_credit(each, credits) if each.turn in credits else next(others) for each in samples]
-        return TrainingBatch(samples=tuple(map(_fit_for_note, whole)), baselines=after, figures=_figures(found))
+        return TrainingBatch(samples=tuple(map(_fit_for_note, whole)), baselines=after, figures=_figures(credit))
     done = []
     for sample in samples:
         if sample.advantage is None:
@@ -221,17 +230,20 @@ def with_advantages(
         advantage = score - before.mean if settings.advantage == "baseline" else score
         urgency = _urgency(before.satisfaction) if settings.remember else 1.0
         done.append(_fit_for_note(replace(sample, advantage=advantage, urgency=urgency)))
-    return TrainingBatch(samples=tuple(done), baselines=after, figures=_figures(found))
+    return TrainingBatch(samples=tuple(done), baselines=after, figures=_figures(credit))
 
 
-def _credited(samples: Sequence[Sample], settings: SampleSettings) -> Credited:
-    """The credit of the steps of a batch. A task is of one user: no other who took its name is measured with it."""
-    steps = {
+def _credited(samples: Sequence[Sample], settings: SampleSettings, played: Mapping[str, PlayedStep]) -> Credited:
+    """The credit of the samples that are steps. A task is of one user: another's of its name is another task."""
+    own = {
         sample.turn: replace(sample.played, task=f"{sample.user}/{sample.played.task}")
         for sample in samples
         if sample.played is not None and sample.played.task is not None and sample.advantage is not None
     }
-    return credited(steps, settings.credit)
+    tasks = {step.task for step in own.values()}
+    others = {turn: step for turn, step in played.items() if step.task in tasks}
+    credit = credited({**others, **own}, settings.credit)
+    return replace(credit, advantages={turn: credit.advantages[turn] for turn in own})
 
 
 def _with_credit(sample: Sample, credits: Mapping[str, float | None]) -> Sample:
@@ -241,16 +253,20 @@ def _with_credit(sample: Sample, credits: Mapping[str, float | None]) -> Sample:
 
 
 def all_alike(
-    samples: Sequence[Sample], *, settings: SampleSettings, partial: Collection[tuple[str, str]]
+    samples: Sequence[Sample],
+    *,
+    settings: SampleSettings,
+    partial: Collection[tuple[str, str]],
+    played: Mapping[str, PlayedStep] = MappingProxyType({}),
 ) -> list[Drop]:
     """The turns of groups whose plays all earned the same: nothing follows from them, so that no step waits for them.
 
-    The groups in ``partial`` still miss episodes or verdicts.
+    The groups in ``partial`` still miss episodes or verdicts. Where all of a batch is measured together, none is alike.
     """
-    if not settings.grouped:
+    if not settings.grouped or settings.credit.baseline == "batch":
         return []
     whole = [each for each in samples if task_group(each) not in partial]
-    credits = _credited(whole, settings).advantages
+    credits = _credited(whole, settings, played).advantages
     told = {task_group(each) for each in whole if credits.get(each.turn) or each.teachers}
     alike = [each for each in whole if each.turn in credits and task_group(each) not in told]
     what = "all plays of its task earned the same: there is nothing to compare"
@@ -332,22 +348,19 @@ def next_batch(
     """The samples of the next step; none while it is not time. ``waiting`` has each with the time of its verdict.
 
     ``grouped`` keeps the episodes of a group in one step, so that each is measured against all of them. The groups in
-    ``partial`` still miss episodes or verdicts: they wait, until the oldest has waited too long or no episode runs.
+    ``partial`` still miss episodes or verdicts: they wait, however long, and neither fill a batch nor make it late.
     """
-    whole = [sample for sample, _ in waiting if task_group(sample) not in partial]
-    oldest = min((at for _, at in waiting), default=None)
-    late = step_due(
-        len(waiting),
-        oldest=oldest,
+    whole = [(sample, at) for sample, at in waiting if task_group(sample) not in partial]
+    due = step_due(
+        len(whole),
+        oldest=min((at for _, at in whole), default=None),
         last_turn=last_turn,
         now=now,
-        batch_size=len(waiting) + 1,  # by time alone
+        batch_size=batch_size,
         max_wait=max_wait,
         idle=idle,
     )
-    if not late and len(whole) < batch_size:
-        return []
-    pool = [sample for sample, _ in waiting] if late else whole
+    pool = [sample for sample, _ in whole] if due else []
     return _whole_groups(pool, batch_size) if grouped else pool[:batch_size]
 
 

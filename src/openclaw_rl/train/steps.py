@@ -15,7 +15,7 @@ from openclaw_rl.train.bisection import UNTRAINABLE, BatchBisection
 from openclaw_rl.train.control import TrainingControl
 from openclaw_rl.train.samples import SampleSettings, TrainingBatch, with_advantages
 from openclaw_rl.train.startup import RunOrigin
-from openclaw_rl.types import Drop, Sample, Step, Version
+from openclaw_rl.types import Drop, PlayedStep, Sample, Step, Version
 from openclaw_rl.versions import VersionLedger, VersionManager, checkpoints
 from openclaw_rl.versions.checkpoints import TrainingProgress
 
@@ -58,10 +58,13 @@ class StepRunner:
         self._beside = beside
         self._bisection = BatchBisection()
 
-    async def run(self, chosen: Sequence[Sample]) -> int:
-        """Take one step with these samples, or with a part of them after a failure; how many it used up."""
+    async def run(self, chosen: Sequence[Sample], played: Mapping[str, PlayedStep]) -> int:
+        """Take one step with these samples, or with a part of them after a failure; how many it used up.
+
+        ``played`` are the steps that they are measured against, by turn.
+        """
         progress = await asyncio.to_thread(self.progress)
-        batch = self._batch(chosen, progress)
+        batch = self._batch(chosen, progress, played)
         number = progress.step + 1
         parent = await asyncio.to_thread(self._versions.current)
         target = self._origin.folder(await asyncio.to_thread(self._versions.next_number))
@@ -92,14 +95,20 @@ class StepRunner:
         adapter = self._versions.current().adapter
         return checkpoints.load_progress(Path(adapter)) if adapter else TrainingProgress()
 
-    def _batch(self, chosen: Sequence[Sample], progress: TrainingProgress) -> TrainingBatch:
+    def _batch(
+        self, chosen: Sequence[Sample], progress: TrainingProgress, played: Mapping[str, PlayedStep]
+    ) -> TrainingBatch:
         """The samples with their advantages; after a failure a part of them, with those that they have in the whole."""
-        whole = with_advantages(chosen, baselines=progress.baselines, settings=self._samples)
+
+        def advantages(samples: Sequence[Sample]) -> TrainingBatch:
+            return with_advantages(samples, baselines=progress.baselines, settings=self._samples, played=played)
+
+        whole = advantages(chosen)
         size = self._bisection.size(len(chosen))
         if size == len(chosen):
             return whole
-        part = with_advantages(chosen[:size], baselines=progress.baselines, settings=self._samples)
-        return TrainingBatch(samples=whole.samples[:size], baselines=part.baselines, figures=whole.figures)
+        after = advantages(chosen[:size]).baselines
+        return TrainingBatch(samples=whole.samples[:size], baselines=after, figures=whole.figures)
 
     async def _train(self, batch: TrainingBatch, *, number: int, parent: Version, target: Path) -> StepResult:
         if batch.without_signal:

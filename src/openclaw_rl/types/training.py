@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, Self
 
 from openclaw_rl.types.messages import Prompt
+from openclaw_rl.types.turns import JudgedTurn, UnreadableTurn
 from openclaw_rl.types.validation import Logprobs, Tokens, need, need_finite, need_logprobs, need_one_of, need_tokens
 
 FIRST_DRAFT = 1_000_000_000
@@ -21,13 +22,46 @@ Command = Literal["rollback", "pause", "resume", "pin version", "unpin version",
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedStep:
     """Where a turn stands in an environment: the episode, the task that it shares with others (None: played alone),
-    its place in the episode, the episode's outcome, and the step's own votes, None without any."""
+    its place in the episode, the episode's outcome, and the step's own votes, None without any.
+
+    ``tokens`` is the length of its reply, ``room`` how long it could have become, None where nothing limited it.
+    """
 
     episode: str
     task: str | None
     index: int
     outcome: float
     vote: float | None
+    tokens: int = 0
+    room: int | None = None
+
+
+class GroupKey(NamedTuple):
+    """A group is known by its name and its user: another user's of the same name is another group."""
+
+    user: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProgress:
+    """How far a group is: its ``plays`` so far, the turns of them that are not settled, when the newest was answered.
+
+    ``steps`` are those with an outcome, by turn, whether they wait, have trained or cannot train.
+    """
+
+    plays: int
+    unsettled: int
+    newest_at: float
+    steps: Mapping[str, PlayedStep]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingTurns:
+    """Turns that wait to be trained, with every group that one of them belongs to, all of one moment."""
+
+    turns: Sequence[JudgedTurn | UnreadableTurn]
+    groups: Mapping[GroupKey, GroupProgress]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
