@@ -117,7 +117,11 @@ def test_the_bound_itself_is_taken_or_refused_as_declared() -> None:
         ("serve.port", "1.5", "a whole number from 0 to 65535"),
         ("train.optim.lr", "nan", "a number above 0 and of at most 1"),
         ("run.record", "maybe", "true or false"),
-        ("train.method", "ppo", "one of topk, binary, opd, distill, combine"),
+        (
+            "train.method",
+            "ppo",
+            "one of topk, binary, opd, distill, combine, gspo, cispo, dr_grpo, dapo, reinforce++, rloo",
+        ),
         ("eval.tasks", "coding,chess", "a list of any of conversation, coding, tool-use"),
         ("policy.device", "gpu", "one of auto, cpu, mps, cuda or cuda:N"),
         ("judge.llm.base_url", "localhost:8000", "an http:// or https:// address"),

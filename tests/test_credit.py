@@ -11,13 +11,13 @@ import pytest
 
 from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger, TrainLedger
 from openclaw_rl.testing import make_completion, make_outcome, make_turn
-from openclaw_rl.train.credit import CreditSettings, credited
+from openclaw_rl.train.credit import credited
 from openclaw_rl.train.queue import TrainingQueue
 from openclaw_rl.train.samples import all_alike, to_sample, with_advantages
 from openclaw_rl.types import PlayedStep, Sample, Verdict, Version
-from tests.training import queue_settings, sample_settings
+from tests.training import credit_settings, queue_settings, sample_settings
 
-STEP = CreditSettings(mode="step", weight=1.0)
+STEP = credit_settings()
 
 
 def step(episode: str, index: int, outcome: float, vote: float | None = None, *, task: str = "t") -> PlayedStep:
@@ -74,18 +74,18 @@ def test_a_bucket_without_variance_teaches_nothing_and_is_counted() -> None:
 def test_the_trajectory_shares_its_mean_vote_and_the_outcome_shares_itself() -> None:
     # A: 1 + (1 + 0) / 2 = 1.5 · B: 0 - 1 = -1: mean 0.25, spread 1.25
     steps = {"a0": step("A", 0, 1, 1.0), "a1": step("A", 1, 1, 0.0), "b0": step("B", 0, 0, -1.0), "b1": step("B", 1, 0)}
-    whole = credited(steps, CreditSettings(mode="trajectory", weight=1.0)).advantages
+    whole = credited(steps, credit_settings(mode="trajectory", weight=1.0)).advantages
     assert whole == pytest.approx({"a0": 1, "a1": 1, "b0": -1, "b1": -1}, abs=1e-5)
-    heavy = credited({**steps, "c0": step("C", 0, 0.5)}, CreditSettings(mode="trajectory", weight=0.0)).advantages
-    alone = credited({**steps, "c0": step("C", 0, 0.5)}, CreditSettings(mode="outcome", weight=9.0)).advantages
+    heavy = credited({**steps, "c0": step("C", 0, 0.5)}, credit_settings(mode="trajectory", weight=0.0)).advantages
+    alone = credited({**steps, "c0": step("C", 0, 0.5)}, credit_settings(mode="outcome", weight=9.0)).advantages
     assert heavy == alone
     assert alone["c0"] == pytest.approx(0.0)
 
 
 def test_votes_weigh_what_the_setting_says() -> None:
     steps = {"a": step("A", 0, 0, 1.0), "b": step("B", 0, 0.5)}
-    assert credited(steps, CreditSettings(mode="step", weight=0.0)).advantages["a"] == pytest.approx(-1, abs=1e-4)
-    assert credited(steps, CreditSettings(mode="step", weight=1.0)).advantages["a"] == pytest.approx(1, abs=1e-4)
+    assert credited(steps, credit_settings(mode="step", weight=0.0)).advantages["a"] == pytest.approx(-1, abs=1e-4)
+    assert credited(steps, credit_settings(mode="step", weight=1.0)).advantages["a"] == pytest.approx(1, abs=1e-4)
 
 
 def test_the_division_by_the_spread_can_be_left_out() -> None:
@@ -112,7 +112,7 @@ def test_a_reply_that_nears_the_end_of_its_room_loses_reward() -> None:
     def long(name: str, tokens: int) -> PlayedStep:
         return replace(step(name, 0, 1), tokens=tokens, room=100)
 
-    settings = CreditSettings(mode="outcome", weight=0.0, scaled=False, overlong=True)
+    settings = credit_settings(mode="outcome", weight=0.0, scaled=False, overlong=True)
     # up to 80 of 100 tokens cost nothing, 90 cost 0.5, 100 cost 1: rewards 1, 0.5, 0, mean 0.5
     credit = credited({"a": long("A", 80), "b": long("B", 90), "c": long("C", 100)}, settings)
     assert credit.advantages == pytest.approx({"a": 0.5, "b": 0.0, "c": -0.5})

@@ -20,6 +20,12 @@ from openclaw_rl.types import Hint
 from openclaw_rl.versions import RetentionPolicy
 
 
+def credit_settings(**more: Any) -> CreditSettings:
+    """Outcome and votes, against the mean of the group, in standard deviations."""
+    base: dict[str, Any] = {"mode": "step", "weight": 1.0, "baseline": "mean", "scaled": True, "overlong": False}
+    return CreditSettings(**{**base, **more})
+
+
 def sample_settings(**more: Any) -> SampleSettings:
     """What a turn may teach, in a run where everything teaches."""
     base: dict[str, Any] = {
@@ -32,7 +38,7 @@ def sample_settings(**more: Any) -> SampleSettings:
         "normalize": False,
         "decay": 0.95,
         "remember": 0,
-        "credit": CreditSettings(mode="step", weight=1.0),
+        "credit": credit_settings(),
         "grouped": False,
         "share": "all",
     }

@@ -17,6 +17,7 @@ from openclaw_rl.app.devices import (
     visible_gpus,
 )
 from openclaw_rl.config import Config
+from openclaw_rl.losses.settings import ADVANTAGES, SCORES_ALONE, AdvantageRule
 from openclaw_rl.ports import Generate, Policy, Trainer
 from openclaw_rl.types import Sampling, environment_of
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from openclaw_rl.serve.rules import GenerationRules, OutrightRules, RecordingRules
     from openclaw_rl.train.samples import SampleSettings
 
-_LEARNS_FROM: Final = {"binary": (True, False), "opd": (False, True), "distill": (False, True)}
+_LEARNS_FROM: Final = {"opd": (False, True), "distill": (False, True)} | dict.fromkeys(SCORES_ALONE, (True, False))
 """scores and hints, for methods where weights have no say; as `losses.needs`, which wants torch"""
 _HEADER_BYTES: Final = 64 * 2**10
 """of a request: what other servers take"""
@@ -236,17 +237,25 @@ def build_sample_settings(config: Config) -> SampleSettings:
 
     train = config.train
     score, hints = _learns_from(config)
+    rule = ADVANTAGES.get(train.method, AdvantageRule())
+    credit = CreditSettings(
+        mode=train.credit,
+        weight=train.step_weight,
+        baseline=rule.baseline,
+        scaled=rule.scaled if train.credit_scaled is None else train.credit_scaled,
+        overlong=rule.overlong,
+    )
     return SampleSettings(
         policy_gradient=score,
         distillation=hints,
         max_lag=train.max_lag,
         max_hints=config.judge.max_hints,
-        train_truncated=train.train_truncated,
+        train_truncated=train.train_truncated or credit.overlong,
         advantage=train.advantage,
         normalize=train.normalize,
         decay=train.baseline_decay,
         remember=train.remember,
-        credit=CreditSettings(mode=train.credit, weight=train.step_weight),
+        credit=credit,
         grouped=train.num_rollouts_per_prompt > 1,
         share=train.share,
     )

@@ -8,7 +8,9 @@ from pydantic import Field
 
 from openclaw_rl.config.values import Device, Location, Options, Plugin, Section, Sharing, Weights
 
-Method = Literal["topk", "binary", "opd", "distill", "combine"]
+Method = Literal[
+    "topk", "binary", "opd", "distill", "combine", "gspo", "cispo", "dr_grpo", "dapo", "reinforce++", "rloo"
+]
 Advantage = Literal["baseline", "raw", "group"]
 Credit = Literal["step", "trajectory", "outcome"]
 HintSelection = Literal["sequence_optimal", "token_optimal", "shortest"]
@@ -43,8 +45,8 @@ class LossSection(Section):
         default="full", description="KL penalty to the base model: exact, or estimated from samples"
     )
     kl_coef: float = Field(default=0.05, ge=0, le=100, description="weight of that penalty; it keeps replies relevant")
-    aggregate: Literal["token", "sample"] = Field(
-        default="token", description="average over all tokens, or samples first"
+    aggregate: Literal["token", "sample", "constant"] = Field(
+        default="token", description="average over all tokens, samples first, or sum a reply over a constant"
     )
     eps_low: float = Field(default=0.2, ge=0, le=1, description="lower clip of the ratio: 1 - eps_low")
     eps_high: float = Field(default=0.28, ge=0, le=100, description="upper clip of the ratio: 1 + eps_high")
@@ -232,6 +234,9 @@ class TrainSection(Section):
         default="step",
         description="what a step of an environment is measured by, against the other episodes of its task: outcome "
         "and its own votes, at the same step; the episode's outcome and mean vote (trajectory); the outcome alone",
+    )
+    credit_scaled: bool | None = Field(
+        default=None, description="divide credit by the standard deviation of the group; not set: as the method does"
     )
     step_weight: float = Field(
         default=1.0, ge=0, le=100, description="weight of a step's votes beside the outcome of its episode"

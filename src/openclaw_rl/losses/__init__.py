@@ -7,7 +7,7 @@ Every log-prob is a log-softmax over the whole vocabulary of logits divided by t
     inputs       what a loss may read: `LossInputs`, each field with its shape
     arithmetic   the formulas, elementwise: `pg`, `k3`, `full_kl`, `reverse_kl`, `overlap`, `topk_opd`
     selection    which hint teaches (h*) and which entries are compared (S_t)
-    methods      binary, opd, distill, combine, topk: inputs to parts; the KL penalty to the base model
+    methods      each method by its name: inputs to parts; the KL penalty to the base model
     aggregation  over tokens, or over samples first
     diagnostics  which tokens are fit, and whether the batch is sound
     settings     the settings: `LossSettings`
@@ -47,7 +47,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from openclaw_rl.losses.aggregation import AGGREGATES, Aggregate, mean_sample, mean_token
+    from openclaw_rl.losses.aggregation import AGGREGATES, Aggregate, mean_constant, mean_sample, mean_token
     from openclaw_rl.losses.arithmetic import (
         LOG_RATIO_LIMIT,
         bounded,
@@ -77,12 +77,13 @@ if TYPE_CHECKING:
         teacher_present,
         token_optimal,
     )
-    from openclaw_rl.losses.settings import FORWARD, LossSettings, look_up, needs, weight_of
+    from openclaw_rl.losses.settings import ADVANTAGES, FORWARD, AdvantageRule, LossSettings, look_up, needs, weight_of
     from openclaw_rl.losses.total import loss
     from openclaw_rl.losses.trial import small_batch, try_out
     from openclaw_rl.losses.vocabulary import from_vocabulary
 
 __all__ = [
+    "ADVANTAGES",
     "AGGREGATES",
     "FORWARD",
     "HINTS",
@@ -90,6 +91,7 @@ __all__ = [
     "LOG_RATIO_LIMIT",
     "METHODS",
     "SUBSETS",
+    "AdvantageRule",
     "Aggregate",
     "LossFunction",
     "LossInputs",
@@ -112,6 +114,7 @@ __all__ = [
     "k3",
     "look_up",
     "loss",
+    "mean_constant",
     "mean_sample",
     "mean_token",
     "needs",

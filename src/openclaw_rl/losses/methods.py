@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 
 from openclaw_rl.errors import InvalidValue
-from openclaw_rl.losses.arithmetic import bounded, importance, is_clipped, k3, pg, reverse_kl, topk_opd
+from openclaw_rl.losses.arithmetic import bounded, importance, is_clipped, k3, pg, ratio, reverse_kl, topk_opd
 from openclaw_rl.losses.inputs import LossInputs
 from openclaw_rl.losses.selection import SUBSETS, at_hint, choose
 
@@ -37,15 +37,23 @@ class MethodSettings(Protocol):
     def subset(self) -> str: ...
 
 
+GSPO_EPS: Final = {"eps_low": 3e-4, "eps_high": 4e-4}
+"""clip of GSPO's ratio: that of a whole reply, taken to the power of 1 / its length, stays far closer to 1"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One term of a loss: a value for each token [N], the tokens it speaks of [N], its weight."""
+    """One term of a loss: a value for each token [N], the tokens it speaks of [N], its weight.
+
+    ``aggregate`` is how its values become one number where the method decides that; None: as the settings say.
+    """
 
     name: str
     values: Tensor
     mask: Tensor
     weight: float = 1.0
     clipped: Tensor | None = None
+    aggregate: str | None = None
 
 
 def _eps(s: MethodSettings) -> dict[str, float]:
@@ -113,6 +121,45 @@ def topk(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
     return (scalar, Part(name="opd", values=values, mask=present, weight=s.w_opd))
 
 
+# --- the field's methods by name; their advantages are in `losses.settings.ADVANTAGES` ---
+
+
+def _of_replies(values: Tensor, x: LossInputs, mask: Tensor) -> Tensor:
+    """For each token the mean of its reply's values over the tokens in ``mask``."""
+    total = values.new_zeros(len(x.advantage)).index_add(0, x.sample, torch.where(mask, values, 0.0))
+    count = values.new_zeros(len(x.advantage)).index_add(0, x.sample, mask.to(values.dtype))
+    return (total / count.clamp_min(1))[x.sample]
+
+
+def gspo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """L = PG(s, A) of each reply, s = exp(mean_t(l_cur - l_old)): one ratio and one clip for all of its tokens."""
+    scored = mask & x.has_advantage[x.sample]
+    log_ratio = _of_replies(_log_ratio(x, scored), x, scored)
+    engine = _of_replies(torch.where(scored, x.proximal - x.old, 0.0), x, scored).detach().exp()
+    advantage = torch.where(scored, x.advantage[x.sample] * engine.clamp_max(s.importance_cap), 0.0)
+    values, clipped = pg(log_ratio, advantage, **GSPO_EPS), is_clipped(log_ratio, advantage, **GSPO_EPS)
+    return (Part(name="rl", values=values, mask=scored, clipped=clipped, aggregate="sample"),)
+
+
+def cispo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """L_t = -A min(rho_t, 1 + eps_high) l_cur: its weight is clipped, without a gradient; no token loses its own."""
+    scored = mask & x.has_advantage[x.sample]
+    rho = ratio(torch.where(scored, x.current, 0.0), torch.where(scored, x.proximal, 0.0)).detach()
+    weight = rho.clamp_max(1 + s.eps_high) * importance(x.proximal, x.old, s.importance_cap)
+    values = -torch.where(scored, weight * x.advantage[x.sample], 0.0) * torch.where(scored, x.current, 0.0)
+    return (Part(name="rl", values=values, mask=scored, clipped=rho > 1 + s.eps_high, aggregate="token"),)
+
+
+def dr_grpo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """L_t = PG(rho_t, A), summed over a reply and divided by a constant: a long reply counts for its length."""
+    return (replace(_scalar(x, mask, s, 1.0), aggregate="constant"),)
+
+
+def dapo(x: LossInputs, mask: Tensor, s: MethodSettings) -> tuple[Part, ...]:
+    """L_t = PG(rho_t, A) with eps_high above eps_low, every token of the batch counting the same."""
+    return (replace(_scalar(x, mask, s, 1.0), aggregate="token"),)
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """A method and what it looks at: the most hints (None: all), scores, and whether the two weights apply to it."""
@@ -130,6 +177,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "distill": Method(distill, 1, False),
         "combine": Method(combine, 1, True, True),
         "topk": Method(topk, None, True, True),
+        "gspo": Method(gspo, 0, True),
+        "cispo": Method(cispo, 0, True),
+        "dr_grpo": Method(dr_grpo, 0, True),
+        "dapo": Method(dapo, 0, True),
+        "reinforce++": Method(binary, 0, True),
+        "rloo": Method(binary, 0, True),
     }
 )
 

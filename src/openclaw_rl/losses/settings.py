@@ -5,20 +5,60 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Final, Literal, TypeVar
 
 from openclaw_rl.errors import ConfigError
 
 T = TypeVar("T")
 
 KNOWN: Mapping[str, tuple[str, ...]] = {
-    "method": ("binary", "opd", "distill", "combine", "topk"),
+    "method": (
+        "binary",
+        "opd",
+        "distill",
+        "combine",
+        "topk",
+        "gspo",
+        "cispo",
+        "dr_grpo",
+        "dapo",
+        "reinforce++",
+        "rloo",
+    ),
     "hint_selection": ("sequence_optimal", "token_optimal", "shortest"),
     "subset": ("student", "teacher", "overlap"),
     "kl": ("full", "k3"),
-    "aggregate": ("token", "sample"),
+    "aggregate": ("token", "sample", "constant"),
 }
 """the names in the tables of the losses, for a process that only passes settings on and has no torch"""
+
+SCORES_ALONE: Final = frozenset(("binary", "gspo", "cispo", "dr_grpo", "dapo", "reinforce++", "rloo"))
+"""methods that learn from scores and never from hints"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvantageRule:
+    """How a method measures the episodes of a task against each other.
+
+    ``baseline``: what is subtracted, the mean of the group, of the others in it, or of the whole batch. ``scaled``:
+    whether to divide by the standard deviation. ``overlong``: whether nearing the limit of a reply costs reward; a
+    reply that was cut off then trains.
+    """
+
+    baseline: Literal["mean", "others", "batch"] = "mean"
+    scaled: bool = True
+    overlong: bool = False
+
+
+ADVANTAGES: Mapping[str, AdvantageRule] = MappingProxyType(
+    {
+        "dr_grpo": AdvantageRule(scaled=False),
+        "dapo": AdvantageRule(overlong=True),
+        "reinforce++": AdvantageRule(baseline="batch"),
+        "rloo": AdvantageRule(baseline="others", scaled=False),
+    }
+)
+"""methods with a rule of their own; of the others it is `AdvantageRule` as it stands"""
 
 FORWARD: Mapping[str, bool] = MappingProxyType({"reverse": False, "forward": True, "sft": True, "auto": False})
 """by the name of a rehearsal loss: whether the teacher comes first in its KL"""
@@ -29,7 +69,7 @@ class LossSettings:
     """The settings of the built-in losses, as `config` declares them."""
 
     method: str
-    """binary, opd, distill, combine or topk"""
+    """binary, opd, distill, combine, topk, gspo, cispo, dr_grpo, dapo, reinforce++ or rloo"""
     w_rl: float
     """weight of the policy-gradient term in combine and topk; 0 is OPD only"""
     w_opd: float
@@ -51,7 +91,7 @@ class LossSettings:
     importance_cap: float
     """the most that a token's ratio of trainer to engine at equal weights may weigh it up; at least 1"""
     aggregate: str
-    """token (one count per part) or sample (mean within a sample, then over samples)"""
+    """token (one count per part), sample (mean within a sample, then over samples) or constant (sum over a constant)"""
 
     def __post_init__(self) -> None:
         for name, known in KNOWN.items():

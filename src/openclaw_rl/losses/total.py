@@ -26,7 +26,7 @@ def loss(x: LossInputs, settings: LossSettings) -> tuple[Tensor, dict[str, float
         parts += (Part(name="kl", values=KLS[s.kl](x, kept), mask=kept, weight=s.kl_coef),)
     total = torch.where(kept, x.current, 0.0).sum() * 0.0  # a batch without any part still has a gradient: zero
     for part in parts:
-        value = AGGREGATES[s.aggregate](part.values, part.mask, x.sample, len(x.advantage))
+        value = AGGREGATES[part.aggregate or s.aggregate](part.values, part.mask, x.sample, len(x.advantage))
         total = total + part.weight * value
         metrics |= {f"loss_{part.name}": float(value.detach()), f"tokens_{part.name}": float(part.mask.sum())}
     return total, metrics | {"loss": float(total.detach()), "clipped": _clipped_share(parts), **_truncated(x, kept, s)}

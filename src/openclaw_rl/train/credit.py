@@ -44,9 +44,9 @@ class CreditSettings:
 
     mode: Credit
     weight: float
-    baseline: CreditBaseline = "mean"
-    scaled: bool = True
-    overlong: bool = False
+    baseline: CreditBaseline
+    scaled: bool
+    overlong: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
