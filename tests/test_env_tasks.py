@@ -8,22 +8,29 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import refused_env
 from click.testing import CliRunner
+from refused_env import Refused
 from sandboxes import needs_sandbox
 
-from openclaw_rl.app.environments import build_env
+from openclaw_rl.app.application import App, ledger_place
+from openclaw_rl.app.environments import audit_book, build_env
 from openclaw_rl.app.factories import running_policy
 from openclaw_rl.app.held_out import held_out_tasks
 from openclaw_rl.cli import cli
 from openclaw_rl.envs.audit import AuditBook, AuditedEnv, audit_task, near_duplicates
+from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
 from openclaw_rl.envs.evaluation import play_each
-from openclaw_rl.errors import EnvFailed
+from openclaw_rl.envs.schedule import Curriculum, Episode, GroupBook
+from openclaw_rl.errors import EnvFailed, NothingToPlay
 from openclaw_rl.evals.environments import by_rung, chosen_tasks, lines, play_tasks
 from openclaw_rl.evals.suites import ModelReply
 from openclaw_rl.ports import Observation, SupportsTaskSets
-from openclaw_rl.testing import FakeEnv, running_app, until
+from openclaw_rl.store import LedgerReader
+from openclaw_rl.testing import FakeChatClient, FakeEnv, running_app, until
 from openclaw_rl.testing.apps import FAKES, fake_config
 from openclaw_rl.types import Message, Prompt, Sampling, Version
+from openclaw_rl.views.status import status
 
 pytestmark = pytest.mark.anyio
 
@@ -69,8 +76,28 @@ async def test_a_task_is_admitted_when_gold_scores_1_and_nothing_scores_nothing(
         "ant": "",
         "bee": "",
         "rotten": "its gold solution scores -1, not 1",
-        "free": "doing nothing scores 1, not -1",
+        "free": "doing nothing scores 1, as much as its gold solution",
     }
+
+
+@pytest.mark.parametrize(("floor", "gold", "admitted"), [(0.0, 1.0, True), (0.3, 1.0, True), (0.0, 0.8, False)])
+async def test_an_audit_compares_on_the_scale_that_the_environment_pays_on(
+    floor: float, gold: float, admitted: bool
+) -> None:
+    class Paid(Spelling):
+        async def step(self, reply: Message) -> Observation:
+            return Observation(messages=(), reward=gold if reply.content == self.task else floor, done=True)
+
+    assert (not (await audit_task(Paid, "ant")).fault) is admitted
+
+
+async def test_without_a_gold_solution_only_full_marks_for_nothing_are_refused() -> None:
+    class Unsolved(Spelling):
+        def gold(self, task: str) -> Sequence[Message]:
+            return ()
+
+    found = {task: (await audit_task(Unsolved, task)).fault for task in ("ant", "free")}
+    assert found == {"ant": "", "free": "doing nothing scores 1, as much as a solution"}
 
 
 async def test_what_an_audit_found_is_kept_and_a_task_that_changes_is_audited_anew(tmp_path: Path) -> None:
@@ -106,6 +133,40 @@ async def test_what_is_broken_or_held_out_never_begins(tmp_path: Path) -> None:
     with pytest.raises(EnvFailed, match="task spare is held out: it never trains"):
         await env.reset("spare", seed=0)
     assert env.tasks() == ["ant", "bee", "free"], "what is known to be broken is not even offered"
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["found while it plays", "known before"])
+async def test_a_run_none_of_whose_tasks_is_admitted_ends_with_the_remedy(tmp_path: Path, known: bool) -> None:
+    config = fake_config(tmp_path, f"env.type={refused_env.__file__}:Refused", "serve.port=0", "env.parallel=2")
+    if known:
+        for task in Refused().tasks():
+            audit_book(config).add(await audit_task(Refused, task))
+    app = App(config)
+    with pytest.raises(NothingToPlay, match="no tasks that may train; 'openclaw-rl envs audit' shows why"):
+        await app.run(asyncio.Event())
+    with LedgerReader(ledger_place(config)) as ledger:
+        found = status(ledger, starve_after=99)
+        assert ledger.counts()["turns"] == 0
+    assert any("this environment has no tasks that may train" in alarm for alarm in found["alarms"])
+
+
+async def test_a_task_that_is_refused_is_played_no_more_and_the_others_go_on(tmp_path: Path) -> None:
+    book, ended = AuditBook(tmp_path / "audit.jsonl"), list[Episode]()
+    book_of = Curriculum(["rotten", "ant", "free"], group_size=2, seed=0, book=GroupBook(), resting=False)
+    episodes = Episodes(
+        lambda: AuditedEnv(Spelling, book),
+        FakeChatClient(),
+        EpisodeSettings(parallel=2, max_steps=2),
+        behind=lambda: len(ended) > 12,
+        schedule=lambda tasks: book_of,
+        report=ended.append,
+    )
+    while await episodes.tick():
+        pass
+    assert {episode.task for episode in ended[-4:]} == {"ant"}
+    assert sum(episode.refused for episode in ended) == 4, "two tasks, a group of two each"
+    [alarm] = (await episodes.status())["alarms"]
+    assert alarm["what"].startswith("2 tasks are not admitted and are played no more, rotten among them: ")
 
 
 async def test_an_environment_without_task_sets_is_played_as_it_is(tmp_path: Path) -> None:

@@ -24,7 +24,9 @@
     │   └── ModelRefused      these weights cannot be served, with the numbers
     ├── JudgeUnavailable      no vote could be had; the outcome waits
     ├── EnvFailed             an environment failed for a reason that is not the policy's
+    │   ├── TaskRefused       a task that its audit does not admit: no other try changes that
     │   └── NoSandbox         a program that nobody has read cannot be run apart from this machine
+    ├── NothingToPlay         no task of an environment may train: what plays it ends
     └── ImportRefused         a record of an import is not readable
 
 An error says what, where and what to do: ``str(error)`` is fit to show to a person.
@@ -180,6 +182,14 @@ class JudgeUnavailable(OpenClawError):
 
 class EnvFailed(OpenClawError):
     """An environment failed for a reason that is not the policy's: the episode is in no statistic and never trains."""
+
+
+class TaskRefused(EnvFailed):
+    """A task that its audit does not admit. No other try changes that, so that it is played no more."""
+
+
+class NothingToPlay(OpenClawError):
+    """No task of an environment may train, so that waiting changes nothing: what plays it ends with this error."""
 
 
 class NoSandbox(EnvFailed):

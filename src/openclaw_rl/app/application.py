@@ -378,7 +378,10 @@ class App:
         return cls(config.model_copy(update={"train": train}), loops=loops)
 
     async def run(self, stop: asyncio.Event, *, listening: Callable[[str], None] = lambda _: None) -> None:
-        """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back."""
+        """Listen, start, keep every loop going until ``stop``; then end streams properly and give everything back.
+
+        Raises NothingToPlay, after all of that, where no task of its environment may train.
+        """
         server = await self._listen(listening) if self.api is not None else None
         try:
             started = self.started(wait_for_judge=False)
@@ -388,9 +391,8 @@ class App:
                 self._wakes.listening(),
                 asyncio.TaskGroup() as group,
             ):
-                tasks = [
-                    group.create_task(self._runner(*named).run(stop)) for named in {**self.loops, **env_loops}.items()
-                ]
+                runners = [self._runner(*named) for named in {**self.loops, **env_loops}.items()]
+                tasks = [group.create_task(runner.run(stop)) for runner in runners]
                 await stop.wait()
                 self._wakes.wake_all()
                 await asyncio.gather(*(loop.stop() for loop in env_loops.values()))  # while the server still hears it
@@ -400,6 +402,8 @@ class App:
                     task.cancel()
         finally:
             await self._stop_listening(server)
+        for over in filter(None, (runner.over for runner in runners)):
+            raise over
 
     def _runner(self, name: str, loop: Loop) -> LoopRunner:
         health, run, wakes = self._ledgers.get(name) or self._turns, self.config.run, self._wakes

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from openclaw_rl.errors import NothingToPlay
 from openclaw_rl.ports import Loop
 from openclaw_rl.store import LoopState
 
@@ -62,14 +63,21 @@ class LoopRunner:
         self._failures = 0
         self._error = ""
         self._state = ""
+        self.over: NothingToPlay | None = None
         self._reported_at = float("-inf")
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Tick until ``stop`` is set; the tick under way is finished first, unless the task is cancelled."""
+        """Tick until ``stop`` is set; the tick under way is finished first, unless the task is cancelled.
+
+        A loop for which waiting changes nothing sets ``stop`` itself; ``over`` then says why.
+        """
         await self._report("starting")
         try:
             while not stop.is_set():
                 seconds = await self.once()
+                if self.over is not None:
+                    stop.set()
+                    break
                 await _wait(stop if self._wake is None or self._failures else self._wake, seconds)
                 if self._wake is not None:
                     self._wake.clear()  # before the tick: what comes during it is seen after it
@@ -80,6 +88,9 @@ class LoopRunner:
         """One tick; how long to wait after it."""
         try:
             moved = await self.loop.tick()
+        except NothingToPlay as error:
+            self.over = error
+            return await self._failed(error)
         except Exception as error:  # whatever went wrong in one loop must not take the others down
             return await self._failed(error)
         if self._failures:

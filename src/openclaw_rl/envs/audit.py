@@ -1,4 +1,4 @@
-"""The audit of tasks: none trains before its gold solution has scored 1 and doing nothing has scored nothing.
+"""The audit of tasks: none trains before its gold solution has scored 1 and doing nothing has scored less.
 
 What was found is kept in a file, one line to a task, under the hash of what the task asks and of its gold solution: a
 task that changes is audited anew.
@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from openclaw_rl.errors import EnvFailed
+from openclaw_rl.errors import EnvFailed, TaskRefused
 from openclaw_rl.ports import Env, Observation, SupportsOutcome, SupportsSolution, SupportsTaskSets
 from openclaw_rl.types import Message, Prompt
 
-WORST, BEST = -1.0, 1.0
+BEST = 1.0
+"""what a solved task is paid, whether its environment pays from -1 or from 0"""
 LONGEST_SOLUTION = 100
 """replies after which a solution that shows as it is played is given up"""
 ALIKE = 0.9
@@ -37,10 +38,11 @@ class TaskAudit:
 
     @property
     def fault(self) -> str:
-        """Why it is not admitted; "" where it is."""
+        """Why it is not admitted; "" where it is. What doing nothing scores is compared with what solving it does."""
         if self.gold is not None and self.gold < BEST:
             return f"its gold solution scores {self.gold:g}, not {BEST:g}"
-        return f"doing nothing scores {self.nothing:g}, not {WORST:g}" if self.nothing > WORST else ""
+        solved = "its gold solution" if self.gold is not None else "a solution"
+        return f"doing nothing scores {self.nothing:g}, as much as {solved}" if self.nothing >= BEST else ""
 
 
 def fingerprint(env: SupportsTaskSets, task: str) -> str:
@@ -148,12 +150,13 @@ class AuditedEnv:
             found = await self._book.audited(self._make_env, self._env, task)
             if found.fault:
                 remedy = "'openclaw-rl envs audit' shows all"
-                raise EnvFailed(f"task {task} is not admitted: {found.fault}", remedy=remedy)
+                raise TaskRefused(f"task {task} is not admitted: {found.fault}", remedy=remedy)
         return await self._env.reset(task, seed=seed)
 
     def _refuse_held_out(self, env: SupportsTaskSets, task: str) -> None:
         if task in env.held_out():
-            raise EnvFailed(f"task {task} is held out: it never trains", remedy="use it with 'openclaw-rl envs eval'")
+            remedy = "use it with 'openclaw-rl envs eval'"
+            raise TaskRefused(f"task {task} is held out: it never trains", remedy=remedy)
 
     async def step(self, reply: Message) -> Observation:
         return await self._env.step(reply)

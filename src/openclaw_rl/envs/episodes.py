@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from openclaw_rl.envs.schedule import Episode, Schedule, success_line
-from openclaw_rl.errors import EnvFailed, OpenClawError
+from openclaw_rl.errors import EnvFailed, NothingToPlay, OpenClawError, TaskRefused
 from openclaw_rl.ports import ChatClient, Env, Observation, Rollout, SupportsOutcome, TurnReply
 from openclaw_rl.types import Prompt, new_id
 
@@ -113,6 +113,8 @@ class Episodes:
         self._running: set[asyncio.Task[Episode]] = set()
         self._failed_in_a_row = 0
         self._played = 0
+        self._refused: dict[str, str] = {}
+        self._over: NothingToPlay | None = None
 
     @property
     def running(self) -> int:
@@ -120,9 +122,14 @@ class Episodes:
         return len(self._running)
 
     async def tick(self) -> int:
-        """Fill the free places, then wait for an episode to end; how many began and ended."""
+        """Fill the free places, then wait for an episode to end; how many began and ended.
+
+        Raises NothingToPlay where no task may train.
+        """
+        if self._over is not None:
+            raise self._over
         if self._schedule is None:
-            self._schedule = self._ordered(await self._all_tasks())
+            self._schedule = await self._scheduled()
         begun = self._begin(self._schedule)
         if not self._running:
             return begun
@@ -141,7 +148,23 @@ class Episodes:
         """What `status` and `envs status` show."""
         pool = dict(await self._describe()) if self._describe else {}
         success = self._schedule.success() if self._schedule is not None else {}
-        return {"running": self.running, "played": self._played, "success": dict(success), "pool": pool}
+        return {
+            "running": self.running,
+            "played": self._played,
+            "success": dict(success),
+            "pool": pool,
+            "refused": dict(self._refused),
+            "alarms": self._alarms(),
+        }
+
+    def _alarms(self) -> list[dict[str, str]]:
+        if self._over is not None:
+            return [{"what": self._over.what, "remedy": self._over.remedy or ""}]
+        if not self._refused:
+            return []
+        task, why = next(iter(self._refused.items()))
+        what = f"{len(self._refused)} tasks are not admitted and are played no more, {task} among them: {why}"
+        return [{"what": what, "remedy": "'openclaw-rl envs audit' shows all"}]
 
     async def stop(self) -> None:
         """End the episodes under way and their environments, and tell the server. Safe to call twice."""
@@ -151,6 +174,13 @@ class Episodes:
         if running:
             log.info("episodes stopped running=%d", len(running))
             await asyncio.gather(*running, return_exceptions=True)
+
+    async def _scheduled(self) -> Schedule:
+        try:
+            return self._ordered(await self._all_tasks())
+        except NothingToPlay as error:
+            self._over = error
+            raise
 
     async def _all_tasks(self) -> Sequence[str]:
         env = self._make_env()
@@ -181,7 +211,12 @@ class Episodes:
             if trouble is not None:
                 _log_failure(episode, trouble)
         why = error or late
-        return replace(episode, reward=None if error else reward, error=f"{type(why).__name__}: {why}" if why else None)
+        return replace(
+            episode,
+            reward=None if error else reward,
+            error=f"{type(why).__name__}: {why}" if why else None,
+            refused=isinstance(error, TaskRefused),
+        )
 
     async def _in_env(self, episode: Episode, client: _EpisodeClient) -> float:
         env = self._make_env()
@@ -193,14 +228,25 @@ class Episodes:
             await env.close()
 
     def _report_end(self, episode: Episode) -> None:
-        self._failed_in_a_row = 0 if episode.error is None else self._failed_in_a_row + 1
-        self._played += 1
         assert self._schedule is not None
-        self._schedule.ended(episode)
         if self._report is not None:
             self._report(episode)
+        if episode.refused:
+            self._refuse(self._schedule, episode)
+            return
+        self._failed_in_a_row = 0 if episode.error is None else self._failed_in_a_row + 1
+        self._played += 1
+        self._schedule.ended(episode)
         if self._played % TOLD == 0:
             log.info("episodes played=%d lately: %s", self._played, success_line(self._schedule.success()))
+
+    def _refuse(self, schedule: Schedule, episode: Episode) -> None:
+        """Play its task no more; where it was the last one, the next tick raises."""
+        self._refused.setdefault(episode.task, str(episode.error))
+        try:
+            schedule.refuse(episode.task)
+        except NothingToPlay as error:
+            self._over = error
 
     def _raise_where_all_fail(self, ended: Sequence[Episode]) -> None:
         if self._failed_in_a_row < self._parallel:

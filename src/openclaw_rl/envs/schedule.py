@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from openclaw_rl.errors import OpenClawError
+from openclaw_rl.errors import NothingToPlay
 from openclaw_rl.types import new_id
 
 SOLVED = 1.0
@@ -29,13 +29,17 @@ LATELY = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One episode and how it went: ``reward`` is None when it failed, ``error`` says why."""
+    """One episode and how it went: ``reward`` is None when it failed, ``error`` says why.
+
+    ``refused``: its task is not admitted, so that no other try changes anything.
+    """
 
     task: str
     seed: int
     group: str
     reward: float | None = None
     error: str | None = None
+    refused: bool = False
 
 
 class Schedule(Protocol):
@@ -52,6 +56,10 @@ class Schedule(Protocol):
 
     def ended(self, episode: Episode) -> None:
         """How an episode went."""
+        ...
+
+    def refuse(self, task: str) -> None:
+        """Play a task no more. Raises NothingToPlay where no other is left."""
         ...
 
     def success(self) -> Mapping[str, Any]:
@@ -137,6 +145,13 @@ class _Groups:
     def next(self) -> Episode:
         return self._waiting.pop()
 
+    def refuse(self, task: str) -> None:
+        """Forget the groups of a task that are under way."""
+        self._waiting = [episode for episode in self._waiting if episode.task != task]
+        gone = [group for group, ended in self._ended.items() if ended[0].task == task]
+        for group in gone:
+            del self._ended[group]
+
     def ended(self, episode: Episode) -> PlayedGroup | None:
         """The group that this episode was the last of; None while others run, or where none counts."""
         found = self._ended[episode.group]
@@ -160,15 +175,21 @@ class Rounds:
         _refuse_none(tasks)
         self._book = book or GroupBook()
         self._groups = _Groups(self._book, group_size)
+        self._left = dict.fromkeys(tasks)
         self._plan = ((task, seed + turn) for turn in range(rounds) for task in tasks)
 
     def next(self) -> Episode | None:
         if not self.midway:
-            due = next(self._plan, None)
+            due = next(((task, seed) for task, seed in self._plan if task in self._left), None)
             if due is None:
                 return None
             self._groups.begin(*due)
         return self._groups.next()
+
+    def refuse(self, task: str) -> None:
+        self._groups.refuse(task)
+        self._left.pop(task, None)
+        _refuse_none(self._left)
 
     @property
     def midway(self) -> bool:
@@ -245,6 +266,15 @@ class Curriculum:
         if group is not None:
             self._rest(group)
 
+    def refuse(self, task: str) -> None:
+        self._groups.refuse(task)
+        if self._played.pop(task, None) is not None:
+            rung = rung_of(task)
+            del self._rungs[rung].tasks[task]
+            if not self._rungs[rung].tasks:
+                del self._rungs[rung]
+        _refuse_none(self._played)
+
     def _rest(self, group: PlayedGroup) -> None:
         if self._resting:
             rung = self._rungs[rung_of(group.task)]
@@ -255,9 +285,10 @@ class Curriculum:
         return self._book.success()
 
 
-def _refuse_none(tasks: Sequence[str]) -> None:
+def _refuse_none(tasks: Collection[str]) -> None:
     if not tasks:
-        raise OpenClawError("this environment has no tasks", remedy="check its settings, or give tasks by name")
+        remedy = "'openclaw-rl envs audit' shows why each is refused; else check its settings, or give tasks by name"
+        raise NothingToPlay("this environment has no tasks that may train", remedy=remedy)
 
 
 def success_line(success: Mapping[str, Mapping[str, Any]], *, most: int = 6) -> str:

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import httpx2
 
 from openclaw_rl.envs.pool.leases import Lease
-from openclaw_rl.envs.pool.server import MESSAGE, OBSERVATION, PROMPT
-from openclaw_rl.errors import EnvFailed, NotAllowed, RequestError, TooMany
+from openclaw_rl.envs.pool.server import MESSAGE, OBSERVATION, PROMPT, REFUSED
+from openclaw_rl.errors import EnvFailed, NotAllowed, RequestError, TaskRefused, TooMany
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message
 
@@ -135,9 +135,11 @@ class _WorkerAway(EnvFailed):
 def _read(response: httpx2.Response) -> Any:
     if response.status_code < 400:
         return response.json()
+    code = None
     try:
-        what = str(response.json()["error"]["message"])
-    except (ValueError, KeyError, TypeError):
+        error = response.json()["error"]
+        what, code = str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
         what = f"{response.url} answered {response.status_code}: {response.text[:300]}"
     if response.status_code == 429:
         raise TooMany(what, retry_after=float(response.headers.get("retry-after", "1")))
@@ -145,4 +147,4 @@ def _read(response: httpx2.Response) -> Any:
         raise NotAllowed(f"{response.url.host}: {what}", remedy="give the worker's key: env.workers_key_env")
     if response.status_code < 500 and response.status_code != 410:
         raise RequestError(what, status=response.status_code)
-    raise EnvFailed(what)
+    raise TaskRefused(what) if code == REFUSED else EnvFailed(what)

@@ -24,7 +24,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from openclaw_rl.envs.pool.leases import EnvPool, reap_for_ever
-from openclaw_rl.errors import EnvFailed, NotAllowed, OpenClawError, RequestError, TooMany
+from openclaw_rl.errors import EnvFailed, NotAllowed, OpenClawError, RequestError, TaskRefused, TooMany
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
 
@@ -32,6 +32,8 @@ MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 PROMPT: TypeAdapter[Prompt] = TypeAdapter(Prompt)
 OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
 GONE = 410
+REFUSED = "task_refused"
+"""code of a refusal to begin a task that its audit does not admit"""
 LEFT = 499
 """for a caller who went away before it had asked: nobody reads it"""
 
@@ -157,4 +159,5 @@ def _admit(request: Request, key: str | None) -> None:
 
 
 def _refusal(status: int, error: OpenClawError, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": {"message": str(error)}}, status_code=status, headers=headers)
+    refused = {"code": REFUSED} if isinstance(error, TaskRefused) else {}
+    return JSONResponse({"error": {"message": str(error), **refused}}, status_code=status, headers=headers)
