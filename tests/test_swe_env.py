@@ -26,7 +26,7 @@ from openclaw_rl.envs.swe.instances import SuiteSetup, read_instances
 from openclaw_rl.envs.swe.making import Candidate, SweMaker, code_paths
 from openclaw_rl.envs.swe.mutations import mutations
 from openclaw_rl.envs.swe.patches import LARGEST, changes, is_test, refusal
-from openclaw_rl.envs.swe.verdicts import Graded, Verdicts, read_verdicts, told
+from openclaw_rl.envs.swe.verdicts import Graded, Verdicts, told
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import Env, SupportsOutcome, SupportsTaskSets, TurnReply
 from openclaw_rl.types import Message, Prompt, ToolCall
@@ -211,10 +211,6 @@ def test_a_test_is_known_by_its_name_or_its_folder() -> None:
 # --- verdicts
 
 
-def test_a_test_that_passed_and_broke_afterwards_has_not_passed() -> None:
-    lines = '["a", "passed"]\n["a", "failed"]\n["b", "failed"]\n["b", "passed"]\n["c", "pas'
-    assert read_verdicts(lines) == {"a": "failed", "b": "failed"}
-
 
 def test_a_name_that_was_cut_at_a_space_means_all_tests_that_begin_so() -> None:
     found = Verdicts(outcomes={"t.py::a[x y]": "passed", "t.py::a[x z]": "failed", "t.py::b[1 2]": "passed"}, seconds=1)
@@ -307,7 +303,7 @@ async def test_the_tools_find_edit_and_test_without_a_shell(bench: Path) -> None
         ("rm -rf .git", "git cannot tell what was changed"),
         ("sed -i 's/number . 2/number/' shapes.py", "0 of 2 failing tests pass now, 0 of 1 others still pass"),
         (f"{FIX}; sed -i 's/number . 2/number/' shapes.py", "2 of 2 failing tests pass now, 0 of 1 others still"),
-        ("echo 'import os; os._exit(0)' > shapes.py", "0 of 2 failing tests pass now, 0 of 1 others still pass"),
+        ("echo 'import os; os._exit(0)' > shapes.py", "the tests were broken off"),
     ],
 )
 async def test_what_does_not_resolve_it_is_paid_minus_1_with_the_reason(bench: Path, command: str, said: str) -> None:

@@ -14,6 +14,7 @@ from openclaw_rl.envs.swe.repositories import tree
 from openclaw_rl.envs.swe.suites import Suite, suite
 from openclaw_rl.envs.swe.verdicts import Graded, Verdicts, files_of, graded
 from openclaw_rl.envs.swe.workspace import Workspace
+from openclaw_rl.envs.verifier.controls import control, forged
 from openclaw_rl.errors import EnvFailed
 
 
@@ -67,19 +68,51 @@ class Evaluator:
         verdicts = await self.verdicts(instance, patch)
         if verdicts is None:
             return Evaluation(refused="the changes cannot be applied beside the tests")
-        return Evaluation(grade=graded(instance, verdicts))
+        if verdicts.stopped:
+            return Evaluation(refused=verdicts.stopped)
+        grade = graded(instance, verdicts)
+        if grade.fixed and (why := await self._forged(instance, patch)):
+            return Evaluation(refused=f"its results are forged: {why}")
+        return Evaluation(grade=grade)
+
+    async def _forged(self, instance: Instance, patch: str) -> str:
+        """Why the results of a patch are forged, from a run of the tests as controls; "" where they are not."""
+        workspace = await self._staged(instance, patch)
+        if workspace is None:
+            return ""
+        try:
+            files = files_of((*instance.failing, *instance.passing))
+            texts = {file: await workspace.read(file) for file in files}
+            controls = {file: made for file, text in texts.items() if text and (made := control(text))}
+            for file, made in controls.items():
+                await workspace.write(file, made.text)
+            return forged((await workspace.test(list(controls))).outcomes, controls) if controls else ""
+        finally:
+            await workspace.close()
 
     async def verdicts(self, instance: Instance, patch: str) -> Verdicts | None:
         """What the instance's tests say of the repository with a patch; None where it does not apply.
 
         Raises EnvFailed where not even the tests can be staged.
         """
+        workspace = await self._staged(instance, patch)
+        if workspace is None:
+            return None
+        try:
+            return await workspace.test(files_of((*instance.failing, *instance.passing)))
+        finally:
+            await workspace.close()
+
+    async def _staged(self, instance: Instance, patch: str) -> Workspace | None:
+        """A fresh workspace with the instance's tests and a patch; None where the patch does not apply."""
         workspace = await self.workspace(instance)
         try:
             if not await workspace.apply(instance.test_patch):
                 raise EnvFailed(f"the test patch of {instance.id} does not apply to {instance.commit}")
-            if not await workspace.apply(patch):
-                return None
-            return await workspace.test(files_of((*instance.failing, *instance.passing)))
-        finally:
+            if await workspace.apply(patch):
+                return workspace
+        except BaseException:
             await workspace.close()
+            raise
+        await workspace.close()
+        return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from openclaw_rl.envs.swe.instances import Instance
 
 PASSED = "passed"
+_GOOD = (PASSED, "xfailed")
 SHOWN = 12
 """failing tests that are named"""
 
@@ -25,26 +25,13 @@ class Verdicts:
     def passes(self, test: str) -> bool:
         """Whether a test passed. A name that was cut at a space, as in SWE-bench's lists, means all that it begins."""
         if test in self.outcomes:
-            return self.outcomes[test] == PASSED
+            return self.outcomes[test] in _GOOD
         meant = [outcome for name, outcome in self.outcomes.items() if name.partition(" ")[0] == test]
-        return bool(meant) and all(outcome == PASSED for outcome in meant)
+        return bool(meant) and all(outcome in _GOOD for outcome in meant)
 
     def named(self, outcome: str) -> list[str]:
         """The tests that came out so."""
-        return [test for test, one in self.outcomes.items() if one == outcome]
-
-
-def read_verdicts(text: str) -> dict[str, str]:
-    """The lines that the plugin wrote; of a test with several, the one that is not passed. A cut line is left out."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        try:
-            test, outcome = json.loads(line)
-        except ValueError:
-            continue
-        if found.get(test, PASSED) == PASSED:
-            found[test] = outcome
-    return found
+        return [test for test, one in self.outcomes.items() if one == outcome or (outcome == PASSED and one in _GOOD)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

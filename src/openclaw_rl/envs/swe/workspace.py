@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
+import json
 import secrets
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from openclaw_rl.envs.sandbox import Sandbox, SandboxSettings, open_sandbox
-from openclaw_rl.envs.swe import run_inside
+from openclaw_rl.envs.sandbox import CommandResult, Sandbox, SandboxSettings, open_sandbox
 from openclaw_rl.envs.swe.patches import LARGEST, changes
 from openclaw_rl.envs.swe.suites import Suite
-from openclaw_rl.envs.swe.verdicts import Verdicts, read_verdicts
+from openclaw_rl.envs.swe.verdicts import Verdicts
+from openclaw_rl.envs.verifier.reports import run_sealed, source
 from openclaw_rl.errors import EnvFailed
 
 REPOSITORY: Final = "/testbed"
 """where the repository is, as in SWE-bench's images"""
 RUN_TESTS: Final = "/opt/bin/run-tests"
 SUITE_SECONDS: Final = 300.0
-LARGEST_REPORT: Final = 8 << 20
+LARGEST_TEST: Final = 1 << 20
+"""bytes of a file of tests"""
 _PYTHON: Final = "/opt/venv/bin/python"
-_PLUGIN: Final = "/opt/lib/openclaw_rl_verdicts.py"
+_RUNNER: Final = "/opt/lib/run_tests.py"
 _IGNORED: Final = "__pycache__/\\n*.pyc\\n.pytest_cache/\\n.ruff_cache/\\n"
 _PLACE: Final = f'set -e; mkdir -p {REPOSITORY} /opt/bin; ln -s "$1" /opt/venv; tar -xf - -C {REPOSITORY}'
 _COMMIT: Final = (
@@ -34,11 +36,8 @@ _DIFF: Final = (
     " git add -A; git -c core.quotePath=false diff --cached --no-ext-diff --no-textconv --no-renames --no-color"
     ' --src-prefix=a/ --dst-prefix=b/ "$2" > "$1"'
 )
-_SCRIPT: Final = """#!/bin/sh
-cd {repository}
-export PYTHONPATH=/opt/lib:{repository}/src:{repository} PYTHONDONTWRITEBYTECODE=1
-exec {python} -m pytest -q -p no:cacheprovider -p openclaw_rl_verdicts {words} "$@"
-"""
+_SETTINGS: Final = {"path": [f"{REPOSITORY}/src", REPOSITORY], "cwd": REPOSITORY}
+_WORDS: Final = ("-q", "-p", "no:cacheprovider")
 _RULES: Final = "E9,F63,F7,F82"
 """syntax errors, comparisons that cannot be meant, names that are nowhere defined"""
 
@@ -46,8 +45,10 @@ _RULES: Final = "E9,F63,F7,F82"
 class Workspace:
     """See the module. Close it when it is no longer needed."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, sandbox: Sandbox, words: Sequence[str]) -> None:
+        """``words`` are for pytest."""
         self.sandbox = sandbox
+        self._words = words
         self._base = ""
 
     @classmethod
@@ -59,13 +60,14 @@ class Workspace:
             done = await sandbox.run(["sh", "-c", _PLACE, "sh", suite.home], stdin=files)
             if not done.ok:
                 raise EnvFailed(f"a repository could not be unpacked: {done.output.strip() or done.stopped}")
-            script = _SCRIPT.format(repository=REPOSITORY, python=_PYTHON, words=_quoted(suite.pytest))
+            words = [_PYTHON, "-I", _RUNNER, json.dumps(_SETTINGS), *_WORDS, *suite.pytest]
+            script = f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n'
             await sandbox.write(RUN_TESTS, script.encode(), executable=True)
-            await sandbox.write(_PLUGIN, inspect.getsource(run_inside).encode())
+            await sandbox.write(_RUNNER, source().encode())
         except BaseException:
             await sandbox.close()
             raise
-        return cls(sandbox)
+        return cls(sandbox, (*_WORDS, *suite.pytest))
 
     async def commit(self) -> None:
         """Make it a git repository whose only commit is what there is now."""
@@ -95,14 +97,23 @@ class Workspace:
 
     async def test(self, words: Sequence[str], *, seconds: float = SUITE_SECONDS) -> Verdicts:
         """Run tests: files, or names as pytest has them; with none, all."""
-        place = f"/tmp/{secrets.token_hex(8)}"
-        line = [RUN_TESTS, run_inside.OPTION, place, *words]
-        done = await self.sandbox.run(line, cwd=REPOSITORY, seconds=seconds)
+        report = await run_sealed(self.sandbox, _PYTHON, _SETTINGS, [*self._words, *words], seconds=seconds)
+        return Verdicts(
+            outcomes=report.outcomes,
+            seconds=report.seconds,
+            output=report.output,
+            stopped=report.stopped or ("" if report.whole else "the tests were broken off"),
+        )
+
+    async def read(self, path: str) -> str | None:
+        """A text of the repository; None where there is none."""
         try:
-            report = (await self.sandbox.read(place, most=LARGEST_REPORT)).decode(errors="replace")
-        except FileNotFoundError:
-            report = ""
-        return Verdicts(outcomes=read_verdicts(report), seconds=done.seconds, output=done.output, stopped=done.stopped)
+            return (await self.sandbox.read(f"{REPOSITORY}/{path}", most=LARGEST_TEST)).decode(errors="replace")
+        except OSError:
+            return None
+
+    async def write(self, path: str, text: str) -> None:
+        await self.sandbox.write(f"{REPOSITORY}/{path}", text.encode())
 
     async def lint(self, patch: str) -> str:
         """What ruff has against the Python files of a patch, in lines; "" for nothing."""
@@ -110,18 +121,18 @@ class Workspace:
         if not files:
             return ""
         words = ["check", "--isolated", "--no-cache", "--quiet", "--select", _RULES, "--output-format", "concise"]
-        done = await self.sandbox.run([_PYTHON, "-m", "ruff", *words, *files], cwd=REPOSITORY)
+        done = await self._there(_PYTHON, "-m", "ruff", *words, *files)
         return "" if done.ok else "\n".join(line for line in done.output.splitlines() if "No such file" not in line)
 
     async def search(self, pattern: str, path: str) -> str:
         """The lines that hold a pattern (an extended regular expression), below a path."""
         words = ["grep", "-rnIE", "--exclude-dir=.git", "-e", pattern, "--", path or "."]
-        done = await self.sandbox.run(words, cwd=REPOSITORY)
+        done = await self._there(*words)
         return done.output or ("no line holds it" if done.code == 1 else f"error: {done.stopped or 'grep failed'}")
+
+    async def _there(self, *words: str) -> CommandResult:
+        """Run a program in the repository, which an agent may have removed: that is no fault of the sandbox's."""
+        return await self.sandbox.run(["sh", "-c", f'cd {REPOSITORY} && exec "$@"', "sh", *words], cwd="/")
 
     async def close(self) -> None:
         await self.sandbox.close()
-
-
-def _quoted(words: Sequence[str]) -> str:
-    return " ".join("'" + word.replace("'", "'\\''") + "'" for word in words)

@@ -1,0 +1,242 @@
+"""Run pytest, or a script that runs it, in a child process and report from the parent. Its text runs in a sandbox,
+
+python -I FILE SETTINGS [WORDS OF PYTEST ...]
+
+where nothing of this package is. SETTINGS is JSON: `site` holds pytest, `path` is what the tests may import, `report`
+the file to write, `script` words of a command in place of pytest, `runs` the file to which pytest reports there,
+`rewards` files with its score, `cwd` and `env` are the child's; `sealed`: a key is read from stdin, with which the
+report is signed on stdout.
+
+Code under test shares the child's process: it can end it, print, write files, and start others. So the parent imports
+none of it, cannot be read by other processes, gets its key after the fork, counts a run as whole only when the child
+has reported its end, and signs after all processes that came of the child are dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import hmac
+import json
+import os
+import pathlib
+import select
+import signal
+import sys
+import tempfile
+from typing import Any
+
+BROKEN_OFF = 70
+"""exit code of a run of pytest that did not come to its end"""
+REPORT = "OPENCLAW_RL_REPORT"
+SHOWN = 30_000
+LARGEST = 65_536
+EQUAL = "EqualToEverything"
+"""the name of what a control raises where an object equals anything"""
+_SET_DUMPABLE, _SET_SUBREAPER = 4, 36
+
+
+class Writer:
+    """A plugin of pytest: one line to a verdict, as it comes."""
+
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """A test has passed when its own run has, or fails as expected; what goes wrong then is written after."""
+        if report.when == "call" or report.outcome != "passed":
+            self.write([report.nodeid, self._outcome(report)])
+
+    def _outcome(self, report: Any) -> str:
+        if hasattr(report, "wasxfail"):
+            return "xfailed"
+        if report.outcome == "failed" and EQUAL in str(report.longrepr):
+            return "equal"
+        return str(report.outcome)
+
+    def pytest_collectreport(self, report: Any) -> None:
+        """A file that cannot be loaded has no tests, and fails itself."""
+        if report.outcome == "failed":
+            self.write([report.nodeid, "failed"])
+
+    def write(self, verdict: Any) -> None:
+        line = json.dumps(verdict).encode() + b"\n"
+        while line:
+            line = line[os.write(self._pipe, line) :]
+
+
+def run_pytest(settings: dict[str, Any], words: list[str], pipe: int) -> None:
+    """In the child. pytest is imported before anything that lies beside the code under test."""
+    sys.dont_write_bytecode = True
+    sys.path[:0] = settings.get("site", [])
+    import pytest
+
+    path = settings.get("path", [])
+    sys.path[:] = [*path, *sys.path]
+    if path:
+        os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    sys.argv = ["pytest", *words]
+    writer = Writer(pipe)
+    writer.write({"end": int(pytest.main(words, plugins=[writer]))})
+
+
+def run_script(words: list[str], pipe: int) -> None:
+    """In the child, which becomes the script."""
+    os.set_inheritable(pipe, False)
+    os.execvp(words[0], words)
+
+
+def child(settings: dict[str, Any], words: list[str], pipe: int, go: int, output: int | None) -> None:
+    """The process that code under test shares; it never returns."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        if output is not None:
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+        os.read(go, 1)
+        os.chdir(settings.get("cwd") or ".")
+        os.environ.update(settings.get("env", {}))
+        if settings.get("script"):
+            run_script(settings["script"], pipe)
+        else:
+            run_pytest(settings, words, pipe)
+    except BaseException as error:  # whatever is raised, this process must not go on as the parent would
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        code = 1
+    else:
+        code = 0
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
+
+
+def hide() -> None:
+    """Keep the memory and the files of this process from others, and get the children of those that end."""
+    with contextlib.suppress(Exception):
+        library = ctypes.CDLL(None)
+        library.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+        library.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
+
+
+def until_end(pid: int, pipe: int) -> tuple[bytes, int]:
+    """What the child wrote until it ended, and how it ended: its exit code, or a signal as a negative number."""
+    os.set_blocking(pipe, False)
+    parts: list[bytes] = []
+    status = None
+    while status is None:
+        select.select([pipe], [], [], 0.05)
+        parts.append(read_all(pipe))
+        ended, code = os.waitpid(pid, os.WNOHANG)
+        status = code if ended else None
+    parts.append(read_all(pipe))
+    return b"".join(parts), os.waitstatus_to_exitcode(status)
+
+
+def read_all(pipe: int) -> bytes:
+    parts = []
+    with contextlib.suppress(BlockingIOError):
+        while part := os.read(pipe, 65536):
+            parts.append(part)
+        select.select([], [], [], 0.01)  # the other end is closed: wait for the process, without spinning
+    return b"".join(parts)
+
+
+def kill_descendants() -> None:
+    """Kill what the child left behind, until none has this process as its parent."""
+    for _ in range(1000):
+        left = [int(each.name) for each in pathlib.Path("/proc").glob("[0-9]*") if parent_of(each) == os.getpid()]
+        if not left:
+            return
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def parent_of(process: pathlib.Path) -> int:
+    try:
+        return int((process / "stat").read_bytes().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def run_of(written: bytes, status: int) -> dict[str, Any]:
+    """The verdicts of a run of pytest, and whether it came to its end."""
+    verdicts, end = [], None
+    for line in written.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            found = json.loads(line)
+            if isinstance(found, dict):
+                end = found.get("end")
+            else:
+                verdicts.append(found)
+    ended = isinstance(end, int) and status == 0
+    return {"verdicts": verdicts, "ended": ended, "exit": end if ended else BROKEN_OFF}
+
+
+def text_of(place: str) -> str | None:
+    try:
+        with pathlib.Path(place).open("rb") as file:
+            return file.read(LARGEST).decode(errors="replace")
+    except OSError:
+        return None
+
+
+def lines_of(place: str) -> list[Any]:
+    """The runs of pytest in a script, one to a line."""
+    found = []
+    with contextlib.suppress(OSError), pathlib.Path(place).open("rb") as file:
+        for line in file.read(64 * LARGEST).splitlines():
+            with contextlib.suppress(ValueError, RecursionError):
+                found.append(json.loads(line))
+    return found
+
+
+def show_end(output: Any) -> None:
+    """The end of what the child printed."""
+    output.flush()
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - SHOWN))
+    sys.stdout.buffer.write(output.read() + b"\n")
+    sys.stdout.flush()
+
+
+def main(settings: dict[str, Any], words: list[str]) -> int:
+    sealed, place = bool(settings.get("sealed")), settings.get("report") or os.environ.pop(REPORT, "")
+    output = tempfile.TemporaryFile() if sealed else None  # noqa: SIM115
+    reading, writing = os.pipe()
+    waiting, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        os.close(go)
+        child(settings, words, writing, waiting, output.fileno() if output else None)
+    os.close(writing)
+    hide()
+    key = sys.stdin.buffer.readline().strip() if sealed else b""
+    with contextlib.suppress(OSError):
+        os.ftruncate(0, 0)  # the sandbox's first process holds the same file
+    os.write(go, b"!")
+    written, status = until_end(pid, reading)
+    kill_descendants()
+    run = run_of(written, status)
+    report: dict[str, Any] = {"runs": [run], "exit": run["exit"]}
+    if settings.get("script"):
+        rewards = {each: text_of(each) for each in settings.get("rewards", [])}
+        report = {"runs": lines_of(settings["runs"]), "exit": status, "rewards": rewards}
+    if output is not None:
+        show_end(output)
+        data = json.dumps(report).encode()
+        pathlib.Path(place).write_bytes(data)
+        print(hmac.new(key, data, hashlib.sha256).hexdigest(), flush=True)
+    elif place:
+        with pathlib.Path(place).open("ab") as file:
+            file.write(json.dumps(run).encode() + b"\n")
+    return int(report["exit"]) if int(report["exit"]) >= 0 else 128 - int(report["exit"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1]), sys.argv[2:]))
