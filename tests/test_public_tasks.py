@@ -13,7 +13,6 @@ from sandboxes import SETTINGS, needs_sandbox
 from openclaw_rl.envs.audit import audit_task
 from openclaw_rl.envs.terminal.agentbench import agentbench_os, same_integer
 from openclaw_rl.envs.terminal.env import TerminalEnv
-from openclaw_rl.envs.terminal.harbor import harbor
 from openclaw_rl.envs.terminal.intercode import intercode_bash
 from openclaw_rl.envs.toolcall.bfcl import accepts, bfcl
 from openclaw_rl.errors import ConfigError
@@ -112,57 +111,6 @@ async def test_intercode_wants_the_folder_and_the_output_of_its_authors_command(
     await env.reset("bash/0", seed=0)
     await env.step(say("```\nrm testbed/b; echo a; echo b\n```"))
     assert (await env.step(say("done"))).reward == -1.0, "printed as wanted, but a file is gone"
-    await env.close()
-
-
-# --- Harbor and terminal-bench
-
-DOCKERFILE = """
-FROM python:3.12
-RUN apt-get update && \\
-    apt-get install -y tmux
-WORKDIR /work
-COPY data.txt ./
-ENV COLOUR=red
-RUN echo $COLOUR > colour.txt
-"""
-TESTS = """
-def test_upper():
-    assert open("/work/upper.txt").read() == "HELLO\\n"
-def test_colour():
-    assert open("/work/colour.txt").read() == "red\\n"
-"""
-
-
-@needs_sandbox
-async def test_a_folder_of_harbor_is_set_up_solved_and_scored_by_the_share_of_its_tests(tmp_path: Path) -> None:
-    place = tmp_path / "upper"
-    put(place / "instruction.md", "Write data.txt in capitals into upper.txt.\n")
-    put(place / "task.toml", '[metadata]\ndifficulty = "easy"\n')
-    put(place / "environment" / "Dockerfile", DOCKERFILE)
-    put(place / "environment" / "data.txt", "hello\n")
-    put(place / "solution" / "solve.sh", "tr a-z A-Z < data.txt > upper.txt")
-    put(place / "tests" / "test_outputs.py", TESTS)
-    env = harbor(sandbox=SETTINGS, folder=tmp_path, **GIVEN)
-    assert (*env.tasks(), *env.held_out()) == ("easy/upper",)
-    await env.reset("easy/upper", seed=0)
-    assert (await env.step(say("```\ntr a-z A-Z < data.txt > upper.txt; ls /tests\n```"))).reward is None
-    assert (await env.step(say("done"))).reward == 1.0
-    await env.reset("easy/upper", seed=0)
-    await env.step(say("```\nmkdir -p /tests; echo 'def test_a(): pass' > /tests/test_mine.py\n```"))
-    assert (await env.step(say("done"))).reward == 0.0, "one of two tests passes; the agent's own is not there"
-    await env.close()
-
-
-@needs_sandbox
-async def test_a_script_of_tests_may_write_its_score(tmp_path: Path) -> None:
-    place = tmp_path / "half"
-    put(place / "instruction.md", "Do half.")
-    put(place / "environment" / "setup.sh", "echo ready > state")
-    put(place / "tests" / "test.sh", "test -f state && echo 0.75 > /logs/verifier/reward.txt")
-    env = harbor(sandbox=SETTINGS, folder=tmp_path, **GIVEN)
-    await env.reset("tasks/half", seed=0)
-    assert (await env.step(say("done"))).reward == 0.5
     await env.close()
 
 

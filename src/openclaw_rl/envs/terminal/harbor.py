@@ -1,43 +1,64 @@
-"""Folders in the layout of Harbor and terminal-bench, without Docker: an instruction, an environment, tests.
+"""Folders in the layout of Harbor and terminal-bench: an instruction, an environment, tests.
 
     FOLDER/NAME/instruction.md            or task.yaml with "instruction"
-                environment/setup.sh      or a Dockerfile, of which WORKDIR, ENV, COPY and RUN are carried out
+                environment/setup.sh      or a Dockerfile
                 tests/test.sh             or run-tests.sh, or test_*.py
                 solution/solve.sh         or solution.sh
 
-Tests come into the sandbox when the agent is done, so that it cannot edit them. A script of tests may write its score
-to ``/logs/verifier/reward.txt``; else the score is the share of tests that pass, else whether the script ends with 0.
-Nothing can be fetched: lines that would install something are left out, and what is then missing the audit finds.
+Tests come into the sandbox when the agent is done, so that it cannot edit them, and pay as Harbor pays: the score that
+their script writes to ``/logs/verifier``, else all or nothing. With podman or docker the Dockerfile makes the machine.
+With bubblewrap the programs of this machine stand in: a task that needs others is refused with what it lacks.
 """
 
 from __future__ import annotations
 
-import fnmatch
-import inspect
-import json
-import re
-import secrets
 import shlex
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from openclaw_rl.envs.actions import ActionForm
-from openclaw_rl.envs.sandbox import HOME, Sandbox, SandboxSettings
-from openclaw_rl.envs.terminal import run_inside
+from openclaw_rl.envs.play.contract import AgentTask
+from openclaw_rl.envs.sandbox import SandboxSettings
 from openclaw_rl.envs.terminal.checks import FinalState
+from openclaw_rl.envs.terminal.dockerfile import Built, build_image, machine_of
 from openclaw_rl.envs.terminal.env import TerminalEnv
+from openclaw_rl.envs.terminal.installs import CARRIED, on_this_machine, provide
 from openclaw_rl.envs.terminal.published import PublishedTasks
 from openclaw_rl.envs.terminal.tasks import Scorer, TerminalTask
-from openclaw_rl.errors import ConfigError, EnvFailed
+from openclaw_rl.envs.terminal.verifying import TaskTests
+from openclaw_rl.errors import ConfigError
+from openclaw_rl.types import Prompt
 
 STEPS = 20
-REWARD = "/logs/verifier/reward.txt"
-LONGEST = 1 << 16
-"""bytes of a score's file that are read"""
-_FETCHES = re.compile(r"\b(apt|apt-get|apk|dnf|yum|pip3?|uv|npm|curl|wget|git clone|conda|cargo)\b")
+
+
+class HarborEnv(TerminalEnv):
+    """See `TerminalEnv`. Where containers run, each task has the image of its Dockerfile."""
+
+    def __init__(self, folder: Folder, *, sandbox: SandboxSettings, rungs: Sequence[str], **settings: Any) -> None:
+        source = PublishedTasks("harbor", folder.tasks, rungs=rungs)
+        super().__init__(name="harbor", source=source, sandbox=sandbox, **settings)
+        self._folder, self._plain = folder, sandbox
+
+    def excluded(self) -> Mapping[str, str]:
+        """Tasks that cannot run here, with the reason."""
+        return self._folder.refused
+
+    async def reset(self, task: str, *, seed: int) -> Prompt:
+        await self._choose_image(task)
+        return await super().reset(task, seed=seed)
+
+    async def hand_over(self, task: str, *, seed: int) -> AgentTask:
+        await self._choose_image(task)
+        return await super().hand_over(task, seed=seed)
+
+    async def _choose_image(self, task: str) -> None:
+        file = self._folder.images.get(task)
+        image = await build_image(self._plain.driver, file) if file is not None else self._plain.root
+        self._settings = replace(self._plain, root=image)
 
 
 def harbor(
@@ -49,15 +70,17 @@ def harbor(
     output_chars: int,
     step_votes: bool,
     folder: Path | None,
-) -> TerminalEnv:
-    """The environment. ``folder`` holds a folder for each task."""
+    cache_dir: Path,
+    partial: bool = False,
+) -> HarborEnv:
+    """The environment. ``folder`` holds a folder for each task; ``partial`` pays the share of tests that pass."""
     if folder is None:
         raise ConfigError("env.folder is not set", remedy="name it: --set env.folder=FOLDER")
-    tasks = read_tasks(folder.expanduser())
-    return TerminalEnv(
-        name="harbor",
-        source=PublishedTasks("harbor", tasks, rungs=rungs),
-        sandbox=sandbox,
+    read = read_folder(folder.expanduser(), sandbox, cache=cache_dir / "harbor", shares=partial)
+    return HarborEnv(
+        read,
+        sandbox=replace(sandbox, binds=tuple(dict.fromkeys((*sandbox.binds, str(read.site))))),
+        rungs=rungs,
         form=form,
         examples=examples,
         output_chars=output_chars,
@@ -65,15 +88,74 @@ def harbor(
     )
 
 
-def read_tasks(folder: Path) -> dict[str, TerminalTask]:
-    """The tasks of a folder, by difficulty and name. Raises ConfigError where there is none."""
-    found = [(place, told) for place in sorted(folder.iterdir() if folder.is_dir() else ()) if (told := _told(place))]
-    if not found:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folder:
+    """The tasks of a folder by difficulty and name; why others are refused; Dockerfiles, where containers run.
+
+    ``site`` holds the pytest that the tests run with.
+    """
+
+    tasks: Mapping[str, TerminalTask]
+    refused: Mapping[str, str]
+    images: Mapping[str, Path]
+    site: Path
+
+
+def read_folder(folder: Path, sandbox: SandboxSettings, *, cache: Path, shares: bool) -> Folder:
+    """Read it. Raises ConfigError where no task lies there, or none of them can run here."""
+    places = [place for place in sorted(folder.iterdir() if folder.is_dir() else ()) if _told(place)]
+    if not places:
         raise ConfigError(
             f"env.folder: no task lies in {folder}",
             remedy="each is a folder with instruction.md or task.yaml, and tests",
         )
-    return {f"{told.rung}/{place.name}": _task(place, told) for place, told in found}
+    contained = sandbox.driver != "bubblewrap"
+    has_system = on_this_machine(None if contained else sandbox.root)
+    read = {place: _read(place, contained, has_system, shares=shares) for place in places}
+    refused = {place.name: each.refused for place, each in read.items() if each.refused}
+    if len(refused) == len(read):
+        raise ConfigError(
+            f"env.folder: none of the {len(read)} tasks in {folder} can run here: {next(iter(refused.values()))}",
+            remedy="'--set env.sandbox.driver=podman' builds their images; 'envs audit' names each reason",
+        )
+    good = {place: each for place, each in read.items() if not each.refused}
+    packages = {name for each in good.values() for name in each.tests.packages if name not in CARRIED}
+    site = provide(sorted(packages), cache)
+    return Folder(
+        tasks={each.name: _task(place, each, site) for place, each in good.items()},
+        refused=refused,
+        images={each.name: each.machine.file for each in good.values() if each.imaged and each.machine.file},
+        site=site,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A task's folder. ``imaged``: a container's image makes its machine; ``refused`` is why it cannot run here."""
+
+    name: str
+    told: _Told
+    machine: Built
+    tests: TaskTests
+    imaged: bool
+    refused: str
+
+
+def _read(place: Path, contained: bool, has_system: Callable[[str], bool], *, shares: bool) -> _Read:
+    told = _told(place)
+    assert told is not None
+    machine = machine_of(place, has_system=has_system)
+    tests = TaskTests.of(place, machine, shares=shares)
+    imaged = contained and machine.file is not None
+    reasons = [*([] if imaged else machine.refused), tests.lacking(has_system=has_system)]
+    return _Read(
+        name=f"{told.rung}/{place.name}",
+        told=told,
+        machine=machine,
+        tests=tests,
+        imaged=imaged,
+        refused="; ".join(filter(None, reasons)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,133 +189,22 @@ def _yaml(file: Path) -> Mapping[str, Any]:
     return found
 
 
-def _task(place: Path, told: _Told) -> TerminalTask:
-    built = _environment(place)
+def _task(place: Path, read: _Read, site: Path) -> TerminalTask:
     solution = next((file for name in ("solution/solve.sh", "solution.sh") if (file := place / name).is_file()), None)
+    built = read.machine
     return TerminalTask(
-        instruction=told.instruction,
+        instruction=read.told.instruction,
         gold=(solution.read_text(encoding="utf-8"),) if solution else (),
-        placed=built.placed,
-        setup=(f"mkdir -p {shlex.quote(built.folder)}", *built.scripts),
+        placed={} if read.imaged else built.placed,
+        setup=(f"mkdir -p {shlex.quote(built.folder)}", *(() if read.imaged else built.scripts)),
         folder=built.folder,
         steps=STEPS,
-        scorer=_scorer(place, built),
+        scorer=_scorer(read.tests, site),
     )
 
 
-# --- the environment ---
-
-
-@dataclass(slots=True)
-class _Built:
-    """How a task's machine is made: files of its folder by their place there, scripts, and where the agent begins."""
-
-    folder: str = HOME
-    placed: dict[str, Path] = field(default_factory=dict)
-    scripts: list[str] = field(default_factory=list)
-    exports: list[str] = field(default_factory=list)
-
-
-def _environment(place: Path) -> _Built:
-    script = place / "environment" / "setup.sh"
-    if script.is_file():
-        folder = "/app"
-        built = _Built(folder=folder)
-        built.placed = {f"{folder}/{file.name}": file for file in script.parent.iterdir() if file.is_file()}
-        built.scripts = [f"mkdir -p {folder} && cd {folder} && bash setup.sh && rm setup.sh"]
-        return built
-    for file in (place / "environment" / "Dockerfile", place / "Dockerfile"):
-        if file.is_file():
-            return _from_dockerfile(file)
-    return _Built()
-
-
-def _from_dockerfile(file: Path) -> _Built:
-    built = _Built(folder="/app")
-    for word, rest in _instructions(file.read_text(encoding="utf-8")):
-        if word == "WORKDIR":
-            built.folder = rest.strip()
-            built.scripts.append(f"mkdir -p {shlex.quote(built.folder)}")
-        elif word == "ENV":
-            built.exports.append(f"export {rest if '=' in rest else rest.replace(' ', '=', 1)}")
-        elif word in ("COPY", "ADD"):
-            built.placed |= _copied(rest, file.parent, built.folder)
-        elif word == "RUN" and not _FETCHES.search(rest):
-            lines = [*built.exports, f"mkdir -p {shlex.quote(built.folder)} && cd {shlex.quote(built.folder)}", rest]
-            built.scripts.append("\n".join(lines))
-    return built
-
-
-def _instructions(text: str) -> Iterator[tuple[str, str]]:
-    """The instructions of a Dockerfile, continued lines joined."""
-    joined = re.sub(r"\\\s*\n", " ", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
-    for line in joined.splitlines():
-        word, _, rest = line.strip().partition(" ")
-        if word:
-            yield word.upper(), rest.strip()
-
-
-def _copied(rest: str, folder: Path, working: str) -> dict[str, Path]:
-    words = json.loads(rest) if rest.startswith("[") else [word for word in shlex.split(rest) if word[:2] != "--"]
-    *sources, target = words
-    target = target if target.startswith("/") else f"{working}/{target.removeprefix('./')}"
-    into = target.endswith(("/", "/.")) or len(sources) > 1 or target == f"{working}/."
-    placed: dict[str, Path] = {}
-    for source in (found for name in sources for found in sorted(folder.glob(name)) or [folder / name]):
-        if source.is_dir():
-            placed |= {f"{target.rstrip('/.')}/{one.relative_to(source)}": one for one in _files(source)}
-        elif source.is_file():
-            placed[f"{target.rstrip('/.')}/{source.name}" if into else target] = source
-    return placed
-
-
-def _files(folder: Path) -> list[Path]:
-    return [file for file in sorted(folder.rglob("*")) if file.is_file()]
-
-
-# --- the tests ---
-
-
-def _scorer(place: Path, built: _Built) -> Scorer:
-    tests = {f"/tests/{file.relative_to(place / 'tests')}": file for file in _files(place / "tests")}
-    script = next((name for name in ("tests/test.sh", "run-tests.sh") if (place / name).is_file()), None)
-    text = (place / script).read_text(encoding="utf-8") if script else ""
-
+def _scorer(tests: TaskTests, site: Path) -> Scorer:
     async def scored(state: FinalState) -> float:
-        await state.sandbox.run(["rm", "-rf", "/tests", "/logs"])
-        for path, file in tests.items():
-            await state.sandbox.write(path, file.read_bytes())
-        if script and not _FETCHES.search(text):
-            return await _by_script(state.sandbox, text, built)
-        return await _by_functions(state.sandbox, sorted(path for path in tests if _is_test(path)), built)
+        return await tests.score(state.sandbox, site=site)
 
     return scored
-
-
-def _is_test(path: str) -> bool:
-    return path.startswith("/tests/") and fnmatch.fnmatch(PurePosixPath(path).name, "test_*.py")
-
-
-async def _by_script(sandbox: Sandbox, text: str, built: _Built) -> float:
-    exports = "\n".join([*built.exports, "export TEST_DIR=/tests", "mkdir -p /logs/verifier"])
-    done = await sandbox.run(["bash", "-c", f"{exports}\n{text}"], cwd=built.folder)
-    if done.code is None:
-        raise EnvFailed(f"the tests were stopped: {done.stopped}")
-    try:
-        return max(0.0, min(1.0, float((await sandbox.read(REWARD, most=LONGEST)).decode().strip())))
-    except (OSError, ValueError):
-        return float(done.ok)
-
-
-async def _by_functions(sandbox: Sandbox, paths: Sequence[str], built: _Built) -> float:
-    """The share of the test functions that pass, run by a small runner of our own: nothing need be installed there."""
-    if not paths:
-        raise EnvFailed("a task has no tests that can be run here")
-    runner = inspect.getsource(run_inside)
-    place = f"/tests/{secrets.token_hex(8)}"
-    done = await sandbox.run(["python3", "-I", "-", place, *paths], stdin=runner.encode(), cwd=built.folder)
-    try:
-        counted = json.loads(await sandbox.read(place, most=LONGEST))
-    except (OSError, ValueError) as error:
-        raise EnvFailed(f"the tests could not be run: {(done.output or done.stopped)[-300:]}") from error
-    return float(counted["passed"]) / max(int(counted["tests"]), 1)

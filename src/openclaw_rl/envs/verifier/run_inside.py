@@ -2,10 +2,10 @@
 
 python -I FILE SETTINGS [WORDS OF PYTEST ...]
 
-where nothing of this package is. SETTINGS is JSON: `site` holds pytest, `path` is what the tests may import, `report`
-the file to write, `script` words of a command in place of pytest, `runs` the file to which pytest reports there,
-`rewards` files with its score, `cwd` and `env` are the child's; `sealed`: a key is read from stdin, with which the
-report is signed on stdout.
+where nothing of this package is. SETTINGS is JSON: `site` holds pytest, `path` is what the tests may import, and `here`
+lets them import from their folder; `report` is the file to write; `script` the words of a command in place of pytest,
+`runs` the file to which pytest reports there, `rewards` files with its score; `cwd` and `env` are the child's; `sealed`
+reads a key from stdin, with which the report is signed on stdout.
 
 Code under test shares the child's process: it can end it, print, write files, and start others. So the parent imports
 none of it, cannot be read by other processes, gets its key after the fork, counts a run as whole only when the child
@@ -66,20 +66,48 @@ class Writer:
             line = line[os.write(self._pipe, line) :]
 
 
+class Summary:
+    """`--ctrf FILE` of the plugin pytest-json-ctrf, as far as scripts read it."""
+
+    def __init__(self) -> None:
+        self._tests: dict[str, str] = {}
+        self._place = ""
+
+    def pytest_addoption(self, parser: Any) -> None:
+        with contextlib.suppress(ValueError):  # the plugin itself is there
+            parser.addoption("--ctrf", default="")
+
+    def pytest_configure(self, config: Any) -> None:
+        self._place = config.getoption("--ctrf", default="")
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self._tests[report.nodeid] = report.outcome
+
+    def pytest_sessionfinish(self) -> None:
+        if self._place:
+            tests = [{"name": name, "status": status} for name, status in self._tests.items()]
+            counts = {each: list(self._tests.values()).count(each) for each in ("passed", "failed", "skipped")}
+            results = {"tool": {"name": "pytest"}, "summary": {"tests": len(tests), **counts}, "tests": tests}
+            place = pathlib.Path(self._place)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps({"results": results}))
+
+
 def run_pytest(settings: dict[str, Any], words: list[str], pipe: int) -> None:
     """In the child. pytest is imported before anything that lies beside the code under test."""
     sys.dont_write_bytecode = True
     sys.path[:0] = settings.get("site", [])
     import pytest
 
-    path = settings.get("path", [])
-    sys.path[:] = [*path, *sys.path]
+    path = [*settings.get("path", []), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    sys.path[:] = [*([os.getcwd()] if settings.get("here") else []), *path, *sys.path]  # noqa: PTH109
     if path:
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.argv = ["pytest", *words]
     writer = Writer(pipe)
-    writer.write({"end": int(pytest.main(words, plugins=[writer]))})
+    writer.write({"end": int(pytest.main(words, plugins=[writer, Summary()]))})
 
 
 def run_script(words: list[str], pipe: int) -> None:

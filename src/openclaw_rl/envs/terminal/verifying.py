@@ -1,0 +1,206 @@
+"""A Harbor task's tests: run as their author wrote them, and believed only where their controls fail."""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import json
+import secrets
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from openclaw_rl.envs.sandbox import HOME, Sandbox
+from openclaw_rl.envs.terminal.dockerfile import Built, files_in
+from openclaw_rl.envs.terminal.installs import installs_of, missing, stand_ins
+from openclaw_rl.envs.verifier.controls import Control, control, forged, test_names
+from openclaw_rl.envs.verifier.reports import PASSED, Report, run_sealed, source
+
+REWARDS: Final = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
+_INI: Final = ("pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg")
+_UNTESTED: Final = "the task has neither test.sh nor test_*.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskTests:
+    """The tests of a task's folder: files by their place in the sandbox, and the script that runs them, if any.
+
+    ``shares`` pays the share of the tests that pass, where Harbor pays all or nothing.
+    """
+
+    files: Mapping[str, bytes]
+    script: str | None
+    machine: Built
+    shares: bool
+
+    @classmethod
+    def of(cls, place: Path, machine: Built, *, shares: bool) -> TaskTests:
+        """Of a folder."""
+        files = {f"/tests/{file.relative_to(place / 'tests')}": file.read_bytes() for file in files_in(place / "tests")}
+        script = next((file for name in ("tests/test.sh", "run-tests.sh") if (file := place / name).is_file()), None)
+        text = script.read_text(encoding="utf-8") if script else None
+        return cls(files=files, script=text, machine=machine, shares=shares)
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """The packages of Python that the tests install."""
+        return installs_of(self.script or "").python
+
+    def lacking(self, *, has_system: Callable[[str], bool]) -> str:
+        """Why these tests cannot run here; "" where they can."""
+        names = missing(installs_of(self.script or ""), has_system=has_system)
+        if names:
+            return f"its tests install {', '.join(names)}, which is not here"
+        return "" if self.script is not None or self._modules else _UNTESTED
+
+    async def score(self, sandbox: Sandbox, *, site: Path) -> float:
+        """From 0 to 1. What an agent did to its machine, or its code to the tests, is worth 0, never a failure.
+
+        The controls come first or last, as chance has it: code that remembers its first run cannot know which it is.
+        """
+        controls = {path: made for path, text in self._texts().items() if (made := control(text))}
+        checked = bool(controls) and (self.script is None or "pytest" in self.script)
+        try:
+            if checked and secrets.randbelow(2) and await self._forged(sandbox, site, controls, worth=0.0):
+                return 0.0
+            worth = await self._worth(sandbox, site, self.files)
+            if worth.score and checked and await self._forged(sandbox, site, controls, worth=worth.score):
+                return 0.0
+            return worth.score
+        except OSError:  # the sandbox cannot be written: the agent has filled or blocked it
+            return 0.0
+
+    async def _forged(self, sandbox: Sandbox, site: Path, controls: Mapping[str, Control], *, worth: float) -> bool:
+        """Whether a run of the controls pays, or passes what must fail."""
+        texts = {path: made.text.encode() for path, made in controls.items()}
+        run = await self._worth(sandbox, site, {**self.files, **texts})
+        pays = run.score > 0 and run.score >= worth and self.script is not None
+        return pays or bool(forged(run.report.outcomes, controls))
+
+    def _texts(self) -> dict[str, str]:
+        return {path: data.decode(errors="replace") for path, data in self.files.items() if path.endswith(".py")}
+
+    @property
+    def _modules(self) -> list[str]:
+        return sorted(path for path in self.files if fnmatch.fnmatch(PurePosixPath(path).name, "test_*.py"))
+
+    async def _worth(self, sandbox: Sandbox, site: Path, files: Mapping[str, bytes]) -> _Worth:
+        """One run of these files in place of the task's. Raises OSError where they cannot be put there."""
+        if self.script is None:
+            await _place(sandbox, files)
+            settings = {"site": [str(site)], "cwd": self.machine.folder, "env": self._env("")}
+            report = await run_sealed(sandbox, "python3", settings, [*self._words, *self._modules])
+            return _Worth(report=report, score=self._of_tests(report, self._modules))
+        return await self._by_script(sandbox, self.script, site, files)
+
+    async def _by_script(self, sandbox: Sandbox, script: str, site: Path, files: Mapping[str, bytes]) -> _Worth:
+        home = f"/opt/{secrets.token_hex(8)}"
+        programs = {path: text.encode() for path, text in stand_ins(home, site=str(site), words=self._words).items()}
+        text = "\n".join([*self.machine.exports, script]).encode()
+        own = {f"{home}/run_tests.py": source().encode(), f"{home}/test.sh": text, **programs}
+        local = f"{HOME}/.local/bin"  # what an installer would have put there
+        names = " ".join(PurePosixPath(path).name for path in programs)
+        then = f"mkdir -p {local}; (cd {local} && rm -rf env {names}; : > env); cp {home}/bin/* {local}"
+        await _place(sandbox, {**files, **own}, then=then)
+        settings: dict[str, Any] = {
+            "script": ["bash", f"{home}/test.sh"],
+            "runs": f"{home}/runs",
+            "rewards": REWARDS,
+            "cwd": self.machine.folder,
+            "env": {**self._env(f"{home}/bin:"), "OPENCLAW_RL_REPORT": f"{home}/runs"},
+        }
+        report = await run_sealed(sandbox, "python3", settings)
+        return _Worth(report=report, score=self._of_script(report))
+
+    def _env(self, first: str) -> dict[str, str]:
+        path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        return {"TEST_DIR": "/tests", "PATH": f"{first}{path}"}
+
+    @property
+    def _words(self) -> list[str]:
+        """For pytest: nothing beside the tests says how they run, since an agent could have put it there."""
+        own = any(f"/tests/{name}" in self.files for name in _INI)
+        return [
+            *("-p", "no:cacheprovider", "--confcutdir=/tests"),
+            *([] if own else ["-c", "/dev/null", "--rootdir=/tests"]),
+        ]
+
+    def _of_script(self, report: Report) -> float:
+        """The score that the script wrote, else that of its tests, else whether it ended with 0."""
+        if report.exit is None or report.exit < 0 or (report.outcomes and not self._whole(report)):
+            return 0.0
+        reported = [path for path in self._modules if any(_is_of(test, path) for test in report.outcomes)]
+        written = _written(report.rewards)
+        if report.outcomes and (self.shares or (written is None and self.script is not None)):
+            return self._of_tests(report, reported)
+        if written is not None:
+            return written if not reported or not self._unreported(report, reported) else 0.0
+        return float(report.exit == 0)
+
+    def _of_tests(self, report: Report, modules: Sequence[str]) -> float:
+        """Of tests alone: whether pytest ended with 0 and ran them all, or the share that passed."""
+        if not self._whole(report):
+            return 0.0
+        lacking = self._unreported(report, modules)
+        passing = sum(outcome in (PASSED, "xfailed") for outcome in report.outcomes.values())
+        if self.shares:
+            return passing / max(len(report.outcomes) + lacking, 1)
+        good = all(outcome in (PASSED, "xfailed", "skipped") for outcome in report.outcomes.values())
+        return float(good and passing > 0 and not lacking)
+
+    def _whole(self, report: Report) -> bool:
+        """Whether pytest came to its end, and skipped nothing in tests whose author skips nothing."""
+        skips = "skip" in "".join(self._texts().values())
+        return report.whole and not report.stopped and (skips or "skipped" not in report.outcomes.values())
+
+    def _unreported(self, report: Report, modules: Sequence[str]) -> int:
+        """Tests that stand in these files and that no report names: code under test has taken them away."""
+        texts = self._texts()
+        ran = {test.partition("[")[0] for test in report.outcomes}
+        return sum(
+            not any(test.endswith(f"::{name}") and _is_of(test, path) for test in ran)
+            for path in modules
+            for name in test_names(texts[path])
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Worth:
+    report: Report
+    score: float
+
+
+async def _place(sandbox: Sandbox, files: Mapping[str, bytes], *, then: str = ":") -> None:
+    """Put files in place of the tests and results that are there, in one command. Raises OSError."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path, data in files.items():
+            entry = tarfile.TarInfo(path.lstrip("/"))
+            entry.size, entry.mode = len(data), 0o755
+            archive.addfile(entry, io.BytesIO(data))
+    script = f"set -e; rm -rf /tests /logs; mkdir -p /tests /logs/verifier; tar -xf - -C / --no-same-owner; {then}"
+    done = await sandbox.run(["sh", "-c", script], stdin=packed.getvalue(), cwd="/")
+    if not done.ok:
+        raise OSError(f"the tests could not be put in place: {done.output.strip()[-200:] or done.stopped}")
+
+
+def _is_of(test: str, path: str) -> bool:
+    """Whether pytest's name of a test is of this file."""
+    file = test.partition("::")[0]
+    return path == file or path.endswith(f"/{file}")
+
+
+def _written(rewards: Mapping[str, str | None]) -> float | None:
+    """The score in the files of a script; None where it wrote none that can be read."""
+    text, data = (rewards.get(place) for place in REWARDS)
+    try:
+        if text is not None:
+            return max(0.0, min(1.0, float(text.strip())))
+        if data is not None:
+            found = json.loads(data)
+            return max(0.0, min(1.0, float(found["reward"] if "reward" in found else next(iter(found.values())))))
+    except (ValueError, TypeError, KeyError, StopIteration, RecursionError):
+        return None
+    return None
