@@ -192,7 +192,10 @@ def reads(files: Sequence[Path], *attributes: str) -> list[str]:
 
 
 def test_only_config_reads_the_environment() -> None:
-    elsewhere = [file for file in FILES if room(file) != "config"]
+    runs_alone = (
+        ROOT / "envs" / "verifier" / "run_inside.py"
+    )  # copied into a sandbox, where it hands pytest its environment
+    elsewhere = [file for file in FILES if room(file) != "config" and file != runs_alone]
     assert reads(elsewhere, "environ", "getenv", "environb") == []
 
 

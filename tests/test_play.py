@@ -24,7 +24,7 @@ from openclaw_rl.cli import cli
 from openclaw_rl.clients.agents import AGENTS, OwnAgent
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.clients.connect import ServerInfo
-from openclaw_rl.envs.play.contract import SupportsAgents, TaskRefused
+from openclaw_rl.envs.play.contract import SupportsAgents
 from openclaw_rl.envs.play.forwarder import GatewayForwarder
 from openclaw_rl.envs.play.journal import PlayJournal, PlayPlan, resumed
 from openclaw_rl.envs.play.player import INSIDE, AgentPlayer, PlayedEpisode, PlaySettings
@@ -33,7 +33,7 @@ from openclaw_rl.envs.sandbox import open_sandbox
 from openclaw_rl.envs.terminal.env import TerminalEnv, ladder
 from openclaw_rl.envs.terminal.ladder import LADDER, in_files
 from openclaw_rl.envs.toolcall.env import toolcall
-from openclaw_rl.errors import BackendDown, ConfigError, OpenClawError, RequestError
+from openclaw_rl.errors import BackendDown, ConfigError, OpenClawError, RequestError, TaskRefused
 from openclaw_rl.ports import AgentCommand
 from openclaw_rl.serve.listener import bind
 from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, serving

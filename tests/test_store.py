@@ -306,6 +306,7 @@ WRITES = {
     JudgeLedger: {"unjudged", "late_feedback", "late_rewards", "add_verdicts", "scores"},
     TrainLedger: {
         "untrained",
+        "waiting",
         "add_drops",
         "add_step",
         "add_rehearsal",

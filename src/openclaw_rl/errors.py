@@ -185,7 +185,7 @@ class EnvFailed(OpenClawError):
 
 
 class TaskRefused(EnvFailed):
-    """A task that its audit does not admit. No other try changes that, so that it is played no more."""
+    """A task that cannot be played as it is: its audit does not admit it, or no program can be given it."""
 
 
 class NothingToPlay(OpenClawError):

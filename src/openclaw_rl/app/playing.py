@@ -203,8 +203,8 @@ def _player(
     client: ApiClient,
     key: str | None,
 ) -> AgentPlayer:
-    from openclaw_rl.envs.play.contract import TaskRefused
     from openclaw_rl.envs.play.player import AgentPlayer, PlaySettings
+    from openclaw_rl.errors import TaskRefused
 
     sandbox = replace(build_sandbox_settings(_roomy(resolved, config, request.seconds)), binds=found.folders)
     book, plain = audit_book(config), build_env(config)

@@ -122,7 +122,7 @@ class Drawing:
 
     def curves(self) -> Html:
         """Figures of training; those of replies are of this person's own, or of everybody's for an admin."""
-        drops, waiting = self._ledger.drop_counts(), self._ledger.waiting(WAITING)
+        drops, waiting = self._ledger.drop_counts(), self._ledger.waiting_for_judge(WAITING)
         told = f"{waiting}" if waiting < WAITING else f"{WAITING:,} or more"
         drawn = [*browse.curves(self._ledger, self._person.scope), *self._live]
         return curves_view(drawn, drops, self._alarms, waiting=told)

@@ -123,7 +123,7 @@ class BrowseQueries(LedgerConnection):
         )
         return [SaidTurn(_listed(row), _said(row, sought, words)) for row in rows]
 
-    def waiting(self, most: int) -> int:
+    def waiting_for_judge(self, most: int) -> int:
         """How many of the ``most`` newest settled turns wait to be judged."""
         row = self.one(
             "SELECT count(*) AS n FROM (SELECT turn FROM outcomes ORDER BY seq DESC LIMIT ?) o"

@@ -6,11 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from openclaw_rl.envs.sandbox import Sandbox
-from openclaw_rl.errors import EnvFailed
-
-
-class TaskRefused(EnvFailed):
-    """A task that no program can be given, whoever plays it: it is left out, and nothing is wrong with the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

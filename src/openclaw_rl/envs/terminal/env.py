@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from openclaw_rl.envs.actions import Action, ActionForm, block_of, call_of, calls_of, result_of, vote_on, worked_prompt
-from openclaw_rl.envs.play.contract import AgentTask, TaskRefused
+from openclaw_rl.envs.play.contract import AgentTask
 from openclaw_rl.envs.sandbox import SandboxSettings
 from openclaw_rl.envs.sourced import SourcedEnv
 from openclaw_rl.envs.terminal.ladder import ANSWER as ANSWER_FILE
 from openclaw_rl.envs.terminal.ladder import LADDER, in_files
 from openclaw_rl.envs.terminal.machine import TOOLS, TerminalMachine
 from openclaw_rl.envs.terminal.tasks import LadderTasks, TerminalSource, TerminalTask
-from openclaw_rl.errors import EnvFailed
+from openclaw_rl.errors import EnvFailed, TaskRefused
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
 

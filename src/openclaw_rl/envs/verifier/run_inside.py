@@ -66,7 +66,7 @@ class Writer:
             line = line[os.write(self._pipe, line) :]
 
 
-class Summary:
+class CtrfReport:
     """`--ctrf FILE` of the plugin pytest-json-ctrf, as far as scripts read it."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def run_pytest(settings: dict[str, Any], words: list[str], pipe: int) -> None:
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     sys.argv = ["pytest", *words]
     writer = Writer(pipe)
-    writer.write({"end": int(pytest.main(words, plugins=[writer, Summary()]))})
+    writer.write({"end": int(pytest.main(words, plugins=[writer, CtrfReport()]))})
 
 
 def run_script(words: list[str], pipe: int) -> None:
