@@ -63,6 +63,9 @@ class FeedbackHandler:
         given = await read_body(
             self._server, admitted.exchange, lambda body: parse(FeedbackRequest, body, limits), limit=_LARGEST
         )
+        if self._server.keys.open and given.source != "environment" and environment_of(admitted.user) is not None:
+            what = "source: without keys an environment pays rewards; only a person rates"
+            raise RequestError(what, field="source", status=403, remedy="say environment")
         turn = await self._server.turn(given.named, admitted.user)
         kept = await keep_feedback(self._server, given, turn)
         taken = {"object": "feedback", "turn": turn.id, "score": kept.score, "source": kept.source}

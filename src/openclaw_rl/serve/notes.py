@@ -1,4 +1,4 @@
-"""/v1/notes: a user's standing notes, seen and changed by that user alone; by anybody where there are no keys."""
+"""/v1/notes: a user's standing notes, seen and changed by that user alone; by every person where there are no keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from openclaw_rl.errors import InvalidValue, NotInLedger, RequestError
 from openclaw_rl.notes import AddedNote, NewNote, NotesBook
 from openclaw_rl.preferences.wording import put
 from openclaw_rl.serve.api_errors import openai_error
-from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, read_body
+from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, Handle, read_body
 from openclaw_rl.serve.fields import Flag, Name, RequestModel, parse
 from openclaw_rl.serve.request import PutsNotes
 from openclaw_rl.serve.state import ServerState
@@ -66,10 +66,21 @@ def note_routes(server: ServerState, notes: StandingNotes | None) -> list[Route]
         "/v1/notes/{number:int}": {"GET": handle.one, "PATCH": handle.change, "DELETE": handle.remove},
     }
     return [
-        Route(path, ApiEndpoint(server, "notes", handler, openai_error), methods=[method])
+        Route(path, ApiEndpoint(server, "notes", _for_people(handler), openai_error), methods=[method])
         for path, methods in by_path.items()
         for method, handler in methods.items()
     ]
+
+
+def _for_people(handle: Handle) -> Handle:
+    """The handler, closed to environments: they have no notes, and without keys they would reach everybody's."""
+
+    async def handle_for_person(admitted: AdmittedRequest) -> None:
+        if environment_of(admitted.user) is not None:
+            raise RequestError("an environment has no notes", status=403, remedy="use a person's key")
+        await handle(admitted)
+
+    return handle_for_person
 
 
 class NoteHandlers:
@@ -85,8 +96,6 @@ class NoteHandlers:
 
     async def add(self, admitted: AdmittedRequest) -> None:
         given = await self._body(admitted, NoteRequest)
-        if environment_of(admitted.user) is not None:
-            raise RequestError("an environment has no notes", status=403, remedy="use a person's key")
         text = self._redacted(given.text)
         added = await self._work(
             lambda: self._book.add(

@@ -23,7 +23,7 @@ from openclaw_rl.serve.redact import REDACTED, redact_session
 from openclaw_rl.serve.request import Caller, Event, GenerationRequest, PutsNotes
 from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.serve.wire.responses import NO_TURN, continued_prompt, turn_of
-from openclaw_rl.types import Turn
+from openclaw_rl.types import Turn, environment_of
 
 log = logging.getLogger(__name__)
 
@@ -92,8 +92,11 @@ class ServerState:
         return self.keys.user(headers)
 
     def is_admin(self, user: str) -> bool:
-        """Whether a user may control the run and see everybody's turns; without keys everybody is one person."""
-        return self.keys.open or user in self._admins
+        """Whether a user may control the run and see everybody's turns.
+
+        Without keys all callers are one person, who may; the environments that this process runs may not.
+        """
+        return environment_of(user) is None if self.keys.open else user in self._admins
 
     def queue(self, user: str) -> UserQueue:
         return self._queues.setdefault(user, UserQueue(self.limits, self.metrics))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Mapping
 
 import httpx2
@@ -21,7 +22,9 @@ LARGEST = 64 << 20
 """bytes of one call"""
 CALLS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
 """where a program asks for a reply"""
-_LOOKS = frozenset({"/v1/models", "/v1/messages/count_tokens"})
+_COUNT = "/v1/messages/count_tokens"
+_MODELS = re.compile(r"/v1/models(/[A-Za-z0-9_][A-Za-z0-9._@-]*)?")
+"""no segment begins with a dot and nothing is escaped, so a client cannot fold the path into another"""
 _PASSED_ON = ("content-type", "accept", "user-agent", "anthropic-version", "anthropic-beta", "x-turn-type")
 _PASSED_BACK = ("content-type", "retry-after", "x-request-id", "request-id")
 _OURS = "x-openclaw-rl-"
@@ -59,10 +62,10 @@ class GatewayForwarder:
         return Starlette(routes=[Route("/{path:path}", self._pass_on, methods=["GET", "POST"])])
 
     async def _pass_on(self, request: Request) -> Response:
-        path = request.url.path.rstrip("/")
-        asks = request.method == "POST" and path in CALLS
-        if not (asks or path in _LOOKS or path.startswith("/v1/models/")):
-            return _refusal(404, f"{request.method} {path} is not open to an agent program")
+        path = request.scope["raw_path"].decode("latin-1")  # as it was sent: decoding would turn %2e%2e into dots
+        if not _is_open(request.method, path):
+            return _refusal(404, f"{request.method} {path[:200]} is not open to an agent program")
+        asks = path in CALLS
         if asks and self.calls >= self._max_calls:
             self.spent.set()
             return _refusal(429, f"the {self._max_calls} calls of this episode are used up")
@@ -111,6 +114,13 @@ class GatewayForwarder:
             raise
         finally:
             await answer.aclose()
+
+
+def _is_open(method: str, path: str) -> bool:
+    """Whether an agent program may send this request; ``path`` is the raw path."""
+    if method == "POST":
+        return path in CALLS or path == _COUNT
+    return method == "GET" and _MODELS.fullmatch(path) is not None
 
 
 async def _body(request: Request) -> bytes | None:
