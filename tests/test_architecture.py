@@ -20,7 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "text", "stats", "files", "machine"),
     ("types",),
-    ("ports", "config", "losses"),
+    ("ports", "web", "config", "losses"),
     ("preferences", "plugins", "store", "formats", "tasks"),
     ("serve", "collect", "judge", "train", "versions", "gate", "notes", "views", "backends", "envs", "clients", "page"),
     ("app",),
@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
 )
 """every room, from the ground up: arrows run down only"""
 
-GROUND = {"errors", "text", "stats", "files", "types", "ports"}
+GROUND = {"errors", "text", "stats", "files", "types", "web", "ports"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "text": set(),
@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": {"errors"},
     "machine": set(),
     "types": {"errors"},
+    "web": {"errors", "types"},
     "ports": {"types"},
     "config": {"errors"},
     "losses": {"errors"},

@@ -26,6 +26,7 @@ from openclaw_rl.types import Message, Prompt
 
 pytestmark = pytest.mark.anyio
 
+JSON_HEAD = [(b"content-type", b"application/json")]
 REPLY = make_message("assistant", "knock")
 
 
@@ -358,14 +359,14 @@ async def test_a_caller_who_is_killed_while_it_asks_is_no_error_of_the_worker(ma
     async def send(message: Any) -> None:
         sent.append(message)
 
-    asked = {"type": "http", "method": "POST", "path": "/v1/leases", "headers": [], "query_string": b""}
+    asked = {"type": "http", "method": "POST", "path": "/v1/leases", "headers": JSON_HEAD, "query_string": b""}
     await pool_app(made.pool, key=None)(asked, gone, send)
     assert sent[0]["status"] == 499
     assert made.envs == []
 
 
 async def test_a_task_goes_to_its_worker_and_to_the_next_when_that_is_full_or_away() -> None:
-    pools = {name: Made(capacity=1) for name in ("one", "two")}
+    pools = {name: Made(capacity=1) for name in ("one.localhost", "two.localhost")}
     apps = {name: httpx2.ASGITransport(app=pool_app(one.pool, key=None)) for name, one in pools.items()}
     away: set[str] = set()
 
@@ -375,7 +376,9 @@ async def test_a_task_goes_to_its_worker_and_to_the_next_when_that_is_full_or_aw
                 raise httpx2.ConnectError("nobody there")
             return await apps[request.url.host].handle_async_request(request)
 
-    async with RemotePool(["http://one", "http://two"], key=None, transport=ByHost(), sleep=no_sleep) as pool:
+    async with RemotePool(
+        ["http://one.localhost", "http://two.localhost"], key=None, transport=ByHost(), sleep=no_sleep
+    ) as pool:
         first = await pool.lease("a", seed=1, request="r1")
         await pool.lease("a", seed=1, request="r2")
         assert [(await one.pool.status())["leased"] for one in pools.values()] == [1, 1]

@@ -15,11 +15,11 @@ import pytest
 from openclaw_rl import config
 from openclaw_rl.errors import RequestError
 from openclaw_rl.serve import endpoints
-from openclaw_rl.serve.body import parse_json, whole_json
 from openclaw_rl.serve.redact import patterns
 from openclaw_rl.store import LedgerReader, ServeLedger
 from openclaw_rl.testing import RunningServer, ScriptedPolicy, request_limits, serving, sse_events
 from openclaw_rl.views import status as views
+from openclaw_rl.web import parse_json, whole_json
 
 pytestmark = pytest.mark.slow
 

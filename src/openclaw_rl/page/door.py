@@ -8,17 +8,16 @@ no script can read and no other site can send stands for a login; the key itself
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
 from openclaw_rl.errors import NotAllowed, RequestError
+from openclaw_rl.web import is_own_origin, refuse_foreign_page
 
 COOKIE = "openclaw_page"
 MARK = "x-openclaw-page"
@@ -28,6 +27,7 @@ LASTS = 12 * 3600.0
 _MOST_LOGINS = 1000
 _MOST_TRIES = 10
 _TRIES_SECONDS = 60.0
+_MOST_ADDRESSES = 1000
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
@@ -78,32 +78,40 @@ class Door:
         self._nobody = Person(user=nobody, key=None, admin=True)
         self._clock = clock
         self._inside: OrderedDict[str, tuple[float, Person]] = OrderedDict()
-        self._tries: list[float] = []
+        self._tries: OrderedDict[str, list[float]] = OrderedDict()
         self.open = not keys
 
     def person(self, request: Request) -> Person | None:
         """Who asks; None for somebody who has to log in first. Raises RequestError for what must not come in."""
         if self.open:
-            refuse_foreign_name(request.headers.get("host", ""))
+            refuse_foreign_page(request.headers, ())
             return self._nobody
         kept = self._inside.get(request.cookies.get(COOKIE, ""))
         return kept[1] if kept is not None and self._clock() - kept[0] < LASTS else None
 
-    def log_in(self, key: str) -> str:
-        """The token of a new login; NotAllowed for a key that nobody has, TooMany tries likewise."""
-        now = self._clock()
-        self._tries = [at for at in self._tries if now - at < _TRIES_SECONDS]
-        if len(self._tries) >= _MOST_TRIES:
-            raise NotAllowed("too many wrong keys", remedy="wait a minute, then try again")
-        person = self._of(key)
+    def log_in(self, key: str, *, address: str) -> str:
+        """The token of a new login. NotAllowed for an unknown key, which counts against ``address`` alone.
+
+        A known key is admitted whatever came before it: wrong keys of others must not lock its holder out.
+        """
+        now, person = self._clock(), self._of(key)
         if person is None:
-            self._tries.append(now)
-            raise NotAllowed("this key is not known", remedy="give a key of serve.keys_file, or OPENCLAW_API_KEY")
+            raise self._wrong_key(address, now)
         token = secrets.token_urlsafe(32)
         self._inside[token] = (now, person)
         while len(self._inside) > _MOST_LOGINS:
             self._inside.popitem(last=False)
         return token
+
+    def _wrong_key(self, address: str, now: float) -> NotAllowed:
+        """Count a wrong key of an address; the refusal."""
+        tries = [at for at in self._tries.pop(address, []) if now - at < _TRIES_SECONDS]
+        self._tries[address] = [*tries, now][-_MOST_TRIES:]
+        if len(self._tries) > _MOST_ADDRESSES:
+            self._tries.popitem(last=False)
+        if len(tries) >= _MOST_TRIES:
+            return NotAllowed("too many wrong keys", remedy="wait a minute, then try again")
+        return NotAllowed("this key is not known", remedy="give a key of serve.keys_file, or OPENCLAW_API_KEY")
 
     def log_out(self, token: str) -> None:
         """The login is over, whatever else knows its token."""
@@ -117,29 +125,10 @@ class Door:
         return found
 
 
-def refuse_foreign_name(host: str) -> None:
-    """Only names that mean this machine: another site may let its own name lead here."""
-    name = _host_name(host)
-    if name == "localhost" or name.endswith(".localhost"):
-        return
-    try:
-        ipaddress.ip_address(name)
-    except ValueError as error:
-        what = f"no key is set, so this page answers to loopback names only, not to {name[:100]!r}"
-        raise RequestError(what, status=403, remedy="open it as http://127.0.0.1, or set a key") from error
-
-
 def refuse_foreign_act(headers: Mapping[str, str]) -> None:
     """What changes something must come from a page of this very address."""
     if headers.get(MARK) is None:
         raise RequestError(f"the header {MARK} is missing", status=403, remedy="act from the page, or by the API")
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
-    if site != "same-origin" or (origin is not None and urlsplit(origin).netloc != headers.get("host")):
+    if site != "same-origin" or (origin is not None and not is_own_origin(origin, headers.get("host", ""))):
         raise RequestError("another site asks for this", status=403, remedy="act from the page itself")
-
-
-def _host_name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError as error:
-        raise RequestError("the host header is no address", status=400) from error

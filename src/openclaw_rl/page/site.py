@@ -167,7 +167,7 @@ def _log_in(door: Door) -> Handle:
         refuse_foreign_act(request.headers)
         given = await read_json(request)
         response = JSONResponse({"said": "welcome"})
-        token = door.log_in(str(given.get("key", "")).strip())
+        token = door.log_in(str(given.get("key", "")).strip(), address=request.client.host if request.client else "")
         secure = request.url.scheme == "https"
         response.set_cookie(COOKIE, token, max_age=int(LASTS), httponly=True, samesite="strict", secure=secure)
         return response

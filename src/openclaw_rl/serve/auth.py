@@ -1,11 +1,9 @@
-"""Who may use the API: keys, and pages of other origins."""
+"""Who may use the API: keys and their users."""
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Collection, Mapping
-from urllib.parse import SplitResult, urlsplit
 
 from openclaw_rl.errors import NotAllowed, RequestError
 
@@ -52,32 +50,3 @@ def _given_key(headers: Headers) -> str:
     if scheme.lower() == "bearer" and key.strip():
         return key.strip()
     return headers.get("x-api-key", "").strip()
-
-
-def refuse_foreign_page(headers: Headers, origins: Collection[str]) -> None:
-    """Without keys, a web page that the user happens to visit must not reach the server through the browser."""
-    host = headers.get("host", "")
-    name = _split("host", f"//{host}").hostname or ""
-    if not _is_here(name):
-        raise RequestError(f"no key is set, so only loopback names are served, not {name!r}", status=403)
-    origin = headers.get("origin")
-    if origin is None or origin in origins or _split("origin", origin).netloc == host:
-        return
-    raise RequestError("this origin is not allowed", status=403, remedy="name it in the CORS origins or set a key")
-
-
-def _split(header: str, address: str) -> SplitResult:
-    try:
-        return urlsplit(address)
-    except ValueError as error:
-        raise RequestError(f"the {header} header is no address: {error}", field=header) from error
-
-
-def _is_here(name: str) -> bool:
-    if name in ("", "localhost") or name.endswith(".localhost"):
-        return True
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True

@@ -16,7 +16,6 @@ from starlette.types import Receive, Scope, Send
 from openclaw_rl.errors import BackendDown, BackendGone, LedgerDown, RequestError
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, api_error_of
 from openclaw_rl.serve.auth import Headers, headers_of
-from openclaw_rl.serve.body import parse_json
 from openclaw_rl.serve.headers import NOTES_HEADER
 from openclaw_rl.serve.request import (
     Caller,
@@ -32,6 +31,7 @@ from openclaw_rl.serve.state import ModelRoute, ServerState
 from openclaw_rl.serve.structured_output import UNENFORCED
 from openclaw_rl.serve.wire.responses import NO_TURN, turn_of
 from openclaw_rl.types import Json, new_id
+from openclaw_rl.web import parse_json
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Any
 from openclaw_rl.errors import LedgerError, NotInLedger, RequestError
 from openclaw_rl.ports import Policy
 from openclaw_rl.serve.answer import Answerer
-from openclaw_rl.serve.auth import ApiKeys, Headers, refuse_foreign_page
+from openclaw_rl.serve.auth import ApiKeys, Headers
 from openclaw_rl.serve.headers import read_headers
 from openclaw_rl.serve.limits import RequestLimits, UserQueue
 from openclaw_rl.serve.metrics import Metrics
@@ -24,6 +24,7 @@ from openclaw_rl.serve.request import Caller, Event, GenerationRequest, PutsNote
 from openclaw_rl.serve.rules import AccessRules
 from openclaw_rl.serve.wire.responses import NO_TURN, continued_prompt, turn_of
 from openclaw_rl.types import Turn, environment_of
+from openclaw_rl.web import refuse_foreign_page
 
 log = logging.getLogger(__name__)
 

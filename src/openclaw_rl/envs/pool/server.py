@@ -6,6 +6,8 @@ POST   /v1/leases/{id}/outcome    {request}
 POST   /v1/leases/{id}/heartbeat
 DELETE /v1/leases/{id}
 GET    /v1/tasks   /v1/status     and, without a key, /healthz
+
+Where there is no key the pool answers loopback names alone and refuses pages of other sites: a step may be a command.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from openclaw_rl.envs.pool.leases import EnvPool, reap_for_ever
 from openclaw_rl.errors import EnvFailed, NotAllowed, OpenClawError, RequestError, TaskRefused, TooMany
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
+from openclaw_rl.web import refuse_foreign_page
 
 MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 PROMPT: TypeAdapter[Prompt] = TypeAdapter(Prompt)
@@ -130,7 +133,7 @@ def _field(body: dict[str, Any], name: str, kind: type) -> Any:
 
 
 def _guarded(handle: Handle, key: str | None) -> Handle:
-    """The handler behind the key, with every failure in one shape."""
+    """The handler behind the key, or where there is none behind the guard against pages; failures in one shape."""
 
     async def guarded(request: Request) -> Response:
         try:
@@ -153,9 +156,20 @@ def _guarded(handle: Handle, key: str | None) -> Handle:
 
 
 def _admit(request: Request, key: str | None) -> None:
+    if key is None:
+        refuse_foreign_page(request.headers, ())
+        _refuse_form(request)
+        return
     given = request.headers.get("authorization", "").partition(" ")[2].strip()
-    if key is not None and not hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
+    if not hmac.compare_digest(key.encode(), given.encode("utf-8", "replace")):
         raise NotAllowed("this key is not known" if given else "a key is needed")
+
+
+def _refuse_form(request: Request) -> None:
+    """Refuse bodies of the types that a browser sends for any page without asking the server first."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if request.method == "POST" and kind != "application/json":
+        raise RequestError("the body is not application/json", status=415, remedy="send content-type: application/json")
 
 
 def _refusal(status: int, error: OpenClawError, headers: dict[str, str] | None = None) -> Response:

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from openclaw_rl.serve import fields
-from openclaw_rl.serve.body import whole_json
 from openclaw_rl.serve.fields import (
     Counted,
     DataUrl,
@@ -40,6 +39,7 @@ from openclaw_rl.serve.wire.base import (
     top_k,
 )
 from openclaw_rl.types import Json, Message, Prompt, Role, Sampling, Tool, ToolCall
+from openclaw_rl.web import whole_json
 
 ROLES: dict[str, Role] = {
     "system": "system",

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from openclaw_rl.serve import fields
-from openclaw_rl.serve.body import whole_json
 from openclaw_rl.serve.fields import (
     OTHER,
     Counted,
@@ -39,6 +38,7 @@ from openclaw_rl.serve.wire.base import (
     schema_of,
 )
 from openclaw_rl.types import Json, Message, Prompt, Role, Sampling, Tool, ToolCall
+from openclaw_rl.web import whole_json
 
 ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 _PLAIN_TEXT = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}

@@ -1,11 +1,14 @@
-"""Reads a request's body: bytes to a JSON object, within limits of size and depth."""
+"""Requests to our servers: pages of other sites are refused, and a body is read as JSON within limits."""
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
+from collections.abc import Collection, Mapping
 from typing import NoReturn
+from urllib.parse import SplitResult, urlsplit
 
 from openclaw_rl.errors import RequestError
 from openclaw_rl.types import Json
@@ -15,6 +18,48 @@ _HALF = re.compile("[\ud800-\udfff]")
 _ESCAPES = re.compile(
     r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
+
+# --- pages of other sites
+
+
+def refuse_foreign_page(headers: Mapping[str, str], origins: Collection[str]) -> None:
+    """Refuse a request that a browser sends for a page of another site; for servers without keys.
+
+    ``headers`` are by lower-case name; ``origins`` are the other sites whose pages may ask.
+    """
+    host = headers.get("host", "")
+    name = _split("host", f"//{host}").hostname or ""
+    if not _is_here(name):  # another site may let its own name lead to this machine
+        what = f"no key is set, so only loopback names are served, not {name[:100]!r}"
+        raise RequestError(what, status=403, remedy="ask http://127.0.0.1, or set a key")
+    origin = headers.get("origin")
+    if origin is not None and origin not in origins and not is_own_origin(origin, host):
+        raise RequestError("this origin is not allowed", status=403, remedy="name it in the CORS origins or set a key")
+
+
+def is_own_origin(origin: str, host: str) -> bool:
+    """Whether an Origin header names the server itself; RequestError for one that is no address."""
+    return _split("origin", origin).netloc == host
+
+
+def _split(header: str, address: str) -> SplitResult:
+    try:
+        return urlsplit(address)
+    except ValueError as error:
+        raise RequestError(f"the {header} header is no address: {error}", field=header) from error
+
+
+def _is_here(name: str) -> bool:
+    if name in ("", "localhost") or name.endswith(".localhost"):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+# --- bodies
 
 
 def _no_constant(name: str) -> NoReturn:
