@@ -259,22 +259,22 @@ class ApiClient:
 
     async def tokens(self, turn: str) -> tuple[ReplyToken, ...]:
         """The tokens of a turn's reply, each with its text and the log-prob it was sampled with."""
-        found = await self._call("GET", f"/turns/{quote(turn, safe='')}/tokens")
+        found = await self._call("GET", f"/turns/{_segment(turn)}/tokens")
         return tuple(ReplyToken(**one) for one in found["reply"])
 
     async def reward(self, session: str, *, score: float | None = None, failed: str | None = None) -> None:
         """What an environment pays a whole session, or why it failed through no fault of the policy's."""
         body = {"score": score} if failed is None else {"failed": failed}
-        await self._call("POST", f"/sessions/{quote(session, safe='')}/reward", body)
+        await self._call("POST", f"/sessions/{_segment(session)}/reward", body)
 
     async def end(self, session: str) -> None:
         """Nothing more comes of a session, so that its last turn need not wait."""
-        await self._call("POST", f"/sessions/{quote(session, safe='')}/end", {})
+        await self._call("POST", f"/sessions/{_segment(session)}/end", {})
 
     async def delete_session(self, session: str, *, user: str | None = None) -> str:
         """Delete a session with everything of it; what went and what remains, in a sentence."""
         whose = f"?user={quote(user, safe='')}" if user is not None else ""
-        found = await self._call("DELETE", f"/sessions/{quote(session, safe='')}{whose}")
+        found = await self._call("DELETE", f"/sessions/{_segment(session)}{whose}")
         return str(found["message"])
 
     def _body(self, prompt: Prompt, options: Mapping[str, Json] | None) -> dict[str, Json]:
@@ -314,7 +314,7 @@ def _headers(
     done: bool = False,
     train: bool = True,
     notes: bool = True,
-) -> dict[str, str]:
+) -> httpx2.Headers:
     headers = {} if session is None else {"x-session-id": session, "x-turn-type": "main"}
     if done:
         headers["x-session-done"] = "true"
@@ -324,7 +324,12 @@ def _headers(
         headers["x-openclaw-rl-train"] = "off"
     if not notes:
         headers["x-openclaw-rl-notes"] = "off"
-    return headers
+    return httpx2.Headers(headers, encoding="utf-8")  # the default is ASCII, and names are any text
+
+
+def _segment(name: str) -> str:
+    """A name as one segment of a path; its dots are escaped, since "." and ".." would be folded away."""
+    return quote(name, safe="").replace(".", "%2E")
 
 
 @contextmanager

@@ -218,8 +218,8 @@ class Answerer:
             return
         log.log(
             logging.INFO if environment_of(turn.user) is None else logging.DEBUG,  # steps would hide all others
-            "turn id=%s user=%s session=%s version=%d finish=%s prompt_tokens=%d reply_tokens=%d",
-            *(turn.id, turn.user, turn.session, done.version, done.finish),
+            "turn id=%s user=%s version=%d finish=%s prompt_tokens=%d reply_tokens=%d",  # a session's name is deleted
+            *(turn.id, turn.user, done.version, done.finish),
             *(len(done.prompt_tokens), len(done.reply_tokens)),
         )
 

@@ -27,7 +27,7 @@ def deletion_routes(server: ServerState, delete: DeletesSession | None) -> list[
     if delete is None:
         return []
     endpoint = ApiEndpoint(server, "sessions", DeletionHandler(server, delete), openai_error)
-    return [Route("/v1/sessions/{id}", endpoint, methods=["DELETE"])]
+    return [Route("/v1/sessions/{id:path}", endpoint, methods=["DELETE"])]
 
 
 class DeletionHandler:

@@ -66,7 +66,15 @@ def _session(headers: Mapping[str, str]) -> str | None:
 
 
 def _named(headers: Mapping[str, str], name: str) -> str:
-    return session_name(headers[name].strip(), name)
+    return session_name(_utf8(headers[name].strip()), name)
+
+
+def _utf8(value: str) -> str:
+    """A header's value as UTF-8 where its bytes are that, so that a name reads the same in a header and in a path."""
+    try:
+        return value.encode("latin-1").decode("utf-8")
+    except UnicodeError:
+        return value
 
 
 def session_name(text: str, where: str) -> str:

@@ -135,7 +135,7 @@ class OutrightFeedback:
             if caller.done and caller.session is not None:
                 await self._end(caller.session, caller.user)
         except LedgerError as error:
-            log.error("remark not kept session=%s: %s", caller.session, type(error).__name__)
+            log.error("remark not kept user=%s: %s", caller.user, type(error).__name__)
             before, line = None, LATER
         return ReplyFinished(_answered(asked, before, line))
 

@@ -154,7 +154,7 @@ class ServerState:
         try:
             await self.answerer.write(lambda: self.answerer.ledger.add_optout(session, user))
         except LedgerError as error:  # it holds while this process runs; the reply is not refused for it
-            log.error("opt-out not kept session=%s: %s", session, type(error).__name__)
+            log.error("opt-out not kept user=%s: %s", user, type(error).__name__)
 
     async def _opted_out(self, session: str, user: str) -> bool:
         known = self._sessions.get((user, session))
