@@ -14,6 +14,7 @@ from openclaw_rl.errors import ConfigError, NotInLedger
 if TYPE_CHECKING:
     from openclaw_rl.config import Resolved
     from openclaw_rl.notes import AddedNote, NotesBook
+    from openclaw_rl.store import AnyPlace
 
 _user = click.option("--user", help="Whose notes; needed where several people have a key.")
 _number = click.argument("number", type=click.IntRange(min=1), metavar="NUMBER")
@@ -132,12 +133,27 @@ _switch("on", True, "Put a note into prompts again, or all notes of a user.")
 
 @notes.command(cls=SettingsCommand)
 @_number
+@click.option("--forget", is_flag=True, help="Delete its text from every row too; for a note that was made by hand.")
 @sources
-def rm(resolved: Resolved, number: int) -> None:
-    """Remove a note for good."""
+def rm(resolved: Resolved, number: int, forget: bool) -> None:
+    """Remove a note for good.
+
+    A removed note stays in the history that 'show' prints. With --forget nothing of it is left, past prompts included.
+    """
+    if forget:
+        prompts = _forget(resolved, number)
+        click.echo(f"note {number} is forgotten; it was in {prompts} prompt{'s' * (prompts != 1)}")
+        return
     with _book(resolved) as book:
         note = book.remove(number, reason="removed by hand")
     click.echo(f"note {note.number} is removed: {note.text}")
+
+
+def _forget(resolved: Resolved, number: int) -> int:
+    from openclaw_rl.store import DeletionLedger
+
+    with DeletionLedger(_place(resolved)) as ledger:
+        return ledger.forget_note(number)
 
 
 def _tell(added: AddedNote) -> None:
@@ -153,15 +169,22 @@ def _tell(added: AddedNote) -> None:
 @contextmanager
 def _book(resolved: Resolved) -> Iterator[NotesBook]:
     """The notes of a run that exists."""
-    from openclaw_rl.app.application import ledger_place
     from openclaw_rl.notes import NotesBook
-    from openclaw_rl.store import NotesLedger, exists
+    from openclaw_rl.store import NotesLedger
+
+    with NotesLedger(_place(resolved)) as ledger:
+        yield NotesBook(ledger)
+
+
+def _place(resolved: Resolved) -> AnyPlace:
+    """The ledger of a run that exists."""
+    from openclaw_rl.app.application import ledger_place
+    from openclaw_rl.store import exists
 
     place = ledger_place(resolved.config)
     if not exists(place):
         raise NotInLedger(f"there is no ledger at {place}", remedy="start 'openclaw-rl up' first, or set --run-dir")
-    with NotesLedger(place) as ledger:
-        yield NotesBook(ledger)
+    return place
 
 
 def _only_user(resolved: Resolved) -> str:

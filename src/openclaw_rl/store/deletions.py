@@ -1,4 +1,4 @@
-"""Deleting a session: the only way in which facts leave the ledger, and what remains to say that they have.
+"""Deletions: the only way in which facts leave the ledger, and what remains to say that they have.
 
 Every row that holds something of a session goes in one transaction, which also writes the tombstones: a row of
 `deletions` (whose, by whom, how much, which versions had learned from it; the session's name as a digest) and the ids
@@ -14,6 +14,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from openclaw_rl.store import codec
 from openclaw_rl.store.connection import LedgerConnection
 from openclaw_rl.store.database import Database
 from openclaw_rl.store.rows import SETTLED, VERSION, batched, to_version
@@ -21,6 +22,10 @@ from openclaw_rl.types import Deletion, Version, new_id
 
 _OF_TURN = ("feedback", "outcomes", "verdicts", "drops", "records", "requests")
 _COUNTED = frozenset({"turns", "feedback", "endings", "outcomes", "verdicts", "drops"})
+
+
+FORGOTTEN = "(a forgotten note)"
+"""what stands where the text of a note was"""
 
 
 def digest(session: str) -> str:
@@ -133,6 +138,32 @@ def purge_session(db: Database, session: str, user: str) -> None:
     """Delete what is known of a session by its name alone."""
     for table in ("endings", "session_rewards"):
         _delete(db, table, "session = ? AND user = ?", [session, user])
+
+
+def purge_note(db: Database, number: int) -> int:
+    """Delete a note and its text from every row; the number of prompts that it is taken out of.
+
+    The tokens of such a prompt spell the note, so one token stands for all of them. Training does not miss them: a turn with a note in its
+    prompt is learned from the prompt as the user sent it.
+    """
+    db.execute("DELETE FROM note_changes WHERE note = ?", (number,))
+    db.execute("DELETE FROM notes WHERE number = ?", (number,))
+    for row in db.rows("SELECT seq, evidence FROM rehearsals WHERE note = ?", (number,)):
+        evidence = json.loads(row["evidence"])
+        if "practised" in evidence:
+            written = json.dumps({**evidence, "practised": FORGOTTEN}, ensure_ascii=False)
+            db.execute("UPDATE rehearsals SET evidence = ? WHERE seq = ?", (written, row["seq"]))
+    prompted = [row for row in db.rows("SELECT seq, note FROM turns WHERE note IS NOT NULL") if _holds(row, number)]
+    for row in prompted:
+        others = [other for other in json.loads(row["note"])["notes"] if other != number]
+        note = json.dumps({"text": FORGOTTEN, "notes": others})
+        values = (note, codec.pack_tokens((0,)), row["seq"])
+        db.execute("UPDATE turns SET note = ?, prompt_tokens = ? WHERE seq = ?", values)
+    return len(prompted)
+
+
+def _holds(row: Mapping[str, Any], number: int) -> bool:
+    return number in json.loads(row["note"])["notes"]
 
 
 def _delete(db: Database, table: str, where: str, values: Sequence[Any]) -> None:

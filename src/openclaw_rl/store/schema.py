@@ -2,7 +2,8 @@
 
 A released entry is never edited; a change is a new entry at the end. Facts are only ever inserted. Bookkeeping that may
 be rewritten is in four tables: open_turns, cursors, health, and tallies (drops by reason, so that nobody counts rows).
-Facts leave in one way only: a person deletes a session, and its rows in `deletions` and `deleted_turns` say so.
+Facts leave in two ways only: a person deletes a session, and its rows in `deletions` and `deleted_turns` say so, or has
+a note forgotten, whose number is not given again.
 """
 
 from __future__ import annotations
