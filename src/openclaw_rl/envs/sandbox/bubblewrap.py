@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import base64
+import functools
 import os
 import shlex
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 from openclaw_rl.envs.sandbox import cgroups, seccomp
 from openclaw_rl.envs.sandbox.cgroups import ControlGroup
-from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits, SandboxSettings, Shell
-from openclaw_rl.envs.sandbox.execution import execute
-from openclaw_rl.envs.sandbox.holder import NICE, PATH, ROOT, SHOWN, Holder, hold
+from openclaw_rl.envs.sandbox.contract import HOME, SYSTEM, CommandResult, SandboxLimits, SandboxSettings, Shell
+from openclaw_rl.envs.sandbox.execution import NotBegun, execute
+from openclaw_rl.envs.sandbox.holder import CLEAN, NICE, PATH, ROOT, SHOWN, Holder, hold, restoring
 from openclaw_rl.envs.sandbox.namespace import ProcessNamespace
+from openclaw_rl.envs.sandbox.outside import OutsideFiles
 from openclaw_rl.envs.sandbox.terminal import TerminalShell
 from openclaw_rl.errors import NoSandbox
 
@@ -25,6 +27,10 @@ KEPT = 64 << 10
 """bytes of a command's output that are kept"""
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE")
 _FOR_MANY = ("SETUID", "SETGID", "SETFCAP")
+_NOT_STARTED = 127
+"""exit code of a command that its sandbox has no program, library or folder for, as in a shell"""
+View = Literal["own", "sealed", "clean"]
+"""the files that a command sees: as they are; with `SYSTEM` of the beginning; those of the beginning alone"""
 
 
 class BubblewrapSandbox:
@@ -33,11 +39,12 @@ class BubblewrapSandbox:
     def __init__(self, holder: Holder, group: ControlGroup, settings: SandboxSettings) -> None:
         self._holder = holder
         self._group = group
+        self._groups: list[ControlGroup] = []
         self._settings = settings
         self._filter = seccomp.program(sockets=True)
         self._shells: list[TerminalShell] = []
         self._running: set[asyncio.Task[CommandResult]] = set()
-        self._closed = False
+        self._sealed = self._closed = False
 
     @classmethod
     async def open(cls, settings: SandboxSettings) -> BubblewrapSandbox:
@@ -82,7 +89,7 @@ class BubblewrapSandbox:
         try:
             return await task
         except asyncio.CancelledError:
-            if self._closed and not _cancelled():
+            if (self._closed or self._sealed) and not _cancelled():
                 raise NoSandbox("this sandbox was closed while a command ran") from None
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -100,8 +107,29 @@ class BubblewrapSandbox:
         cwd: str,
         env: Mapping[str, str],
     ) -> CommandResult:
+        begin = functools.partial(self._begin, limits=limits, shown=shown, stdin=stdin)
+        try:
+            return await begin(command, cwd=cwd, env=env, view=None)
+        except NotBegun as error:
+            await self._holder.make_clean(self._settings)
+            # raises where the machine is at fault
+            await begin(["sh", "-c", ":"], cwd="/", env={}, view="sealed" if self._sealed else "clean")
+            return CommandResult(code=_NOT_STARTED, output=f"{error.what}\n", seconds=0.0)
+
+    async def _begin(
+        self,
+        command: Sequence[str],
+        *,
+        limits: SandboxLimits,
+        shown: int,
+        stdin: bytes,
+        cwd: str,
+        env: Mapping[str, str],
+        view: View | None,
+    ) -> CommandResult:
+        """Raises NotBegun where bubblewrap could not begin it."""
         with ProcessNamespace(filtered=self._filter) as inside:
-            line = self.command(command, inside, cwd=cwd, env=env)
+            line = self.command(command, inside, cwd=cwd, env=env, view=view)
             return await execute(line, within=inside, limits=limits, shown=shown, stdin=stdin)
 
     def command(
@@ -111,13 +139,16 @@ class BubblewrapSandbox:
         *,
         cwd: str,
         env: Mapping[str, str],
+        view: View | None = None,
     ) -> list[str]:
         """The whole command line: into the group and its limits, into the namespaces, into bubblewrap."""
+        view = view or ("sealed" if self._sealed else "own")
         limits = self._settings.limits
         words = {"PATH": PATH, "HOME": HOME, "USER": "root", "LANG": "C.UTF-8", "TERM": "dumb", **env}
         return [
             *("/bin/sh", "-c", _limiting(limits, self._group), "sh"),
             *self._holder.entering,
+            *(restoring(self._settings) if view == "sealed" else ()),
             *(
                 "bwrap",
                 "--unshare-pid",
@@ -126,7 +157,7 @@ class BubblewrapSandbox:
                 "sandbox",
                 "--die-with-parent",
                 *inside.arguments,
-                *self._files(),
+                *self._files(view),
             ),
             *("--proc", "/proc", "--dev", "/dev", "--size", str(limits.disk), "--tmpfs", "/dev/shm"),
             *("--remount-ro", "/dev", "--cap-drop", "ALL", *self._capabilities(), "--clearenv"),
@@ -134,14 +165,30 @@ class BubblewrapSandbox:
             *("--chdir", cwd, "--", *command),
         ]
 
-    def _files(self) -> list[str]:
+    def _files(self, view: View) -> list[str]:
         """The sandbox's own files, and read-only what is shown of this machine."""
+        clean = self._settings.root or CLEAN
+        system = [part for place in self._system(clean) for part in place] if view == "sealed" else []
         shown = [] if self._settings.root else ["/usr", *SHOWN, *_unmerged()]
         found = [part for path in shown if Path(path).is_dir() for part in ("--ro-bind", path, path)]
+        if view == "clean":
+            return ["--ro-bind", clean, "/", *found]
         as_root = os.geteuid() == 0
         for number, path in enumerate(self._settings.binds):
             found += ["--ro-bind", f"/mnt/binds/{number}" if as_root else path, path]
-        return ["--bind", ROOT, "/", *found]
+        return ["--bind", ROOT, "/", *system, *found]
+
+    def _system(self, clean: str) -> Iterator[tuple[str, ...]]:
+        """Arguments that put each folder of `SYSTEM` over an agent's; where a system has no /etc, an empty one."""
+        if self._settings.root is None:
+            yield "--ro-bind", f"{clean}/etc", "/etc"
+            return
+        for name in SYSTEM:
+            place = Path(clean, name)
+            if place.is_dir() and not place.is_symlink():
+                yield "--ro-bind", str(place), f"/{name}"
+            elif name == "etc":
+                yield "--tmpfs", "/etc", "--remount-ro", "/etc"
 
     def _capabilities(self) -> list[str]:
         names = (*_CAPABILITIES, *(_FOR_MANY if self._settings.users == "many" else ()))
@@ -166,18 +213,27 @@ class BubblewrapSandbox:
             raise OSError(f"{path} could not be written in the sandbox: {done.output.strip() or done.stopped}")
 
     async def read(self, path: str, *, most: int) -> bytes:
-        script = 'test -f "$1" || exit 66; head -c "$2" -- "$1" | base64 -w0'
-        room = 4096 + 2 * most
-        done = await self._tracked(
-            ["sh", "-c", script, "sh", path, str(most)],
-            limits=replace(self._settings.limits, output=room),
-            shown=2 * room,
-        )
-        if done.code == 66:
-            raise FileNotFoundError(f"no file {path} in the sandbox")
-        if not done.ok:
-            raise OSError(f"{path} could not be read in the sandbox: {done.output.strip() or done.stopped}")
-        return base64.b64decode(done.output)
+        self._check_open()
+        return await asyncio.to_thread(self._outside().read, path, most=most)
+
+    async def names(self, path: str) -> Sequence[str]:
+        self._check_open()
+        return await asyncio.to_thread(self._outside().names, path)
+
+    def _outside(self) -> OutsideFiles:
+        shown = [] if self._settings.root else ["/usr", *SHOWN, *_unmerged()]
+        there = [path for path in (*shown, *self._settings.binds) if Path(path).is_dir()]
+        return OutsideFiles(self._holder.outside, {path: path for path in there})
+
+    async def seal(self) -> None:
+        self._check_open()
+        if self._sealed:
+            return
+        self._sealed = True
+        await self._end_all()
+        self._groups.append(self._group)  # what an agent filled memory with stays with its own group
+        self._group = cgroups.make_group(memory=self._settings.limits.memory, processes=self._settings.limits.processes)
+        await self._holder.make_clean(self._settings, accounts=True)
 
     async def listen(self, port: int) -> socket.socket:
         self._check_open()
@@ -185,15 +241,20 @@ class BubblewrapSandbox:
 
     async def close(self) -> None:
         self._closed = True
+        try:
+            await self._end_all()
+        finally:
+            await self._holder.close()
+            for group in (self._group, *self._groups):
+                group.close()
+
+    async def _end_all(self) -> None:
+        """Every command and shell, with all that they began."""
         for task in tuple(self._running):
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        try:
-            for shell in self._shells:
-                await shell.close()
-        finally:
-            await self._holder.close()
-            self._group.close()
+        for shell in self._shells:
+            await shell.close()
 
     def _check_open(self) -> None:
         if self._closed:

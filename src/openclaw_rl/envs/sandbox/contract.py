@@ -10,6 +10,9 @@ from typing import Literal, Protocol
 HOME = "/root"
 """where commands begin"""
 
+SYSTEM = ("bin", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "usr")
+"""folders below the root that decide how every program runs"""
+
 Driver = Literal["bubblewrap", "podman", "docker"]
 Users = Literal["one", "many"]
 
@@ -116,6 +119,17 @@ class Sandbox(Protocol):
 
     async def read(self, path: str, *, most: int) -> bytes:
         """The first bytes of a file. Raises FileNotFoundError where there is none."""
+        ...
+
+    async def names(self, path: str) -> Sequence[str]:
+        """The names in a folder. Raises FileNotFoundError where there is none."""
+        ...
+
+    async def seal(self) -> None:
+        """End every process, shells too, before a checker begins. Safe to call twice.
+
+        From here on, commands see `SYSTEM` as it was at the beginning, read-only, and all other files as they are.
+        """
         ...
 
     async def listen(self, port: int) -> socket.socket:

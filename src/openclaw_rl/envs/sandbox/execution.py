@@ -20,6 +20,10 @@ from openclaw_rl.errors import NoSandbox
 T = TypeVar("T")
 
 
+class NotBegun(NoSandbox):
+    """Bubblewrap failed before the command began: for want of the machine, or of files that an agent has removed."""
+
+
 async def readable(fd: int) -> None:
     """Returns when there is something to read; of a process, when it has ended."""
     loop = asyncio.get_running_loop()
@@ -87,7 +91,7 @@ async def execute(
         await to_its_end(running.kill())
     code = running.code
     if within is not None and not why and not within.finished():
-        raise NoSandbox(f"bubblewrap failed: {output.text().strip()[-300:]}")
+        raise NotBegun(f"bubblewrap failed: {output.text().strip()[-300:]}")
     return CommandResult(
         code=None if why else code, output=output.text(), seconds=time.monotonic() - began, stopped=why
     )

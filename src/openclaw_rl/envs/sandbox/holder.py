@@ -12,6 +12,7 @@ import functools
 import io
 import os
 import random
+import shlex
 import shutil
 import signal
 import socket
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openclaw_rl.envs.sandbox import network
-from openclaw_rl.envs.sandbox.contract import SandboxSettings
+from openclaw_rl.envs.sandbox.contract import SYSTEM, SandboxSettings
 from openclaw_rl.envs.sandbox.execution import in_time, readable, to_its_end
 from openclaw_rl.envs.sandbox.namespace import BEGIN_SECONDS, GRACE
 from openclaw_rl.errors import NoSandbox
@@ -31,13 +32,15 @@ REMEDY = "apt-get install bubblewrap (0.7 or later), as root"
 TOOLS = ("bwrap", "nice", "unshare", "nsenter", "mount", "tar", "sh")
 ROOT = "/mnt/room/root"
 """where the holder's mount table has the root of the sandbox"""
+CLEAN = "/mnt/clean"
+"""where it has the root as it was at the beginning, once `Holder.make_clean` has run"""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 NICE = 10
 """how far what environments run stands back from what serves people"""
 _RANGE = 65536
 _READY = "echo; exec cat"
-_FOLDERS = "set -e; umask 022; mount -t tmpfs -o size=64k,mode=755 tmpfs /mnt; mkdir /mnt/room /mnt/binds"
+_FOLDERS = "set -e; umask 022; mount -t tmpfs -o size=64k,mode=755 tmpfs /mnt; mkdir /mnt/room /mnt/binds /mnt/clean"
 _BINDS = (
     '; number=0; for each in "$@"; do mkdir /mnt/binds/$number;'
     ' mount --rbind "$each" /mnt/binds/$number; number=$((number + 1)); done'
@@ -48,6 +51,35 @@ _OVERLAY = (
     "mkdir /mnt/room/upper /mnt/room/work;"
     'mount -t overlay overlay -o "userxattr,lowerdir=$2,upperdir=/mnt/room/upper,workdir=/mnt/room/work" /mnt/room/root'
 )
+
+
+_CLEAN = "mountpoint -q /mnt/clean || mount -t tmpfs -o size=4m,mode=755 tmpfs /mnt/clean; tar -xf - -C /mnt/clean"
+_ACCOUNTS = (
+    "for name in passwd group shadow gshadow hosts hostname; do file=/mnt/room/root/etc/$name;"
+    ' [ -f "$file" ] && [ ! -L "$file" ] && head -c 65536 "$file" > /mnt/clean/etc/$name; done; :'
+)
+"""lists that an agent may be asked to change, and that no program runs"""
+_MORE_ROOM = 64 << 20
+"""bytes for a checker on a disk that an agent has filled"""
+_RESTORE = """
+set -e
+mount -t tmpfs -o remount,size={size},nr_inodes=0 tmpfs /mnt/room
+for name in {system} proc dev; do
+  mine={root}/$name clean={clean}/$name
+  if [ -L "$clean" ]; then
+    [ -L "$mine" ] && [ "$(readlink "$mine")" = "$(readlink "$clean")" ] && continue
+    rm -rf "$mine"; ln -sT "$(readlink "$clean")" "$mine"
+  elif [ -d "$clean" ] || [ $name = etc ] || [ $name = proc ] || [ $name = dev ]; then
+    [ -d "$mine" ] && [ ! -L "$mine" ] && continue
+    rm -rf "$mine"; mkdir "$mine"
+  else rm -rf "$mine"; fi
+done
+for place in {places}; do
+  [ -d "{root}$place" ] && [ ! -L "{root}$place" ] && continue
+  rm -rf "{root}$place"; mkdir "{root}$place"
+done
+exec "$@"
+"""
 
 
 class Holder:
@@ -62,6 +94,18 @@ class Holder:
     def entering(self) -> Sequence[str]:
         """The beginning of a command that runs inside."""
         return (*_entering(self.pid, as_root=self._as_root), "-n", "-i")
+
+    @property
+    def outside(self) -> str:
+        """Where this machine finds the root of the sandbox."""
+        return f"/proc/{self.pid}/root{ROOT}"
+
+    async def make_clean(self, settings: SandboxSettings, *, accounts: bool = False) -> None:
+        """Make `CLEAN`, where no folder of this machine serves as such. ``accounts``: with these lists as left."""
+        if settings.root is None:
+            script = f"set -e; {_CLEAN}; {_ACCOUNTS if accounts else ':'}"
+            entering = _entering(self.pid, as_root=self._as_root)
+            await _finish(["nice", "-n", str(NICE), *entering, "sh", "-c", script], data=skeleton())
 
     async def listen(self, port: int) -> socket.socket:
         """A socket that listens at this port of the sandbox's loopback, with the loopback up."""
@@ -94,6 +138,23 @@ async def hold(settings: SandboxSettings) -> Holder:
         await holder.close()
         raise
     return holder
+
+
+def restoring(settings: SandboxSettings) -> Sequence[str]:
+    """The beginning of a command, to run inside the holder's mounts, that first puts the system folders back.
+
+    Only where no process of an agent is left: it could put links in the way.
+    """
+    binds = [Path(path) for path in settings.binds if Path(path).parts[1] not in SYSTEM]
+    folders = {str(above) for path in binds for above in (path, *path.parents)} - {"/"}
+    script = _RESTORE.format(
+        size=settings.limits.disk + _MORE_ROOM,
+        system=" ".join(SYSTEM),
+        root=ROOT,
+        clean=shlex.quote(settings.root or CLEAN),
+        places=" ".join(map(shlex.quote, sorted(folders))),
+    )
+    return ("sh", "-c", script, "sh")
 
 
 def check_tools() -> None:
@@ -223,9 +284,14 @@ def skeleton() -> bytes:
     with tarfile.open(fileobj=out, mode="w") as tar:
         for name, mode in _DIRECTORIES.items():
             _add(tar, name, mode=mode, kind=tarfile.DIRTYPE)
-        for name in ("bin", "sbin", "lib", "lib64", "lib32"):
+        for name in SHOWN:
+            if Path(name).is_dir():
+                _add(tar, name.lstrip("/"), mode=0o755, kind=tarfile.DIRTYPE)
+        for name in SYSTEM:
             if (place := Path("/", name)).is_symlink():
                 _add(tar, name, mode=0o777, kind=tarfile.SYMTYPE, link=str(place.readlink()))
+            elif place.is_dir() and name not in _DIRECTORIES:
+                _add(tar, name, mode=0o755, kind=tarfile.DIRTYPE)
         for name, text in (_copied() | _WRITTEN).items():
             data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
             _add(tar, f"etc/{name}", mode=0o640 if "shadow" in name else 0o644, kind=tarfile.REGTYPE, data=data)

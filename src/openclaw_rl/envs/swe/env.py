@@ -198,6 +198,7 @@ class SweEnv:
     async def _evaluated(self) -> Evaluation:
         assert self._instance is not None
         _, workspace = self._begun()
+        await workspace.sandbox.seal()
         try:
             patch = await workspace.diff()
         except OSError as error:

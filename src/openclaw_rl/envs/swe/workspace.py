@@ -79,7 +79,7 @@ class Workspace:
     async def diff(self) -> str:
         """What was changed since `commit`, as a patch; cut where it is too large for any gate.
 
-        Raises OSError where the agent left no repository to compare with.
+        Raises OSError where the agent left no repository to compare with. Seal the sandbox before a patch counts.
         """
         place = f"/tmp/{secrets.token_hex(8)}"
         done = await self.sandbox.run(["sh", "-c", _DIFF, "sh", place, self._base], cwd="/")

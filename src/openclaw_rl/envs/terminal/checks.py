@@ -17,7 +17,8 @@ LARGEST = 1 << 20
 class FinalState:
     """What there is to look at: the sandbox, what the last command printed there, and the answer, if one was given.
 
-    ``shown`` are folders of this machine that can be seen in it: no part of anything.
+    It is sealed before a score counts; while the agent still works, files are read and nothing is run. ``shown`` are
+    folders of this machine that can be seen in it: no part of anything.
     """
 
     sandbox: Sandbox
@@ -67,11 +68,12 @@ class Holds:
     names: Sequence[str]
 
     async def met(self, state: FinalState) -> bool:
-        done = await state.sandbox.run(["find", self.path, "-mindepth", "1", "-maxdepth", "1", "-printf", "%f\\n"])
-        folder = await state.sandbox.run(["test", "-d", self.path])
+        try:
+            names = await state.sandbox.names(self.path)
+        except OSError:
+            return False
         shown = {PurePosixPath(each).relative_to(self.path).parts[0] for each in state.shown if self._holds(each)}
-        found = [name for name in done.output.split() if name not in shown]
-        return folder.ok and done.ok and sorted(found) == sorted(self.names)
+        return sorted(set(names) - shown) == sorted(self.names)
 
     def _holds(self, path: str) -> bool:
         return path != self.path and PurePosixPath(path).is_relative_to(self.path)

@@ -96,8 +96,8 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
         actions = self._actions(reply)
         said = [await self._carry_out(action) for action in actions]
         over = not actions or self._left <= 0
-        outcome = await self._outcome(self._answer(reply, actions)) if over or self._begun_task().watched else -1.0
-        done = over or outcome > 0
+        done = over or (self._begun_task().watched and await self._begun_task().score(self._begun().state()) > 0)
+        outcome = await self._outcome(self._answer(reply, actions)) if done else -1.0
         vote = vote_on(said) if self._step_votes and (actions or self._begun_task().watched) else None
         return Observation(messages=tuple(said), reward=outcome if done else None, done=done, vote=vote)
 
@@ -127,6 +127,7 @@ class TerminalEnv(SourcedEnv[TerminalSource]):
         return await self._outcome(await self._begun().written(ANSWER_FILE) if self._begun_task().answered else None)
 
     async def _outcome(self, answer: str | None) -> float:
+        await self._begun().seal()
         return 2 * await self._begun_task().score(self._begun().state(answer)) - 1
 
     def _begun_task(self) -> TerminalTask:

@@ -65,19 +65,20 @@ def _scorer(task: TerminalTask, settings: SandboxSettings) -> Scorer:
     async def scored(state: FinalState) -> float:
         gold = await GoldRun.of(settings, task)
         try:
-            same = await _digest(gold.sandbox) == await _digest(state.sandbox)
-            return float(same and _lines(gold.printed) == _lines(state.printed))
+            wanted = await _digest(gold.sandbox)
+            if wanted is None:
+                raise EnvFailed("the folder that the gold commands leave could not be read in time")
+            return float(await _digest(state.sandbox) == wanted and _lines(gold.printed) == _lines(state.printed))
         finally:
             await gold.close()
 
     return scored
 
 
-async def _digest(sandbox: Sandbox) -> str:
+async def _digest(sandbox: Sandbox) -> str | None:
+    """What the folder holds; None where it cannot be read in time."""
     done = await sandbox.run(["bash", "-c", DIGEST])
-    if done.code is None:
-        raise EnvFailed(f"the folder could not be read: {done.stopped}")
-    return done.output
+    return done.output if done.code is not None else None
 
 
 def _lines(printed: str) -> list[str]:

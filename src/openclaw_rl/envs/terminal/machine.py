@@ -82,6 +82,10 @@ class TerminalMachine:
         """What the last command printed."""
         return self._printed
 
+    async def seal(self) -> None:
+        """End what the agent began, before a checker runs anything; see `Sandbox.seal`."""
+        await self._sandbox.seal()
+
     async def written(self, name: str) -> str | None:
         """What a file in the task's folder holds; None where there is none."""
         try:

@@ -8,7 +8,7 @@ from openclaw_rl.envs.ladders import Split, split_of
 from openclaw_rl.envs.sandbox import Sandbox, SandboxSettings
 from openclaw_rl.envs.terminal.machine import TerminalMachine
 from openclaw_rl.envs.terminal.tasks import TerminalTask
-from openclaw_rl.errors import ConfigError, EnvFailed
+from openclaw_rl.errors import ConfigError
 
 STEPS = 8
 """replies for a task that does not say how many"""
@@ -51,11 +51,12 @@ class GoldRun:
 
     @classmethod
     async def of(cls, settings: SandboxSettings, task: TerminalTask) -> GoldRun:
-        """Run them. Raises EnvFailed where one is stopped."""
+        """Run them, and seal what they leave."""
         machine = await TerminalMachine.begin(settings, task, shown=1)
         try:
             for command in task.gold:
                 await machine.command(command)
+            await machine.seal()
         except BaseException:
             await machine.close()
             raise
@@ -83,8 +84,5 @@ async def expected_answer(settings: SandboxSettings, task: TerminalTask) -> str:
 
 
 async def passes(sandbox: Sandbox, script: str, folder: str) -> bool:
-    """Whether a script of the task's author ends with 0."""
-    done = await sandbox.run(["bash", "-c", script], cwd=folder)
-    if done.code is None:
-        raise EnvFailed(f"a check was stopped: {done.stopped}")
-    return done.ok
+    """Whether a script of the task's author ends with 0, in its time: an agent can make files that have no end."""
+    return (await sandbox.run(["bash", "-c", script], cwd=folder)).ok
