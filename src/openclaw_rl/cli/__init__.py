@@ -98,7 +98,7 @@ GROUPS: dict[str, tuple[click.Command, ...]] = {
 }
 cli.add_command(demo.bench)
 run.judge.add_command(judging.evaluate)
-for each in (*env_tasks.COMMANDS, make_swe.make_swe):
+for each in (*env_tasks.COMMANDS, make_swe.make_swe, make_swe.clear):
     envs.envs.add_command(each)
 for group in GROUPS.values():
     for command in group:

@@ -60,6 +60,26 @@ def make_swe(
     )
     found = asyncio.run(making)
     click.echo(f"{len(found)} instances in {maker.file}" if found else "no instance was made; nothing was written")
+    kept = cache_dir() / "swe"
+    if kept.is_dir():
+        click.echo(f"virtual environments of their tests in {kept}; 'openclaw-rl envs clear' removes them")
+
+
+@command()
+def clear() -> None:
+    """Remove what environments keep on this machine.
+
+    These are the virtual environments of repositories' tests and the copies of pytest, which are made again when they
+    are needed, and folders and control groups that killed processes left. Stop what plays in environments first.
+    """
+    from openclaw_rl.config import cache_dir
+    from openclaw_rl.envs.leftovers import clear as clear_leftovers
+
+    removed = clear_leftovers(cache_dir())
+    for each in removed:
+        click.echo(f"removed {each.folder} ({each.size / 1e6:.0f} MB)")
+    if not removed:
+        click.echo(f"nothing to remove in {cache_dir()}")
 
 
 def _say(tried: Candidate) -> None:

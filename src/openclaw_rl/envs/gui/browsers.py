@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from openclaw_rl.envs.gui.chromium import MEMORY, PROCESSES, BrowserSettings, write_launcher
 from openclaw_rl.envs.gui.origins import OriginProxy
+from openclaw_rl.envs.leftovers import browser_folder
 from openclaw_rl.envs.sandbox import cgroups
 from openclaw_rl.errors import EnvFailed
 
@@ -176,7 +176,7 @@ class _Running:
 
 
 async def _start(settings: BrowserSettings) -> _Running:
-    folder = Path(tempfile.mkdtemp(prefix="openclaw-rl-gui-"))
+    folder = browser_folder()
     group = cgroups.make_group(memory=MEMORY, processes=PROCESSES)
     proxy = OriginProxy(settings.origins)
     try:

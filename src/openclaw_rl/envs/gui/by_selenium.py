@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -121,11 +122,16 @@ def _start(launcher: Path) -> Any:
     for flag in (*FLAGS, "--headless=new", "--remote-debugging-pipe"):
         options.add_argument(flag)
     try:
-        driver = webdriver.Chrome(options=options, service=Service(find_chromedriver()))
+        driver = webdriver.Chrome(options=options, service=Service(find_chromedriver(), env=_environment(launcher)))
     except WebDriverException as error:
         raise EnvFailed(f"Chromium cannot be started: {_short(error)}") from error
     driver.command_executor.client_config.timeout = ANSWER_SECONDS
     return driver
+
+
+def _environment(launcher: Path) -> dict[str, str]:
+    """Chromedriver's: it is killed at the end, so the folders that it makes lie beside the launcher and go with it."""
+    return {**os.environ, "TMPDIR": str(launcher.parent)}
 
 
 def _short(error: Exception) -> str:

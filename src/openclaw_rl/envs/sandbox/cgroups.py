@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from openclaw_rl.types import new_id
 
 _ROOT = Path("/sys/fs/cgroup")
 _PREFIX = "openclaw-rl-"
+_CLOCKS = 5.0
+"""seconds by which the times of files and of processes may differ"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,8 @@ class ControlGroup:
 
 
 def make_group(*, memory: int, processes: int) -> ControlGroup:
-    """A new group with these limits."""
+    """A new group with these limits. The first of a process removes those that killed processes left."""
+    _sweep_once()
     values = {"memory": memory, "swap": memory, "pids": processes, "no swap": 0}
     made = []
     for hierarchy in _hierarchies():
@@ -88,14 +92,36 @@ def enforced() -> bool:
 def sweep() -> int:
     """Remove groups whose process has ended without removing them; how many."""
     swept = 0
-    for hierarchy in _hierarchies():
-        for folder in hierarchy.parent.glob(f"{_PREFIX}*"):
-            owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-            if owner.isdecimal() and not Path("/proc", owner).exists():
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
-                    swept += 1
+    for folder in (each for hierarchy in _hierarchies() for each in abandoned(hierarchy.parent, _PREFIX)):
+        with contextlib.suppress(OSError):  # a process of it has not ended yet
+            folder.rmdir()
+            swept += 1
     return swept
+
+
+@functools.cache
+def _sweep_once() -> int:
+    return sweep()
+
+
+def abandoned(parent: Path, prefix: str) -> list[Path]:
+    """Folders ``PREFIX PID - ...`` whose process is gone, or began after them under the same id."""
+    return [
+        folder
+        for folder in parent.glob(f"{prefix}*-*")
+        if (owner := folder.name.removeprefix(prefix).partition("-")[0]).isdecimal() and not _made_by(owner, folder)
+    ]
+
+
+def _made_by(owner: str, folder: Path) -> bool:
+    """Whether the process that has this id can have made the folder: it began before."""
+    try:
+        stat = Path("/proc", owner, "stat").read_text(encoding="utf-8", errors="replace")
+        up = float(Path("/proc/uptime").read_text(encoding="utf-8").split()[0])
+        age = up - int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - folder.stat().st_mtime <= age + _CLOCKS
+    except OSError:
+        return False
 
 
 @functools.cache

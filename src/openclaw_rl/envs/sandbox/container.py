@@ -2,6 +2,8 @@
 
 The container's first process reads from us and ends when we do, and the container with it. Files lie in the container's
 own layer: only the size of each is limited, not that of all. There is no `listen`.
+A sealed one is another container of the same image, with the folders that were changed in the first and are not the
+system's.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import os
 import shutil
 import socket
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits, SandboxSettings, Shell
+from openclaw_rl.envs.sandbox.contract import HOME, SYSTEM, CommandResult, SandboxLimits, SandboxSettings, Shell
 from openclaw_rl.envs.sandbox.execution import execute, to_its_end
 from openclaw_rl.errors import NoSandbox
 from openclaw_rl.types import new_id
@@ -26,6 +29,10 @@ BEGIN_SECONDS = 60.0
 _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE")
 _FOR_MANY = ("SETUID", "SETGID")
 _HOUSEKEEPING = SandboxLimits(seconds=30.0, cpu=30, memory=0, processes=0, disk=0, output=1 << 20)
+_COPYING = replace(_HOUSEKEEPING, seconds=120.0)
+_KERNEL = ("dev", "proc", "run", "sys")
+"""folders below the root that hold no files of a task's"""
+_OPEN_FILES = 1024
 _MARK = "OPENCLAW_RL_COMMAND"
 _KILL = f'for p in /proc/[0-9]*; do grep -qz "^{_MARK}=$1" "$p/environ" 2>/dev/null && kill -9 "${{p#/proc/}}"; done; :'
 
@@ -33,13 +40,12 @@ _KILL = f'for p in /proc/[0-9]*; do grep -qz "^{_MARK}=$1" "$p/environ" 2>/dev/n
 class ContainerSandbox:
     """See `Sandbox`. A container that nothing but our commands runs in."""
 
-    def __init__(self, tool: str, name: str, process: Process, settings: SandboxSettings) -> None:
+    def __init__(self, tool: str, settings: SandboxSettings, container: _Container) -> None:
         self._tool = tool
-        self._name = name
-        self._process = process
         self._settings = settings
+        self._container = container
         self._shells: list[_PipeShell] = []
-        self._closed = False
+        self._sealed = self._closed = False
 
     @classmethod
     async def open(cls, settings: SandboxSettings) -> ContainerSandbox:
@@ -54,29 +60,7 @@ class ContainerSandbox:
                 f"{settings.driver} needs an image",
                 remedy="name one: env.sandbox.root = docker.io/library/debian:stable",
             )
-        name = f"openclaw-rl-{new_id()}"
-        process = await asyncio.create_subprocess_exec(
-            tool, *_run_arguments(name, settings), stdin=PIPE, stdout=PIPE, stderr=STDOUT
-        )
-        sandbox = cls(tool, name, process, settings)
-        try:
-            await sandbox._wait_for_begin()
-        except BaseException:
-            await sandbox.close()
-            raise
-        return sandbox
-
-    async def _wait_for_begin(self) -> None:
-        assert self._process.stdout is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"begun\n")
-        try:
-            said = await asyncio.wait_for(self._process.stdout.readline(), BEGIN_SECONDS)
-        except TimeoutError as error:
-            raise NoSandbox(f"{self._tool} began no container within {BEGIN_SECONDS:g} s") from error
-        if said != b"begun\n":
-            rest = said + await self._process.stdout.read(4096)
-            raise NoSandbox(f"{self._tool} began no container: {rest.decode(errors='replace').strip()[-300:]}")
+        return cls(tool, settings, await _Container.begin(tool, settings))
 
     async def run(
         self,
@@ -105,7 +89,7 @@ class ContainerSandbox:
         if self._closed:
             raise NoSandbox("this sandbox is closed")
         mark = new_id()
-        line = [self._tool, *_exec_arguments(self._name, {**env, _MARK: mark}, cwd=cwd), *command]
+        line = [self._tool, *_exec_arguments(self._container.name, {**env, _MARK: mark}, cwd=cwd), *command]
         try:
             return await execute(line, within=None, env=None, limits=limits, shown=shown, stdin=stdin)
         finally:
@@ -113,11 +97,12 @@ class ContainerSandbox:
 
     async def _kill(self, mark: str) -> None:
         """What the command left behind: killing the tool that began it ends only the tool."""
-        line = [self._tool, "exec", self._name, "sh", "-c", _KILL, "sh", mark]
+        line = [self._tool, "exec", self._container.name, "sh", "-c", _KILL, "sh", mark]
         await execute(line, within=None, env=None, limits=_HOUSEKEEPING, shown=0)
 
     async def shell(self) -> Shell:
-        shell = _PipeShell([self._tool, *_exec_arguments(self._name, {}, cwd=HOME)], limits=self._settings.limits)
+        line = [self._tool, *_exec_arguments(self._container.name, {}, cwd=HOME)]
+        shell = _PipeShell(line, limits=self._settings.limits)
         self._shells.append(shell)
         return shell
 
@@ -142,6 +127,33 @@ class ContainerSandbox:
             raise OSError(f"{path} could not be read in the sandbox: {done.output.strip() or done.stopped}")
         return base64.b64decode(done.output)
 
+    async def names(self, path: str) -> Sequence[str]:
+        script = 'test -d "$1" || exit 66; cd -- "$1" && find . -mindepth 1 -maxdepth 1 -print0 | base64 | tr -d "\\n"'
+        done = await self._execute(
+            ["sh", "-c", script, "sh", path], limits=self._settings.limits, shown=self._settings.limits.output, env={}
+        )
+        if done.code == 66:
+            raise FileNotFoundError(f"no folder {path} in the sandbox")
+        if not done.ok:
+            raise OSError(f"{path} could not be listed in the sandbox: {done.output.strip() or done.stopped}")
+        listed = base64.b64decode(done.output).decode(errors="replace")
+        return [name.removeprefix("./") for name in listed.split("\0") if name]
+
+    async def seal(self) -> None:
+        if self._closed:
+            raise NoSandbox("this sandbox is closed")
+        if self._sealed:
+            return
+        self._sealed = True
+        for shell in self._shells:
+            await shell.close()
+        left, self._container = self._container, await _Container.begin(self._tool, self._settings)
+        try:
+            for folder in await left.changed():
+                await self._container.take(folder, left)
+        finally:
+            await left.remove()
+
     async def listen(self, port: int) -> socket.socket:
         raise NoSandbox(
             f"{self._settings.driver} gives no way into a container's own network",
@@ -152,13 +164,69 @@ class ContainerSandbox:
         self._closed = True
         for shell in self._shells:
             await shell.close()
-        line = [self._tool, "rm", "--force", self._name]
+        await self._container.remove()
+
+
+class _Container:
+    """A container whose first process reads from us."""
+
+    def __init__(self, tool: str, name: str, process: Process) -> None:
+        self._tool = tool
+        self.name = name
+        self._process = process
+
+    @classmethod
+    async def begin(cls, tool: str, settings: SandboxSettings) -> _Container:
+        """A new one. Raises NoSandbox with the tool's own reason where there is none."""
+        name = f"openclaw-rl-{new_id()}"
+        process = await asyncio.create_subprocess_exec(
+            tool, *_run_arguments(name, settings), stdin=PIPE, stdout=PIPE, stderr=STDOUT
+        )
+        container = cls(tool, name, process)
+        try:
+            await container._wait_for_begin()
+        except BaseException:
+            await container.remove()
+            raise
+        return container
+
+    async def _wait_for_begin(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"begun\n")
+        try:
+            said = await asyncio.wait_for(self._process.stdout.readline(), BEGIN_SECONDS)
+        except TimeoutError as error:
+            raise NoSandbox(f"{self._tool} began no container within {BEGIN_SECONDS:g} s") from error
+        if said != b"begun\n":
+            rest = said + await self._process.stdout.read(4096)
+            raise NoSandbox(f"{self._tool} began no container: {rest.decode(errors='replace').strip()[-300:]}")
+
+    async def changed(self) -> Sequence[str]:
+        """Names below the root where something was changed, as seen from outside; none of the system's."""
+        done = await self._tool_run("diff", self.name)
+        if not done.ok:
+            raise NoSandbox(f"{self._tool} does not say what was changed in a container: {done.output.strip()[-300:]}")
+        paths = [line[2:].strip("/") for line in done.output.splitlines() if line[:3] in ("A /", "C /", "D /")]
+        return sorted({path.partition("/")[0] for path in paths} - {"", *SYSTEM, *_KERNEL})
+
+    async def take(self, folder: str, other: _Container) -> None:
+        """What lies below the root of another under this name, in place of our own."""
+        await self._tool_run("exec", self.name, "rm", "-rf", "--", f"/{folder}")
+        words = ["sh", "-c", '"$0" cp "$1" - | "$0" cp - "$2"', self._tool, f"{other.name}:/{folder}", f"{self.name}:/"]
+        await execute(words, within=None, env=None, limits=_COPYING, shown=KEPT)  # nothing comes of a removed one
+
+    async def remove(self) -> None:
+        """End it with all that runs in it. Safe to call twice."""
         with contextlib.suppress(OSError):
-            await execute(line, within=None, env=None, limits=_HOUSEKEEPING, shown=0)
+            await self._tool_run("rm", "--force", self.name)
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+    async def _tool_run(self, *words: str) -> CommandResult:
+        return await execute([self._tool, *words], within=None, env=None, limits=_HOUSEKEEPING, shown=1 << 20)
 
 
 class _PipeShell:
@@ -196,6 +264,8 @@ def _run_arguments(name: str, settings: SandboxSettings) -> list[str]:
         *("run", "--interactive", "--rm", "--name", name, "--network", "none", "--hostname", "sandbox"),
         *("--memory", str(limits.memory), "--memory-swap", str(limits.memory), "--pids-limit", str(limits.processes)),
         *("--ulimit", f"cpu={limits.cpu}", "--ulimit", f"fsize={limits.disk}", "--ulimit", "core=0"),
+        *("--ulimit", f"nofile={_OPEN_FILES}:{_OPEN_FILES}"),
+        *(("--ulimit", f"nproc={limits.processes}") if os.geteuid() == 0 else ()),  # else it counts all of ours
         *("--shm-size", str(limits.disk), "--security-opt", "no-new-privileges", "--cap-drop", "ALL"),
         *(part for cap in caps for part in ("--cap-add", cap)),
         *(part for path in settings.binds for part in ("--volume", f"{path}:{path}:ro")),

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from openclaw_rl.envs.sandbox.contract import HOME, CommandResult, SandboxLimits
-from openclaw_rl.envs.sandbox.execution import entered, in_time, readable
+from openclaw_rl.envs.sandbox.execution import entered, in_time, readable, to_its_end
 from openclaw_rl.envs.sandbox.namespace import GRACE, ProcessNamespace
 from openclaw_rl.envs.sandbox.output import BoundedOutput
 from openclaw_rl.types import new_id
@@ -129,7 +129,11 @@ class _Session:
     @classmethod
     async def open(cls, command_line: CommandLine, *, mark: bytes, filtered: bytes) -> _Session:
         session = cls._begin(command_line, mark=mark, filtered=filtered)
-        await entered(session._inside)
+        try:
+            await entered(session._inside)
+        except BaseException:  # it waits for the word to go on, which nobody else would give
+            await to_its_end(session.close())
+            raise
         return session
 
     @classmethod
