@@ -21,7 +21,7 @@ from openclaw_rl.testing import MemoryLedger, fake_api
 pytest.importorskip("llguidance", reason="constrained decoding needs llguidance, of the extra 'local'")
 
 from openclaw_rl.backends.local.engine.constraint import ConstraintCompiler
-from openclaw_rl.backends.local.engine.format_check import TOO_LONG, FormatChecker
+from openclaw_rl.backends.local.engine.format_check import NO_REPLY, TOO_LONG, FormatChecker
 from openclaw_rl.backends.local.engine.format_queue import FormatQueue
 from openclaw_rl.backends.local.engine.sampler import SampledToken
 from openclaw_rl.backends.local.engine.sequences import Generation
@@ -97,7 +97,9 @@ def test_hostile_formats_are_400_and_everybody_else_is_served_by_the_same_proces
         assert (name, field, answer.status_code) == (name, field, 400), answer.text
         error = answer.json()["error"]
         assert error["param"] == field
+        assert error["message"].startswith(f"{field}: ")
         assert "make the schema s" in error["message"], "impler or maller"
+        assert not any(word in error["message"] for word in ("NoExtension", "Current row", "3(8)"))
         assert "\n" not in error["message"]
         assert len(error["message"]) < 600
     assert [answer.status_code for answer in found[len(hostile) :]] == [200] * len(plain)
@@ -106,6 +108,37 @@ def test_hostile_formats_are_400_and_everybody_else_is_served_by_the_same_proces
 
 
 ASKED = {"response_format": body, "tools": tool}
+WIRES: dict[str, tuple[str, dict[str, Any]]] = {
+    "response_format": ("/v1/chat/completions", body(HOSTILE["a reference to itself"])),
+    "text.format": (
+        "/v1/responses",
+        {"input": "hi", "text": {"format": {"type": "json_schema", "name": "f", "schema": {"$ref": "#"}}}},
+    ),
+    "output_config.format": (
+        "/v1/messages",
+        {
+            "max_tokens": 4,
+            "messages": [{"role": "user", "content": "hi"}],
+            "output_config": {"format": {"type": "json_schema", "schema": {"$ref": "#"}}},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("field", WIRES)
+def test_a_refused_format_has_the_name_that_its_caller_gave_it(
+    policy: LocalPolicy, loop: asyncio.Runner, field: str
+) -> None:
+    path, asked = WIRES[field]
+
+    async def answer() -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=fake_api(policy, MemoryLedger()))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost", timeout=300) as client:
+            return await client.post(path, json={"model": "tiny", **asked})
+
+    refused = loop.run(answer())
+    message = refused.json()["error"]["message"]
+    assert (refused.status_code, message.split(";")[0]) == (400, f"{field}: this format cannot be held: {NO_REPLY}")
 
 
 @pytest.fixture

@@ -8,11 +8,18 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
-from openclaw_rl.errors import BackendDown, BackendError, BackendGone, ContextOverflow, OpenClawError
+from openclaw_rl.errors import (
+    BackendDown,
+    BackendError,
+    BackendGone,
+    ContextOverflow,
+    OpenClawError,
+    RequestError,
+)
 from openclaw_rl.formats.parts import Part
 from openclaw_rl.formats.reply_parser import ReplyParser
 from openclaw_rl.ports import Delta, Piece, Policy, Stream, SupportsScopes
@@ -30,7 +37,7 @@ from openclaw_rl.serve.request import (
     TurnLedger,
 )
 from openclaw_rl.serve.rules import GenerationRules, RecordingRules
-from openclaw_rl.serve.structured_output import clamp_max_tokens, enforce_format
+from openclaw_rl.serve.structured_output import at_wire_field, clamp_max_tokens, enforce_format
 from openclaw_rl.types import Completion, Finish, Tokens, Turn, environment_of
 
 log = logging.getLogger(__name__)
@@ -100,15 +107,15 @@ class Answerer:
                     delta = _add_delta(request, partial, item)
                     if delta is not None:
                         yield delta
-                    item = await _next(stream)
+                    item = await _next(stream, request)
             rest = _add_rest(partial, item)
             if rest:
                 yield ReplyDelta(rest)
             partial.whole = True
             yield await self._end(request, caller, turn, partial, _read(item, partial.parser))
-        except BaseException:  # whatever ended it, what was sampled is kept; the reason goes on its way
+        except BaseException as error:  # whatever ended it, what was sampled is kept; the reason goes on its way
             if partial.begun and not partial.whole:
-                await self._abort(request, caller, turn, partial)
+                await self._abort(request, caller, turn, partial, encode=not isinstance(error, BackendDown))
             raise
 
     async def _open_with_note(self, request: GenerationRequest, caller: Caller, version: int | None) -> _Opened:
@@ -136,7 +143,7 @@ class Answerer:
         partial.version = policy.live if version is None else version
         stream = _closable(self._stream(policy, request, partial.version))
         try:
-            return _Opened(request, partial, await _next(stream), stream, unenforced)
+            return _Opened(request, partial, await _next(stream, request), stream, unenforced)
         except BaseException:
             await stream.aclose()
             raise
@@ -251,12 +258,17 @@ class Answerer:
             self.recorder.lose()
             raise
 
-    async def _abort(self, request: GenerationRequest, caller: Caller, turn_id: str, partial: _PartialReply) -> None:
-        """Keeps what was sampled before the caller left or the backend failed."""
-        try:
-            prompt_tokens = await self.policy.encode(request.sent)
-        except BackendError:
-            prompt_tokens = _UNKNOWN
+    async def _abort(
+        self, request: GenerationRequest, caller: Caller, turn_id: str, partial: _PartialReply, *, encode: bool
+    ) -> None:
+        """Keep the tokens sampled before the caller left or the backend failed.
+
+        ``encode`` False: the backend is starting again, and the caller waits for its error.
+        """
+        prompt_tokens = _UNKNOWN
+        if encode:
+            with suppress(BackendError):
+                prompt_tokens = await self.policy.encode(request.sent)
         partial.parser.end(cut=True)
         finish: Finish = "aborted"
         usable = all(math.isfinite(value) for value in partial.logprobs)
@@ -309,9 +321,11 @@ def _closable(stream: Stream) -> _Closable:
     return cast(_Closable, stream) if hasattr(stream, "aclose") else _Closing(stream)
 
 
-async def _next(stream: _Closable) -> Delta | Completion:
+async def _next(stream: _Closable, request: GenerationRequest) -> Delta | Completion:
     try:
         return await stream.__anext__()
+    except RequestError as error:
+        raise at_wire_field(error, request) from error
     except StopAsyncIteration:
         raise BackendError("the policy's stream ended without a completion") from None
 

@@ -49,6 +49,18 @@ def _named_call_prefix(tool_format: str, name: str) -> str:
     }[tool_format]
 
 
+def at_wire_field(error: RequestError, request: GenerationRequest) -> RequestError:
+    """A policy's refusal of a format, under the name that the format has in this request; other refusals as they are.
+
+    A policy knows a schema as ``response_format``; the caller wrote ``text.format``, ``output_config.format`` or tools.
+    """
+    if error.field not in ("response_format", "tools"):
+        return error
+    field = request.schema_at if error.field == "response_format" and request.sampling.json_schema is not None else None
+    field = field or "tools"
+    return RequestError(f"{field}: {error.what}", field=field, remedy=error.remedy, status=error.status)
+
+
 def clamp_max_tokens(request: GenerationRequest, context: int) -> GenerationRequest:
     """A limit as large as the whole context means: as many tokens as fit."""
     limit = request.sampling.max_tokens

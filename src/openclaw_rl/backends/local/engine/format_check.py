@@ -7,6 +7,7 @@ with the engine, whose end of the pipe breaks then.
 
 from __future__ import annotations
 
+import re
 import resource
 import signal
 import subprocess
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 from openclaw_rl.errors import BackendError
 
-SECONDS: Final = 2.0
+SECONDS: Final = 1.5
 """processor time that a format may take; time that the machine gives to others does not count"""
 WAIT: Final = 60.0
 """seconds that the engine waits for the child at most, however busy the machine is"""
@@ -27,8 +28,21 @@ TOKENS: Final = 32
 """how far each beginning of a reply is followed: some grammars compile, and cannot be followed"""
 MEMORY: Final = 4 << 30
 """bytes of address space that the child may take"""
-TOO_LONG: Final = f"its grammar takes more than {SECONDS:.0f} s to compile"
+TOO_LONG: Final = f"its grammar takes more than {SECONDS:g} s to compile"
 TOO_LARGE: Final = "its grammar takes more memory than the compiler may have"
+NO_REPLY: Final = "no reply can follow it: it refers to itself without end, or its parts exclude each other"
+TOO_WIDE: Final = "too many of its parts may come at the same place, such as optional properties"
+TOO_BRANCHED: Final = "its grammar has too many branches, as where a required property refers to the whole again"
+_IN_WORDS: Final = (
+    ("NoExtensionBias", NO_REPLY),
+    ("Current row has", TOO_WIDE),
+    ("Too many items", TOO_BRANCHED),
+    ("Unable to determine if regex is empty", "its patterns cannot be combined"),
+    ("regex parse error", "a pattern is no regular expression, or looks ahead or back"),
+)
+"""beginnings and middles of the compiler's own messages that say nothing about a schema, with what they stand for"""
+_INSIDE: Final = re.compile(r"^at \d+\(\d+\): (failed to compile JSON schema: )?")
+"""a place in our grammar, which the caller has never seen"""
 
 
 def tokenizer_of(text: str, *, vocabulary: int, ends: list[int]) -> Any:
@@ -50,7 +64,16 @@ def fault_of(matcher: Any) -> str:
     if not matcher.is_error():
         return ""
     lines = str(matcher.get_error()).strip().splitlines()
-    return lines[0] if lines else "no reason is given"
+    return in_words(lines[0] if lines else "no reason is given")
+
+
+def in_words(fault: str) -> str:
+    """The compiler's message about a schema in words for its author.
+
+    >>> in_words('at 3(8): failed to compile JSON schema: Unimplemented keys: ["not"]')
+    'Unimplemented keys: ["not"]'
+    """
+    return next((words for part, words in _IN_WORDS if part in fault), _INSIDE.sub("", fault))
 
 
 def fault_from(matcher: Any, tokenizer: Any, starts: Sequence[str], ends: frozenset[int]) -> str:
