@@ -14,7 +14,8 @@ from openclaw_rl.backends.local.engine.heartbeat import RESTART, UNREADY, Heartb
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import load
 from openclaw_rl.errors import FatalRequest
-from openclaw_rl.types import Completion
+from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, fake_api
+from openclaw_rl.types import Completion, Prompt, Tokens
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +67,7 @@ async def test_readyz_is_false_while_the_engine_is_silent_and_true_again_after_t
         look(policy, machine, UNREADY + 1)
         assert await ready() == (503, ["the local engine is silent for 30 s; it is restarted after 120 s"])
         look(policy, machine, RESTART - UNREADY)
+        assert await ready() == (503, ["the local engine was silent and is being started again"])
         with pytest.raises(FatalRequest, match="fell silent while it worked on this request"):
             await endless
         assert (await reply(policy, "hello")).reply.content == "ok"
@@ -94,6 +96,24 @@ async def test_what_silenced_the_engine_is_not_tried_again_and_all_others_are_an
     assert [other.reply.content for other in others if isinstance(other, Completion)] == ["ok"] * 4
     assert sum(asked.count("endless") for asked in machine.asked) == (1 if names_cause else 2)
     await policy.stop()
+
+
+async def test_a_stream_cut_off_by_a_dead_backend_ends_without_asking_that_backend_for_anything() -> None:
+    asked: list[Prompt] = []
+
+    class Dying(ScriptedPolicy):
+        async def encode(self, prompt: Prompt) -> Tokens:
+            asked.append(prompt)  # an engine that is being started again answers minutes later
+            return await super().encode(prompt)
+
+    dying, ledger = Dying("Hello there."), MemoryLedger()
+    dying.break_after = 4
+    transport = httpx2.ASGITransport(app=fake_api(dying, ledger))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as api:
+        answer = await api.post("/v1/chat/completions", json=body("hello") | {"stream": True})
+    assert "engine died" in answer.text
+    assert (ledger.last.completion.finish, ledger.last.completion.reply.content) == ("aborted", "Hell")
+    assert len(asked) == 1, "as the reply began, and not again for the aborted turn"
 
 
 async def test_the_caller_of_a_request_that_silences_the_engine_is_asked_not_to_send_it_again(

@@ -80,6 +80,7 @@ class EngineClient:
         self._watchdog: Watchdog | None = None
         self._watching: asyncio.Task[None] | None = None
         self._silenced = 0
+        self._after_silence = False
 
     @property
     def health(self) -> dict[str, Any]:
@@ -100,9 +101,11 @@ class EngineClient:
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        """Why it cannot answer, and will not soon; None while it answers or is started again after a crash."""
         if self.state == "down":
             return f"the local engine is down: {self._error or 'not started'}"
+        if self._after_silence:
+            return "the local engine was silent and is being started again"
         missed = self._watchdog.missed if self._watchdog is not None else 0
         if missed >= UNREADY:
             return f"the local engine is silent for {missed * BEAT:.0f} s; it is restarted after {RESTART * BEAT:.0f} s"
@@ -249,6 +252,7 @@ class EngineClient:
         await self._load_live()
         self._watchdog = Watchdog(self._process.heartbeats)
         self.state = "ready"
+        self._after_silence = False
         self._up.set()
         return facts
 
@@ -286,6 +290,7 @@ class EngineClient:
         if process is None or watchdog is None or self.state != "ready" or watchdog.look() < RESTART:
             return
         self._watchdog = None  # it is ended once
+        self._after_silence = True
         self._error = f"the engine process was alive and silent for {RESTART * BEAT:.0f} s"
         logger.error("engine.silent pid=%s request=%d", process.pid, watchdog.cause)
         self._silenced = watchdog.cause

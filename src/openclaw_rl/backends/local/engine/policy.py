@@ -73,7 +73,7 @@ class LocalPolicy:
 
     @property
     def outage(self) -> str | None:
-        """Why it cannot answer, and will not soon; None while it answers or is being started again."""
+        """Why it cannot answer, and will not soon; None while it answers or is started again after a crash."""
         return self._engine.outage
 
     async def start(self) -> None:
