@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from openclaw_rl.serve.listener import HttpServer, bind
+from openclaw_rl.serve.listener import REFUSED_AT_ONCE, HttpServer, bind
 from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, fake_api
 
 pytestmark = pytest.mark.anyio
@@ -30,6 +31,46 @@ async def connection(**limits: float) -> AsyncIterator[tuple[asyncio.StreamReade
     finally:
         writer.close()
         await server.end()
+
+
+async def answer_on(where: tuple[str, int], sent: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection(*where)
+    writer.write(sent)
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
+async def test_requests_on_more_connections_than_the_server_may_have_are_503_and_probes_are_answered() -> None:
+    whole = HEAD + b"connection: close\r\n\r\n" + BODY
+    async with connection(connections=2) as (first, kept):
+        where = kept.get_extra_info("peername")
+        assert (await answer_on(where, whole)).startswith(b"HTTP/1.1 200 "), "two are allowed"
+        _, idle = await asyncio.open_connection(*where)
+        full = await answer_on(where, whole)
+        for path in (b"/healthz", b"/readyz"):
+            alive = await answer_on(
+                where, b"GET " + path + b" HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+            )
+            assert alive.startswith(b"HTTP/1.1 200 ")
+        kept.write(whole)
+        assert (await first.read()).startswith(b"HTTP/1.1 200 "), "the first has its place"
+        idle.close()
+    head, _, sent = full.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"retry-after: 5" in head
+    assert json.loads(sent)["error"]["code"] == "too_many_connections"
+    assert "raise its limit of open files" in json.loads(sent)["error"]["message"]
+
+
+async def test_connections_far_beyond_the_limit_are_closed_before_they_say_anything() -> None:
+    async with connection(connections=1) as (_, kept):
+        where = kept.get_extra_info("peername")
+        waiting = [await asyncio.open_connection(*where) for _ in range(REFUSED_AT_ONCE)]
+        assert await answer_on(where, b"") == b""
+        for _, writer in waiting:
+            writer.close()
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/chat", HEAD], ids=["nothing", "half a line", "no end"])

@@ -1,8 +1,9 @@
-"""This machine: its memory, and processes that end with their parent and that `ps` and `top` tell apart."""
+"""This machine: its memory, the files a process may open, and processes that end with their parent and that `ps` and `top` tell apart."""
 
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from multiprocessing import current_process, parent_process
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Final
 
 GIB: Final = 1 << 30
 _CGROUP: Final = Path("/sys/fs/cgroup")
+_MOST_FILES: Final = 65_536
+"""open files that a process asks for at most: some systems allow a billion, over which some programs loop"""
 
 
 def total_memory() -> int | None:
@@ -47,6 +50,20 @@ def count_gpus(visible: str | None, *, devices: Path = Path("/dev")) -> int:
     """NVIDIA GPUs of this machine or container, without loading any library; ``visible`` is CUDA_VISIBLE_DEVICES."""
     there = sum(device.name.removeprefix("nvidia").isdecimal() for device in devices.glob("nvidia*"))
     return there if visible is None else min(there, len([each for each in visible.split(",") if each.strip()]))
+
+
+def raise_open_files() -> int:
+    """How many files this process may open, after raising that number as far as the system lets us without asking."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return _MOST_FILES
+    most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if most > soft:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        except (OSError, ValueError):  # macOS has a lower limit of its own, which it does not name here
+            return soft
+    return max(soft, most)
 
 
 def end_with_parent() -> None:

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, cast
 
@@ -80,6 +80,8 @@ class Answerer:
     isolate_users: bool
     """whether users share nothing that the policy has read"""
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    aborted: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """aborted turns are written one at a time: a reply that a caller waits for passes all but one of them"""
     pending: set[asyncio.Future[None]] = field(default_factory=set)
     recorder: TurnRecorder = field(init=False)
 
@@ -244,7 +246,8 @@ class Answerer:
     async def _written(self, turn: Turn) -> None:
         redact = self.recording.redact
         kept = turn if redact is None else await self._redacted(turn, redact)
-        await self.write(lambda: self.recorder.add(kept))
+        async with self.aborted if turn.completion.finish == "aborted" else nullcontext():
+            await self.write(lambda: self.recorder.add(kept))
         await self.recorder.retry(self.write)
 
     async def _redacted(self, turn: Turn, redact: Redact) -> Turn:

@@ -1,4 +1,8 @@
-"""The socket: which address may be listened on without a key, and a server that ends properly."""
+"""The socket: which address may be listened on without a key, and a server that ends properly.
+
+Each connection is an open file, and a process that has none left cannot write its ledger. So the server takes fewer
+connections than it may open files, and refuses requests on further ones with 503.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,23 @@ import contextlib
 import ipaddress
 import socket
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.machine import raise_open_files
+from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
+from openclaw_rl.serve.sse import dumps
+
+RESERVED_FILES: Final = 256
+"""open files that are left for the ledger, the processes of this one, and connections that are being refused"""
+REFUSED_AT_ONCE: Final = 64
+"""connections beyond the limit whose request is read before it is refused; more are closed as they come"""
+ALWAYS_ANSWERED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
+"""a server that has no room left is not one to be ended and started again"""
 
 
 def refuse_open_listener(host: str, keys: Mapping[str, str]) -> None:
@@ -51,10 +66,24 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def timed_head_protocol(seconds: float, head_bytes: int) -> type[HttpToolsProtocol]:
+async def refuse_connection(scope: Scope, _: Receive, send: Send) -> None:
+    """Answer 503: as many connections are open as this process may have."""
+    message = (
+        "this server has as many connections as it can; try again later, or raise its limit of open files (ulimit -n)"
+    )
+    shape = anthropic_error if scope["path"].startswith("/v1/messages") else openai_error
+    body = dumps(shape(ApiError(status=503, message=message, code="too_many_connections"))).encode()
+    head = {"content-type": "application/json", "content-length": str(len(body)), "retry-after": "5"}
+    raw = [(name.encode(), value.encode()) for name, value in {**head, "connection": "close"}.items()]
+    await send({"type": "http.response.start", "status": 503, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+def timed_head_protocol(seconds: float, head_bytes: int, connections: int) -> type[HttpToolsProtocol]:
     """A connection that waits for a request's head so long and no longer, and reads so much of it and no more.
 
-    The API times the rest of a request; before the head is whole, the API knows nothing of it.
+    The API times the rest of a request; before the head is whole, the API knows nothing of it. Requests on more than
+    so many ``connections`` at once are refused.
     """
 
     class TimedHeadProtocol(HttpToolsProtocol):
@@ -63,6 +92,9 @@ def timed_head_protocol(seconds: float, head_bytes: int) -> type[HttpToolsProtoc
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
+            if len(self.connections) > connections + REFUSED_AT_ONCE:
+                transport.abort()
+                return
             self._wait()
 
         def on_message_begin(self) -> None:
@@ -71,6 +103,8 @@ def timed_head_protocol(seconds: float, head_bytes: int) -> type[HttpToolsProtoc
 
         def on_headers_complete(self) -> None:
             self._head_done()
+            if len(self.connections) > connections and self.url.split(b"?")[0].decode("latin-1") not in ALWAYS_ANSWERED:
+                self.app = refuse_connection
             super().on_headers_complete()
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -111,7 +145,10 @@ class _SignalFreeServer(uvicorn.Server):
 
 
 class HttpServer:
-    """The HTTP server on a socket that is already bound. Heads of requests have ``head_seconds`` and ``head_bytes``."""
+    """The HTTP server on a socket that is already bound. Heads of requests have ``head_seconds`` and ``head_bytes``.
+
+    ``connections`` None: as many at once as this process may open files, but for `RESERVED_FILES`.
+    """
 
     def __init__(
         self,
@@ -121,10 +158,13 @@ class HttpServer:
         grace: float,
         head_seconds: float,
         head_bytes: int,
+        connections: int | None = None,
     ) -> None:
+        if connections is None:
+            connections = max(raise_open_files() - RESERVED_FILES, RESERVED_FILES)
         settings = uvicorn.Config(
             api,
-            http=timed_head_protocol(head_seconds, head_bytes),
+            http=timed_head_protocol(head_seconds, head_bytes, connections),
             log_config=None,
             access_log=False,
             lifespan="on",
