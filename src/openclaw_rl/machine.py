@@ -1,4 +1,4 @@
-"""This machine: its memory, the files a process may open, and processes that end with their parent and that `ps` and `top` tell apart."""
+"""This machine: its memory, its limit of open files, and processes that end with their parent and have a name."""
 
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import sys
 from collections.abc import Sequence
-from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -254,22 +252,21 @@ def _event_loop() -> asyncio.Runner:
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
 
 
-class _LogFile(RotatingFileHandler):
-    """A file of a run's log that begins anew when it is full; its folder is made with the first line."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
-
-    def _open(self) -> Any:
-        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
-        return super()._open()
-
-
 def _logging(level: str, file: Path) -> None:
+    """Log to the terminal and to a file that begins anew when it is full; its folder is made with the first line."""
+    import logging
+    from logging.handlers import RotatingFileHandler
+
+    class LogFile(RotatingFileHandler):
+        def _open(self) -> Any:
+            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+            return super()._open()
+
+    log_file = LogFile(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
     logging.basicConfig(
         level=level.upper(),
         format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
-        handlers=[logging.StreamHandler(sys.stderr), _LogFile(file)],
+        handlers=[logging.StreamHandler(sys.stderr), log_file],
     )
     if level != "debug":  # a line for each request of an environment would hide all others
         logging.getLogger("httpx2").setLevel(logging.WARNING)
