@@ -12,7 +12,7 @@ from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.hints import HintLimits
 from openclaw_rl.judge.loop import JudgeLoop, JudgeLoopSettings
 from openclaw_rl.ports import Case
-from openclaw_rl.testing import TemporaryLedger, make_outcome, make_turn
+from openclaw_rl.testing import TemporaryLedger, make_completion, make_outcome, make_turn
 from openclaw_rl.types import Feedback, SessionReward, Step, Turn, Verdict
 
 pytestmark = pytest.mark.anyio
@@ -127,6 +127,30 @@ async def test_a_steps_own_reward_is_one_more_vote(ledger: TemporaryLedger) -> N
     pay(ledger, "s", 1.0)
     await loop(ledger, Voter(), step_votes=False).tick()
     assert verdicts(ledger, steps) == [(1.0, 0.25, "environment")]
+
+
+@pytest.mark.parametrize("step_votes", [False, True])
+@pytest.mark.parametrize("paid_at_once", [False, True])
+async def test_a_step_that_was_cut_off_is_worth_its_outcome_and_the_judges_votes_alone(
+    ledger: TemporaryLedger, paid_at_once: bool, step_votes: bool
+) -> None:
+    steps = play(ledger, "s", 0, completion=make_completion(finish="length"))
+    judge = loop(ledger, Voter(s0=(1, 1, 0)), step_votes=step_votes)
+    if not paid_at_once:
+        await judge.tick()
+        score, _, _ = verdicts(ledger, steps)[0]
+        assert score is None or step_votes, "nothing is said of it before its outcome"
+    pay(ledger, "s", 1.0)
+    await judge.tick()
+    assert verdicts(ledger, steps) == [(1.0, pytest.approx(2 / 3) if step_votes else None, "environment")]
+
+
+async def test_a_step_that_was_cut_off_and_calls_nothing_readable_is_still_marked_down(ledger: TemporaryLedger) -> None:
+    cut = make_completion(finish="length", flaws=("malformed_tool_call",))
+    steps = play(ledger, "s", 0, completion=cut)
+    pay(ledger, "s", 1.0)
+    await loop(ledger, Voter(), step_votes=False).tick()
+    assert verdicts(ledger, steps) == [(1.0, -1.0, "environment")]
 
 
 async def test_a_late_reward_replaces_while_nothing_has_trained(ledger: TemporaryLedger) -> None:

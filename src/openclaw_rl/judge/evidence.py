@@ -232,7 +232,8 @@ def _deterministic(case: Case) -> Iterator[EvidenceItem]:
     notes = [_FLAWS[flaw] for flaw in completion.flaws if flaw in _FLAWS]
     notes += [_MARKS[mark] for mark in case.outcome.evidence if mark in _MARKS]
     notes += filter(None, (_failure(message, case) for message in case.outcome.next_state))
-    if completion.finish == "length":
+    # An episode's outcome covers a reply that its limit cut off: -1 beside it would punish a task that was solved.
+    if completion.finish == "length" and environment_of(case.turn.user) is None:
         notes.append("the reply was cut off by its token limit")
     if completion.finish == "aborted":
         notes.append("the reply was aborted")
