@@ -125,6 +125,20 @@ async def test_a_group_whose_other_plays_never_come_is_closed_with_those_it_has(
     assert len(queue.next_batch()) == 2
 
 
+async def test_a_play_that_comes_after_its_group_was_closed_is_dropped_with_that_reason(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    settings = {"batch_size": 1, "group_size": 3, "patience": 1e12, "group_wait": 900.0}
+    loop = story.begin(FakeTrainer(), samples=sample_settings(grouped=True), **settings)
+    plays.play("p1", "g", 1.0), plays.play("p2", "g", 0.0)
+    story.now += 900.0
+    assert await loop.tick() == 2
+    plays.play("p3", "g", 0.5), plays.play("p4", "g", 0.0), plays.play("p5", "g", 1.0)
+    while await loop.tick():
+        pass
+    assert (story.train.last_step().number, story.train.drop_counts()) == (1, {"late": 3})
+
+
 async def test_a_group_behind_the_reach_of_one_read_is_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ def read_group(ledger: LedgerConnection, key: GroupKey, *, before: float) -> tup
     progress = GroupProgress(
         plays=len({row["session"] or row["id"] for row in rows}),
         unsettled=sum(row["state"] in ("unjudged", "unpaid") for row in rows),
+        trained=any(row["state"] == "trained" for row in rows),
         newest_at=max((row["at"] for row in rows), default=0.0),
         steps={row["id"]: _step(row, key) for row in rows if _counts(row)},
     )

@@ -117,7 +117,8 @@ class TrainingQueue:
             if isinstance(judged, UnreadableTurn):
                 drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
                 continue
-            made = self._sample(judged, live.number, rolled_back, consent)
+            late = self._late(judged, waiting.groups)
+            made = late or self._sample(judged, live.number, rolled_back, consent)
             if isinstance(made, Drop):
                 drops.append(made)
             else:
@@ -151,6 +152,14 @@ class TrainingQueue:
             return found
         detail = f"version {found.version} answered it"
         return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
+
+    def _late(self, judged: JudgedTurn, groups: Mapping[GroupKey, GroupProgress]) -> Drop | None:
+        """The drop of a turn whose group has trained already: the rest of a group trains never by itself."""
+        turn = judged.turn
+        if not self._grouped or not turn.group or not groups[GroupKey(turn.user, turn.group)].trained:
+            return None
+        detail = "its group has trained already; a group's name is used once"
+        return Drop(turn=turn.id, stage="train", reason="late", detail=detail)
 
     def _recalled(self, judged: JudgedTurn) -> Verdict | None:
         """The user's earlier rule, if it is recent enough and this turn gives none that is better.

@@ -24,6 +24,7 @@ DropReason = Literal[
     "redacted",
     "cut off",
     "stale",
+    "late",
     "greedy",
     "not shared",
     "no signal",

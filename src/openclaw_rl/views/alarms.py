@@ -14,6 +14,7 @@ REMEDIES: Mapping[DropReason, str] = {
     "greedy": "sample with a temperature above 0",
     "not shared": "see train.share",
     "stale": "raise train.max_lag",
+    "late": "end episodes sooner, and name each group of rollouts (x-openclaw-rl-group) only once",
     "redacted": "see serve.redact",
 }
 """what to do where most turns are dropped for a reason"""
