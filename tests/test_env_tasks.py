@@ -22,7 +22,7 @@ from openclaw_rl.envs.audit import AuditBook, AuditedEnv, audit_task, near_dupli
 from openclaw_rl.envs.episodes import Episodes, EpisodeSettings
 from openclaw_rl.envs.evaluation import play_each
 from openclaw_rl.envs.schedule import Curriculum, Episode, GroupBook
-from openclaw_rl.errors import EnvFailed, NothingToPlay
+from openclaw_rl.errors import ConfigError, EnvFailed, NothingToPlay
 from openclaw_rl.evals.environments import by_rung, chosen_tasks, lines, play_tasks
 from openclaw_rl.evals.suites import ModelReply
 from openclaw_rl.ports import Observation, SupportsTaskSets
@@ -265,6 +265,16 @@ def test_the_commands_list_audit_and_evaluate_an_environment(tmp_path: Path) -> 
     said = typed(tmp_path, "eval", "--model-path", "fake", "--json", str(tmp_path / "found.json"), *one)
     assert "  all                     0 of 2      0%" in said
     assert len(json.loads((tmp_path / "found.json").read_text())["episodes"]) == 2
+
+
+def test_an_audit_takes_so_many_tasks_of_the_levels_that_are_named(tmp_path: Path) -> None:
+    three = ("--env", "toolcall", "--set", 'env.rungs=["timer", "sums", "light"]')
+    said = typed(tmp_path, "audit", "--count", "1", "--level", "timer", "--level", "light", *three)
+    assert "toolcall: 4 of 4 tasks admitted (2 train, 2 held out)" in said
+    assert "light                    2 train,     1 held out, 2 audited" in typed(tmp_path, "list", *three)
+    assert "sums                     2 train,     1 held out, 0 audited" in typed(tmp_path, "list", *three)
+    with pytest.raises(ConfigError, match="no level 'tmer' in this environment; did you mean timer"):
+        typed(tmp_path, "audit", "--level", "tmer", *three)
 
 
 @needs_sandbox

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from openclaw_rl.app.environments import audit_book, build_env
 from openclaw_rl.config import Config
+from openclaw_rl.config.names import nearest
 from openclaw_rl.errors import ConfigError, EnvFailed
 from openclaw_rl.ports import SupportsExclusions, SupportsTaskSets
 
@@ -15,10 +16,18 @@ if TYPE_CHECKING:
     from openclaw_rl.envs.audit import TaskAudit
 
 
-async def audit_all(config: Config, *, again: bool, done: Callable[[TaskAudit], None]) -> dict[str, Any]:
-    """Audit every task of the environment, those that train and those that are held out; plain JSON.
+async def audit_all(
+    config: Config,
+    *,
+    again: bool,
+    done: Callable[[TaskAudit], None],
+    count: int | None = None,
+    levels: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Audit the tasks of the environment, those that train and those that are held out; plain JSON.
 
-    ``again``: also those that were audited before.
+    ``again``: also those that were audited before. ``count``: so many that train and so many held out of each level,
+    None for all. ``levels``: of these alone, all where none is named.
     """
     from openclaw_rl.envs.audit import audit_task, near_duplicates
 
@@ -27,7 +36,8 @@ async def audit_all(config: Config, *, again: bool, done: Callable[[TaskAudit], 
         raise ConfigError(
             f"environment {config.env.type} cannot be audited", remedy="give it held_out, rung, instruction and gold"
         )
-    trained, held = list(env.tasks()), list(env.held_out())
+    chosen = _of_levels(env, levels)
+    trained, held = (_of_each(env, tasks, chosen, count) for tasks in (env.tasks(), env.held_out()))
     room = asyncio.Semaphore(config.env.parallel)
 
     faults: dict[str, str] = {}
@@ -66,6 +76,25 @@ async def audit_all(config: Config, *, again: bool, done: Callable[[TaskAudit], 
         "excluded": dict(env.excluded()) if isinstance(env, SupportsExclusions) else {},
         "near_duplicates": [[held[mine], trained[other]] for mine, other in near],
     }
+
+
+def _of_levels(env: SupportsTaskSets, levels: Sequence[str]) -> set[str]:
+    """The levels to audit. Raises ConfigError for one that no task has."""
+    known = {env.rung(task) for task in (*env.tasks(), *env.held_out())}
+    for level in levels:
+        if level not in known:
+            near = f"did you mean {nearest(level, known)}? " if known else ""
+            raise ConfigError(f"no level {level!r} in this environment", remedy=f"{near}'envs list' names them all")
+    return set(levels) or known
+
+
+def _of_each(env: SupportsTaskSets, tasks: Sequence[str], levels: set[str], count: int | None) -> list[str]:
+    """The first ``count`` tasks of each of these levels, in the order of the tasks."""
+    by_level: dict[str, list[str]] = {}
+    for task in tasks:
+        by_level.setdefault(env.rung(task), []).append(task)
+    kept = {task for level in levels for task in by_level.get(level, ())[:count]}
+    return [task for task in tasks if task in kept]
 
 
 def _texts(env: SupportsTaskSets, tasks: Sequence[str]) -> list[str]:

@@ -82,10 +82,12 @@ async def _shown(config: Config, task: str) -> dict[str, Any]:
 
 @command()
 @click.option("--again", is_flag=True, help="Audit also what was audited before.")
+@click.option("--count", type=click.IntRange(1), help="Tasks of each level [default: all there are].")
+@click.option("--level", "levels", multiple=True, metavar="NAME", help="Only this level; may be repeated.")
 @as_json
 @settings(*ENV)
-def audit(resolved: Resolved, again: bool, json_out: bool) -> None:
-    """Check every task: gold scores 1, doing nothing does not.
+def audit(resolved: Resolved, again: bool, count: int | None, levels: tuple[str, ...], json_out: bool) -> None:
+    """Check tasks: gold scores 1, doing nothing does not.
 
     What is found is kept in the run directory; a task that fails never trains. Ends with 1 where one fails.
     """
@@ -93,15 +95,15 @@ def audit(resolved: Resolved, again: bool, json_out: bool) -> None:
 
     from openclaw_rl.app.audits import audit_all
 
-    began, count = time.monotonic(), 0
+    began, audited = time.monotonic(), 0
 
     def done(_: object) -> None:
-        nonlocal count
-        count += 1
-        if count % 20 == 0:
-            click.echo(f"\r{count} tasks, {time.monotonic() - began:.0f} s", nl=False, err=True)
+        nonlocal audited
+        audited += 1
+        if audited % 20 == 0:
+            click.echo(f"\r{audited} tasks, {time.monotonic() - began:.0f} s", nl=False, err=True)
 
-    found = asyncio.run(audit_all(resolved.config, again=again, done=done))
+    found = asyncio.run(audit_all(resolved.config, again=again, done=done, count=count, levels=levels))
     click.echo("\r", nl=False, err=True)
     if json_out:
         print_json(found)
