@@ -67,6 +67,9 @@ def make_env(id: str | None, **given: Any) -> GymnasiumEnv:
     return GymnasiumEnv(**{"id": id, "form": "text", "per_rung": 10, "output_chars": 500, **given})
 
 
+ONE = {"lowest": -1, "highest": 1}
+
+
 def said(text: str) -> Message:
     return Message(role="assistant", content=text)
 
@@ -98,7 +101,7 @@ async def test_numbered_actions_are_named_by_their_labels_and_rewards_are_added_
 
 
 async def test_with_tools_an_action_is_a_call_and_a_text_is_no_action(rooms: Path) -> None:
-    env = make_env(f"{rooms}:Rooms", form="tools", labels=["cellar", "garden"], arguments={"moves": 1})
+    env = make_env(f"{rooms}:Rooms", form="tools", labels=["cellar", "garden"], arguments={"moves": 1}, **ONE)
     prompt = await env.reset("Rooms/1", seed=0)
     assert prompt.tools[0].parameters["properties"]["action"]["enum"] == ["cellar", "garden"]
     assert "nothing was done: call the tool act" in (await env.step(said("garden"))).messages[0].content
@@ -107,7 +110,7 @@ async def test_with_tools_an_action_is_a_call_and_a_text_is_no_action(rooms: Pat
 
 
 async def test_an_action_that_is_text_is_the_reply_itself(rooms: Path) -> None:
-    env = make_env(f"{rooms}:Echo")
+    env = make_env(f"{rooms}:Echo", **ONE)
     await env.reset("Echo/1", seed=0)
     assert (await env.step(said("  "))).messages[0].content == "error: that is no action"
     seen = await env.step(said("open the door"))
@@ -115,7 +118,7 @@ async def test_an_action_that_is_text_is_the_reply_itself(rooms: Path) -> None:
 
 
 async def test_what_an_environment_raises_is_not_the_policys_fault(rooms: Path) -> None:
-    env = make_env(f"{rooms}:Rooms")
+    env = make_env(f"{rooms}:Rooms", **ONE)
     await env.reset("Rooms/13", seed=0)
     with pytest.raises(EnvFailed, match="fails with RuntimeError: the roof is gone"):
         await env.step(said("2"))
@@ -125,13 +128,41 @@ def test_what_cannot_be_played_is_refused_with_the_remedy(rooms: Path) -> None:
     with pytest.raises(ConfigError, match="env.options.id is not set; name one: --set env.options.id=Blackjack-v1"):
         make_env(None)
     with pytest.raises(ConfigError, match="actions of this environment are Box: neither numbered"):
-        make_env(f"{rooms}:Painted")
+        make_env(f"{rooms}:Painted", **ONE)
     with pytest.raises(ConfigError, match=r"labels has 3 words for 2 actions"):
-        make_env(f"{rooms}:Rooms", labels=["a", "b", "c"])
+        make_env(f"{rooms}:Rooms", labels=["a", "b", "c"], **ONE)
     with pytest.raises(ConfigError, match="there is no file"):
         make_env("nowhere.py:make")
     with pytest.raises(ConfigError, match="no task 'x/1' in gymnasium; name one as Rooms/0"):
-        make_env(f"{rooms}:Rooms").instruction("x/1")
+        make_env(f"{rooms}:Rooms", **ONE).instruction("x/1")
+
+
+def test_the_range_of_a_return_is_asked_for_where_it_cannot_be_known(rooms: Path) -> None:
+    with pytest.raises(ConfigError, match="env.options.lowest is not set, and the range .* is not known; give both"):
+        make_env(f"{rooms}:Rooms")
+    with pytest.raises(ConfigError, match="env.options.highest is not set"):
+        make_env(f"{rooms}:Rooms", lowest=0)
+    with pytest.raises(ConfigError, match="highest is not above lowest"):
+        make_env(f"{rooms}:Rooms", lowest=1, highest=1)
+
+
+async def test_an_environment_may_state_the_range_of_its_returns_itself(rooms: Path) -> None:
+    rooms.write_text(rooms.read_text() + "class Stated(Rooms):\n    return_range = (0, 2)\n")
+    env = make_env(f"{rooms}:Stated", labels=["cellar", "garden"])
+    await env.reset("Stated/1", seed=0)
+    await env.step(said("garden"))
+    assert (await env.step(said("cellar"))).reward == 0.0, "1 of 2"
+
+
+async def test_a_return_outside_of_the_range_counts_as_its_end_and_is_warned_of_once(
+    rooms: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        env = make_env(f"{rooms}:Rooms", labels=["cellar", "garden"], lowest=0, highest=1)
+        await env.reset("Rooms/1", seed=0)
+        await env.step(said("garden"))
+        assert (await env.step(said("garden"))).reward == 1.0
+    assert caplog.text.count("returns outside range env=") == 1
 
 
 def test_a_word_means_an_action_only_where_it_means_no_other() -> None:
@@ -161,7 +192,7 @@ async def test_blackjack_is_played_by_its_registered_name() -> None:
 
 async def test_frozen_lake_is_shown_as_it_renders_itself() -> None:
     pytest.importorskip("gymnasium", reason="gymnasium is not installed: pip install 'openclaw-rl[gymnasium]'")
-    given = {"labels": ["left", "down", "right", "up"], "show": "render", "lowest": 0}
+    given = {"labels": ["left", "down", "right", "up"], "show": "render"}
     env = make_env("FrozenLake-v1", **given, arguments={"is_slippery": False})
     prompt = await env.reset("FrozenLake-v1/0", seed=0)
     assert "FFFH" in prompt.messages[-1].content
@@ -176,7 +207,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples" / "others"
 async def test_a_generator_of_reasoning_gym_pays_its_own_score() -> None:
     package = pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
     pytest.importorskip("gymnasium")
-    env = make_env(f"{EXAMPLES}/reasoning.py:Questions", lowest=0)
+    env = make_env(f"{EXAMPLES}/reasoning.py:Questions")
     answer = package.create_dataset("chain_sum", seed=7, size=10)[3]["answer"]
     await env.reset("Questions/3", seed=0)
     assert (await env.step(said(answer))).reward == 1.0
@@ -187,7 +218,7 @@ async def test_a_generator_of_reasoning_gym_pays_its_own_score() -> None:
 async def test_a_game_of_textarena_is_played_to_its_end() -> None:
     pytest.importorskip("textarena", reason="textarena is not installed")
     pytest.importorskip("gymnasium")
-    env = make_env(f"{EXAMPLES}/game.py:Game", lowest=0, output_chars=20_000)
+    env = make_env(f"{EXAMPLES}/game.py:Game", output_chars=20_000)
     assert "number" in (await env.reset("Game/1", seed=0)).messages[-1].content
     for guess in range(1, 21):
         seen = await env.step(said(f"[{guess}]"))

@@ -1,6 +1,6 @@
 """A game of TextArena (pip install textarena) as it is: its texts are the observations, replies are the moves.
 
-openclaw-rl up --env gymnasium --set env.options.id=examples/others/game.py:Game --set env.options.lowest=0
+openclaw-rl up --env gymnasium --set env.options.id=examples/others/game.py:Game
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ from gymnasium import Env, spaces
 
 class Game(Env[str, str]):  # type: ignore[misc, unused-ignore]  # where gymnasium is not installed
     observation_space, action_space = spaces.Text(100_000), spaces.Text(10_000)
+    return_range = (0.0, 1.0)
 
     def __init__(self, game: str = "GuessTheNumber-v0") -> None:
         import textarena

@@ -1,6 +1,6 @@
 """A generator of reasoning-gym (pip install reasoning-gym) as it is: one question, one answer, its own score.
 
-openclaw-rl up --env gymnasium --set env.options.id=examples/others/reasoning.py:Questions --set env.options.lowest=0
+openclaw-rl up --env gymnasium --set env.options.id=examples/others/reasoning.py:Questions
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ from gymnasium import Env, spaces
 
 class Questions(Env[str, str]):  # type: ignore[misc, unused-ignore]  # where gymnasium is not installed
     observation_space, action_space = spaces.Text(100_000), spaces.Text(10_000)
+    return_range = (0.0, 1.0)
 
     def __init__(self, generator: str = "chain_sum") -> None:
         import reasoning_gym

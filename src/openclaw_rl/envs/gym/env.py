@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,9 +23,19 @@ from openclaw_rl.errors import ConfigError, EnvFailed, MissingExtra, OpenClawErr
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt, Tool
 
+log = logging.getLogger(__name__)
+
 TOOL: Final = "act"
 SEEDS: Final = 1_000_000
 ShownAs = Literal["observation", "render"]
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "Blackjack-v1": (-1.0, 1.0),
+    "FrozenLake-v1": (0.0, 1.0),
+    "FrozenLake8x8-v1": (0.0, 1.0),
+}
+"""lowest and highest return of an episode of Gymnasium's own, which pay once, at the end"""
+_SAME_PAY: Final = frozenset({"is_slippery", "map_name", "desc", "sab", "render_mode"})
+"""arguments under which these ranges hold"""
 
 
 class GymnasiumEnv:
@@ -41,24 +53,22 @@ class GymnasiumEnv:
         labels: Sequence[str] = (),
         instruction: str = "",
         show: ShownAs = "observation",
-        lowest: float = -1.0,
-        highest: float = 1.0,
+        lowest: float | None = None,
+        highest: float | None = None,
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         """``id`` is registered with Gymnasium, or ``file.py:function``; ``arguments`` are what it is made with.
 
         ``show`` "render": what `render()` gives in place of the observation. A return of ``lowest`` is worth -1, one of
-        ``highest`` 1.
+        ``highest`` 1. They must be given where neither the environment (``return_range``) nor `_RANGES` has them.
         """
         if id is None:
             raise ConfigError("env.options.id is not set", remedy="name one: --set env.options.id=Blackjack-v1")
-        if highest <= lowest:
-            raise ConfigError("env.options.highest is not above lowest", remedy="give the range of an episode's return")
         self._id, self._form, self._per_rung, self._output_chars = id, form, per_rung, output_chars
         self._instruction, self._show = instruction, show
-        self._lowest, self._highest = lowest, highest
         self._arguments = {**({"render_mode": "ansi"} if show == "render" else {}), **(arguments or {})}
         self._env = _made(id, self._arguments)
+        self._lowest, self._highest = _range(id, self._env, self._arguments, lowest, highest)
         self._closed = False
         space = self._env.action_space
         self._labels = action_labels(space, labels) if action_kind(space) == "discrete" else ()
@@ -158,6 +168,8 @@ class GymnasiumEnv:
     def _worth(self) -> float:
         if self._total is None:
             return -1.0
+        if not self._lowest <= self._total <= self._highest:
+            _warn_outside(self._id, self._lowest, self._highest)
         share = (self._total - self._lowest) / (self._highest - self._lowest)
         return max(-1.0, min(1.0, 2 * share - 1))
 
@@ -166,6 +178,37 @@ class GymnasiumEnv:
             self._closed = True
             with contextlib.suppress(Exception):  # some cannot be closed before they were begun
                 self._env.close()
+
+
+def _range(
+    id: str, env: Any, arguments: Mapping[str, Any], lowest: float | None, highest: float | None
+) -> tuple[float, float]:
+    """Lowest and highest return of an episode: as given, else as the environment or Gymnasium's documentation states.
+
+    Raises ConfigError where one is not known: on a wrong scale every play would be worth the same.
+    """
+    known = getattr(getattr(env, "unwrapped", env), "return_range", None)
+    if known is None and _SAME_PAY.issuperset(arguments):
+        known = _RANGES.get(id)
+    low, high = known or (None, None)
+    low, high = low if lowest is None else lowest, high if highest is None else highest
+    if low is None or high is None:
+        missing = "lowest" if low is None else "highest"
+        raise ConfigError(
+            f"env.options.{missing} is not set, and the range of an episode's return of {id} is not known",
+            remedy="give both, such as --set env.options.lowest=0 --set env.options.highest=1: they are paid -1 and 1",
+        )
+    if high <= low:
+        raise ConfigError("env.options.highest is not above lowest", remedy="give the range of an episode's return")
+    return float(low), float(high)
+
+
+@cache
+def _warn_outside(id: str, lowest: float, highest: float) -> None:
+    """Once: every such return would log the same."""
+    log.warning(
+        "returns outside range env=%s lowest=%g highest=%g: they count as the nearest of these", id, lowest, highest
+    )
 
 
 def _made(id: str, arguments: Mapping[str, Any]) -> Any:
