@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
+from openclaw_rl.app import environments
 from openclaw_rl.cli import cli
 from openclaw_rl.config import SETTINGS
+from openclaw_rl.testing.apps import fake_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -57,6 +60,16 @@ def _anchors(text: str) -> set[str]:
 def test_every_command_that_a_page_shows_is_one(file: Path) -> None:
     shown = re.findall(r"(?:^ {4,}|`)openclaw-rl ([a-z][a-z-]*)", file.read_text(), flags=re.MULTILINE)
     assert set(shown) <= set(cli.commands)
+
+
+def test_the_page_on_plugins_lists_every_name_that_an_environments_signature_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments.plugins, "build", lambda *_, offered, options: offered)
+    offered: Any = environments.build_env(fake_config(tmp_path, "env.type=terminal"))
+    table = (ROOT / "docs" / "plugins.md").read_text().partition("An environment may name these")[2]
+    rows = re.findall(r"^\| (`.+?) \|", table.partition("Any other name")[0], flags=re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(offered)
 
 
 COMMANDS = [

@@ -24,6 +24,8 @@ from openclaw_rl.testing import FakeJudge, TemporaryLedger, make_outcome, make_t
 from openclaw_rl.types import Feedback, SessionReward
 
 SIZE = 4
+PENDING = 256
+"""turns that wait to be judged or trained, at which the player waits, as environments do"""
 USER = "env:scripted"
 
 
@@ -122,7 +124,7 @@ class Scene:
             patience=1e9,
         )
         self._played, self._judged, self._over = threading.Event(), threading.Event(), threading.Event()
-        self._moved = {"judge": threading.Event(), "train": threading.Event()}
+        self._moved = {stage: threading.Event() for stage in ("play", "judge", "train")}
 
     def run(self) -> None:
         with beside(self._play), beside(lambda: asyncio.run(self._judge_all())):
@@ -130,8 +132,10 @@ class Scene:
 
     def _play(self) -> None:
         try:
-            for _ in self._env.steps():
+            for number, _ in enumerate(self._env.steps()):
                 self._moved["judge"].set()
+                while number % 64 == 0 and self._ledger.serve.backlog() > PENDING:
+                    self._wait("play")
         finally:
             self._played.set()
 
@@ -152,7 +156,7 @@ class Scene:
             last = self._judged.is_set()
             self._wait("train")
             while await self._trainer.tick():
-                pass
+                self._moved["play"].set()
 
     def _wait(self, stage: str) -> None:
         """Until the stage before has done something, which it may have finished doing."""
