@@ -55,7 +55,7 @@ class ScriptedEnv:
     def _play(self, group: str, name: str) -> Iterator[str | None]:
         """None after each step, at last the line of the log."""
         votes: list[float | None] = []
-        steps = self._random.randint(1, 3)
+        steps = self._random.randint(1, 2)
         for index in range(steps):
             turn = make_turn(f"Play {name} of {group}: step {index}", session=name, group=group, user=USER)
             votes.append(self._random.choice((None, None, -1.0, 0.5, 1.0)))
