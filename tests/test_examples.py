@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from openclaw_rl import plugins
-from openclaw_rl.testing import FakeChatClient, FakeEnv, make_message, make_prompt, running_app, until
+from openclaw_rl.testing import FakeChatClient, FakeEnv, make_message, make_prompt, running_app, serving, until
 from openclaw_rl.types import Sampling
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -29,6 +31,28 @@ def test_every_kind_of_plugin_but_the_trainer_has_an_example() -> None:
 def test_the_judge_scores_by_what_was_said_next(said: str, score: float | None) -> None:
     judge = plugins.load("judge", f"{EXAMPLES}/custom_judge.py:score")
     assert judge(make_prompt("hi"), "hello", [make_message("user", said)]) == score
+
+
+def test_the_traces_of_a_verifiers_run_are_paid_as_groups_of_their_tasks(tmp_path: Path, monkeypatch: Any) -> None:
+    run = tmp_path / "outputs" / "monday"
+    run.mkdir(parents=True)
+
+    def episode(trace: str, task: str, score: float | None) -> str:
+        rewards = {"right": None if score is None else {"score": score, "weight": 1.0}}
+        traces = [{"id": trace, "rewards": rewards}]
+        return json.dumps({"ok": score is not None, "task": {"key": task, "data": {"idx": 0}}, "traces": traces})
+
+    lines = [episode("t1", "sum", 1.0), episode("t2", "sum", 0.0), episode("t3", "product", None)]
+    (run / "traces.jsonl").write_text("\n".join(lines))
+    monkeypatch.setenv("OPENCLAW_KEY", "k")
+    with serving(keys={"k": "env:verifiers"}) as server:
+        for session in ("t1", "t2", "t3"):
+            assert server.chat(headers={"authorization": "Bearer k", "x-session-id": session}).status_code == 200
+        pay = runpy.run_path(str(EXAMPLES / "others" / "pay_verifiers.py"))
+        pay["main"](f"{server.url}/v1", str(run / "traces.jsonl"))
+        paid = [(one.session, one.score, one.group) for one in server.ledger.rewards]
+        assert len(server.ledger.endings) == 3
+    assert paid == [("t1", 1.0, "monday/sum"), ("t2", -1.0, "monday/sum"), ("t3", None, "monday/product")]
 
 
 async def test_the_rollout_stops_at_the_first_reward_and_reports_it() -> None:

@@ -26,7 +26,7 @@ class Plays:
     def __init__(self, story: Story) -> None:
         self.story = story
 
-    def step(self, session: str, index: int, group: str, **more: Any) -> Turn:
+    def step(self, session: str, index: int, group: str | None, **more: Any) -> Turn:
         turn = make_turn(at=self.story.now, session=session, group=group, user=USER, **more)
         self.story.serve.add_turn(turn)
         outcome = make_outcome(turn, session=session, index=index, at=self.story.now)
@@ -137,6 +137,21 @@ async def test_a_play_that_comes_after_its_group_was_closed_is_dropped_with_that
     while await loop.tick():
         pass
     assert (story.train.last_step().number, story.train.drop_counts()) == (1, {"late": 3})
+
+
+async def test_sessions_whose_requests_name_no_group_are_joined_as_they_are_paid(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    loop = story.begin(FakeTrainer(), samples=sample_settings(grouped=True), batch_size=1, group_size=2, patience=1e12)
+    for session, group, score in (("p1", None, 1.0), ("p2", None, 0.0), ("p3", "own", 0.5)):
+        turn = plays.step(session, 0, group)
+        story.serve.add_reward(SessionReward(session=session, user=USER, score=score, group="run/7"))
+        plays.judge(turn, score)
+    while await loop.tick():
+        pass
+    assert sorted(part["advantage"] for part in story.train.step(1).parts.values()) == pytest.approx([-1, 1], abs=1e-4)
+    found = story.train.rows("SELECT session, grp FROM turns ORDER BY session")
+    assert [tuple(row) for row in found] == [("p1", "run/7"), ("p2", "run/7"), ("p3", "own")]
 
 
 async def test_a_group_behind_the_reach_of_one_read_is_read_whole(

@@ -320,6 +320,10 @@ def test_only_an_environment_pays_and_only_its_own_sessions() -> None:
         assert server.post("/v1/sessions/s1/reward", {"failed": "no disk"}, **door).status_code == 200
         assert server.post("/v1/sessions/s1/reward", {"score": 1}, **other).status_code == 404
         assert server.post("/v1/sessions/s1/reward", {"score": 1}, **ann).status_code == 403
+        assert server.post("/v1/sessions/s1/reward", {"score": 1, "group": "mon/7"}, **door).status_code == 200
+        assert server.ledger.rewards.pop().group == "mon/7"
+        refused = server.post("/v1/sessions/s1/reward", {"score": 1, "group": ""}, **door)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "group")
         for wrong in ({}, {"score": 2}, {"score": 1, "failed": "both"}, {"score": "much"}):
             assert server.post("/v1/sessions/s1/reward", wrong, **door).status_code == 400, wrong
         assert [(one.user, one.score, one.failed) for one in server.ledger.rewards] == [

@@ -120,6 +120,10 @@ class RewardRequest(RequestModel):
         default=None,
         description="why the session is worth nothing through no fault of the policy's: it never trains",
     )
+    group: str | None = Field(
+        default=None,
+        description="joins the rollouts of one task, for a program whose requests cannot send x-openclaw-rl-group",
+    )
 
 
 class RewardHandler:
@@ -149,8 +153,10 @@ class RewardHandler:
 
 
 def _reward_of(given: RewardRequest, session: str, user: str, *, at: float) -> SessionReward:
+    group = session_name(given.group.strip(), "group") if given.group is not None else None
     try:
-        return SessionReward(session=session, user=user, score=given.score, failed=given.failed or None, at=at)
+        failed = given.failed or None
+        return SessionReward(session=session, user=user, score=given.score, failed=failed, group=group, at=at)
     except InvalidValue as error:
         raise RequestError(str(error), field=error.field, remedy="give a score, or failed with the reason") from error
 

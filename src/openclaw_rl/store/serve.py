@@ -61,7 +61,7 @@ class ServeLedger(DurableWriter, LedgerReader):
             db.insert("endings", {"session": session, "user": user, "at": time.time()})
 
     def add_reward(self, reward: SessionReward) -> bool:
-        """Write what a session is worth; False, and nothing written, once a turn of it has trained.
+        """Write what a session is worth, and its group; False, and nothing written, once a turn of it has trained.
 
         One that is sent again, since its sender never saw the answer, is the same one.
         """
@@ -77,6 +77,11 @@ class ServeLedger(DurableWriter, LedgerReader):
             known = newest is not None and (newest["score"], newest["failed"]) == (reward.score, reward.failed)
             if trained is None and not known:
                 db.insert("session_rewards", {name: getattr(reward, name) for name in REWARD})
+            if trained is None and reward.group is not None:
+                db.execute(
+                    "UPDATE turns SET grp = ? WHERE session = ? AND user = ? AND grp IS NULL",
+                    (reward.group, reward.session, reward.user),
+                )
             return trained is None
 
     def add_optout(self, session: str, user: str) -> None:

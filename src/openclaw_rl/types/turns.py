@@ -247,12 +247,15 @@ class SessionEnd:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionReward:
     """What an environment says of a whole session: its outcome in -1 .. 1, or why it ``failed`` through no fault of
-    the policy's. A later one replaces it while nothing of the session has trained."""
+    the policy's. A later one replaces it while nothing of the session has trained.
+
+    ``group`` joins the session to the rollouts of its task, where its requests named no group."""
 
     session: str
     user: str
     score: float | None = None
     failed: str | None = None
+    group: str | None = None
     at: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
