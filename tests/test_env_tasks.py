@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -195,7 +196,10 @@ async def test_success_is_told_by_rung_with_intervals_and_failures_apart() -> No
         ("all", 2, 4, 2),
     ]
     assert (found["all"]["low"], found["all"]["high"]) == (0.15, 0.85), "Wilson's interval of 2 of 4"
-    assert lines(found)[1] == "  long                    0 of 2      0%  (0% to 66%), 2 failed"
+    head, _, row, _ = lines({0.0: found, 1.0: found})
+    assert head.split() == ["greedy", "temperature", "1"]
+    cell = "   0 of 2      0%  (0% to 66%), 2 failed"
+    assert row == f"  long                 {cell:<44}{cell}"
 
 
 async def test_a_task_whose_environment_raises_anything_costs_itself_alone() -> None:
@@ -263,8 +267,13 @@ def test_the_commands_list_audit_and_evaluate_an_environment(tmp_path: Path) -> 
     shown = typed(tmp_path, "list", "--task", listed["rungs"]["timer"]["train"][0], "--set", "env.form=text", *one)
     assert shown.count("set_timer(minutes=") == 3, "two solved tasks, and the gold solution of this one"
     said = typed(tmp_path, "eval", "--model-path", "fake", "--json", str(tmp_path / "found.json"), *one)
-    assert "  all                     0 of 2      0%" in said
-    assert len(json.loads((tmp_path / "found.json").read_text())["episodes"]) == 2
+    assert re.search(r"^ +greedy +temperature 1$", said, flags=re.MULTILINE)
+    assert said.count("0 of 2      0%") == 2, "all, at each temperature"
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert list(found["temperatures"]) == ["0", "1"]
+    assert [episode["temperature"] for episode in found["episodes"]] == [0.0, 0.0, 1.0, 1.0]
+    alone = typed(tmp_path, "eval", "--model-path", "fake", "--temperature", "0", *one)
+    assert ("greedy" in alone, "temperature 1" in alone) == (True, False)
 
 
 def test_an_audit_takes_so_many_tasks_of_the_levels_that_are_named(tmp_path: Path) -> None:

@@ -15,8 +15,10 @@ from openclaw_rl.cli.options import ENV, POLICY, as_json, command, print_json, s
 
 if TYPE_CHECKING:
     from openclaw_rl.config import Config, Resolved
+    from openclaw_rl.envs.evaluation import PlayedTask
     from openclaw_rl.envs.schedule import Episode
     from openclaw_rl.ports import Env
+    from openclaw_rl.types import Sampling
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -143,7 +145,15 @@ def _by_reason(excluded: dict[str, str]) -> dict[str, list[str]]:
 )
 @click.option("--count", type=click.IntRange(1), help="Tasks of each rung [default: all there are].")
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, show_default=True, help="Times each task is played.")
-@click.option("--temperature", default=0.0, show_default=True, type=click.FloatRange(0, 2), help="0 is greedy.")
+@click.option(
+    "--temperature",
+    "temperatures",
+    multiple=True,
+    default=(0.0, 1.0),
+    show_default=True,
+    type=click.FloatRange(0, 2),
+    help="0 is greedy, 1 as a policy trains; may be repeated.",
+)
 @click.option("--tokens", default=96, show_default=True, type=click.IntRange(1), help="Most tokens of a reply.")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable with the server's key.")
 @click.option("--json", "json_file", type=_FILE, help="Also write the figures and every reply to this file.")
@@ -154,14 +164,15 @@ def evaluate(
     split: str,
     count: int | None,
     seeds: int,
-    temperature: float,
+    temperatures: tuple[float, ...],
     tokens: int,
     api_key_env: str | None,
     json_file: Path | None,
 ) -> None:
     """Measure success by rung; nothing is trained.
 
-    Rates have 95 % intervals. The tasks are those that never train, unless --split says otherwise.
+    Rates are greedy and at temperature 1, side by side, with 95 % intervals. The tasks are those that never train,
+    unless --split says otherwise.
     """
     import asyncio
 
@@ -169,24 +180,31 @@ def evaluate(
     from openclaw_rl.types import Sampling
 
     began = time.monotonic()
-    sampling = Sampling(temperature=temperature, max_tokens=tokens)
-    running = _evaluated(resolved.config, model_path, split, count, seeds, sampling, api_key_env)
-    played = asyncio.run(running)
-    found = environments.by_rung(played)
+    samplings = [Sampling(temperature=temperature, max_tokens=tokens) for temperature in dict.fromkeys(temperatures)]
+    played = asyncio.run(_evaluated(resolved.config, model_path, split, count, seeds, samplings, api_key_env))
+    found = {temperature: environments.by_rung(at) for temperature, at in played.items()}
     click.echo(f"\r{resolved.config.env.type}, {split}, {model_path}, {time.monotonic() - began:.0f} s")
     for line in environments.lines(found):
         click.echo(line)
-    for why in sorted({each.error for each in played if each.error})[:5]:
+    for why in sorted({each.error for at in played.values() for each in at if each.error})[:5]:
         click.secho(f"  failed: {why}", fg="red")
     if json_file is not None:
-        view: dict[str, Any] = {"env": resolved.config.env.type, "model": model_path, "split": split, "rungs": found}
-        view["episodes"] = [asdict(each) for each in played]
+        view: dict[str, Any] = {"env": resolved.config.env.type, "model": model_path, "split": split}
+        view["temperatures"] = {f"{temperature:g}": rates for temperature, rates in found.items()}
+        view["episodes"] = [asdict(each) | {"temperature": at} for at, plays in played.items() for each in plays]
         json_file.write_text(json.dumps(view, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 async def _evaluated(
-    config: Config, name: str, split: str, count: int | None, seeds: int, sampling: Any, key_env: str | None
-) -> list[Any]:
+    config: Config,
+    name: str,
+    split: str,
+    count: int | None,
+    seeds: int,
+    samplings: Sequence[Sampling],
+    key_env: str | None,
+) -> dict[float, list[PlayedTask]]:
+    """The episodes at each temperature, in this order."""
     from openclaw_rl.app.environments import build_env
     from openclaw_rl.evals import environments, models
 
@@ -198,22 +216,26 @@ async def _evaluated(
     def done(played: environments.PlayedTask) -> None:
         nonlocal solved, over
         solved, over = solved + played.solved, over + 1
-        click.echo(f"\r{over} of {len(tasks) * seeds} episodes, {solved} solved", nl=False, err=True)
+        whole = len(tasks) * seeds * len(samplings)
+        click.echo(f"\r{over} of {whole} episodes, {solved} solved", nl=False, err=True)
 
     def make_env() -> Env:
         return build_env(config)
 
     async with models.open_model(config, name, key_env=key_env) as model:
-        found = await environments.play_tasks(
-            model,
-            make_env,
-            tasks,
-            seeds=range(first, first + seeds),
-            sampling=sampling,
-            max_steps=config.env.max_steps,
-            parallel=config.env.parallel,
-            done=done,
-        )
+        found = {
+            sampling.temperature: await environments.play_tasks(
+                model,
+                make_env,
+                tasks,
+                seeds=range(first, first + seeds),
+                sampling=sampling,
+                max_steps=config.env.max_steps,
+                parallel=config.env.parallel,
+                done=done,
+            )
+            for sampling in samplings
+        }
     click.echo(err=True)
     return found
 

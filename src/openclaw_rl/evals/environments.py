@@ -11,6 +11,9 @@ from openclaw_rl.ports import Env
 from openclaw_rl.stats import wilson
 from openclaw_rl.types import Message, Prompt, Sampling
 
+_WIDTH = 44
+"""columns of one temperature"""
+
 __all__ = ["PlayedTask", "by_rung", "chosen_tasks", "lines", "play_tasks", "rate"]
 
 
@@ -57,14 +60,21 @@ def rate(played: Sequence[PlayedTask]) -> dict[str, Any]:
     }
 
 
-def lines(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The table of `by_rung`."""
-    shown = []
-    for rung, one in found.items():
-        share = one["solved"] / max(one["of"], 1)
-        failed = f", {one['failed']} failed" if one["failed"] else ""
-        shown.append(
-            f"  {rung:<20} {one['solved']:>4} of {one['of']:<4} {share:>4.0%}"
-            f"  ({one['low']:.0%} to {one['high']:.0%}){failed}"
-        )
+def lines(found: Mapping[float, Mapping[str, Mapping[str, Any]]]) -> list[str]:
+    """The table of `by_rung` at each temperature, side by side."""
+    names = [_named(temperature) for temperature in found]
+    shown = [f"  {'':<20} {''.join(f'{name:<{_WIDTH}}' for name in names)}".rstrip()]
+    for rung in next(iter(found.values())):
+        cells = [f"{_cell(at[rung]):<{_WIDTH}}" for at in found.values()]
+        shown.append(f"  {rung:<20} {''.join(cells)}".rstrip())
     return shown
+
+
+def _named(temperature: float) -> str:
+    return "greedy" if temperature == 0 else f"temperature {temperature:g}"
+
+
+def _cell(rate: Mapping[str, Any]) -> str:
+    share = rate["solved"] / max(rate["of"], 1)
+    failed = f", {rate['failed']} failed" if rate["failed"] else ""
+    return f"{rate['solved']:>4} of {rate['of']:<4} {share:>4.0%}  ({rate['low']:.0%} to {rate['high']:.0%}){failed}"
