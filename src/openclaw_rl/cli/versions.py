@@ -102,7 +102,7 @@ def _pin(resolved: Resolved, name: str, *, on: bool) -> None:
     from openclaw_rl.app.control import submit_control
     from openclaw_rl.views.status import turn_id
 
-    numbered = name.isdecimal()
+    numbered = name.isdecimal() and len(name) < 19
     submit_control(
         ledger_place(resolved.config),
         "pin" if on else "unpin",

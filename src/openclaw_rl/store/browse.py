@@ -21,7 +21,7 @@ from openclaw_rl.store.results import (
     TaskTally,
     VersionWins,
 )
-from openclaw_rl.store.rows import VERSION, to_version
+from openclaw_rl.store.rows import OF_A_PERSON, VERSION, to_version
 from openclaw_rl.types import Json, Version
 
 WITHIN = 6_000
@@ -142,7 +142,7 @@ class BrowseQueries(LedgerConnection):
         rows = self.rows(
             f"SELECT t.version, {_GOOD}, {_BAD}, count(*) AS scored"
             " FROM (SELECT seq, turn, score FROM verdicts ORDER BY seq DESC LIMIT ?) v JOIN turns t ON t.id = v.turn"
-            " WHERE v.score IS NOT NULL AND t.user NOT LIKE 'env:%'"
+            f" WHERE v.score IS NOT NULL AND {OF_A_PERSON}"
             " AND NOT EXISTS (SELECT 1 FROM verdicts w WHERE w.turn = v.turn AND w.seq > v.seq) GROUP BY t.version",
             within,
         )
@@ -157,7 +157,7 @@ class BrowseQueries(LedgerConnection):
 
     def score_marks(self, user: str | None, limit: int) -> list[ScoreMark]:
         """The newest verdicts that have a score, oldest first: of people, or of one user."""
-        where, values = ("t.user = ?", [user]) if user is not None else ("t.user NOT LIKE 'env:%'", [])
+        where, values = ("t.user = ?", [user]) if user is not None else (OF_A_PERSON, [])
         rows = self.rows(
             "SELECT v.at, v.score, v.votes, t.version, length(t.reply_tokens) AS size"
             f" FROM (SELECT seq, turn, score, votes, at FROM verdicts ORDER BY seq DESC LIMIT {WITHIN}) v"
@@ -224,7 +224,7 @@ def _listed(row: Row) -> ListedTurn:
 def _said(row: Row, sought: str, words: str) -> str | None:
     """What stands around the words in the last message or the reply of a turn; None where they do not stand there."""
     for blob, read in ((row["prompt"], _last_message), (row["reply"], _reply)):
-        written = codec.unpacked(blob).decode()
+        written = codec.unpacked(blob)
         if sought in written.lower():
             spoken = read(json.loads(written))
             at = spoken.lower().find(words.lower())

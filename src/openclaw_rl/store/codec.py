@@ -17,6 +17,8 @@ from typing import Any
 from openclaw_rl.types import Hint, Json, Logprobs, Message, Prompt, Sampling, Tokens, Tool, ToolCall
 
 _SWAP = sys.byteorder == "big"
+_HALVES = "surrogatepass"
+"""half a character in a text comes back as it was: a model may write one"""
 
 
 def pack_tokens(ids: Tokens) -> bytes:
@@ -72,7 +74,7 @@ def _values(code: str, body: bytes) -> array[Any]:
 
 def pack_json(value: Json) -> bytes:
     """Deflated JSON, at the level that costs least for its gain on chat text."""
-    return zlib.compress(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(), 1)
+    return zlib.compress(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", _HALVES), 1)
 
 
 def unpack_json(blob: bytes) -> Json:
@@ -80,9 +82,19 @@ def unpack_json(blob: bytes) -> Json:
     return json.loads(unpacked(blob))
 
 
-def unpacked(blob: bytes) -> bytes:
+def unpacked(blob: bytes) -> str:
     """The JSON that `pack_json` packed, to be searched as it is."""
-    return zlib.decompress(blob)
+    return zlib.decompress(blob).decode("utf-8", _HALVES)
+
+
+def json_text(value: Json) -> str:
+    """JSON for a column of text; half a character is spelled as an escape, since no store takes it as it is."""
+    written = json.dumps(value, ensure_ascii=False)
+    try:
+        written.encode()
+    except UnicodeEncodeError:
+        return json.dumps(value)
+    return written
 
 
 def plain(value: Any) -> Json:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final, Literal
 
+from openclaw_rl.types.validation import need, need_name, need_text
+
 Row = Mapping[str, Any]
 """columns are read by name"""
 Sync = Literal["full", "normal"]
@@ -19,6 +21,9 @@ Access = Literal["read", "add", "write"]
 
 ALL: Final = 2**63 - 1
 """a sequence number that no row reaches"""
+
+_NAMES: Final = frozenset({"id", "session", "user", "grp", "turn"})
+"""columns by which rows are looked up"""
 
 GAPS: Final = "gaps in "
 """before the name of a table, among the cursors: how many numbers below its newest have no row"""
@@ -42,7 +47,7 @@ class Database(ABC):
 
     @abstractmethod
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
-        """All rows of a query."""
+        """All rows of a query; here and below, InvalidValue for a value that no store takes."""
 
     @abstractmethod
     def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
@@ -72,7 +77,7 @@ class Database(ABC):
         """Insert a row, inside a transaction; the number that it got."""
 
     def insert(self, table: str, row: Mapping[str, Any]) -> None:
-        """Insert a row, inside a transaction."""
+        """Insert a row, inside a transaction; InvalidValue names the column whose text no store takes."""
         self.execute(insertion(table, row), tuple(row.values()))
 
     @abstractmethod
@@ -124,6 +129,18 @@ class Database(ABC):
         """Let it go, and the writer's place with it. Safe to call twice."""
 
 
+def need_values(values: Sequence[Any]) -> None:
+    """Raise InvalidValue for a value that no store takes."""
+    for value in values:
+        if isinstance(value, str):
+            need_text(value, "text")
+        elif isinstance(value, int):
+            need(-ALL <= value <= ALL, "number", "it has more than 64 bits; no row has such a number")
+
+
 def insertion(table: str, row: Mapping[str, Any]) -> str:
-    """The statement that inserts a row."""
+    """The statement that inserts a row; InvalidValue names the column whose text no store takes."""
+    for column, value in row.items():
+        if isinstance(value, str):
+            (need_name if column in _NAMES else need_text)(value, column)
     return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"

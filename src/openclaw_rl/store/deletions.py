@@ -30,7 +30,7 @@ FORGOTTEN = "(a forgotten note)"
 
 def digest(session: str) -> str:
     """A session's name as it is kept after its deletion: enough to know it again, and not to read it."""
-    return hashlib.blake2b(session.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(session.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class DeletionQueries(LedgerConnection):
@@ -190,7 +190,7 @@ def _redact_examples(db: Database, turns: frozenset[str]) -> None:
         evidence = json.loads(row["evidence"])
         kept = without_examples(evidence, turns)
         if kept != evidence:
-            written = json.dumps(kept, ensure_ascii=False)
+            written = codec.json_text(kept)
             db.execute("UPDATE gate_decisions SET evidence = ? WHERE seq = ?", (written, row["seq"]))
 
 

@@ -21,7 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from openclaw_rl.errors import LedgerDamaged, LedgerDown, LedgerError, LedgerHeld, LedgerNewer, NotInLedger
-from openclaw_rl.store.database import ALL, Access, Database, Row, Sync, insertion
+from openclaw_rl.store.database import ALL, Access, Database, Row, Sync, insertion, need_values
 from openclaw_rl.store.places import ServerPlace
 from openclaw_rl.store.postgres_schema import FIRST_LAYOUT, ORDER_LOCK, POSTGRES_MIGRATIONS
 from openclaw_rl.store.postgres_text import register_texts, translated
@@ -256,9 +256,11 @@ class PostgresDatabase(Database):
     # --- reading and writing ---
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        need_values(values)
         return self._tried_again(lambda: self._run(sql, values).fetchall())
 
     def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        need_values(values)
         return self._tried_again(lambda: self._run(sql, values).fetchone())
 
     def _run(self, sql: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Row]:
@@ -306,9 +308,12 @@ class PostgresDatabase(Database):
                 self._run("SELECT pg_notify(?, ?)", (CHANNEL, tables))
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
+        need_values(values)
         self._run(sql, values)
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        for values in rows:
+            need_values(values)
         if rows:
             self.connection.cursor().executemany(translated(sql), rows)
 

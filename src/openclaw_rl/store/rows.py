@@ -14,6 +14,7 @@ from openclaw_rl.store import codec
 from openclaw_rl.store.database import Database, Row
 from openclaw_rl.store.results import ReadTurn
 from openclaw_rl.types import (
+    ENVIRONMENT,
     Completion,
     Drop,
     Feedback,
@@ -61,11 +62,12 @@ UNTRAINED = (
 )
 """verdicts after a low-water mark that are in force and were neither trained nor dropped"""
 
-OF_A_PERSON = "t.user NOT LIKE 'env:%'"
+_OF_AN_ENVIRONMENT = f"substr(t.user, 1, {len(ENVIRONMENT)}) = '{ENVIRONMENT}'"  # LIKE: SQLite takes Env: for it too
+OF_A_PERSON = f"NOT {_OF_AN_ENVIRONMENT}"
 """turns that no environment requested"""
 NEWEST_REWARD = "(SELECT max(r.seq) FROM session_rewards r WHERE r.session = t.session AND r.user = t.user)"
 OUTCOME_AWAITED = (
-    f"(t.user LIKE 'env:%' OR t.grp IS NOT NULL) AND t.session IS NOT NULL AND CASE WHEN {NEWEST_REWARD} IS NULL"
+    f"({_OF_AN_ENVIRONMENT} OR t.grp IS NOT NULL) AND t.session IS NOT NULL AND CASE WHEN {NEWEST_REWARD} IS NULL"
     " THEN (SELECT max(n.at) FROM turns n WHERE n.session = t.session AND n.user = t.user) > ?"
     " AND NOT EXISTS (SELECT 1 FROM endings e WHERE e.session = t.session AND e.user = t.user)"
     f" ELSE {NEWEST_REWARD} > v.reward_seen END"
@@ -140,7 +142,7 @@ def turn_row(turn: Turn) -> dict[str, Any]:
         "prompt_tokens": codec.pack_tokens(done.prompt_tokens),
         "reply_tokens": codec.pack_tokens(done.reply_tokens),
         "logprobs": codec.pack_logprobs(done.logprobs),
-        "note": None if turn.noted is None else json.dumps(codec.plain(turn.noted), ensure_ascii=False),
+        "note": None if turn.noted is None else codec.json_text(codec.plain(turn.noted)),
     }
 
 
@@ -267,7 +269,7 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
         "score": verdict.score,
         "source": verdict.source,
         "votes": json.dumps(verdict.votes),
-        "hints": json.dumps(codec.plain(verdict.hints), ensure_ascii=False),
+        "hints": codec.json_text(codec.plain(verdict.hints)),
         "judge": verdict.judge,
         "prompt_version": verdict.prompt_version,
         "seconds": verdict.seconds,

@@ -17,6 +17,7 @@ from openclaw_rl.store.results import LoopState
 from openclaw_rl.store.roles import Writer
 from openclaw_rl.store.rows import feedback_row, turn_row
 from openclaw_rl.types import Feedback, SessionReward, Turn
+from openclaw_rl.types.validation import need_name
 
 REWARD = ("session", "user", "score", "failed", "at")
 
@@ -86,6 +87,7 @@ class ServeLedger(DurableWriter, LedgerReader):
 
     def add_optout(self, session: str, user: str) -> None:
         """Write that no turn of a session may train from now on."""
+        need_name(session, "session")
         with self.writing() as db:
             db.execute(
                 "INSERT INTO session_optouts (user, session, at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import LedgerHeld
-from openclaw_rl.store.database import ALL, GAPS, Access, Database, Row, Sync, insertion
+from openclaw_rl.store.database import ALL, GAPS, Access, Database, Row, Sync, insertion, need_values
 from openclaw_rl.store.locks import WriterLock
 from openclaw_rl.store.opening import connect, create, migrate, open_current, open_read_only, transaction
 from openclaw_rl.store.roles import WRITERS
@@ -72,10 +72,12 @@ class SqliteDatabase(Database):
             self._lock.release()
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
+        need_values(values)
         with sqlite_errors(self.path):
             return self.connection.execute(sql, values).fetchall()
 
     def row(self, sql: str, values: Sequence[Any] = ()) -> Row | None:
+        need_values(values)
         with sqlite_errors(self.path):
             found: Row | None = self.connection.execute(sql, values).fetchone()
         return found
@@ -95,9 +97,12 @@ class SqliteDatabase(Database):
                 self.connection.execute("ROLLBACK")  # nothing was written
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> None:
+        need_values(values)
         self.connection.execute(sql, values)
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        for values in rows:
+            need_values(values)
         self.connection.executemany(sql, rows)
 
     def insert_numbered(self, table: str, row: Mapping[str, Any], *, key: str) -> int:

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from openclaw_rl.errors import DeletedMeanwhile
 from openclaw_rl.ports import GateDecision
+from openclaw_rl.store import codec
 from openclaw_rl.store.connection import DurableWriter
 from openclaw_rl.store.database import Database, Row, Sync
 from openclaw_rl.store.deletions import without_examples
@@ -123,7 +124,7 @@ class TrainLedger(DurableWriter, LedgerReader):
             if self.newest("deletions") != deletions:
                 raise DeletedMeanwhile(f"a session was deleted while note {rehearsal.note} was rehearsed")
             self._insert_step(db, step, version, ())
-            db.insert("rehearsals", row | {"evidence": json.dumps(dict(rehearsal.evidence), ensure_ascii=False)})
+            db.insert("rehearsals", row | {"evidence": codec.json_text(dict(rehearsal.evidence))})
 
     def _insert_step(self, db: Database, step: Step, version: Version | None, drops: Sequence[Drop]) -> None:
         db.insert(
@@ -169,7 +170,7 @@ class TrainLedger(DurableWriter, LedgerReader):
         shown = [one["turn"] for one in decision.evidence.get("examples", ()) if one.get("turn")]
         with self.writing(alone="trained") as db:
             evidence = without_examples(decision.evidence, deleted(db, shown))
-            db.insert("gate_decisions", row | {"evidence": json.dumps(evidence, ensure_ascii=False)})
+            db.insert("gate_decisions", row | {"evidence": codec.json_text(evidence)})
 
     def new_requests(self, limit: int) -> list[ControlRequest]:
         """The requests that `done_requests` has not acknowledged, oldest first."""

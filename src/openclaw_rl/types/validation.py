@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 from openclaw_rl.errors import InvalidValue
 
 Tokens: TypeAlias = tuple[int, ...]
 Logprobs: TypeAlias = tuple[float, ...]
+
+LONGEST_NAME: Final = 1_000
+"""bytes of a name: a row of an index in PostgreSQL has 2,704, and takes a session's name and its user's"""
 
 
 def need(ok: bool, field_name: str, what: str) -> None:
@@ -19,6 +22,20 @@ def need(ok: bool, field_name: str, what: str) -> None:
 def need_one_of(value: str, choices: Any, field_name: str) -> None:
     known = get_args(choices)
     need(value in known, field_name, f"{value!r} is none of {', '.join(known)}")
+
+
+def need_text(text: str, field_name: str) -> None:
+    """No store takes half a character: it has no bytes in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(field_name, "the text holds half a character (a lone surrogate)") from None
+
+
+def need_name(name: str, field_name: str) -> None:
+    need_text(name, field_name)
+    length = len(name.encode())
+    need(length <= LONGEST_NAME, field_name, f"a name of {length} bytes; at most {LONGEST_NAME} can be looked up")
 
 
 def need_tokens(ids: Tokens, field_name: str) -> None:

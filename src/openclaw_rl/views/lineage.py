@@ -164,7 +164,7 @@ def _after(ledger: LedgerReader, name: str) -> Iterator[View]:
 
 def either(ledger: LedgerReader, name: str) -> View:
     """`version` for a number, `turn` for anything else; the view of a turn has the key ``turn``."""
-    if name.isdecimal():
+    if name.isdecimal() and len(name) < 19:  # more digits are no number of a row
         return version(ledger, int(name))
     if not name:
         raise NotInLedger("no version or turn is named", remedy="'openclaw-rl versions' lists versions")
