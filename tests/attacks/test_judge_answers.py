@@ -5,19 +5,25 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import time
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
-from judges import settings
+from judges import judge_loop, settings
 
 from openclaw_rl.errors import JudgeUnavailable
 from openclaw_rl.judge.llm import LlmJudge
-from openclaw_rl.judge.voters import MOST
+from openclaw_rl.judge.voters import MOST, EndpointVoter
 from openclaw_rl.ports import Case
-from openclaw_rl.testing import make_completion, make_message, make_outcome, make_turn
+from openclaw_rl.store import CollectLedger, JudgeLedger, ServeLedger
+from openclaw_rl.testing import FakeClock, make_completion, make_message, make_outcome, make_turn
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
@@ -31,7 +37,7 @@ class Server:
 
     def __init__(self, send: Callable[[Server, Writer], Awaitable[None]]) -> None:
         self._send = send
-        self.sent = 0
+        self.sent = self.asked = self.port = 0
 
     async def write(self, writer: Writer, data: bytes) -> None:
         writer.write(data)
@@ -41,7 +47,9 @@ class Server:
     async def answer(self, reader: asyncio.StreamReader, writer: Writer) -> None:
         try:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-            await reader.readexactly(int(head.split("content-length:")[1].split("\r\n")[0]))
+            self.asked += 1
+            if "content-length:" in head:
+                await reader.readexactly(int(head.split("content-length:")[1].split("\r\n")[0]))
             await self._send(self, writer)
         except (OSError, asyncio.IncompleteReadError):
             return  # the judge went away
@@ -72,12 +80,21 @@ async def dripping(server: Server, writer: Writer) -> None:
 
 @asynccontextmanager
 async def judging(
-    send: Callable[[Server, Writer], Awaitable[None]], *, deadline: float = 20.0
+    send: Callable[[Server, Writer], Awaitable[None]],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    model: str = "m",
+    **given: Any,
 ) -> AsyncIterator[tuple[Server, LlmJudge]]:
     server = Server(send)
     listening = await asyncio.start_server(server.answer, "127.0.0.1", 0)
-    port = listening.sockets[0].getsockname()[1]
-    judge = LlmJudge(settings=settings(base_url=f"http://127.0.0.1:{port}/v1", votes=1, retries=0, deadline=deadline))
+    port = server.port = listening.sockets[0].getsockname()[1]
+    llm = {"votes": 1, "retries": 0, "deadline": 20.0, **given}
+    made = settings(base_url=f"http://127.0.0.1:{port}/v1", **llm)
+    assert made.endpoint is not None
+    voter = EndpointVoter(replace(made.endpoint, model=model), made.sampling, sleep=sleep)
+    judge = LlmJudge(settings=made, voter=voter, clock=clock)
     try:
         yield server, judge
     finally:
@@ -139,3 +156,129 @@ async def test_an_answer_that_drips_is_given_up_at_the_deadline() -> None:
     async with judging(dripping, deadline=0.3) as (_, judge):
         with pytest.raises(JudgeUnavailable, match=r"no answer within 0\.3 s"):
             await judge.judge(case())
+
+
+# --- what else an endpoint can send ---
+
+HEADERS = "content-type: application/json"
+VALUES = {
+    "NaN": b"NaN",
+    "infinity": b"-Infinity",
+    "a number of 5,000 digits": b"9" * 5_000,
+    "a float beyond all": b"1e999",
+    "true": b"true",
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
+async def test_numbers_that_are_none_cast_no_vote_and_spend_no_tokens(value: bytes) -> None:
+    text = json.dumps(f'{{"reason": "", "score": {value.decode()}, "hint": null}}').encode()
+    body = (
+        b'{"choices":[{"message":{"content":%s},"logprobs":{"content":[{"logprob":NaN}]}}],"usage":{"total_tokens":%s}}'
+    )
+    async with judging(whole(body % (text, value), HEADERS)) as (_, judge):
+        with pytest.raises(JudgeUnavailable):
+            await judge.judge(case())
+        assert 0 <= judge.tokens.spent < 10_000, "the votes count as long as their texts are"
+
+
+async def test_a_redirect_is_not_followed_and_carries_no_key_away() -> None:
+    async with judging(whole(ANSWER, HEADERS)) as (other, _):
+        location = f"location: http://127.0.0.1:{other.port}/v1/chat/completions"
+
+        async def send(server: Server, writer: Writer) -> None:
+            head = f"HTTP/1.1 307 Temporary Redirect\r\n{location}\r\ncontent-length: 0\r\n\r\n"
+            await server.write(writer, head.encode())
+
+        async with judging(send) as (_, judge):
+            with pytest.raises(JudgeUnavailable, match="the endpoint answered 307"):
+                await judge.judge(case())
+        assert other.sent == 0, "the second endpoint was never asked"
+
+
+@pytest.mark.parametrize("wait", [b"\xb2", b"9" * 4_000, b"-1", b"nan", b".", b"Fri, 31 Dec 9999 23:59:59 GMT"])
+async def test_a_retry_after_that_is_no_number_of_seconds_is_passed_over(wait: bytes) -> None:
+    async def send(server: Server, writer: Writer) -> None:
+        await server.write(writer, b"HTTP/1.1 503 No\r\nretry-after: " + wait + b"\r\ncontent-length: 0\r\n\r\n")
+
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async with judging(send, retries=1, sleep=sleep) as (_, judge):
+        with pytest.raises(JudgeUnavailable, match="the endpoint answered 503"):
+            await judge.judge(case())
+    assert len(slept) == 1
+    assert 0.25 <= slept[0] <= 30.0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b" " * 2 * MOST, b'{"data":' * 50_000, b'{"data":[{"id":"%s"}]}' % (b"m" * 100_000), b'{"data":[{"id":NaN}]}'],
+    ids=["2 MB", "deep", "a name of 100 kB", "no name"],
+)
+async def test_a_list_of_models_out_of_bounds_names_none_and_stays_small(body: bytes) -> None:
+    def send(server: Server, writer: Writer) -> Awaitable[None]:
+        return whole(body if server.asked == 1 else ANSWER, HEADERS)(server, writer)
+
+    async with judging(send, model="") as (_, judge):
+        tracemalloc.start()
+        try:
+            assert (await judge.judge(case())).score == 1
+            assert tracemalloc.get_traced_memory()[1] < 12 * MOST
+        finally:
+            tracemalloc.stop()
+        assert judge.voter.model == ""
+
+
+async def test_endless_models_are_given_up_as_an_answer_is() -> None:
+    async with judging(endless, model="") as (server, judge):
+        with pytest.raises(JudgeUnavailable):
+            await judge.judge(case())
+        assert server.sent < 32 * MOST, "the list of models and the answer"
+
+
+async def test_the_loop_goes_on_with_the_turn_undecided_and_counted_until_the_endpoint_answers(
+    ledger_path: Path,
+) -> None:
+    """One turn, an endpoint that sends eight kinds of nothing, and then an answer."""
+    nothing = [
+        whole(b"[" * 200_000, HEADERS),
+        whole(gzip.compress(ZEROS, 1), "content-encoding: gzip"),
+        whole(b'{"choices":[{"message":{"content":"{\\"score\\":NaN}"}}]}', HEADERS),
+        whole(b"9" * 100_000, HEADERS),
+        whole(b"<html>", "content-type: text/html"),
+        whole(b"", "location: http://127.0.0.1:1/"),
+        whole(b"\xff\xfe\x00", HEADERS),
+        endless,
+    ]
+
+    def send(server: Server, writer: Writer) -> Awaitable[None]:
+        return (nothing[server.asked - 1] if server.asked <= len(nothing) else whole(ANSWER, HEADERS))(server, writer)
+
+    clock = FakeClock()
+    given = case()
+    with ServeLedger(ledger_path, sync="normal") as serve, CollectLedger(ledger_path) as collect:
+        serve.add_turn(given.turn)
+        collect.settle([given.outcome], [], turns_read=1)
+        with JudgeLedger(ledger_path) as ledger:
+            async with judging(send, clock=clock) as (server, judge):
+                loop = judge_loop(ledger, judge, clock=clock)
+                while server.asked < len(nothing):
+                    before = server.asked
+                    await loop.tick()
+                    clock.now += 1.0 if server.asked == before else 0.0
+                    assert ledger.verdict(given.turn.id) is None
+                    status = await loop.status()
+                    assert (status["waiting"], status["failed"]) == (1, 0)
+                    assert serve.backlog() == 1
+                assert status["paused"]
+                assert status["reason"]
+                while ledger.verdict(given.turn.id) is None:
+                    clock.now += 1.0
+                    await loop.tick()
+                assert (await loop.status())["waiting"] == 0
+                found = ledger.verdict(given.turn.id)
+                assert found is not None
+                assert found.score == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ MOST = 1_000_000
 """bytes of an answer that are read; a vote is a few hundred"""
 _FORMATS = ("json_schema", "json_object", "none")
 _TOKENS = 10_000_000  # more than any one answer costs: such a count is not believed
+_LONGEST_NAME = 256
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LATER = frozenset({408, 409, 425, 429})
 _LOCKED = {
     401: "check the judge's key",
@@ -102,7 +105,7 @@ class EndpointVoter:
             form = self._format
             try:
                 self.model = self.model or await self._first_model()
-                answered = await self._post(self._body(messages, schema, form))
+                answered = await self._request("POST", self._url, self._body(messages, schema, form))
             except httpx2.TransportError as error:
                 ballot, wait = Ballot(text=None, failed=True, note=f"no answer: {type(error).__name__}"), None
             else:
@@ -119,14 +122,15 @@ class EndpointVoter:
 
     async def _first_model(self) -> str:
         """The first model that the endpoint lists; empty, which endpoints take for their own, where it lists none."""
-        listed = await self._client.get(f"{self._base_url}/models")
+        listed = await self._request("GET", f"{self._base_url}/models")
         try:
-            return str(listed.json()["data"][0]["id"])
-        except (ValueError, KeyError, IndexError, TypeError):
+            name = json.loads(listed.body or b"")["data"][0]["id"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
             return ""
+        return name if isinstance(name, str) and len(name) <= _LONGEST_NAME else ""
 
-    async def _post(self, body: Mapping[str, Any]) -> _Answered:
-        async with self._client.stream("POST", self._url, json=body) as response:
+    async def _request(self, method: str, url: str, body: Mapping[str, Any] | None = None) -> _Answered:
+        async with self._client.stream(method, url, json=body) as response:
             raw = None if _packed(response) else bytearray()
             if raw is not None:
                 async for chunk in response.aiter_bytes(65_536):
@@ -139,7 +143,7 @@ class EndpointVoter:
     def _delay(self, tried: int, wait: str | None) -> float:
         """Half to all of a pause that doubles each time; the server's own retry-after counts if it is longer."""
         pause = 0.5 * (1 << (tried - 1)) * self._rng.uniform(0.5, 1.0)
-        requested = float(wait) if wait and wait.replace(".", "", 1).isdigit() else 0.0
+        requested = float(wait) if wait and _SECONDS.fullmatch(wait) else 0.0
         return max(pause, min(requested, 30.0))
 
     def _body(self, messages: Sequence[Message], schema: Mapping[str, Any], form: int) -> dict[str, Any]:
