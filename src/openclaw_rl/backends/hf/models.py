@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from openclaw_rl.backends.hf.finding import ProgressCallback, find, format_of
+from openclaw_rl.backends.hf.folder_checks import loading
 from openclaw_rl.backends.hf.memory import available, fastest_dtype
 from openclaw_rl.backends.hf.plain_tokenizer import with_template
 from openclaw_rl.backends.hf.shapes import text_config
@@ -66,7 +67,10 @@ def load(
     progress(
         f"loading {name}: {weights.parameters / 1e6:,.0f} million parameters as {str(kind).removeprefix('torch.')}"
     )
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, local_files_only=True, trust_remote_code=False)
+    with loading(folder):
+        loaded = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=kind, local_files_only=True, trust_remote_code=False
+        )
     return LoadedModel(
         model=loaded.to(place).eval().requires_grad_(False),
         tokenizer=tokenizer,
@@ -92,7 +96,8 @@ def load_tokenizer(folder: Path, *, chat_template: str | None = None) -> Any:
     """The tokenizer with its chat template; raises ModelRefused where there is none."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with loading(f"the tokenizer in {folder}"):
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return with_template(tokenizer, folder, chat_template)
 
 

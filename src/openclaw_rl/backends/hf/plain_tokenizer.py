@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.backends.hf.folder_checks import loading, read_table
+from openclaw_rl.backends.hf.template_trial import try_template
 from openclaw_rl.errors import MissingExtra, ModelRefused
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -24,7 +26,8 @@ def load_plain_tokenizer(folder: Path, *, chat_template: str | None = None) -> A
     Raises ModelRefused where there is no template, MissingExtra where a package is missing.
     """
     try:
-        found: Any = PlainTokenizer(folder) if (folder / "tokenizer.json").is_file() else _by_transformers(folder)
+        with loading(f"the tokenizer in {folder}"):
+            found: Any = PlainTokenizer(folder) if (folder / "tokenizer.json").is_file() else _by_transformers(folder)
     except ModuleNotFoundError as error:
         raise MissingExtra(str(error.name), "engine") from error
     return with_template(found, folder, chat_template)
@@ -42,6 +45,7 @@ def with_template(tokenizer: Any, folder: Path, chat_template: str | None) -> An
             f"the model in {folder} has no chat template: it is a base model, or its tokenizer is incomplete",
             remedy="choose an instruct model, or set chat_template to a template's text or file",
         )
+    try_template(tokenizer.chat_template)
     return tokenizer
 
 
@@ -95,7 +99,7 @@ class PlainTokenizer:
 
     def _template(self) -> Any:
         if self._compiled is None or self._compiled[0] != self.chat_template:
-            self._compiled = (self.chat_template, _compile(self.chat_template))
+            self._compiled = (self.chat_template, compiled(self.chat_template))
         return self._compiled[1]
 
 
@@ -104,7 +108,7 @@ def _settings(folder: Path) -> dict[str, Any]:
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         file = folder / name
         if file.is_file():
-            found.update(json.loads(file.read_text("utf-8")))
+            found.update(read_table(file))
     return found
 
 
@@ -126,7 +130,7 @@ def _own_template(folder: Path, settings: Mapping[str, Any]) -> Any:
     if file.is_file():
         return file.read_text("utf-8")
     file = folder / "chat_template.json"
-    own = json.loads(file.read_text("utf-8"))["chat_template"] if file.is_file() else settings.get("chat_template")
+    own = read_table(file).get("chat_template") if file.is_file() else settings.get("chat_template")
     return {row["name"]: row["template"] for row in own} if isinstance(own, list) else own
 
 
@@ -136,7 +140,7 @@ def _thinking(message: Mapping[str, Any]) -> dict[str, Any]:
     return dict(message) if thoughts is None else {"thinking": thoughts, **message}
 
 
-def _compile(template: str) -> Any:
+def compiled(template: str) -> Any:
     """A template with the filters and functions that templates of the field count on, in a sandbox."""
     import jinja2
     import jinja2.ext

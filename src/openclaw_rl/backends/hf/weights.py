@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 import struct
@@ -12,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.backends.hf.folder_checks import LARGEST, check_sizes, refuse_links, shard_names, table
 from openclaw_rl.errors import ModelRefused
 
 _BLOCK_WEIGHT = re.compile(r"\.\d+\..*?(\w+)\.weight$")
+_NUMBER = re.compile(r"\.(\d{1,6})\.")
 EDGE = 1 << 16
 """bytes at both ends of a file that go into its identity: fine-tunes of one model share names, sizes and headers"""
 
@@ -33,15 +34,18 @@ def inspect(folder: Path) -> WeightFiles:
     """Read the headers in ``folder``; raises ModelRefused naming what is missing or cut short."""
     if not (folder / "config.json").is_file():
         raise ModelRefused(f"{folder} has no config.json", remedy="is it the folder of a model? download it again")
+    refuse_links(folder)
     digest = hashlib.sha256()
-    parameters = 0
+    parameters = blocks = 0
     linear: set[str] = set()
     for file in _files(folder):
         header = _header(file)
         parameters += _parameters(header)
         linear.update(_linear(header))
+        blocks += _blocks(header)
         digest.update(f"{file.name} {file.stat().st_size}".encode())
         digest.update(_edges(file))
+    check_sizes(folder / "config.json", parameters=parameters, blocks=blocks)
     return WeightFiles(parameters=parameters, identity=digest.hexdigest()[:10], linear=tuple(sorted(linear)))
 
 
@@ -53,10 +57,15 @@ def _linear(header: dict[str, Any]) -> Iterator[str]:
             yield found[1]
 
 
+def _blocks(header: Mapping[str, Any]) -> int:
+    """How many numbers of blocks stand in the names of these tensors."""
+    return len({number for name in header for number in _NUMBER.findall(name)})
+
+
 def _files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        names = shard_names(index)
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise ModelRefused(
@@ -75,13 +84,14 @@ def _header(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
         prefix = stream.read(8)
         length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else size
-        text = stream.read(length) if length < size else b""
+        text = stream.read(length) if length < min(size, LARGEST) else b""
+    header = table(text, file)
     try:
-        header: dict[str, Any] = json.loads(text)
-    except ValueError as error:
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+        _parameters(header)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
         raise ModelRefused(f"{file} has no readable header", remedy="download the model again") from error
-    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-    expected = 8 + length + max(ends, default=0)
     if size != expected:
         raise ModelRefused(f"{file} is cut short: {size:,} of {expected:,} bytes", remedy="download the model again")
     return header

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from openclaw_rl.backends.hf.finding import find
+from openclaw_rl.backends.hf.folder_checks import loading
 from openclaw_rl.backends.hf.memory import available
 from openclaw_rl.backends.hf.models import check_fits, pick_device, pick_dtype
 from openclaw_rl.backends.hf.weights import inspect
@@ -38,10 +39,11 @@ class ClassifierModel:
         kind = pick_dtype(args.dtype, place, cache, parameters=weights.parameters)
         check_fits(name, weights.parameters * kind.itemsize, available(place), kind=kind, place=place)
         progress(f"loading {name}: {weights.parameters / 1e6:,.0f} million parameters")
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        loaded = AutoModelForSequenceClassification.from_pretrained(
-            folder, dtype=kind, local_files_only=True, trust_remote_code=False
-        )
+        with loading(folder):
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            loaded = AutoModelForSequenceClassification.from_pretrained(
+                folder, dtype=kind, local_files_only=True, trust_remote_code=False
+            )
         self._model: Any = loaded.to(place).eval().requires_grad_(False)
         labels = [self._model.config.id2label[at] for at in range(self._model.config.num_labels)]
         self._roles = label_roles(labels, positive=args.positive, neutral=args.neutral, name=name)
