@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.judge.channel import CHANNELS, Channel
 from openclaw_rl.ports import Case
 from openclaw_rl.types import Completion, Message, Outcome, Prompt, Role, Sampling, Turn
 
@@ -25,7 +26,10 @@ _UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledRow:
-    """One labelled exchange. ``hint`` is the part of ``next`` that carries what can be learned, None without one."""
+    """One labelled exchange. ``hint`` is the part of ``next`` that carries what can be learned, None without one.
+
+    ``channel`` is "chat" or "coding", None where the row does not say.
+    """
 
     where: str
     request: str
@@ -37,6 +41,7 @@ class LabelledRow:
     voice: str
     tags: tuple[str, ...]
     role: Role
+    channel: Channel | None = None
 
     @property
     def score(self) -> int | None:
@@ -55,7 +60,8 @@ class LabelledRow:
             version=0,
         )
         request = Prompt(messages=(Message(role="user", content=self.request),))
-        turn = Turn(prompt=request, completion=completion, user="labelled", at=0.0)
+        client = "coding agent" if self.channel == "coding" else ""
+        turn = Turn(prompt=request, completion=completion, user="labelled", client=client, at=0.0)
         said = (Message(role=self.role, content=self.next),)
         outcome = Outcome(
             turn=turn.id, session=self.voice, kind="main", kind_reason="labelled", index=0, next_state=said, at=0.0
@@ -107,6 +113,8 @@ def _row(given: Mapping[str, Any], about: Mapping[str, Any], where: str) -> Labe
     for field in _TEXTS:
         if not isinstance(given.get(field), str):
             raise ValueError(f"{field}: must be text")
+    if (channel := given.get("channel")) not in (None, *CHANNELS):
+        raise ValueError(f"channel: {channel!r} is none of {', '.join(CHANNELS)}")
     hint, tags, role = given.get("hint"), given.get("tags") or (), given.get("role", "user")
     if hint is not None and not isinstance(hint, str):
         raise ValueError("hint: must be text or null")
@@ -128,6 +136,7 @@ def _row(given: Mapping[str, Any], about: Mapping[str, Any], where: str) -> Labe
         voice=str(given.get("voice") or about.get("voice") or _UNKNOWN),
         tags=tuple(tags),
         role=cast(Role, role),
+        channel=channel,
     )
 
 

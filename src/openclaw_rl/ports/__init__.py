@@ -17,6 +17,7 @@ from openclaw_rl.ports.judging import (
     Judge,
     LabelledText,
     Placement,
+    RatesWords,
     RewardModel,
     Score,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "Placement",
     "PlaysTasks",
     "Policy",
+    "RatesWords",
     "Regression",
     "ReportsHealth",
     "ReportsOutage",

@@ -98,6 +98,32 @@ class Classifier(HostedModel, Protocol):
         ...
 
 
+@runtime_checkable
+class RatesWords(Protocol):
+    """A model that rates words as the continuation of a conversation, in one forward pass, without writing any text."""
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        ...
+
+    @property
+    def context(self) -> int | None:
+        """The most tokens of a prompt; None while that is not known."""
+        ...
+
+    async def count(self, text: str) -> int:
+        """The tokens of a text, in the model's own."""
+        ...
+
+    async def rate(self, messages: Sequence[Message], opening: str, words: Sequence[str]) -> tuple[float, ...]:
+        """Log-probs of ``words`` where the assistant's next message has begun with ``opening``.
+
+        Raises JudgeUnavailable while the model cannot answer, InvalidValue for words that it cannot tell apart.
+        """
+        ...
+
+
 Score: TypeAlias = Callable[[Prompt, str, Sequence[Message]], "float | Awaitable[float | None] | None"]
 """A judge in one function: ``(prompt, reply, next_state) -> score``, sync or async; None abstains."""
 

@@ -1,0 +1,218 @@
+"""Precision at the base rate of real talk, and the thresholds that reach it. Pure.
+
+About 70 % of what real people write next says nothing of the reply. On a set with as many complaints as other messages
+a judge looks better than it is, so true and false alarms are counted apart and joined at the real base rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from openclaw_rl.judge.channel import CHANNELS, Channel
+from openclaw_rl.judge.odds import Odds
+from openclaw_rl.stats import wilson
+from openclaw_rl.types import Json
+
+Sign: TypeAlias = Literal[-1, 1]
+SIGNS: Mapping[Sign, str] = {-1: "complaints", 1: "praise"}
+
+BASE: Mapping[Channel, Mapping[Sign, float]] = {"chat": {-1: 0.21, 1: 0.03}, "coding": {-1: 0.38, 1: 0.03}}
+"""share of complaints and of praise among next messages, counted in 617 of public transcripts"""
+TARGET: Mapping[Channel, Mapping[Sign, float]] = {"chat": {-1: 0.85, 1: 0.8}, "coding": {-1: 0.9, 1: 0.8}}
+"""precision at base rate that a threshold is set for"""
+FLOOR = 0.8
+"""precision below which a judge is silent"""
+FEWEST = 3
+"""true alarms without which there is no threshold"""
+LOWEST = 0.34
+"""a word that is less probable than the two others together is no verdict, whatever the lines say"""
+PRIOR = 10.0
+"""rated turns that the shipped lines count for, where the precision on this deployment is asked"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A message whose meaning is known: bad (-1), nothing (0) or good (1) news of the reply, and the odds it got."""
+
+    channel: Channel
+    truth: int
+    odds: Odds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alarms:
+    """Of ``there`` messages of a class ``right`` were seen, and ``false`` of ``rest`` others taken for one."""
+
+    right: int
+    there: int
+    false: int
+    rest: int
+    base: float
+
+    @property
+    def recall(self) -> float:
+        """The share of the class that is seen."""
+        return self.right / self.there if self.there else 0.0
+
+    @property
+    def precision(self) -> float | None:
+        """The share of true alarms at the base rate; None where there was no alarm, or no line of either kind."""
+        if not (self.right or self.false) or not self.there or not self.rest:
+            return None
+        return self._precision(self.recall, self.false / self.rest)
+
+    @property
+    def cautious(self) -> float:
+        """The precision with half a false alarm more: a handful of lines without one do not make certainty."""
+        return self._precision(self.recall, (self.false + 0.5) / (self.rest + 1)) if self.right else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The precision at the ends of the 95 % intervals of both shares (Wilson)."""
+        seen, false = wilson(self.right, self.there), wilson(self.false, self.rest)
+        return self._precision(seen[0], false[1]), self._precision(seen[1], false[0])
+
+    def plain(self) -> dict[str, Json]:
+        """As JSON."""
+        low, high = self.interval
+        counts: dict[str, Json] = {
+            "right": self.right,
+            "there": self.there,
+            "false": self.false,
+            "rest": self.rest,
+            "base": self.base,
+        }
+        return {**counts, "precision": self.precision, "low": low, "high": high, "recall": self.recall}
+
+    def _precision(self, seen: float, false: float) -> float:
+        true = self.base * seen
+        wrong = (1 - self.base) * false
+        return true / (true + wrong) if true + wrong else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Threshold:
+    """The probability from which on a class is scored, and what that is worth on the lines it was set on."""
+
+    at: float
+    alarms: Alarms
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """A score, or none, and why."""
+
+    score: float | None
+    why: str
+
+
+def threshold(lines: Sequence[Line], sign: Sign, *, channel: Channel) -> Threshold | None:
+    """The lowest probability whose cautious precision reaches the target; None where none does.
+
+    Complaints are read on the channel's own lines. Praise is rare and alike everywhere: all lines count.
+    """
+    used = [line for line in lines if sign > 0 or line.channel == channel]
+    best: Threshold | None = None
+    for at in sorted({line.odds.of(sign) for line in used if line.truth == sign}, reverse=True):
+        if at < LOWEST:
+            break
+        alarms = _alarms(used, sign, at=at, base=BASE[channel][sign])
+        if alarms.right >= FEWEST and alarms.cautious >= TARGET[channel][sign]:
+            best = Threshold(at=at, alarms=alarms)
+    return best
+
+
+def _alarms(lines: Sequence[Line], sign: Sign, *, at: float, base: float) -> Alarms:
+    alarmed = [line for line in lines if line.odds.of(sign) >= at]
+    right = sum(line.truth == sign for line in alarmed)
+    there = sum(line.truth == sign for line in lines)
+    return Alarms(right=right, there=there, false=len(alarmed) - right, rest=len(lines) - there, base=base)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseRates:
+    """The thresholds of each channel and class; a class without one is silent.
+
+    ``rated`` turns of this deployment count as lines beside the shipped ones, which are the prior. A class whose
+    precision on both together falls below `FLOOR` is silent too.
+    """
+
+    thresholds: Mapping[tuple[Channel, Sign], Threshold] = field(default_factory=dict)
+    rated: tuple[int, int] = (0, 0)
+    """of so many rated turns with a score (second) so many were right (first)"""
+
+    @classmethod
+    def silent(cls) -> BaseRates:
+        """Of a model that was not measured."""
+        return cls()
+
+    @classmethod
+    def of(cls, lines: Sequence[Line], rated: Sequence[Line] = ()) -> BaseRates:
+        """Set on ``lines`` and the ``rated`` turns of a deployment."""
+        every = [*lines, *rated]
+        pairs = ((channel, sign) for channel in CHANNELS for sign in SIGNS)
+        chosen = {pair: found for pair in pairs if (found := threshold(every, pair[1], channel=pair[0])) is not None}
+        kept = {pair: each for pair, each in chosen.items() if _holds(each, rated, *pair)}
+        first = cls(thresholds=kept)
+        scores = [(score, line.truth) for line in rated if (score := first.decide(line.odds, line.channel).score)]
+        return cls(thresholds=kept, rated=(sum(score == truth for score, truth in scores), len(scores)))
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything is scored at all."""
+        return bool(self.thresholds)
+
+    def decide(self, odds: Odds, channel: Channel) -> Decision:
+        """The score of odds: of two classes above their thresholds the likelier."""
+        over = [
+            sign
+            for sign in SIGNS
+            if (bound := self.thresholds.get((channel, sign))) is not None and odds.of(sign) >= bound.at
+        ]
+        if not over:
+            return Decision(score=None, why="nothing sure about the reply")
+        sign = max(over, key=odds.of)
+        bound = self.thresholds[channel, sign]
+        return Decision(score=float(sign), why=f"{SIGNS[sign]}: {odds.of(sign):.2f} reaches {bound.at:.2f}")
+
+    def plain(self) -> dict[str, Json]:
+        """As JSON, for `status`."""
+        shown: dict[str, Json] = {
+            f"{channel} {SIGNS[sign]}": {"at": bound.at, **bound.alarms.plain()}
+            for (channel, sign), bound in self.thresholds.items()
+        }
+        return {"thresholds": shown, "rated": list(self.rated)}
+
+    def __str__(self) -> str:
+        if not self.heard:
+            return "silent: no threshold reaches its precision at base rate"
+        told = [
+            f"{channel} {SIGNS[sign]} {bound.alarms.precision or 0:.2f} / {bound.alarms.recall:.2f}"
+            for (channel, sign), bound in self.thresholds.items()
+        ]
+        right, of = self.rated
+        here = f"; right in {right} of {of} rated turns" if of else ""
+        return f"{', '.join(told)} (precision at base rate / recall){here}"
+
+
+def _holds(bound: Threshold, rated: Iterable[Line], channel: Channel, sign: Sign) -> bool:
+    """Whether rated turns leave the precision above the floor; the shipped lines count for `PRIOR` turns."""
+    alarmed = [line for line in rated if line.channel == channel and line.odds.of(sign) >= bound.at]
+    right = sum(line.truth == sign for line in alarmed)
+    return ((bound.alarms.precision or 0.0) * PRIOR + right) / (PRIOR + len(alarmed)) >= FLOOR
+
+
+def at_base_rate(alarms: Iterable[tuple[int, float | None]], *, channel: Channel, sign: Sign) -> Alarms:
+    """The alarms of pairs of truth and score, at the base rate of a channel."""
+    pairs = [(truth, score if score is not None else 0.0) for truth, score in alarms]
+    there = [score for truth, score in pairs if truth == sign]
+    rest = [score for truth, score in pairs if truth != sign]
+    return Alarms(
+        right=sum(score * sign > 0 for score in there),
+        there=len(there),
+        false=sum(score * sign > 0 for score in rest),
+        rest=len(rest),
+        base=BASE[channel][sign],
+    )
