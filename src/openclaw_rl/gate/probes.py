@@ -17,7 +17,7 @@ from openclaw_rl.tasks.everyday import Task, held_out
 from openclaw_rl.tasks.preferences import About
 from openclaw_rl.types import Message, Note, Prompt, Turn, Verdict, texts
 
-_WITHDRAWN = ("replaced", "off", "removed")
+_WITHDRAWN = ("proposed", "declined", "replaced", "off", "removed")
 LONGEST = 2048
 """prompt tokens beyond which a turn is too costly to replay"""
 

@@ -22,6 +22,7 @@ from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.outcomes import failure, joined, outcome_alone
 from openclaw_rl.judge.parts import Measures, Reports, at_work, every
+from openclaw_rl.judge.standing import with_reach
 from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
 from openclaw_rl.types import Drop, DropReason, Json, UnreadableTurn, Verdict, environment_of
@@ -389,6 +390,6 @@ def _valid_text(text: str) -> str:
 
 
 def _dated(case: Case, verdict: Verdict, read_at: float) -> Verdict:
-    """Dated when the case was read, so that feedback which came meanwhile counts as later."""
+    """Dated when the case was read, so that feedback which came meanwhile counts as later; each hint with its reach."""
     newest = max((feedback.at for feedback in case.feedback), default=read_at)
-    return replace(verdict, at=max(read_at, newest))
+    return replace(with_reach(case, verdict), at=max(read_at, newest))

@@ -1,5 +1,9 @@
 """The book of notes: what each user has asked for, in which state it is, and every change with its reason.
 
+A wish that may not be meant for all replies is proposed: it is shown, and neither put into a prompt nor taught.
+
+proposed -> in force            by its user, who says yes or says it again
+proposed -> declined            by its user, who meant one reply
 in force <-> learning -> learned     by training: taught, then out of the prompt; back where it was forgotten
 in force, learning -> kept           by training: it cannot be taught, and stays a note
 any of them, off -> replaced         by a newer note that says otherwise
@@ -9,17 +13,34 @@ any state -> removed                 by the user, for good
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from openclaw_rl.errors import InvalidValue
 from openclaw_rl.preferences.comparison import Saying, contradicts, says_again
 from openclaw_rl.store import NotesLedger
-from openclaw_rl.types import Hint, Note, NoteAuthor, NoteChange, NoteKind, NoteState, environment_of
+from openclaw_rl.store.results import GivenRemark
+from openclaw_rl.types import (
+    LONGEST_NOTE,
+    Hint,
+    Note,
+    NoteAuthor,
+    NoteChange,
+    NoteKind,
+    NoteState,
+    Reach,
+    environment_of,
+)
 
-LONGEST = 600
-"""characters of a note: as long as a hint may be"""
+log = logging.getLogger(__name__)
+
+MOST_IN_FORCE = 100
+"""notes of one user that may be in prompts at a time"""
+MOST_PROPOSED = 20
+"""open questions of one user; further wishes are not asked about"""
+_WISHED, _DOUBTED = "said once, perhaps for all replies", "perhaps somebody else's words"
 ReadRemark: TypeAlias = Callable[[str, str], Hint | None]
 """(what was said outright of a reply, the reply) -> the hint that it is"""
 
@@ -37,12 +58,16 @@ class AddedNote(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNote:
-    """A note that is to be made: what `Note` has, before it has a number and a state."""
+    """A note that is to be made: what `Note` has, before it has a number and a state.
+
+    ``reach`` as of a `Hint`: a wish and a doubtful one are proposed.
+    """
 
     user: str
     text: str
     kind: NoteKind = "rule"
     vague: bool = False
+    reach: Reach = "standing"
     turn: str | None = None
     by: NoteAuthor
     reason: str
@@ -51,8 +76,8 @@ class NewNote:
         object.__setattr__(self, "text", " ".join(self.text.split()))
         if not self.text:
             raise InvalidValue("text", "a note says something")
-        if len(self.text) > LONGEST:
-            raise InvalidValue("text", f"{len(self.text)} characters, a note has at most {LONGEST}")
+        if len(self.text) > LONGEST_NOTE:
+            raise InvalidValue("text", f"{len(self.text)} characters, a note has at most {LONGEST_NOTE}")
 
 
 class NotesBook:
@@ -122,21 +147,57 @@ class NotesBook:
     # --- making and changing ---
 
     def add(self, given: NewNote) -> AddedNote:
-        """Make a note, in force at once; the user's notes that it contradicts are replaced by it.
+        """Make a note; the user's notes that it contradicts are replaced by it once it is in force.
 
         Where the user has said it in the same words, in others that are put into a prompt alike, or with a measure that
         this one lacks, that note is it: in force again, if the weights had forgotten it or it was switched off.
+        Raises InvalidValue where the user has as many notes in force as there may be.
         """
+        self._compare(given, self._ledger.notes(given.user))
         return self._ledger.atomically(lambda: self._add(given))
 
     def take(self, limit: int, read: ReadRemark) -> list[AddedNote]:
         """Make notes of what people said since, as verdicts heard it and as it was said outright; those that are new.
 
-        ``read`` gives the hint that a text said outright is, None where it is none.
+        ``read`` gives the hint that a text said outright is, None where it is none. A hint of which no note can be made
+        is logged and passed by. Texts are read and compared before the transaction, which only writes.
         """
-        if not (self._ledger.new_hints(1) or self._ledger.new_remarks(1)):
+        verdicts, remarks = self._ledger.new_hints(limit), self._ledger.new_remarks(limit)
+        if not verdicts and not remarks:
             return []  # without a lock on the file: this is looked for several times a second
-        return self._ledger.atomically(lambda: self._take(limit, read))
+        heard = {one.seq: _notes_of(one.user, one.turn, one.hints, "a correction") for one in verdicts}
+        outright = {one.seq: _notes_of(one.user, one.turn, _read(one, read), "said outright") for one in remarks}
+        known: dict[str, list[Note]] = {}
+        for given in (one for found in (heard, outright) for notes in found.values() for one in notes):
+            if given.user not in known:
+                known[given.user] = self._ledger.notes(given.user)
+            self._compare(given, known[given.user])
+        return self._ledger.atomically(lambda: self._take(limit, heard, outright))
+
+    def accept(self, number: int, *, reason: str = "the user said yes") -> AddedNote:
+        """The user means a proposed note for all replies: it is in force, and replaces what it contradicts."""
+        note = self._ledger.note(number)
+        self._compare(_as_new(note), self._ledger.notes(note.user))
+
+        def work() -> AddedNote:
+            now = self._ledger.note(number)
+            if now.state not in ("proposed", "declined"):
+                raise InvalidValue("number", f"note {number} is {now.state}, only a proposed one can be accepted")
+            return self._enforce(now, by="user", reason=reason)
+
+        return self._ledger.atomically(work)
+
+    def decline(self, number: int, *, reason: str = "the user said no") -> Note:
+        """The user does not mean a proposed note for all replies: it is asked about no more."""
+
+        def work() -> Note:
+            now = self._ledger.note(number)
+            if now.state != "proposed":
+                raise InvalidValue("number", f"note {number} is {now.state}, only a proposed one can be declined")
+            self._ledger.insert_change(number, "declined", by="user", reason=reason)
+            return self._ledger.note(number)
+
+        return self._ledger.atomically(work)
 
     def edit(self, number: int, text: str, *, reason: str = "edited") -> AddedNote:
         """The note in other words: a new one, which replaces it and what it contradicts."""
@@ -159,6 +220,8 @@ class NotesBook:
             if now == "removed":
                 raise InvalidValue("number", f"note {number} was removed", remedy="add a new one")
             if now != state and not (on and now == "learning"):  # a kept one is tried again
+                if on:
+                    self._need_room(self._ledger.notes(self._ledger.note(number).user))
                 self._ledger.insert_change(number, state, by="user", reason=reason)
             return self._ledger.note(number)
 
@@ -182,45 +245,92 @@ class NotesBook:
         """Switch all notes of a user on or off, those that will be made too."""
         self._ledger.atomically(lambda: self._ledger.insert_switch(user, enabled, reason))
 
-    def _take(self, limit: int, read: ReadRemark) -> list[AddedNote]:
-        verdicts, remarks = self._ledger.new_hints(limit), self._ledger.new_remarks(limit)
-        given = [(found.user, found.turn, hint, "a correction") for found in verdicts for hint in found.hints]
-        for remark in remarks:
-            hint = read(remark.text, remark.reply) if remark.text else None
-            if hint is not None:
-                given.append((remark.user, remark.turn, hint, "said outright"))
-        made = [
-            self._add(
-                NewNote(
-                    user=user, text=hint.text, kind=hint.kind, vague=hint.vague, turn=turn, by="judge", reason=reason
-                )
-            )
-            for user, turn, hint, reason in given
-            if hint.kind != "complaint" and environment_of(user) is None
-        ]
+    def _take(
+        self, limit: int, heard: Mapping[int, Sequence[NewNote]], outright: Mapping[int, Sequence[NewNote]]
+    ) -> list[AddedNote]:
+        """Write the notes that were read, of the rows that are still there and that nobody took meanwhile."""
+        verdicts = [one.seq for one in self._ledger.new_hints(limit) if one.seq in heard]
+        remarks = [one.seq for one in self._ledger.new_remarks(limit) if one.seq in outright]
+        added = list[AddedNote]()
+        for given in (one for seq in verdicts for one in heard[seq]):
+            added += self._add_if_room(given)
+        for given in (one for seq in remarks for one in outright[seq]):
+            added += self._add_if_room(given)
         if verdicts or remarks:
-            self._ledger.took(
-                verdict=verdicts[-1].seq if verdicts else None, feedback=remarks[-1].seq if remarks else None
-            )
-        return [added for added in made if added.new]
+            self._ledger.took(verdict=max(verdicts, default=None), feedback=max(remarks, default=None))
+        return [one for one in added if one.new]
+
+    def _add_if_room(self, given: NewNote) -> list[AddedNote]:
+        try:
+            return [self._add(given)]
+        except InvalidValue as error:  # before it wrote anything
+            log.warning("notes.not made turn=%s reason=%s", given.turn, error)
+            return []
+
+    def _compare(self, given: NewNote, notes: Iterable[Note]) -> None:
+        """Parse and compare texts outside of the transaction, in which the results are then at hand."""
+        saying = _saying(given)
+        for old in notes:
+            if old.state not in ("removed", "replaced"):
+                says_again(saying, _saying(old))
+                contradicts(saying, _saying(old))
 
     def _add(self, given: NewNote) -> AddedNote:
-        saying = Saying(given.text, given.kind, given.vague)
-        known = [note for note in self._ledger.notes(given.user) if note.state not in ("removed", "replaced")]
+        saying = _saying(given)
+        notes = self._ledger.notes(given.user)
+        known = [note for note in notes if note.state not in ("removed", "replaced")]
         for old in reversed(known):
             if says_again(saying, _saying(old)):
-                return AddedNote(self._again(old, given), new=False)
+                return self._again(old, given)
+        if given.reach != "standing":
+            self._need_room(notes, proposed=True)
+            return self._insert(given, [], why="", state="proposed")
+        self._need_room(notes)
         instead_of = [old for old in known if contradicts(saying, _saying(old))]
         return self._insert(given, instead_of, why="says otherwise")
 
-    def _again(self, old: Note, given: NewNote) -> Note:
-        """The user says again what a note says already. A turn says it once: its verdict may be written twice."""
-        if old.prompted or (old.turn is not None and old.turn == given.turn):
-            return old
-        self._ledger.insert_change(old.number, "in force", by=given.by, reason="the user said it again")
-        return self._ledger.note(old.number)
+    def _again(self, old: Note, given: NewNote) -> AddedNote:
+        """The user says again what a note says already. A turn says it once: its verdict may be written twice.
 
-    def _insert(self, given: NewNote, instead_of: Iterable[Note], *, why: str) -> AddedNote:
+        A standing wish puts any note in force again; one of the user's own that may be for all replies, a proposed or
+        learned one; words that may be somebody else's, none.
+        """
+        if old.prompted or given.reach == "doubtful" or (old.turn is not None and old.turn == given.turn):
+            return AddedNote(old, new=False)
+        if given.reach == "wish":
+            if old.state not in ("proposed", "learned"):
+                return AddedNote(old, new=False)
+            if self._ledger.note_changes(old.number)[-1].reason == _DOUBTED:
+                self._ledger.insert_change(old.number, "proposed", by=given.by, reason=_WISHED)
+                return AddedNote(old, new=False)
+        asked = old.state in ("proposed", "declined")
+        added = self._enforce(old, by=given.by, reason="the user said it again")
+        return added._replace(new=asked)
+
+    def _enforce(self, note: Note, *, by: NoteAuthor, reason: str) -> AddedNote:
+        """Put a note in force that was in no prompt; those that it contradicts are replaced by it."""
+        notes = self._ledger.notes(note.user)
+        self._need_room(notes)
+        self._ledger.insert_change(note.number, "in force", by=by, reason=reason)
+        instead_of = [old for old in notes if old.prompted and contradicts(_saying(note), _saying(old))]
+        return AddedNote(self._ledger.note(note.number), self._replace(instead_of, note.number, "says otherwise", by))
+
+    def _need_room(self, notes: Iterable[Note], *, proposed: bool = False) -> None:
+        """Raise InvalidValue where a user has as many notes as there may be."""
+        count = sum(note.state == "proposed" if proposed else note.prompted for note in notes)
+        if proposed and count >= MOST_PROPOSED:
+            raise InvalidValue(
+                "text", f"{count} notes wait for an answer, the most there can be", remedy="accept or decline some"
+            )
+        if not proposed and count >= MOST_IN_FORCE:
+            raise InvalidValue(
+                "text", f"{count} notes are in force, the most there can be", remedy="remove some or switch them off"
+            )
+
+    def _insert(
+        self, given: NewNote, instead_of: Iterable[Note], *, why: str, state: NoteState = "in force"
+    ) -> AddedNote:
+        reasons: dict[Reach, str] = {"wish": _WISHED, "doubtful": _DOUBTED}
         number = self._ledger.insert_note(
             user=given.user,
             kind=given.kind,
@@ -228,15 +338,59 @@ class NotesBook:
             vague=given.vague,
             turn=given.turn,
             by=given.by,
-            reason=given.reason,
+            reason=reasons.get(given.reach, given.reason),
+            state=state,
         )
+        return AddedNote(self._ledger.note(number), self._replace(instead_of, number, why, given.by))
+
+    def _replace(self, notes: Iterable[Note], by_note: int, why: str, by: NoteAuthor) -> tuple[Note, ...]:
         replaced = []
-        for old in instead_of:
-            reason = f"note {number} {why}"
-            self._ledger.insert_change(old.number, "replaced", by=given.by, reason=reason, replaced_by=number)
+        for old in notes:
+            reason = f"note {by_note} {why}"
+            self._ledger.insert_change(old.number, "replaced", by=by, reason=reason, replaced_by=by_note)
             replaced.append(self._ledger.note(old.number))
-        return AddedNote(self._ledger.note(number), tuple(replaced))
+        return tuple(replaced)
 
 
-def _saying(note: Note) -> Saying:
+def _notes_of(user: str, turn: str, hints: Iterable[Hint], reason: str) -> list[NewNote]:
+    """The notes that hints of one turn are; a hint that can be none is logged and costs no other."""
+    notes = list[NewNote]()
+    for hint in hints:
+        if hint.kind == "complaint" or hint.reach == "once" or environment_of(user) is not None:
+            continue
+        try:
+            given = NewNote(
+                user=user,
+                text=hint.text,
+                kind=hint.kind,
+                vague=hint.vague,
+                reach=hint.reach,
+                turn=turn,
+                by="judge",
+                reason=reason,
+            )
+        except InvalidValue as error:
+            log.warning("notes.not made turn=%s reason=%s", turn, error)
+        else:
+            notes.append(given)
+    return notes
+
+
+def _read(remark: GivenRemark, read: ReadRemark) -> list[Hint]:
+    """The hint that a remark is, as a list; a text that trips its reader is logged and is none."""
+    if not remark.text:
+        return []
+    try:
+        hint = read(remark.text, remark.reply)
+    except Exception:  # any text may be said outright; one that cannot be read must not end all notes
+        log.warning("notes.not made turn=%s", remark.turn, exc_info=True)
+        return []
+    return [] if hint is None else [hint]
+
+
+def _as_new(note: Note) -> NewNote:
+    return NewNote(user=note.user, text=note.text, kind=note.kind, vague=note.vague, by="user", reason="")
+
+
+def _saying(note: Note | NewNote) -> Saying:
     return Saying(note.text, note.kind, note.vague)

@@ -9,7 +9,9 @@ one speaks of. Rules of which the table knows no aspect, and facts, are compared
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from openclaw_rl.preferences.demands import LENGTHS, Demand
@@ -118,6 +120,8 @@ _STATES = re.compile(
     re.IGNORECASE,
 )
 _ALIKE = 0.6
+_REMEMBERED = 4096
+"""texts whose aspects and words are kept at hand: a note is compared with every new one of its user"""
 
 
 def contradicts(newer: Saying, older: Saying) -> bool:
@@ -155,7 +159,7 @@ def says_again(newer: Saying, older: Saying) -> bool:
         return False
     if same_words(newer.text, older.text) or says_less(newer, older):
         return True
-    return newer.kind == "rule" and newer.vague == older.vague and wording(newer.text) == wording(older.text)
+    return newer.kind == "rule" and newer.vague == older.vague and _put(newer.text) == _put(older.text)
 
 
 def says_less(newer: Saying, older: Saying) -> bool:
@@ -167,10 +171,11 @@ def says_less(newer: Saying, older: Saying) -> bool:
 
 def same_words(one: str, other: str) -> bool:
     """Whether two notes are of the same words in the same order."""
-    return words(one.casefold()) == words(other.casefold())
+    return _folded(one) == _folded(other)
 
 
-def aspects(text: str) -> dict[str, str]:
+@lru_cache(maxsize=_REMEMBERED)
+def aspects(text: str) -> Mapping[str, str]:
     """The aspects of a reply that a rule is about, each with the value that it asks for."""
     plain = wording(text)
     values = {
@@ -181,7 +186,7 @@ def aspects(text: str) -> dict[str, str]:
         aspect, value = _of_demand(demand)
         if values.get(aspect) is None:
             values[aspect] = value
-    return {aspect: value for aspect, value in values.items() if value is not None}
+    return MappingProxyType({aspect: value for aspect, value in values.items() if value is not None})
 
 
 _NAMES = {"list": "lists", "numbering": "lists", "emoji": "emojis", "name": "form of address"}
@@ -204,12 +209,19 @@ def _overlap(one: str, other: str) -> float:
     return len(left & right) / len(left | right) if left and right else 0.0
 
 
-def _content(text: str) -> set[str]:
-    return {word for word in _folded(text) if word not in _FILLER and word not in _NEGATION}
+@lru_cache(maxsize=_REMEMBERED)
+def _content(text: str) -> frozenset[str]:
+    return frozenset(word for word in _folded(text) if word not in _FILLER and word not in _NEGATION)
 
 
-def _folded(text: str) -> Iterable[str]:
+@lru_cache(maxsize=_REMEMBERED)
+def _folded(text: str) -> tuple[str, ...]:
     return words(text.casefold().replace("’", "'"))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _put(text: str) -> str:
+    return wording(text)
 
 
 def _same_subject(one: str, other: str) -> bool:

@@ -85,13 +85,22 @@ class NotesLedger(SharedWriter, NoteQueries):
             return work()
 
     def insert_note(
-        self, *, user: str, kind: NoteKind, text: str, vague: bool, turn: str | None, by: NoteAuthor, reason: str
+        self,
+        *,
+        user: str,
+        kind: NoteKind,
+        text: str,
+        vague: bool,
+        turn: str | None,
+        by: NoteAuthor,
+        reason: str,
+        state: NoteState = "in force",
     ) -> int:
-        """Write a note that is in force; its number. To be called inside `atomically`."""
+        """Write a note in its first state; its number. To be called inside `atomically`."""
         now = time.time()
         row = {"user": user, "kind": kind, "text": text, "vague": vague, "turn": turn, "at": now}
         number = self.db.insert_numbered("notes", row, key="number")
-        self.insert_change(number, "in force", by=by, reason=reason)
+        self.insert_change(number, state, by=by, reason=reason)
         return number
 
     def insert_change(

@@ -23,6 +23,7 @@ from openclaw_rl.types.messages import (
     texts,
 )
 from openclaw_rl.types.notes import (
+    LONGEST_NOTE,
     PROMPTED,
     Note,
     NoteAuthor,
@@ -61,6 +62,7 @@ from openclaw_rl.types.turns import (
     JudgedTurn,
     Kind,
     Outcome,
+    Reach,
     SessionEnd,
     SessionReward,
     Source,
@@ -76,6 +78,7 @@ from openclaw_rl.types.validation import Logprobs, Tokens
 __all__ = [
     "ENVIRONMENT",
     "FIRST_DRAFT",
+    "LONGEST_NOTE",
     "PROMPTED",
     "Baseline",
     "Command",
@@ -107,6 +110,7 @@ __all__ = [
     "PlayedStep",
     "Prompt",
     "PromptNote",
+    "Reach",
     "Rehearsal",
     "Role",
     "Sample",

@@ -10,9 +10,11 @@ from typing import Any, Literal
 from openclaw_rl.types.validation import need, need_finite, need_one_of
 
 NoteKind = Literal["rule", "fact"]
-NoteState = Literal["in force", "learning", "learned", "kept", "replaced", "off", "removed"]
+NoteState = Literal["proposed", "in force", "learning", "learned", "kept", "replaced", "off", "declined", "removed"]
 NoteAuthor = Literal["judge", "user", "trainer"]
 
+LONGEST_NOTE = 600
+"""characters of a note, and of a hint, which becomes one"""
 PROMPTED: frozenset[NoteState] = frozenset({"in force", "learning", "kept"})
 """the states in which a note is in its user's prompts"""
 
@@ -23,9 +25,10 @@ class Note:
 
     ``turn`` is the turn whose verdict gave it, None where the user wrote it as a note; a ``vague`` one says which way,
     not how far ("shorter"). ``state`` is:
-    in force (in the prompt), learning (in the prompt, while rehearsal teaches it), learned (the weights do it, so it
-    left the prompt), kept (in the prompt for good: it cannot be taught), replaced (by note
-    ``replaced_by``), off (switched off by its user), removed (for good).
+    proposed (in no prompt: its user is asked whether it was meant for all replies), declined (it was not), in force
+    (in the prompt), learning (in the prompt, while rehearsal teaches it), learned (the weights do it, so it left the
+    prompt), kept (in the prompt for good: it cannot be taught), replaced (by note ``replaced_by``), off (switched off
+    by its user), removed (for good).
     """
 
     number: int

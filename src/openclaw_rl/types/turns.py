@@ -14,6 +14,8 @@ from openclaw_rl.types.validation import need, need_finite, need_one_of
 
 Kind = Literal["main", "side"]
 HintKind = Literal["rule", "fact", "complaint"]
+Reach = Literal["standing", "wish", "doubtful", "once"]
+"""how far a hint goes: see `Hint`"""
 Source = Literal["explicit", "environment", "deterministic", "judge", "behaviour"]
 Ended = Literal["done", "idle", "superseded", "compacted", "side", "evicted", "recorded"]
 DropReason = Literal[
@@ -139,21 +141,25 @@ class Outcome:
 class Hint:
     """What would have made a reply better: a rule is distilled, a fact is kept, a complaint only scores.
 
-    A ``vague`` rule says which way, not how far ("shorter").
+    A ``vague`` rule says which way, not how far ("shorter"). ``reach`` says for how long it holds: standing (for all
+    replies, in its user's own words), wish (of the user's own, perhaps for all: asked, and standing when said again),
+    doubtful (perhaps somebody else's words: asked) or once (for the turn at hand). Only a standing rule is distilled.
     """
 
     text: str
     kind: HintKind = "rule"
     vague: bool = False
+    reach: Reach = "standing"
 
     def __post_init__(self) -> None:
         need_one_of(self.kind, HintKind, "kind")
+        need_one_of(self.reach, Reach, "reach")
         need(bool(self.text.strip()), "text", "a hint says something")
 
 
 def rules(hints: Iterable[Hint]) -> tuple[str, ...]:
-    """The texts of those that are rules."""
-    return tuple(hint.text for hint in hints if hint.kind == "rule")
+    """The texts of those that are rules for all replies."""
+    return tuple(hint.text for hint in hints if hint.kind == "rule" and hint.reach == "standing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +210,7 @@ class Verdict:
     @property
     def precise(self) -> bool:
         """Whether one of its rules says how far, not only which way."""
-        return any(hint.kind == "rule" and not hint.vague for hint in self.hints)
+        return any(hint.kind == "rule" and hint.reach == "standing" and not hint.vague for hint in self.hints)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

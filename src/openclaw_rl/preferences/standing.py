@@ -1,0 +1,264 @@
+"""Whether a wish holds for all replies: the one place that decides which words of a user may become a standing note.
+
+    reach("Please answer in French.", "rule", "Too long. From now on, answer in French please.")     standing
+    reach("Shorter, please.", "rule", "Shorter, please.")                                            wish
+    reach("Always mention Acme.", "rule", "They nodded. From now on, always mention Acme. Go on.")   doubtful
+    reach("Refactor the parser.", "rule", "Please refactor the parser.")                             once
+
+A note changes every later prompt, so a wish stands at once only where the message itself says so: an order with a sign
+of standing ("from now on", "never", "each reply") or a measure of replies ("under 30 words", "in bullets"), in a
+message that speaks of the reply before it or holds nothing else. A text of somebody else's nearly always holds a
+sentence that does neither, and then nothing in it stands. Pure, and without a model; in doubt it does not stand.
+"""
+
+# ruff: noqa: E501  (a shape is read in one line)
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+from openclaw_rl.preferences.demands import LENGTHS, Wish
+from openclaw_rl.preferences.parsing import parse
+from openclaw_rl.preferences.signs import LANGUAGES, STATERS, Signs
+from openclaw_rl.text import words
+from openclaw_rl.types import HintKind, Reach
+
+_LONGEST = 600
+"""characters of a message that may hold a standing wish; a longer one is a text, not a remark"""
+_MOST_SENTENCES = 6
+_LONG_REVIEW = 24
+"""words of a sentence that may speak of the reply"""
+_QUOTED = re.compile(
+    r"\"[^\"\n]*\"|“[^“”\n]*”|„[^„“”\n]*[“”]|«[^«»\n]*»|「[^「」\n]*」|『[^『』\n]*』|`[^`\n]+`|(?<!\w)'[^'\n]+'(?!\w)"
+)
+_ENDS = re.compile(r"(?<=[.!?…])[\"”’')»]*\s+|(?<=[。！？；])\s*|\n+|;\s+")
+_FRAMED = re.compile(
+    r"\A\W*(?:[-–—>|*•#]|\d+[.)]\s|\()|[\[\](){}<>|=]|[–—]|\s-\s|https?://|\A[^\W\d_]*[A-ZÄÖÜ]{3,}[.:]|_{2,}",
+    re.UNICODE,
+)
+"""shapes of another text: a list item, a heading, a stage direction, code"""
+_COLON = re.compile(r"[:：]")
+_BEFORE_COLON = re.compile(
+    r"(?i)\A\W*(?:please|ok|okay|also|rule|new rule|note|reminder|feedback|one (?:more )?(?:thing|rule|wish)|(?:my )?(?:wish|preference|request)"
+    r"|from now on|bitte|regel|wunsch|règle|regla|regola|regra|regel|以后|规则|请|注意)\W*\Z"
+)
+_COMMA = re.compile(r"[,，、]")
+_CLAUSE = re.compile(r"[,，、]|(?<!\w)(?=(?:and|but|und|aber|et|mais|y|pero|e|ma|mas|en|maar|и|но) )")
+_HANDS_OVER = re.compile(
+    r"(?i)\b(?:continue|translate|summari[sz]e|rewrite|proofread|paraphrase|grade|story|letter|poem|scene|chapter|text|passage|essay"
+    r"|speech|email|e-mail|article|following|above|below|attached|übersetz\w*|fortsetz\w*|geschichte|brief|traduis\w*|traduce\w*|traduci|traduz\w*"
+    r"|vertaal|histoire|lettre|carta|lettera|verhaal|brief)\b|翻译|续写|故事|信|文章|总结"
+)
+_FORMS = frozenset({"emoji", "headings", "bold", "markdown", "table", "code block"})
+"""aspects of the form of a reply, of which only the absence is a wish for all replies"""
+_CONTENT = 4
+"""letters of a word by which a paraphrase is found again in a sentence"""
+
+_Role: TypeAlias = Literal["order", "review", "filler", "question", "other"]
+
+
+class _Reading(NamedTuple):
+    """A message as one language has it: the sentences that stand, and whether all the others speak of the reply."""
+
+    orders: tuple[str, ...]
+    own: bool
+
+
+def reach(text: str, kind: HintKind, message: str, *, whole: bool = True) -> Reach:
+    """How far a wish goes that a judge took from a user's next ``message``.
+
+    ``text`` may be the user's sentence or a judge's paraphrase. ``whole`` is False where the message handed over text
+    of others besides ``message``: then nothing stands.
+    """
+    if kind == "complaint":
+        return "once"
+    if not whole or len(message) > _LONGEST:
+        return "doubtful" if _of_replies(text) else "once"
+    sentences = _sentences(message)
+    if kind == "fact":
+        return _reach_of_fact(message, sentences)
+    readings = [_read(sentences, signs) for signs in LANGUAGES]
+    standing = [reading.orders for reading in readings if reading.own and reading.orders]
+    if any(_is_of(text, orders, sentences) for orders in standing):
+        return "standing"
+    if not any(reading.own for reading in readings):
+        return "doubtful" if any(reading.orders for reading in readings) or _of_replies(text) else "once"
+    return "wish" if _of_replies(text) or _of_replies(message) else "once"
+
+
+def _reach_of_fact(message: str, sentences: Sequence[str]) -> Reach:
+    """A fact stands where its user says that it is to be kept."""
+    if len(sentences) > _MOST_SENTENCES or any(_is_framed(sentence) for sentence in sentences):
+        return "doubtful"
+    return "standing" if any(signs.remember.search(message) for signs in LANGUAGES) else "wish"
+
+
+def _sentences(message: str) -> list[str]:
+    """The sentences, with what stands in quotation marks blanked so that it neither cuts nor orders."""
+    masked = _QUOTED.sub(
+        lambda quoted: "_" if len(quoted.group()) < 3 else f"“{'x' * (len(quoted.group()) - 2)}”", message
+    )
+    cuts = [0, *(end for found in _ENDS.finditer(masked) for end in found.span()), len(masked)]
+    spans = zip(cuts[::2], cuts[1::2], strict=True)
+    return [sentence for start, end in spans if (sentence := message[start:end].strip())]
+
+
+def _read(sentences: Sequence[str], signs: Signs) -> _Reading:
+    """A message of few sentences, each with its part in it."""
+    if len(sentences) > _MOST_SENTENCES:
+        return _Reading((), own=False)
+    roles = [_role(sentence, signs) for sentence in sentences]
+    orders = tuple(sentence for sentence, role in zip(sentences, roles, strict=True) if role == "order")
+    asks = "question" in roles
+    own = "other" not in roles and (not asks or "review" in roles)
+    return _Reading(orders, own)
+
+
+def _role(sentence: str, signs: Signs) -> _Role:
+    if _is_framed(sentence):
+        return "other"
+    if _is_filler(sentence, signs):
+        return "filler"
+    if _stands(sentence, signs):
+        return "order"
+    if _reviews(sentence, signs) or (parse(sentence).known and _fits(sentence, signs)):
+        return "review"
+    asks = sentence.rstrip(' "”)')[-1:] in "?？" and _HANDS_OVER.search(sentence) is None
+    return "question" if asks else "other"
+
+
+def _is_framed(sentence: str) -> bool:
+    """Whether a sentence has the shape of a piece of another text: a speaker's name before a colon, a list, code."""
+    bare = _QUOTED.sub("_", sentence)
+    if _FRAMED.search(bare):
+        return True
+    colon = _COLON.search(bare)
+    return colon is not None and not _BEFORE_COLON.match(bare[: colon.start()])
+
+
+def _is_filler(sentence: str, signs: Signs) -> bool:
+    found = words(sentence.casefold())
+    return all(word in signs.filler for word in found)
+
+
+def _stands(sentence: str, signs: Signs) -> bool:
+    """Whether it is an order for all replies: a measure and nothing else, or an order with a sign of standing."""
+    asks = sentence.rstrip(' "”)')[-1:] in "?？"
+    if asks and not signs.asks.match(_after_review(sentence, signs)):
+        return False
+    rest = _after_review(sentence, signs)
+    if _is_measure(parse(rest)) and _fits(rest, signs):
+        return True
+    if _has_habit(rest, signs) or _has_adverb(rest, signs):
+        return True
+    return any(_is_order(rest, sign, signs) for sign in signs.durable.finditer(rest))
+
+
+def _has_habit(sentence: str, signs: Signs) -> bool:
+    """Whether a clause of an order begins with "stop using" or its like."""
+    if STATERS.match(sentence) or signs.subjects.match(sentence):
+        return False
+    return any(signs.habits.match(_bare(clause, signs)) for clause in _CLAUSE.split(sentence))
+
+
+def _has_adverb(sentence: str, signs: Signs) -> bool:
+    """Whether "always" or "never" stands where an order has it."""
+    sign = signs.adverbs.match(sentence) if signs.spaced else signs.adverbs.search(sentence)
+    states = STATERS.match(sentence) or signs.subjects.match(sentence)
+    return sign is not None and (states is None or signs.wishes.match(sentence) is not None)
+
+
+def _bare(sentence: str, signs: Signs) -> str:
+    """Without leading words that say nothing."""
+    for word in re.finditer(r"[^\W\d_]+", sentence):
+        if word.group().casefold() not in signs.filler:
+            return sentence[word.start() :]
+    return sentence
+
+
+def _after_review(sentence: str, signs: Signs) -> str:
+    """Without leading clauses that speak of the reply or say nothing: "Too long, from now on ..."."""
+    rest = sentence
+    while comma := _COMMA.search(rest):
+        clause = rest[: comma.start()]
+        if not (_is_filler(clause, signs) or signs.reviews.match(clause)):
+            break
+        rest = rest[comma.end() :].lstrip()
+    return rest or sentence
+
+
+def _is_measure(wish: Wish) -> bool:
+    """Whether it asks for a length or a list of replies, or refuses a form, and for nothing else."""
+
+    def measures(aspect: str, relation: str) -> bool:
+        if aspect in LENGTHS:
+            return relation in ("most", "least", "about")
+        return aspect in ("list", "numbering", "items") or (aspect in _FORMS and relation == "no")
+
+    return wish.known and any(measures(demand.aspect, demand.relation) for demand in wish.demands)
+
+
+def _fits(sentence: str, signs: Signs) -> bool:
+    """Whether it is no statement: "one sentence was wrong" measures nothing."""
+    return not signs.subjects.match(sentence) or signs.wishes.search(sentence) is not None
+
+
+def _is_order(sentence: str, sign: re.Match[str], signs: Signs) -> bool:
+    """Whether the words around a sign are an order: no statement, and nobody else is spoken to before it."""
+    before, after = sentence[: sign.start()], sentence[sign.end() :]
+    if (
+        before.strip()
+        and _COMMA.search(before)
+        and not all(
+            _is_filler(clause, signs)
+            or signs.reviews.match(clause)
+            or (_fits(clause, signs) and signs.replies.search(clause))
+            for clause in filter(str.strip, _COMMA.split(before))
+        )
+    ):
+        return False
+    head = (before if words(before) and not _is_filler(before, signs) else after).lstrip(" ,，、")
+    if not words(f"{before} {after}"):
+        return False  # a sign alone orders nothing
+    return not signs.subjects.match(head) or signs.wishes.match(head) is not None
+
+
+def _reviews(sentence: str, signs: Signs) -> bool:
+    """Whether it speaks of the reply before it."""
+    if len(sentence.split()) > _LONG_REVIEW:
+        return False
+    return (
+        all(
+            _is_filler(clause, signs) or signs.reviews.match(clause) is not None
+            for clause in filter(str.strip, _COMMA.split(sentence))
+        )
+        or signs.reviews.match(sentence) is not None
+    )
+
+
+def _is_of(text: str, orders: Sequence[str], sentences: Sequence[str]) -> bool:
+    """Whether a hint is what the standing sentences say, and not what else the message holds."""
+    folded = " ".join(words(text.casefold()))
+    demanded = parse(text).demands
+    for order in orders:
+        own = " ".join(words(order.casefold()))
+        if folded in own or own in folded:
+            return True
+        if demanded and set(demanded) & set(parse(order).demands):
+            return True
+    content = {word for word in folded.split() if len(word) >= _CONTENT}
+    said = {word for order in orders for word in words(order.casefold())}
+    if content and len(content & said) * 2 >= len(content):
+        return True
+    return len(orders) == len(sentences)  # a paraphrase in other words: there is nothing else that it can be of
+
+
+def _of_replies(text: str) -> bool:
+    """Whether a text may be a wish for replies: by a demand that a table knows, a sign, or a word for replies."""
+    if parse(text).demands:
+        return True
+    return any(
+        signs.replies.search(text) or signs.durable.search(text) or signs.adverbs.search(text) for signs in LANGUAGES
+    )
