@@ -100,10 +100,31 @@ async def test_a_person_is_told_of_a_note_and_sees_and_changes_it(tmp_path: Path
         assert await screen.types("/notes off 1") == f"   1  off        {WISH} (put as: {PLAIN})\n"
         assert await screen.types("And snow?") == "You said: And snow?\n"
         assert await screen.types("/notes of 1") == ""
-        assert screen.noted == ["say /notes, or /notes off NUMBER, on NUMBER, rm NUMBER"]
+        assert screen.noted == ["say /notes, or /notes off, on, rm, yes, here or no NUMBER"]
         assert (
             await screen.types("/notes rm 1") == "no notes yet: tell me how you would like replies, and I keep to it\n"
         )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("answer", "state"), [("yes", "in force"), ("here", "declined"), ("no", "declined")])
+async def test_a_person_is_asked_once_whether_a_wish_is_for_all_replies(
+    tmp_path: Path, answer: str, state: str
+) -> None:
+    async with up(tmp_path, "train.batch_size=1000") as run, ApiClient(f"{run.client.base_url}/v1") as api:
+        screen = Screen(api)
+        await screen.talk.greet()
+        lines = list[str]()
+        for message in ("Tell me about tea", "Shorter, please.", "And rain?", "And snow?"):
+            await screen.types(message)
+            lines += screen.noted
+            if message == "Shorter, please.":
+                await until(lambda: bool(run.ledger.notes()))
+        [note] = run.ledger.notes()
+        question = f'did you mean "{note.text}" for all replies? /notes yes 1, /notes here 1 (only here) or /notes no 1'
+        assert lines == [question]
+        await screen.types(f"/notes {answer} 1")
+        assert run.ledger.note(1).state == state
 
 
 @pytest.mark.anyio

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from openclaw_rl.cli import cli
-from openclaw_rl.errors import ConfigError, NotInLedger
-from openclaw_rl.notes import NotesBook
+from openclaw_rl.errors import ConfigError, InvalidValue, NotInLedger
+from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.store import NotesLedger
 from openclaw_rl.testing import TemporaryLedger
 
@@ -87,3 +87,21 @@ def test_what_is_not_there_is_told_with_the_remedy(run_dir: Path) -> None:
     with pytest.raises(NotInLedger, match="start 'openclaw-rl up' first, or set --run-dir"):
         typed(run_dir / "nowhere", "add", "Answer in one sentence.")
     assert not (run_dir / "nowhere").exists()
+
+
+def test_proposed_notes_are_shown_with_a_question_and_answered(run_dir: Path) -> None:
+    with NotesLedger(run_dir / "ledger.db") as ledger:
+        book = NotesBook(ledger)
+        for text in ("Shorter, please.", "Use metric units."):
+            book.add(NewNote(user="local", text=text, reach="wish", by="judge", reason="a correction"))
+    listed = typed(run_dir).splitlines()
+    assert listed[0].startswith("   1  proposed        rule  Shorter, please.")
+    assert listed[1] == (
+        "      did you mean this for all replies? 'openclaw-rl notes accept 1', or 'decline 1' ('--only-here')"
+    )
+    assert typed(run_dir, "accept", "1").startswith("noted for local: Shorter, please.")
+    assert typed(run_dir, "decline", "2", "--only-here") == "note 2 is declined: Use metric units.\n"
+    assert "note 2" not in typed(run_dir)
+    assert "meant for one reply" in typed(run_dir, "show", "2")
+    with pytest.raises(InvalidValue, match="note 2 is declined, only a proposed one can be declined"):
+        typed(run_dir, "decline", "2")

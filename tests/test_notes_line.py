@@ -101,8 +101,8 @@ async def test_the_note_after_the_last_message_breaks_no_conversation(tmp_path: 
 async def test_the_newer_correction_is_the_one_that_holds(tmp_path: Path) -> None:
     async with ticking_app(tmp_path, NO_STEPS) as run:
         await correct(run)
-        await correct(run, "That's too short. Please answer in full detail.", about="rice")
-        assert await noted(run, "What is coffee?") == "Please answer in full detail."
+        await correct(run, "That's too short. From now on, answer in full detail.", about="rice")
+        assert await noted(run, "What is coffee?") == "From now on, answer in full detail."
 
 
 async def test_what_is_said_outright_holds_in_the_very_next_turn(tmp_path: Path) -> None:
@@ -212,3 +212,63 @@ async def test_the_reply_names_the_notes_that_were_put_into_its_prompt(tmp_path:
         assert answer.headers["x-openclaw-rl-notes"] == "2,1"
         wrong = await run.client.post("/v1/chat/completions", json=body, headers={"x-openclaw-rl-notes": "maybe"})
         assert wrong.json()["error"]["message"] == "x-openclaw-rl-notes: must be on or off"
+
+
+async def test_a_proposed_note_is_listed_accepted_and_then_in_the_prompt(tmp_path: Path) -> None:
+    async with ticking_app(tmp_path, NO_STEPS) as run:
+        await correct(run, "Shorter, please.")
+        assert await noted(run, "What is coffee?") is None
+        [asked] = (await run.client.get("/v1/notes?state=proposed")).json()["data"]
+        assert (asked["number"], asked["state"]) == (1, "proposed")
+        assert (await run.client.get("/v1/notes?state=in%20force")).json()["data"] == []
+        accepted = (await run.client.post("/v1/notes/1/accept")).json()
+        assert (accepted["state"], accepted["replaced"]) == ("in force", [])
+        assert await noted(run, "What is coffee?") == asked["put"]
+        again = await run.client.post("/v1/notes/1/accept")
+        assert (again.status_code, again.json()["error"]["message"]) == (
+            400,
+            "number: note 1 is in force, only a proposed one can be accepted",
+        )
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [(None, "the user said no"), ({}, "the user said no"), ({"only_here": True}, "the user meant it for one reply")],
+)
+async def test_a_declined_note_is_asked_about_no_more(tmp_path: Path, body: dict[str, Any] | None, reason: str) -> None:
+    async with ticking_app(tmp_path, NO_STEPS) as run:
+        await correct(run, "Shorter, please.")
+        declined = await run.client.post("/v1/notes/1/decline", json=body)
+        assert (declined.status_code, declined.json()["state"]) == (200, "declined")
+        history = (await run.client.get("/v1/notes/1")).json()["history"]
+        assert [(change["state"], change["reason"]) for change in history[1:]] == [("declined", reason)]
+        await correct(run, "Shorter, please.", about="rice")
+        assert (await run.client.get("/v1/notes?state=proposed")).json()["data"] == []
+
+
+async def test_a_user_answers_only_own_questions(tmp_path: Path) -> None:
+    setting, key = keys(tmp_path, "ann", "bob")
+    async with ticking_app(tmp_path, NO_STEPS, setting) as run:
+        await correct(run, "Shorter, please.", headers=key["ann"])
+        for answer in ("accept", "decline"):
+            refused = await run.client.post(f"/v1/notes/1/{answer}", headers=key["bob"])
+            assert (refused.status_code, refused.json()["error"]["message"]) == (404, "there is no note 1 of yours")
+        assert (await run.client.get("/v1/notes?state=proposed", headers=key["bob"])).json()["data"] == []
+        assert len((await run.client.get("/v1/notes?state=proposed", headers=key["ann"])).json()["data"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "message"),
+    [
+        ("GET", "/v1/notes?state=perhaps", None, "state: must be one of proposed, in force"),
+        ("GET", "/v1/notes?state=", None, "state: must be one of proposed, in force"),
+        ("POST", "/v1/notes/1/decline", {"only_here": "no"}, "only_here: must be true or false, not text"),
+    ],
+)
+async def test_a_wrong_answer_is_refused_with_its_field(
+    tmp_path: Path, method: str, path: str, body: dict[str, Any] | None, message: str
+) -> None:
+    async with ticking_app(tmp_path, NO_STEPS) as run:
+        await correct(run, "Shorter, please.")
+        answer = await run.client.request(method, path, json=body)
+        assert (answer.status_code, answer.json()["error"]["message"][: len(message)]) == (400, message)

@@ -18,6 +18,7 @@ from openclaw_rl.app.page import page_app
 from openclaw_rl.clients.api import ApiClient
 from openclaw_rl.envs.gui.blobs import ScreenBlobs
 from openclaw_rl.errors import NotAllowed
+from openclaw_rl.notes import NewNote, NotesBook
 from openclaw_rl.page.door import COOKIE, MARK, Door
 from openclaw_rl.page.html import el, join, text
 from openclaw_rl.page.site import Site, build_site
@@ -422,6 +423,21 @@ async def test_notes_are_made_switched_and_removed(tmp_path: Path) -> None:
         assert app.ledger.note(1).state == "removed"
         gone = await page.post("/do/notes/1", json={"enabled": True}, headers=ACT)
         assert gone.status_code == 404
+
+
+async def test_a_proposed_note_is_asked_about_with_a_button_for_each_answer(tmp_path: Path) -> None:
+    async with run(tmp_path) as (app, page):
+        with NotesLedger(tmp_path / "ledger.db") as ledger:
+            for text in ("Shorter, please.", "Use metric units."):
+                NotesBook(ledger).add(NewNote(user="local", text=text, reach="wish", by="judge", reason="a correction"))
+        shown = (await page.get("/talk")).text
+        assert shown.count("Did you mean this for all replies?") == 2
+        assert 'data-act="/do/notes/1/accept"' in shown
+        assert (await said(page, "How far is the moon?"))[0]["notes"] == []
+        await page.post("/do/notes/1/accept", json={}, headers=ACT)
+        await page.post("/do/notes/2/decline", json={"only_here": True}, headers=ACT)
+        assert [note.state for note in app.ledger.notes()] == ["in force", "declined"]
+        assert "Did you mean" not in (await page.get("/talk")).text
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def notes() -> None:
 
 @notes.command(name="list", cls=SettingsCommand)
 @_user
-@click.option("--all", "every", is_flag=True, help="Also those that were replaced or removed.")
+@click.option("--all", "every", is_flag=True, help="Also those that were replaced, declined or removed.")
 @as_json
 @sources
 def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> None:
@@ -47,7 +47,7 @@ def list_(resolved: Resolved, user: str | None, every: bool, json_out: bool) -> 
     from openclaw_rl.views import notes as views
 
     with reader(resolved) as ledger:
-        found = [note for note in ledger.notes(user) if every or note.state not in ("replaced", "removed")]
+        found = [note for note in ledger.notes(user) if every or note.state not in ("replaced", "declined", "removed")]
         last = {note.number: ledger.note_changes(note.number)[-1] for note in found}
         silent = sorted({note.user for note in found if not ledger.notes_enabled(note.user)})
     if json_out:
@@ -129,6 +129,27 @@ def _switch(name: str, on: bool, help_text: str) -> None:
 
 _switch("off", False, "Keep a note out of prompts, or all notes of a user.")
 _switch("on", True, "Put a note into prompts again, or all notes of a user.")
+
+
+@notes.command(cls=SettingsCommand)
+@_number
+@sources
+def accept(resolved: Resolved, number: int) -> None:
+    """Put a proposed note in force: it was meant for all replies."""
+    with _book(resolved) as book:
+        _tell(book.accept(number, reason="accepted by hand"))
+
+
+@notes.command(cls=SettingsCommand)
+@_number
+@click.option("--only-here", is_flag=True, help="It was meant for that one reply.")
+@sources
+def decline(resolved: Resolved, number: int, only_here: bool) -> None:
+    """Decline a proposed note: it was not meant for all replies."""
+    reason = "meant for one reply" if only_here else "declined by hand"
+    with _book(resolved) as book:
+        note = book.decline(number, reason=reason)
+    click.echo(f"note {note.number} is {note.state}: {note.text}")
 
 
 @notes.command(cls=SettingsCommand)

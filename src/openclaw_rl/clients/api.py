@@ -245,6 +245,14 @@ class ApiClient:
         """Put a note into prompts or keep it out."""
         return _served_note(await self._call("PATCH", f"/notes/{number}", {"enabled": enabled}))
 
+    async def accept_note(self, number: int) -> ServedNote:
+        """A proposed note is meant for all replies."""
+        return _served_note(await self._call("POST", f"/notes/{number}/accept"))
+
+    async def decline_note(self, number: int, *, only_here: bool = False) -> ServedNote:
+        """A proposed note is not meant for all replies; ``only_here``: it was meant for one."""
+        return _served_note(await self._call("POST", f"/notes/{number}/decline", {"only_here": only_here}))
+
     async def remove_note(self, number: int) -> None:
         """Take a note away for good."""
         await self._call("DELETE", f"/notes/{number}")

@@ -73,7 +73,10 @@ class TerminalChat:
             "/good": ("the last reply was good", lambda _: self._thumb("up")),
             "/bad": ("the last reply was bad", lambda _: self._thumb("down")),
             "/fix": ("TEXT: the last reply was bad, and what would have made it better", self._fix),
-            "/notes": ("what you asked for so far; /notes off, on or rm NUMBER changes one", self._list_notes),
+            "/notes": (
+                "what you asked for; /notes off, on, rm, yes, here or no NUMBER changes one",
+                self._list_notes,
+            ),
             "/why": ("what became of the last correction", self._why),
             "/version": ("which version answers", self._which),
             "/new": ("begin a new conversation", lambda _: self.end()),
@@ -170,10 +173,10 @@ class TerminalChat:
 
     async def _list_notes(self, rest: str) -> None:
         word, _, number = rest.partition(" ")
-        if word in ("off", "on", "rm") and number.strip().isdecimal():
+        if word in ("off", "on", "rm", "yes", "here", "no") and number.strip().isdecimal():
             await self._notes.change(word, int(number))
         elif rest:
-            self._note("say /notes, or /notes off NUMBER, on NUMBER, rm NUMBER")
+            self._note("say /notes, or /notes off, on, rm, yes, here or no NUMBER")
             return
         for line in await self._notes.all():
             self._say(f"{line}\n")

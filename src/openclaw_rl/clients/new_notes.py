@@ -23,7 +23,7 @@ class NewNotes:
     def __init__(self, client: ApiClient, notice: float) -> None:
         self._client = client
         self._notice = notice
-        self._newest = 0
+        self._told: dict[int, bool] = {}
         self._known = True
 
     async def begin(self) -> None:
@@ -42,13 +42,19 @@ class NewNotes:
 
     async def all(self) -> list[str]:
         """Every note with its state."""
-        notes = [note for note in await self._listed() if note.state != "replaced"]
+        notes = [note for note in await self._listed() if note.state not in ("replaced", "declined")]
         if not notes:
             return ["no notes yet: tell me how you would like replies, and I keep to it"]
         return [f"{note.number:>4}  {note.state:<9}  {note.text}{_put_as(note)}" for note in notes]
 
     async def change(self, word: str, number: int) -> None:
-        """Switch a note off or on, or remove it."""
+        """Switch a note off or on, remove it, or answer whether it was meant for all replies (yes, no, here)."""
+        if word == "yes":
+            await self._client.accept_note(number)
+            return
+        if word in ("no", "here"):
+            await self._client.decline_note(number, only_here=word == "here")
+            return
         if word == "rm":
             await self._client.remove_note(number)
         else:
@@ -65,15 +71,22 @@ class NewNotes:
 
     async def _new(self) -> list[str]:
         notes = await self._listed()
-        found = [note for note in notes if note.number > self._newest and note.state in _PROMPTED]
+        found = [note for note in notes if note.state in _PROMPTED and not self._told.get(note.number)]
+        asked = [note for note in notes if note.state == "proposed" and note.number not in self._told]
         replaced = {note.replaced_by: note for note in notes if note.replaced_by is not None}
-        self._newest = max((note.number for note in notes), default=self._newest)
-        return [_told(note, replaced.get(note.number)) for note in found]
+        self._told |= {note.number: note.state != "proposed" for note in notes}
+        told = [_told(note, replaced.get(note.number)) for note in found]
+        return told + [_asked(note) for note in asked[-1:]]
 
 
 def _told(note: ServedNote, old: ServedNote | None) -> str:
     instead = f" (instead of: {old.text})" if old is not None else ""
     return f"noted: {note.text}{_put_as(note)}{instead}"
+
+
+def _asked(note: ServedNote) -> str:
+    choices = f"/notes yes {note.number}, /notes here {note.number} (only here) or /notes no {note.number}"
+    return f'did you mean "{note.text}" for all replies? {choices}'
 
 
 def _put_as(note: ServedNote) -> str:

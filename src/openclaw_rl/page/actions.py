@@ -42,6 +42,8 @@ class Actions:
             "/do/feedback": self.feedback,
             "/do/notes": self.add_note,
             "/do/notes/{number:int}": self.switch_note,
+            "/do/notes/{number:int}/accept": self.accept_note,
+            "/do/notes/{number:int}/decline": self.decline_note,
             "/do/notes/{number:int}/remove": self.remove_note,
             "/do/again": self.again,
             "/do/control": self.control,
@@ -84,6 +86,18 @@ class Actions:
         async with self._api(person.key) as api:
             note = await api.switch_note(request.path_params["number"], given.get("enabled") is True)
         return JSONResponse({"said": f"Note {note.number} is {note.state}."})
+
+    async def accept_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A proposed note is meant for all replies."""
+        async with self._api(person.key) as api:
+            note = await api.accept_note(request.path_params["number"])
+        return JSONResponse({"said": f"Note {note.number} is in your next prompt."})
+
+    async def decline_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
+        """A proposed note is not meant for all replies."""
+        async with self._api(person.key) as api:
+            note = await api.decline_note(request.path_params["number"], only_here=given.get("only_here") is True)
+        return JSONResponse({"said": f"Note {note.number} is asked about no more."})
 
     async def remove_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
         """A note away for good."""

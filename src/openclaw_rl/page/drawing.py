@@ -68,7 +68,7 @@ class Drawing:
     def learning(self) -> Html:
         """All corrections, or the one of a turn."""
         ledger, person = self._ledger, self._person
-        notes = [note for note in ledger.notes(person.scope) if note.state not in ("replaced", "removed")]
+        notes = [note for note in ledger.notes(person.scope) if note.state not in ("replaced", "declined", "removed")]
         turn, before = self._query.get("turn"), self._number("before")
         found, more = self._corrections(turn, before)
         lessons = Lessons(

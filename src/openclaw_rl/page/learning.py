@@ -165,6 +165,8 @@ def _trained(one: Correction) -> Html:
     if one.dropped:
         return _step("It trained", False, el("p", "Not on this turn: ", el("strong", one.dropped)))
     waits = {
+        "proposed": "Not before you say that you meant it for all replies.",
+        "declined": "You did not mean it for all replies.",
         "in force": "Waits for idle time to be rehearsed; until then the note does the work.",
         "learning": "Being rehearsed now.",
         "kept": "Kept as a note: it cannot be taught.",

@@ -10,7 +10,7 @@ from openclaw_rl.page.door import Person
 from openclaw_rl.page.frame import button, header, switch
 from openclaw_rl.page.html import Html, chip, el, icon, join, text
 from openclaw_rl.store import LedgerReader
-from openclaw_rl.types import Message, Note, Turn
+from openclaw_rl.types import LONGEST_NOTE, Message, Note, Turn
 
 _LONGEST = 2**20
 _SAMPLES = ("What is tea?", "Explain how a rainbow forms.", "Give me three ideas for a rainy Sunday.")
@@ -38,7 +38,7 @@ class Talk:
 def read_talk(ledger: LedgerReader, person: Person, session: str | None) -> Talk:
     """A person's own talk by its session; a new one where there is none of this name."""
     found = ledger.latest_turns(person.user, session=session, limit=200) if session else []
-    notes = tuple(note for note in ledger.notes(person.user) if note.state not in ("replaced", "removed"))
+    notes = tuple(note for note in ledger.notes(person.user) if note.state not in ("replaced", "declined", "removed"))
     return Talk(
         session=session if found else None,
         exchanges=tuple(_last_words(found)),
@@ -172,23 +172,25 @@ def _cancel() -> Html:
 
 
 STATES = {
+    "proposed": ("proposed", "busy", "It is in no prompt until you say that you meant it for all replies."),
     "in force": ("in force", "force", "It is in your prompts."),
     "learning": ("being learned", "busy", "It is in your prompts while the weights are taught it."),
     "learned": ("learned", "good", "The weights do it by themselves, so it left your prompts."),
     "kept": ("kept as a note", "force", "It stays in your prompts: it cannot be taught."),
     "off": ("off", "", "You switched it off."),
+    "declined": ("declined", "", "You did not mean it for all replies."),
 }
 """of each state of a note: what it is called, its colour, what it means"""
 
 
 def notes_panel(notes: Sequence[Note], *, on: bool, whose: bool = False) -> Html:
     """What was asked for, with a switch each."""
-    rows = [_note(note, whose=whose) for note in sorted(notes, key=lambda note: (note.state == "off", -note.number))]
+    rows = [_note(note, whose=whose) for note in sorted(notes, key=_place)]
     none = el("p", "Nothing yet. A correction makes a note, and so do you:", class_="faint")
     form = el(
         "form",
         el("label", "A note of your own", for_="note", class_="hidden"),
-        el("input", id="note", name="text", placeholder="Always answer in British English", maxlength=500),
+        el("input", id="note", name="text", placeholder="Always answer in British English", maxlength=LONGEST_NOTE),
         el("button", "Add", type="submit"),
         data_form="/do/notes",
         class_="add",
@@ -206,6 +208,25 @@ def notes_panel(notes: Sequence[Note], *, on: bool, whose: bool = False) -> Html
     )
 
 
+def _place(note: Note) -> tuple[bool, bool, int]:
+    """Open questions first, notes that are off last, the newest of each before the others."""
+    return note.state != "proposed", note.state == "off", -note.number
+
+
+def _question(note: Note) -> Html:
+    """Whether a proposed note was meant for all replies, with a button for each answer."""
+    accept, decline = (f"/do/notes/{note.number}/{answer}" for answer in ("accept", "decline"))
+    here = json.dumps({"only_here": True})
+    return el(
+        "div",
+        el("p", "Did you mean this for all replies?", class_="faint"),
+        button(f"Yes, note {note.number} is for all replies", accept, "Yes"),
+        button(f"Note {note.number} was meant only there", decline, "Only here", body=here),
+        button(f"No, note {note.number} was no wish", decline, "No"),
+        class_="row",
+    )
+
+
 def _note(note: Note, *, whose: bool) -> Html:
     name, colour, meaning = STATES.get(note.state, (note.state, "", ""))
     on = note.state != "off"
@@ -220,7 +241,9 @@ def _note(note: Note, *, whose: bool) -> Html:
     return el(
         "li",
         el("p", note.text),
-        switch(f"Note {note.number}: {note.text}", on=on, act=address, body=json.dumps({"enabled": not on})),
+        _question(note)
+        if note.state == "proposed"
+        else switch(f"Note {note.number}: {note.text}", on=on, act=address, body=json.dumps({"enabled": not on})),
         el(
             "div",
             chip(name, colour),

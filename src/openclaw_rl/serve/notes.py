@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
+from urllib.parse import parse_qs
 
 from pydantic import ConfigDict, Field
 from starlette.routing import Route
@@ -14,11 +15,12 @@ from openclaw_rl.errors import InvalidValue, NotInLedger, RequestError
 from openclaw_rl.notes import AddedNote, NewNote, NotesBook
 from openclaw_rl.preferences.wording import put
 from openclaw_rl.serve.api_errors import openai_error
+from openclaw_rl.serve.body import parse_json
 from openclaw_rl.serve.endpoints import AdmittedRequest, ApiEndpoint, Handle, read_body
 from openclaw_rl.serve.fields import Flag, Name, RequestModel, parse
 from openclaw_rl.serve.request import PutsNotes
 from openclaw_rl.serve.state import ServerState
-from openclaw_rl.types import Json, Note, NoteKind, environment_of
+from openclaw_rl.types import Json, Note, NoteKind, NoteState, environment_of
 
 T = TypeVar("T")
 
@@ -50,6 +52,12 @@ class NoteChangeRequest(RequestModel):
     enabled: Flag | None = Field(default=None, description="false keeps it out of prompts, true puts it in again")
 
 
+class NoteDeclineRequest(RequestModel):
+    """That a proposed note was not meant for all replies."""
+
+    only_here: Flag | None = Field(default=None, description="true: it was meant for that one reply")
+
+
 class NotesSwitchRequest(RequestModel):
     """Whether the caller's notes are put into prompts."""
 
@@ -64,6 +72,8 @@ def note_routes(server: ServerState, notes: StandingNotes | None) -> list[Route]
     by_path = {
         "/v1/notes": {"GET": handle.all, "POST": handle.add, "PATCH": handle.switch_all},
         "/v1/notes/{number:int}": {"GET": handle.one, "PATCH": handle.change, "DELETE": handle.remove},
+        "/v1/notes/{number:int}/accept": {"POST": handle.accept},
+        "/v1/notes/{number:int}/decline": {"POST": handle.decline},
     }
     return [
         Route(path, ApiEndpoint(server, "notes", _for_people(handler), openai_error), methods=[method])
@@ -129,6 +139,20 @@ class NoteHandlers:
         removed = await self._work(lambda: self._book.remove(note.number, reason="removed by its user"))
         await admitted.exchange.reply_json(200, shown(removed))
 
+    async def accept(self, admitted: AdmittedRequest) -> None:
+        note = await self._own(admitted)
+        await self._reply_added(admitted, await self._work(lambda: self._book.accept(note.number)))
+
+    async def decline(self, admitted: AdmittedRequest) -> None:
+        note = await self._own(admitted)
+        raw = await admitted.exchange.body(_LARGEST)
+        limits = self._server.limits
+        body = parse_json(raw, depth=limits.depth, values=limits.values) if raw.strip() else {}
+        only_here = parse(NoteDeclineRequest, body, limits).only_here
+        reason = "the user meant it for one reply" if only_here else "the user said no"
+        declined = await self._work(lambda: self._book.decline(note.number, reason=reason))
+        await admitted.exchange.reply_json(200, shown(declined))
+
     async def switch_all(self, admitted: AdmittedRequest) -> None:
         given = await self._body(admitted, NotesSwitchRequest)
         await self._work(lambda: self._book.enable(admitted.user, given.enabled, reason="switched by the user"))
@@ -136,7 +160,8 @@ class NoteHandlers:
 
     async def _list(self, admitted: AdmittedRequest) -> None:
         scope = None if self._server.keys.open else admitted.user
-        notes = await self._work(lambda: self._book.all(scope))
+        state = _state_asked(admitted)
+        notes = [note for note in await self._work(lambda: self._book.all(scope)) if state in (None, note.state)]
         enabled = self._on and await self._work(lambda: self._book.enabled(admitted.user))
         page = {"object": "list", "enabled": enabled, "data": [shown(note) for note in notes]}
         await admitted.exchange.reply_json(200, page)
@@ -171,6 +196,17 @@ class NoteHandlers:
             return await asyncio.to_thread(work)
         except InvalidValue as error:
             raise RequestError(str(error), field=error.field) from error
+
+
+def _state_asked(admitted: AdmittedRequest) -> str | None:
+    """The state that a list is to be of, None for any; RequestError for one that there is not."""
+    query = parse_qs(admitted.exchange.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    if "state" not in query:
+        return None
+    state = query["state"][-1]
+    if state not in get_args(NoteState):
+        raise RequestError(f"state: must be one of {', '.join(get_args(NoteState))}", field="state")
+    return state
 
 
 def shown(note: Note) -> dict[str, Json]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
@@ -11,7 +11,7 @@ from pydantic_core import core_schema
 
 from openclaw_rl.serve.control import ControlWord, RunControlRequest
 from openclaw_rl.serve.feedback import FeedbackRequest, RewardRequest
-from openclaw_rl.serve.notes import NoteChangeRequest, NoteRequest, NotesSwitchRequest
+from openclaw_rl.serve.notes import NoteChangeRequest, NoteDeclineRequest, NoteRequest, NotesSwitchRequest
 from openclaw_rl.serve.sse import dumps
 from openclaw_rl.serve.wire.chat_request import ChatRequest
 from openclaw_rl.serve.wire.messages_request import MessagesRequest
@@ -182,7 +182,7 @@ class MessagesError(ResponseModel):
 
 MODELS: tuple[type[BaseModel], ...] = (
     *(ChatRequest, ResponsesRequest, MessagesRequest, FeedbackRequest, RewardRequest),
-    *(NoteRequest, NoteChangeRequest, NotesSwitchRequest, NoteObject, NoteList),
+    *(NoteRequest, NoteChangeRequest, NoteDeclineRequest, NotesSwitchRequest, NoteObject, NoteList),
     *(ChatCompletion, ResponseObject, MessageObject, TokenCount, FeedbackTaken, SessionPaid, SessionEnded),
     SessionDeleted,
     *(ModelList, ModelEntry, HealthReport, ErrorAnswer, MessagesError),
@@ -338,6 +338,10 @@ def _paths() -> Schema:
         "parameters": [_in_path("id"), whose],
         "responses": _answers("SessionDeleted", "Error"),
     }
+    state: Schema = {"name": "state", "in": "query", "required": False, "schema": {"enum": [*get_args(NoteState)]}}
+    listed = _get("The caller's standing notes, of one state if asked; all where there are no keys", "Notes")
+    listed["get"]["parameters"] = [state]
+    optional = {"requestBody": {"required": False, "content": _content("NoteDeclineRequest")}}
     page = {"200": {"description": "counters", "content": {"text/plain": {"schema": TEXT}}}}
     guarded = {key: value for key, value in _answers("Health", "Error").items() if key != "200"}
     ready = _get("Ready to answer", "Health")
@@ -352,7 +356,7 @@ def _paths() -> Schema:
         "/v1/sessions/{id}/reward": {"post": paid},
         "/v1/sessions/{id}/end": {"post": ended},
         "/v1/notes": {
-            **_get("The caller's standing notes; all where there are no keys", "Notes"),
+            **listed,
             **_post("Make a note", "NoteRequest", "Note"),
             "patch": _change("Put the caller's notes into prompts or not", "NotesSwitchRequest", "Notes"),
         },
@@ -360,6 +364,12 @@ def _paths() -> Schema:
             "get": _with_number({"summary": "One note and its history", "responses": _answers("Note", "Error")}),
             "patch": _with_number(_change("Edit a note, or switch it", "NoteChangeRequest", "Note")),
             "delete": _with_number({"summary": "Remove a note", "responses": _answers("Note", "Error")}),
+        },
+        "/v1/notes/{number}/accept": {
+            "post": _with_number({"summary": "Put a proposed note in force", "responses": _answers("Note", "Error")}),
+        },
+        "/v1/notes/{number}/decline": {
+            "post": _with_number({**_change("Decline a proposed note", "NoteDeclineRequest", "Note"), **optional}),
         },
         "/v1/control": _post("Tell the run what to do; for admins", "RunControlRequest", "ControlTaken"),
         "/v1/turns/{id}/tokens": _get("The tokens of a reply with their log-probs", "TurnTokens", path="id"),

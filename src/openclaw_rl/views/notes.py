@@ -63,6 +63,11 @@ def lines(
             f"{note.number:>4}  {state:<14}  {note.kind:<4}  {whose}{note.text}{put_as(note)}"
             f"   ({'by hand' if note.turn is None else f'turn {note.turn}'}, {age((now or time.time()) - note.at)})"
         )
+        if note.state == "proposed":
+            yield (
+                f"{'':>6}did you mean this for all replies? 'openclaw-rl notes accept {note.number}', or"
+                f" 'decline {note.number}' ('--only-here')"
+            )
         change = (last or {}).get(note.number)
         if change is not None and change.by == "trainer" and change.state in ("in force", "kept"):
             yield f"{'':>6}{change.reason}"
