@@ -14,6 +14,7 @@ from openclaw_rl.errors import RequestError
 from openclaw_rl.types import Json
 
 _SHALLOW = 64
+_NUMBER = re.compile("[0-9]{1,18}")
 _HALF = re.compile("[\ud800-\udfff]")
 _ESCAPES = re.compile(
     r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
@@ -59,6 +60,14 @@ def _is_here(name: str) -> bool:
     return True
 
 
+# --- paths
+
+
+def read_number(text: str) -> int | None:
+    """A number in a path, None for what is none; Python itself refuses to read more than 4,300 digits."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
 # --- bodies
 
 
@@ -91,7 +100,7 @@ def parse_json(raw: bytes, *, depth: int, values: int) -> dict[str, Json]:
         raise RequestError(f"the body is not valid JSON: {_without_text(error)}") from error
     if not isinstance(value, dict):
         raise RequestError(f"the body must be a JSON object, not {kind_of(value)}")
-    if raw.count(b"{") + raw.count(b"[") > min(depth, _SHALLOW) and _deeper(value, depth):
+    if raw.count(b"{") + raw.count(b"[") > min(depth, _SHALLOW) and is_deeper(value, depth):
         raise RequestError(f"the body is nested more than {depth} levels deep")
     if b"\\ud" in raw or b"\\uD" in raw:
         value = _repaired(value)
@@ -130,6 +139,11 @@ def whole(text: str) -> str:
     return _HALF.sub("\ufffd", text)
 
 
+def is_whole(text: str) -> bool:
+    """Whether a text holds no half of a character, so that it can be written as UTF-8."""
+    return text.isascii() or _HALF.search(text) is None
+
+
 def whole_json(text: str) -> str:
     """JSON as text, with U+FFFD for each half of a character that it spells as an escape."""
     if "\\ud" not in text and "\\uD" not in text:
@@ -143,8 +157,9 @@ def _without_text(error: ValueError) -> str:
     return str(error)[:200]
 
 
-def _deeper(value: Json, depth: int) -> bool:
-    layer = [value]
+def is_deeper(value: Json, depth: int) -> bool:
+    """Whether JSON is nested deeper than ``depth`` levels."""
+    layer = [value] if isinstance(value, dict | list) else []
     for _ in range(depth):
         layer = [
             child

@@ -298,7 +298,7 @@ class ApiClient:
             raise self._refusal(response)
         try:
             return response.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BackendError(f"what answers at {self.url} is no OpenClaw-RL server", remedy=_OTHER_SERVER) from error
 
     def _refusal(self, response: httpx2.Response) -> OpenClawError:

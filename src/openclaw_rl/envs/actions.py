@@ -10,8 +10,11 @@ from typing import Any, Literal
 
 from openclaw_rl.tasks.tool_use import schema_error
 from openclaw_rl.types import Message, Prompt, Tool, ToolCall
+from openclaw_rl.web import is_deeper
 
 ActionForm = Literal["tools", "text"]
+DEEPEST = 64
+"""levels of a call's arguments"""
 
 _BLOCK = re.compile(r"```[ \t]*([a-zA-Z]*)[ \t]*\n?(.*?)(?:```|\Z)", re.DOTALL)
 
@@ -44,8 +47,10 @@ def calls_of(reply: Message, tools: Sequence[Tool]) -> tuple[Action, ...]:
 def _action(call: ToolCall, tools: Mapping[str, Tool]) -> Action:
     try:
         arguments = json.loads(call.arguments or "{}")
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         return Action(tool=call.name, arguments={}, call=call.id, fault=f"the arguments are no JSON: {error}")
+    if is_deeper(arguments, DEEPEST):
+        return Action(tool=call.name, arguments={}, call=call.id, fault=f"the arguments have over {DEEPEST} levels")
     tool = tools.get(call.name)
     if tool is None:
         known = ", ".join(tools)

@@ -127,5 +127,5 @@ class Harmony(ToolCallParser):
 def _is_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

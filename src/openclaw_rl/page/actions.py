@@ -15,6 +15,7 @@ from openclaw_rl.errors import NotInLedger, OpenClawError, RequestError
 from openclaw_rl.page.door import Person
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Json, Message, Prompt, Role, new_id
+from openclaw_rl.web import parse_json, read_number
 
 OpenLedger: TypeAlias = Callable[[], LedgerReader]
 OpenApi: TypeAlias = "Callable[[str | None], ApiClient]"
@@ -23,6 +24,8 @@ Act: TypeAlias = "Callable[[Request, Person, Mapping[str, Json]], Awaitable[Resp
 
 LARGEST = 8 * 2**20
 """bytes of a request's body"""
+_DEPTH, _VALUES = 32, 100_000
+"""how deep a body may be nested, and the most values in it"""
 _PATIENCE, _LOOK = 8.0, 0.2
 """seconds that a command's effect is waited for, and between two looks"""
 _PROMPTS = 8
@@ -41,10 +44,10 @@ class Actions:
             "/do/talk": self.talk,
             "/do/feedback": self.feedback,
             "/do/notes": self.add_note,
-            "/do/notes/{number:int}": self.switch_note,
-            "/do/notes/{number:int}/accept": self.accept_note,
-            "/do/notes/{number:int}/decline": self.decline_note,
-            "/do/notes/{number:int}/remove": self.remove_note,
+            "/do/notes/{number}": self.switch_note,
+            "/do/notes/{number}/accept": self.accept_note,
+            "/do/notes/{number}/decline": self.decline_note,
+            "/do/notes/{number}/remove": self.remove_note,
             "/do/again": self.again,
             "/do/control": self.control,
             "/do/compare": self.compare,
@@ -84,25 +87,25 @@ class Actions:
     async def switch_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
         """A note into prompts or out of them."""
         async with self._api(person.key) as api:
-            note = await api.switch_note(request.path_params["number"], given.get("enabled") is True)
+            note = await api.switch_note(_note(request), given.get("enabled") is True)
         return JSONResponse({"said": f"Note {note.number} is {note.state}."})
 
     async def accept_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
         """A proposed note is meant for all replies."""
         async with self._api(person.key) as api:
-            note = await api.accept_note(request.path_params["number"])
+            note = await api.accept_note(_note(request))
         return JSONResponse({"said": f"Note {note.number} is in your next prompt."})
 
     async def decline_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
         """A proposed note is not meant for all replies."""
         async with self._api(person.key) as api:
-            note = await api.decline_note(request.path_params["number"], only_here=given.get("only_here") is True)
+            note = await api.decline_note(_note(request), only_here=given.get("only_here") is True)
         return JSONResponse({"said": f"Note {note.number} is asked about no more."})
 
     async def remove_note(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
         """A note away for good."""
         async with self._api(person.key) as api:
-            await api.remove_note(request.path_params["number"])
+            await api.remove_note(_note(request))
         return JSONResponse({"said": "The note is removed."})
 
     async def again(self, request: Request, person: Person, given: Mapping[str, Json]) -> Response:
@@ -178,13 +181,7 @@ async def read_json(request: Request) -> Mapping[str, Json]:
         body += part
         if len(body) > LARGEST:
             raise RequestError(f"the body is larger than {LARGEST} bytes", status=413)
-    try:
-        given: Any = json.loads(body or b"{}")
-    except ValueError as error:
-        raise RequestError(f"the body is no JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise RequestError("the body is no JSON object")
-    return given
+    return parse_json(body or b"{}", depth=_DEPTH, values=_VALUES)
 
 
 def _word(given: Mapping[str, Json], name: str) -> str:
@@ -194,10 +191,17 @@ def _word(given: Mapping[str, Json], name: str) -> str:
     return value
 
 
+def _note(request: Request) -> int:
+    number = read_number(request.path_params["number"])
+    if number is None:
+        raise NotInLedger("there is no such note")
+    return number
+
+
 def _number(given: Mapping[str, Json], name: str) -> int:
     value = given.get(name)
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
+    if isinstance(value, str):
+        value = read_number(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise RequestError(f"{name}: is no version", field=name)
     return value

@@ -21,6 +21,7 @@ from openclaw_rl.serve.fields import Flag, Name, RequestModel, parse
 from openclaw_rl.serve.request import PutsNotes
 from openclaw_rl.serve.state import ServerState
 from openclaw_rl.types import Json, Note, NoteKind, NoteState, environment_of
+from openclaw_rl.web import read_number
 
 T = TypeVar("T")
 
@@ -71,9 +72,9 @@ def note_routes(server: ServerState, notes: StandingNotes | None) -> list[Route]
     handle = NoteHandlers(server, notes)
     by_path = {
         "/v1/notes": {"GET": handle.all, "POST": handle.add, "PATCH": handle.switch_all},
-        "/v1/notes/{number:int}": {"GET": handle.one, "PATCH": handle.change, "DELETE": handle.remove},
-        "/v1/notes/{number:int}/accept": {"POST": handle.accept},
-        "/v1/notes/{number:int}/decline": {"POST": handle.decline},
+        "/v1/notes/{number}": {"GET": handle.one, "PATCH": handle.change, "DELETE": handle.remove},
+        "/v1/notes/{number}/accept": {"POST": handle.accept},
+        "/v1/notes/{number}/decline": {"POST": handle.decline},
     }
     return [
         Route(path, ApiEndpoint(server, "notes", _for_people(handler), openai_error), methods=[method])
@@ -167,9 +168,10 @@ class NoteHandlers:
         await admitted.exchange.reply_json(200, page)
 
     async def _own(self, admitted: AdmittedRequest) -> Note:
-        number = int(admitted.exchange.scope["path_params"]["number"])
-        missing = RequestError(f"there is no note {number} of yours", field="number", status=404)
-        if number >= 2**63:
+        named = admitted.exchange.scope["path_params"]["number"]
+        missing = RequestError(f"there is no note {named[:20]} of yours", field="number", status=404)
+        number = read_number(named)
+        if number is None:
             raise missing
         try:
             note = await self._work(lambda: self._book.note(number))

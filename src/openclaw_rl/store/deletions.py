@@ -143,8 +143,8 @@ def purge_session(db: Database, session: str, user: str) -> None:
 def purge_note(db: Database, number: int) -> int:
     """Delete a note and its text from every row; the number of prompts that it is taken out of.
 
-    The tokens of such a prompt spell the note, so one token stands for all of them. Training does not miss them: a turn with a note in its
-    prompt is learned from the prompt as the user sent it.
+    The tokens of such a prompt spell the note, so one token stands for all of them. Training does not miss them: a turn
+    with a note in its prompt is learned from the prompt as the user sent it.
     """
     db.execute("DELETE FROM note_changes WHERE note = ?", (number,))
     db.execute("DELETE FROM notes WHERE number = ?", (number,))

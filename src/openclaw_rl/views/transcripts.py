@@ -22,8 +22,12 @@ from typing import IO, Any, Protocol, TypeAlias
 from openclaw_rl.errors import ImportRefused, InvalidValue, RequestError
 from openclaw_rl.store import ImportLedger, LedgerReader, codec
 from openclaw_rl.types import Completion, ImportRecord, Json, Message, Prompt, Sampling, Tokens, Turn, canonical
+from openclaw_rl.web import is_deeper, is_whole
 
 CHUNK = 1 << 16
+_DEPTH = 64
+_TOO_DEEP = f"nested more than {_DEPTH} levels deep"
+_HALVED = "holds half a character, or bytes that are not UTF-8"
 
 
 class Scorer(Protocol):
@@ -101,23 +105,22 @@ def records(file: IO[str]) -> Iterator[TranscriptRecord]:
             text, at = file.read(CHUNK), 0
             if not text:
                 return
-        elif text[at] in "[]":
+        elif text[at] == "]" or (text[at] == "[" and not in_list):
             in_list, at = text[at] == "[", at + 1
         else:
             try:
                 value, end = decoder.raw_decode(text, at)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:
                 more = file.read(max(CHUNK, len(text) - at)) if _unfinished(error, text) else ""
                 if more:  # twice as much each time, so that one huge record stays linear
                     text, at = text[at:] + more, 0
                     continue
-                yield TranscriptRecord(
-                    line, fault=f"not JSON: {error.msg} (line {line + text.count(chr(10), at, error.pos)})"
-                )
-                end = text.find("\n", at) + 1 or len(text)  # a broken line must not take the others with it
+                yield TranscriptRecord(line, fault=_fault(error, line, text, at))
+                text, at, line = *_next_line(file, text, at), line + 1  # it must not take the others with it
+                in_list = in_list and text[at : at + 1] != "["
             else:
                 yield TranscriptRecord(line, value)
-            line, at = line + text.count("\n", at, end), end
+                line, at = line + text.count("\n", at, end), end
 
 
 def _skip(text: str, at: int, blanks: str) -> int:
@@ -126,8 +129,23 @@ def _skip(text: str, at: int, blanks: str) -> int:
     return at
 
 
-def _unfinished(error: json.JSONDecodeError, text: str) -> bool:
+def _fault(error: ValueError | RecursionError, line: int, text: str, at: int) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} (line {line + text.count(chr(10), at, error.pos)})"
+    return _TOO_DEEP if isinstance(error, RecursionError) else "a number has too many digits"
+
+
+def _next_line(file: IO[str], text: str, at: int) -> tuple[str, int]:
+    """Text from the file and where its next line begins in it; no text where the file ends before that."""
+    while (end := text.find("\n", at) + 1) == 0 and text:
+        text, at = file.read(CHUNK), 0
+    return text, end
+
+
+def _unfinished(error: ValueError | RecursionError, text: str) -> bool:
     """Did the text end too early, rather than being wrong? The longest token that can be cut is an escape."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
     return error.pos >= len(text) - 8 or error.msg.startswith("Unterminated string")
 
 
@@ -229,12 +247,14 @@ def parse(record: TranscriptRecord) -> tuple[str, list[RecordedTurn]]:
         raise ImportRefused(f"{record.line}: {record.fault}")
     value = record.value
     _want(isinstance(value, Mapping), record.line, "", "a conversation must be an object")
+    _want(not is_deeper(value, _DEPTH), record.line, "", _TOO_DEEP)
     session, turns = value.get("session_id"), value.get("turns")
     _want(isinstance(session, str) and bool(session), record.line, "session_id", "must be a text that is not empty")
     _want(isinstance(turns, list) and bool(turns), record.line, "turns", "must be a list that is not empty")
     parsed: list[RecordedTurn] = []
     for index, turn in enumerate(turns):
         parsed.append(_turn(turn, parsed, line=record.line, where=f"turns[{index}]"))
+    _want(_encodable({**value, "turns": []}), record.line, "", _HALVED)
     if extra := {key: part for key, part in value.items() if key not in ("session_id", "turns")}:
         parsed[0] = replace(parsed[0], extra={**parsed[0].extra, "session": extra})
     return session, parsed
@@ -242,6 +262,7 @@ def parse(record: TranscriptRecord) -> tuple[str, list[RecordedTurn]]:
 
 def _turn(turn: Json, before: list[RecordedTurn], *, line: int, where: str) -> RecordedTurn:
     _want(isinstance(turn, Mapping), line, where, "must be an object")
+    _want(_encodable(turn), line, where, _HALVED)
     kind = turn.get("type", "main")
     _want(kind in ("main", "side"), line, f"{where}.type", f"{kind!r} is neither 'main' nor 'side'")
     trainable = turn.get("trainable", kind == "main")
@@ -252,8 +273,6 @@ def _turn(turn: Json, before: list[RecordedTurn], *, line: int, where: str) -> R
         next_state = _messages(turn.get("next_state"), line=line, where=f"{where}.next_state")
     except (InvalidValue, TypeError, KeyError, AttributeError) as error:
         raise ImportRefused(f"{line}: {where}: {error}") from error
-    for part in (reply, *prompt.messages, *next_state):
-        _want(_encodable(part.content), line, where, "holds bytes that are not UTF-8")
     return RecordedTurn(
         kind=kind, prompt=prompt, reply=reply, next_state=next_state, trainable=trainable, extra={"turn": turn}
     )
@@ -262,6 +281,7 @@ def _turn(turn: Json, before: list[RecordedTurn], *, line: int, where: str) -> R
 def _reply(turn: Mapping[str, Json], *, line: int, where: str) -> Message:
     reply = turn.get("response")
     if isinstance(reply, Mapping):
+        _want(reply.get("role", "assistant") == "assistant", line, f"{where}.response.role", "must be assistant")
         return codec.message({"role": "assistant", **reply})
     _want(isinstance(reply, str), line, f"{where}.response", "must be a text")
     return Message(role="assistant", content=str(reply))
@@ -292,8 +312,8 @@ def _messages(value: Json, *, line: int, where: str) -> tuple[Message, ...]:
     return codec.messages(items)
 
 
-def _encodable(text: str) -> bool:
-    return text.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in text)
+def _encodable(value: Json) -> bool:
+    return is_whole(json.dumps(value, ensure_ascii=False))
 
 
 def _want(ok: bool, line: int, where: str, what: str) -> None:

@@ -81,9 +81,10 @@ class GatewayForwarder:
             return body
         try:
             fields = json.loads(body)
-        except ValueError:
+            changed = {**fields, "temperature": self._temperature} if isinstance(fields, dict) else None
+            return body if changed is None else json.dumps(changed).encode()
+        except (ValueError, RecursionError):
             return body
-        return json.dumps({**fields, "temperature": self._temperature}).encode() if isinstance(fields, dict) else body
 
     async def _answer(self, request: Request, path: str, body: bytes) -> Response:
         given = {name: request.headers[name] for name in _PASSED_ON if name in request.headers}

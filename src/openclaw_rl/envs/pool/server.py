@@ -29,11 +29,15 @@ from openclaw_rl.envs.pool.leases import EnvPool, reap_for_ever
 from openclaw_rl.errors import EnvFailed, NotAllowed, OpenClawError, RequestError, TaskRefused, TooMany
 from openclaw_rl.ports import Observation
 from openclaw_rl.types import Message, Prompt
-from openclaw_rl.web import refuse_foreign_page
+from openclaw_rl.web import parse_json, refuse_foreign_page
 
 MESSAGE: TypeAdapter[Message] = TypeAdapter(Message)
 PROMPT: TypeAdapter[Prompt] = TypeAdapter(Prompt)
 OBSERVATION: TypeAdapter[Observation] = TypeAdapter(Observation)
+LARGEST = 64 << 20
+"""bytes of a body"""
+_DEPTH, _VALUES = 64, 1_000_000
+"""how deep a body may be nested, and the most values in it"""
 GONE = 410
 REFUSED = "task_refused"
 """code of a refusal to begin a task that its audit does not admit"""
@@ -116,13 +120,12 @@ class _Handlers:
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    try:
-        body = await request.json()
-    except ValueError as error:
-        raise RequestError(f"the body is no JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise RequestError("the body is no JSON object")
-    return body
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST:
+            raise RequestError(f"the body is larger than {LARGEST} bytes", status=413)
+    return parse_json(body, depth=_DEPTH, values=_VALUES)
 
 
 def _field(body: dict[str, Any], name: str, kind: type) -> Any:

@@ -56,7 +56,7 @@ def _arguments(node: ast.Call, tool: Tool) -> dict[str, Any]:
     values = [*zip(names, node.args, strict=False), *((keyword.arg, keyword.value) for keyword in node.keywords)]
     try:
         return {str(name): ast.literal_eval(value) for name, value in values}
-    except ValueError as error:
+    except (ValueError, TypeError, MemoryError, RecursionError) as error:  # TypeError: a list as a key, {[]: 1}
         raise ValueError("an argument is no plain value") from error
 
 
