@@ -77,6 +77,9 @@ if TYPE_CHECKING:
     from openclaw_rl.serve.rules import AccessRules
 
 log = logging.getLogger(__name__)
+
+LOOP_SECONDS = 1.0
+"""that a tick under way gets to end at shutdown: a step that is broken off is done again later"""
 L = TypeVar("L", bound=LedgerWriter)
 
 LOOPS: tuple[Writer, ...] = ("serve", "collect", "judge", "train")
@@ -397,7 +400,7 @@ class App:
                 self._wakes.wake_all()
                 await asyncio.gather(*(loop.stop() for loop in env_loops.values()))  # while the server still hears it
                 await self._stop_listening(server)
-                await asyncio.wait(tasks, timeout=self.config.run.drain)
+                await asyncio.wait(tasks, timeout=min(self.config.run.drain, LOOP_SECONDS))
                 for task in tasks:  # a step or a judgement under way costs nothing: it is done again
                     task.cancel()
         finally:

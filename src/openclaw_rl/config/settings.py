@@ -63,7 +63,7 @@ class RunSection(Section):
         default=30.0,
         ge=0,
         le=600,
-        description="seconds that open streams, then steps under way, get to finish at shutdown",
+        description="seconds that open streams get to finish at shutdown; a step under way is done again later",
     )
 
 

@@ -134,10 +134,11 @@ class Episodes:
         if not self._running:
             return begun
         try:
-            done, self._running = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.stop()
             raise
+        self._running -= done
         ended = [task.result() for task in done if not task.cancelled()]
         for episode in ended:
             self._report_end(episode)
