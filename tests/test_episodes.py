@@ -166,6 +166,23 @@ async def test_a_cancelled_tick_ends_episodes_and_environments() -> None:
     assert (episodes.running, [each.closed for each in envs]) == (0, [1, 1])
 
 
+async def test_what_is_stopped_while_a_tick_waits_for_it_is_no_longer_under_way() -> None:
+    class Reluctant(FakeEnv):
+        async def close(self) -> None:
+            if len(closing) == 1:  # the second to be stopped ends after the tick has seen the first
+                await asyncio.wait({ticking})
+            closing.append(self)
+            await super().close()
+
+    closing: list[FakeEnv] = []
+    table = FakeChatClient(gate=asyncio.Event(), seats=2)
+    episodes = make_episodes(Reluctant, table, parallel=2, tasks=("a",))
+    ticking = asyncio.create_task(episodes.tick())
+    await table.full.wait()
+    await episodes.stop()
+    assert (await ticking, episodes.running, len(closing)) == (2, 0, 2)
+
+
 async def test_what_is_stopped_is_told_to_the_server_and_no_step_waits_for_an_outcome(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -262,6 +262,7 @@ def _run_arguments(name: str, settings: SandboxSettings) -> list[str]:
     caps = (*_CAPABILITIES, *(_FOR_MANY if settings.users == "many" else ()))
     return [
         *("run", "--interactive", "--rm", "--name", name, "--network", "none", "--hostname", "sandbox"),
+        *("--stop-timeout", "0"),
         *("--memory", str(limits.memory), "--memory-swap", str(limits.memory), "--pids-limit", str(limits.processes)),
         *("--ulimit", f"cpu={limits.cpu}", "--ulimit", f"fsize={limits.disk}", "--ulimit", "core=0"),
         *("--ulimit", f"nofile={_OPEN_FILES}:{_OPEN_FILES}"),
