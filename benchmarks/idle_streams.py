@@ -60,7 +60,14 @@ def serve(descriptor: int, streams: int, folder: Path) -> None:
     listener = socket.socket(fileno=descriptor)
 
     async def run() -> None:
-        server = HttpServer(api, listener, grace=1.0, head_seconds=limits.read_seconds, head_bytes=limits.header_bytes)
+        server = HttpServer(
+            api,
+            listener,
+            grace=1.0,
+            head_seconds=limits.read_seconds,
+            head_bytes=limits.header_bytes,
+            connections=raise_open_files() - RESERVED_FILES,
+        )
         await server.begin()
         await asyncio.Event().wait()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from openclaw_rl.serve.pauses import LONGEST, ShortCollections
 from openclaw_rl.serve.request import Caller, GenerationRequest
 from openclaw_rl.serve.wire.chat import ChatWire
 from openclaw_rl.testing import MemoryLedger, ScriptedPolicy, fake_api, request_limits
@@ -69,6 +71,27 @@ async def test_a_fresh_reply_does_not_wait_until_all_turns_of_those_who_hung_up_
 async def _whole(events: Any) -> None:
     async for _ in events:
         pass
+
+
+def test_objects_that_survive_a_long_collection_are_not_traversed_again_until_half_the_connections_are_closed() -> None:
+    connections, times = list(range(10)), iter([0.0, 2 * LONGEST, 5.0, 5.0 + LONGEST / 2])
+    frozen = gc.get_freeze_count()
+    pauses = ShortCollections(connections, clock=lambda: next(times))
+    pauses.begin()
+    try:
+        gc.collect()
+        held = gc.get_freeze_count()
+        assert held > frozen, "the first took long"
+        gc.collect()
+        assert gc.get_freeze_count() <= held, "the second did not"
+        del connections[6:]
+        pauses.connection_closed()
+        assert gc.get_freeze_count() > 0, "six of ten are open"
+        del connections[5:]
+        pauses.connection_closed()
+        assert gc.get_freeze_count() == 0
+    finally:
+        pauses.end()
 
 
 @pytest.mark.slow

@@ -50,9 +50,10 @@ from openclaw_rl.app.turns import trainer_of
 from openclaw_rl.app.waking import LoopWakes
 from openclaw_rl.config import Config
 from openclaw_rl.judge.parts import at_work
+from openclaw_rl.machine import raise_open_files
 from openclaw_rl.notes import NotesBook
 from openclaw_rl.ports import Gate, Generate, Judge, LiveMonitor, Loop, Policy, ReportsOutage
-from openclaw_rl.serve.listener import HttpServer, bind, refuse_open_listener
+from openclaw_rl.serve.listener import RESERVED_FILES, HttpServer, bind, refuse_open_listener
 from openclaw_rl.store import (
     CollectLedger,
     JudgeLedger,
@@ -429,6 +430,7 @@ class App:
             grace=self.config.run.drain,
             head_seconds=limits.read_seconds,
             head_bytes=limits.header_bytes,
+            connections=max(raise_open_files() - RESERVED_FILES, RESERVED_FILES),
         )
         await server.begin()
         host, port = listener.getsockname()[:2]

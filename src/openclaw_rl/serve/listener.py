@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import uvicorn
@@ -18,12 +18,14 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from openclaw_rl.errors import ConfigError
-from openclaw_rl.machine import raise_open_files
 from openclaw_rl.serve.api_errors import ApiError, anthropic_error, openai_error
+from openclaw_rl.serve.pauses import ShortCollections
 from openclaw_rl.serve.sse import dumps
 
 RESERVED_FILES: Final = 256
 """open files that are left for the ledger, the processes of this one, and connections that are being refused"""
+CONNECTIONS: Final = 768
+"""connections at once where a process may open 1,024 files, as most systems allow unasked"""
 REFUSED_AT_ONCE: Final = 64
 """connections beyond the limit whose request is read before it is refused; more are closed as they come"""
 ALWAYS_ANSWERED: Final = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -79,11 +81,13 @@ async def refuse_connection(scope: Scope, _: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def timed_head_protocol(seconds: float, head_bytes: int, connections: int) -> type[HttpToolsProtocol]:
+def timed_head_protocol(
+    seconds: float, head_bytes: int, connections: int, closed: Callable[[], None]
+) -> type[HttpToolsProtocol]:
     """A connection that waits for a request's head so long and no longer, and reads so much of it and no more.
 
     The API times the rest of a request; before the head is whole, the API knows nothing of it. Requests on more than
-    so many ``connections`` at once are refused.
+    so many ``connections`` at once are refused. ``closed`` is called at the end of each.
     """
 
     class TimedHeadProtocol(HttpToolsProtocol):
@@ -110,6 +114,7 @@ def timed_head_protocol(seconds: float, head_bytes: int, connections: int) -> ty
         def connection_lost(self, exc: Exception | None) -> None:
             self._head_done()
             super().connection_lost(exc)
+            closed()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -147,7 +152,7 @@ class _SignalFreeServer(uvicorn.Server):
 class HttpServer:
     """The HTTP server on a socket that is already bound. Heads of requests have ``head_seconds`` and ``head_bytes``.
 
-    ``connections`` None: as many at once as this process may open files, but for `RESERVED_FILES`.
+    At most ``connections`` are open at once, which should leave the process `RESERVED_FILES`.
     """
 
     def __init__(
@@ -158,13 +163,11 @@ class HttpServer:
         grace: float,
         head_seconds: float,
         head_bytes: int,
-        connections: int | None = None,
+        connections: int = CONNECTIONS,
     ) -> None:
-        if connections is None:
-            connections = max(raise_open_files() - RESERVED_FILES, RESERVED_FILES)
         settings = uvicorn.Config(
             api,
-            http=timed_head_protocol(head_seconds, head_bytes, connections),
+            http=timed_head_protocol(head_seconds, head_bytes, connections, lambda: self._pauses.connection_closed()),
             log_config=None,
             access_log=False,
             lifespan="on",
@@ -173,6 +176,7 @@ class HttpServer:
             server_header=False,
         )
         self._server = _SignalFreeServer(settings)
+        self._pauses = ShortCollections(self._server.server_state.connections)
         self._listener = listener
         self._task: asyncio.Task[None] | None = None
         host, port = listener.getsockname()[:2]
@@ -180,6 +184,7 @@ class HttpServer:
 
     async def begin(self) -> None:
         """Return once requests are answered."""
+        self._pauses.begin()
         self._task = asyncio.create_task(self._server.serve(sockets=[self._listener]))
         while not self._server.started:
             if self._task.done():
@@ -190,5 +195,6 @@ class HttpServer:
     async def end(self) -> None:
         """Take no more requests, let streams finish, close. Safe to call twice."""
         self._server.should_exit = True
+        self._pauses.end()
         if self._task is not None:
             await self._task
