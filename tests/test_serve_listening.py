@@ -87,13 +87,23 @@ async def test_a_head_without_end_is_refused_before_it_fills_the_memory() -> Non
 
 
 async def test_the_head_of_a_second_request_is_watched_too_and_idleness_between_them_is_not() -> None:
-    async with connection(head_seconds=0.1) as (reader, writer):
-        writer.write(HEAD + b"\r\n" + BODY)
-        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-        head = await reader.readuntil(b"\r\n\r\n")
-        size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        await reader.readexactly(size)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(reader.read(1), timeout=0.3)
-        writer.write(HEAD)
-        assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+    """Whether a clock runs for the head is looked at, and not waited for."""
+    listener = bind("127.0.0.1", 0)
+    server = HttpServer(
+        fake_api(ScriptedPolicy(), MemoryLedger()), listener, grace=1.0, head_seconds=60.0, head_bytes=64 * 2**10
+    )
+    await server.begin()
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(HEAD + b"\r\n" + BODY)
+    assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+    [watched] = server._server.server_state.connections
+    assert watched._waiting is None
+    writer.write(HEAD)
+    while watched._waiting is None:
+        await asyncio.sleep(0)
+    watched._waiting._run()  # as the clock does after 60 s
+    assert (await reader.read()).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+    await server.end()
