@@ -26,9 +26,9 @@ from openclaw_rl.envs.schedule import Curriculum, Episode, GroupBook
 from openclaw_rl.errors import ConfigError, EnvFailed, NothingToPlay
 from openclaw_rl.evals.environments import by_rung, chosen_tasks, lines, play_tasks
 from openclaw_rl.evals.suites import ModelReply
-from openclaw_rl.ports import Observation, SupportsTaskSets
+from openclaw_rl.ports import GateDecision, Observation, SupportsTaskSets
 from openclaw_rl.store import LedgerReader
-from openclaw_rl.testing import FakeChatClient, FakeEnv, running_app, until
+from openclaw_rl.testing import FakeChatClient, FakeEnv, TemporaryLedger, running_app, until
 from openclaw_rl.testing.apps import FAKES, fake_config
 from openclaw_rl.types import Message, Prompt, Sampling, Version
 from openclaw_rl.views.status import status
@@ -274,6 +274,19 @@ def test_the_commands_list_audit_and_evaluate_an_environment(tmp_path: Path) -> 
     assert [episode["temperature"] for episode in found["episodes"]] == [0.0, 0.0, 1.0, 1.0]
     alone = typed(tmp_path, "eval", "--model-path", "fake", "--temperature", "0", *one)
     assert ("greedy" in alone, "temperature 1" in alone) == (True, False)
+
+
+def test_the_status_of_a_run_has_the_greedy_share_before_the_sampled_ones(tmp_path: Path) -> None:
+    success = {"timer": {"solved": 4, "of": 8, "groups": 2}}
+    checks = [{"name": "tasks", "ok": True, "detail": "", "numbers": {"live": 12, "candidate": 14, "tasks": 16}}]
+    decided = GateDecision(version=1, against=0, decision="promote", reason="", evidence={"checks": checks})
+    (tmp_path / "run").mkdir()
+    with TemporaryLedger(tmp_path / "run") as ledger:
+        ledger.serve.report("episodes", state="running", moved=1, failures=0, detail={"played": 8, "success": success})
+        ledger.train.add_gate_decision(decided)
+    _, greedy, sampled = typed(tmp_path, "status").splitlines()
+    assert greedy == "  greedily 88% of 16 held-out tasks, version 1; as sampled:"
+    assert sampled.split()[:2] == ["timer", "50%"]
 
 
 def test_an_audit_takes_so_many_tasks_of_the_levels_that_are_named(tmp_path: Path) -> None:

@@ -608,6 +608,20 @@ def play(ledger: TemporaryLedger) -> None:
             ledger.serve.add_reward(SessionReward(session=f"e{number}", user="env:terminal", score=paid))
 
 
+async def test_environments_show_what_is_solved_greedily_before_what_was_sampled(told: TemporaryLedger) -> None:
+    play(told)
+    numbers = {"live": 12, "candidate": 14, "tasks": 16, "lost": 0, "p_value": 1.0}
+    checks = [{"name": "tasks", "ok": True, "detail": "", "numbers": numbers}]
+    told.train.add_gate_decision(
+        GateDecision(version=2, against=1, decision="promote", reason="passed", evidence={"checks": checks}, seconds=1)
+    )
+    with site(told.path) as page:
+        shown = (await page.get("/environments")).text
+    greedy = "Held-out tasks solved, greedily: 0.75 at version 1, 0.88 at 2"
+    assert greedy in shown
+    assert shown.index(greedy) < shown.index("Episodes won, as sampled")
+
+
 async def test_environments_show_success_by_task_and_version_and_what_was_done(told: TemporaryLedger) -> None:
     play(told)
     with site(told.path) as page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from openclaw_rl.config import Config, Resolved
 
 PORT = 30100
+_DECISIONS = 20
+"""newest decisions of the gate that are searched for held-out tasks"""
 
 
 @click.group()
@@ -74,19 +77,27 @@ def status(resolved: Resolved, urls: Sequence[str], json_out: bool) -> None:
         return
     for place, one in found.items():
         click.echo(f"{place}: {_line(one)}")
+        if held_out := one.get("held_out"):
+            solved, of, version = held_out["solved"], held_out["of"], held_out["version"]
+            click.echo(f"  greedily {solved / of:.0%} of {of} held-out tasks, version {version}; as sampled:")
         for rung, found in one.get("success", {}).items():
             share = found["solved"] / max(found["of"], 1)
             click.echo(f"  {rung:<22} {share:>4.0%} of the last {found['of']} solved, {found['groups']} groups in all")
 
 
 def _of_run(resolved: Resolved, config: Config) -> dict[str, Any]:
+    from openclaw_rl.views import environments
+
     with reader(resolved) as ledger:
         rows = {row.loop: row for row in ledger.health()}
+        newest = environments.held_out(ledger, limit=_DECISIONS)
     row = rows.get("episodes")
     if row is None:
         return {str(config.run.dir): {"error": "no environment has run in this run"}}
     detail = row.detail
     told = {name: detail[name] for name in ("played", "success") if name in detail}
+    if newest:
+        told["held_out"] = asdict(newest[-1])
     return {str(config.run.dir): {"state": row.state, **told, **detail.get("pool", {})}}
 
 

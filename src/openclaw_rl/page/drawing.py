@@ -134,7 +134,8 @@ class Drawing:
             tasks = environments.tasks_played(self._ledger)
             names = dict.fromkeys(line.environment for line in tasks)
             wins = [(one, environments.wins(self._ledger, one)) for one in names]
-            return environments_view(tasks, wins, replays=self._person.admin)
+            greedy = environments.greedy_wins(self._ledger)
+            return environments_view(tasks, wins, greedy, replays=self._person.admin)
         if not self._person.admin:
             raise NotInLedger("there is no episode of yours")
         if session is not None:

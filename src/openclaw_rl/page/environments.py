@@ -17,8 +17,13 @@ _SHOWN = 4000
 _TASKS = 100
 
 
-def environments_view(tasks: Sequence[TaskLine], wins: Sequence[tuple[str, Curve]], *, replays: bool) -> Html:
-    """Success by version and by task; ``replays``: whether this person may read the episodes."""
+def environments_view(
+    tasks: Sequence[TaskLine], wins: Sequence[tuple[str, Curve]], greedy: Curve, *, replays: bool
+) -> Html:
+    """Success by version, greedily before as sampled, and by task.
+
+    ``replays``: whether this person may read the episodes.
+    """
     top = header("Environments", "How the newest episodes ended, by version and by task.")
     if not tasks:
         hint = "Play some: openclaw-rl up --set env.type=terminal. Episodes are shown by task as they end."
@@ -26,20 +31,29 @@ def environments_view(tasks: Sequence[TaskLine], wins: Sequence[tuple[str, Curve
     by_env: dict[str, list[TaskLine]] = {}
     for task in tasks:
         by_env.setdefault(task.environment, []).append(task)
-    curves = dict(wins)
-    drawn = [_environment(name, lines, curves.get(name), replays=replays) for name, lines in by_env.items()]
-    return join(top, el("div", *drawn, data_live="environments", class_="cards"))
+    # The gate plays tasks of the environment that this run trains in; of several only its person knows which that is.
+    beside = (greedy,) if len(by_env) == 1 else ()
+    above = None if beside else _curves(greedy)
+    drawn = [
+        _environment(name, lines, (*beside, *(curve for of, curve in wins if of == name)), replays=replays)
+        for name, lines in by_env.items()
+    ]
+    return join(top, el("div", above, *drawn, data_live="environments", class_="cards"))
 
 
-def _environment(name: str, tasks: Sequence[TaskLine], curve: Curve | None, *, replays: bool) -> Html:
+def _curves(*curves: Curve) -> Html | None:
+    drawn = [chart(curve) for curve in curves if curve.points]
+    return el("div", *drawn, class_="curves") if drawn else None
+
+
+def _environment(name: str, tasks: Sequence[TaskLine], curves: Sequence[Curve], *, replays: bool) -> Html:
     episodes, won = sum(task.episodes for task in tasks), sum(task.won for task in tasks)
     share = f"{won / max(episodes, 1):.0%} of {episodes} episode{'s' * (episodes != 1)} won"
     read = el("a", "Read the newest episodes", href=_address(env=name)) if replays else None
     top = el("header", el("h2", name), el("p", share, read, class_="row faint"))
     rows = [_task(name, task, replays=replays) for task in tasks[:_TASKS]]
     table = _table(("Task", "Won", "Mean outcome", "Failed", "Last"), rows)
-    drawn = el("div", chart(curve), class_="curves") if curve is not None and curve.points else None
-    return join(drawn, el("section", top, table, class_="card listing"))
+    return join(_curves(*curves), el("section", top, table, class_="card listing"))
 
 
 def _task(name: str, task: TaskLine, *, replays: bool) -> Html:
@@ -74,8 +88,9 @@ def episodes_view(environment: str, task: str | None, episodes: Sequence[Episode
         return join(top, empty("No episode of it", "It was not played, or not among the newest."))
     titles = ("Episode", *(() if task else ("Task",)), "Outcome", "Steps", "Version", "When")
     rows = [_episode(environment, one, tasked=task is None) for one in episodes]
-    drawn = el("div", chart(curve), class_="curves") if curve.points else None
-    return join(top, el("div", drawn, el("section", _table(titles, rows), class_="card listing"), class_="cards"))
+    return join(
+        top, el("div", _curves(curve), el("section", _table(titles, rows), class_="card listing"), class_="cards")
+    )
 
 
 def _episode(environment: str, one: EpisodeLine, *, tasked: bool) -> Html:

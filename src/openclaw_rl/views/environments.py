@@ -18,6 +18,7 @@ from openclaw_rl.views.screens import kept_screens
 
 _IMAGE: Final = re.compile(r"data:(image/(?:png|jpeg|webp|gif));base64,([A-Za-z0-9+/=]*)")
 _MOST_STEPS: Final = 200
+_MOST_DECISIONS: Final = 400
 Part = Literal["before", "after"]
 """where a screen stands: among what a turn was asked with, or what came after it"""
 
@@ -60,10 +61,43 @@ def wins(ledger: LedgerReader, environment: str, task: str | None = None) -> Cur
             counted[row.version] = won + row.won, of + row.episodes
     return Curve(
         name="wins",
-        title="Won, by version",
+        title="Episodes won, as sampled",
         good="Rises towards 1 as versions follow one another; a fall after a rise is a task that is being forgotten.",
         unit="of its episodes",
         points=tuple((float(version), won / of) for version, (won, of) in sorted(counted.items())),
+        axis="version",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutResult:
+    """How many of the gate's held-out tasks a version solves greedily."""
+
+    version: int
+    solved: int
+    of: int
+
+
+def held_out(ledger: LedgerReader, *, limit: int = _MOST_DECISIONS) -> list[HeldOutResult]:
+    """By version, from the gate's newest decisions; one for each version, the live ones that it compared with too."""
+    found: dict[int, HeldOutResult] = {}
+    for decision in reversed(ledger.newest_decisions(limit)):
+        checks = decision.evidence.get("checks", ())
+        numbers = next((check["numbers"] for check in checks if check["name"] == "tasks" and check["numbers"]), None)
+        if numbers is not None:
+            for version, solved in ((decision.against, numbers["live"]), (decision.version, numbers["candidate"])):
+                found[version] = HeldOutResult(version=version, solved=solved, of=numbers["tasks"])
+    return [found[version] for version in sorted(found)]
+
+
+def greedy_wins(ledger: LedgerReader) -> Curve:
+    """The share of the gate's held-out tasks that each version solves greedily."""
+    return Curve(
+        name="greedy",
+        title="Held-out tasks solved, greedily",
+        good="Rises more slowly than episodes as sampled: the untrained model is better greedily too.",
+        unit="of the gate's tasks",
+        points=tuple((float(one.version), one.solved / one.of) for one in held_out(ledger)),
         axis="version",
     )
 
