@@ -146,17 +146,20 @@ def test_one_short_reply_does_not_outweigh_the_rest() -> None:
     found = check_kl(said, limits=replace(LIMITS, kl_budget=1.5))
     assert found.ok  # (6 * 6 + 6 * 28 * 0.8) / 174; 1.54 if each reply counted the same
     assert found.numbers["kl"] == pytest.approx(0.9793, abs=1e-4)
-    chosen = check_entropy([replied("a", entropy=9.0), replied("b", entropy=0.5, tokens=16)], said, limits=LIMITS)
+    chosen = check_entropy([replied("a", entropy=9.0), replied("b", entropy=0.5, tokens=16)], said, (), limits=LIMITS)
     assert chosen.ok is None, "the live version's was not measured"
     chosen = check_entropy(
-        [replied("a", entropy=9.0), replied("b", entropy=0.5, tokens=16)], [replied("a", entropy=1.0)], limits=LIMITS
+        [replied("a", entropy=9.0), replied("b", entropy=0.5, tokens=16)],
+        [replied("a", entropy=1.0)],
+        (),
+        limits=LIMITS,
     )
     assert chosen.numbers["candidate"] == 1.0
 
 
 def test_entropy_may_neither_collapse_nor_dissolve() -> None:
     live = [replied("a", entropy=1.95)]
-    verdicts = [check_entropy([replied("a", entropy=e)], live, limits=LIMITS).ok for e in (0.61, 0.62, 5.9, 6.0)]
+    verdicts = [check_entropy([replied("a", entropy=e)], live, (), limits=LIMITS).ok for e in (0.61, 0.62, 5.9, 6.0)]
     # (e + 0.05) / 2 within 1/3 .. 3: from 0.617 to 5.95
     assert verdicts == [False, True, True, False]
 

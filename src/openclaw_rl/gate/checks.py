@@ -135,15 +135,24 @@ def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits, taught: float |
     )
 
 
-def check_entropy(candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
-    """Has its choice of words collapsed or dissolved? Compared with the live version as a ratio, either way."""
-    now, before = (_per_token([(s.entropy, s.tokens) for s in each]) for each in (candidate, live))
+def check_entropy(
+    candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], base: Sequence[ProbeReply], *, limits: GateLimits
+) -> Check:
+    """Has its choice of words collapsed or dissolved? Compared with the live version as a ratio, either way.
+
+    And with the base model, at most the square of it: small steps one way are no more than two whole ones.
+    """
+    now, before, first = (_per_token([(s.entropy, s.tokens) for s in each]) for each in (candidate, live, base))
     if now is None or before is None:
         return Check(name="entropy", ok=None, detail="not measured")
     ratio = (now + 0.05) / (before + 0.05)  # so that two greedy replies are alike
-    ok = math.isfinite(ratio) and 1 / limits.entropy_ratio <= ratio <= limits.entropy_ratio
+    ok = _within(ratio, limits.entropy_ratio)
     detail = f"{now:.2f} nats per token, the live version {before:.2f}"
-    return Check(name="entropy", ok=ok, detail=detail, numbers={"candidate": _round(now), "live": _round(before)})
+    numbers = {"candidate": _round(now), "live": _round(before)}
+    if first is not None:
+        ok = ok and _within((now + 0.05) / (first + 0.05), limits.entropy_ratio**2)
+        detail, numbers = f"{detail}, the base model {first:.2f}", numbers | {"base": _round(first)}
+    return Check(name="entropy", ok=ok, detail=detail, numbers=numbers)
 
 
 def check_length(candidate: Sequence[ProbeReply], live: Sequence[ProbeReply], *, limits: GateLimits) -> Check:
@@ -282,6 +291,10 @@ def _per_token(replies: Sequence[tuple[float | None, int]]) -> float | None:
     if not known:
         return None
     return statistics.fmean([value for value, _ in known], weights=[tokens for _, tokens in known])
+
+
+def _within(ratio: float, factor: float) -> bool:
+    return math.isfinite(ratio) and 1 / factor <= ratio <= factor
 
 
 def _mean(values: Sequence[float]) -> float | None:

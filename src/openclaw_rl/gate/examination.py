@@ -147,7 +147,7 @@ class VersionGate:
         flaws = check_flaws([*new, *replayed], old, base, limits=limits)
         checks = [
             check_kl([*new, *replayed], limits=limits, taught=await self._from_teacher(candidate)),
-            check_entropy(new, old, limits=limits),
+            check_entropy(new, old, base, limits=limits),
             check_length(new, old, limits=limits),
             flaws,
             check_relevance(new, old, limits=limits),

@@ -114,9 +114,22 @@ class Examiner:
         return scores.logprobs
 
     async def pinned_gains(self, candidate: Version, live: Version, turns: Sequence[Turn]) -> list[float]:
-        """Of each pinned reply: how much likelier the candidate finds it than the live version, per token."""
+        """Of each pinned reply: how much likelier the candidate finds it than others did, per token.
+
+        Of the live version and the one that gave it, whichever found it likelier: many steps of a little are much.
+        """
         pairs = await self._together([self._both(candidate, live, turn) for turn in turns])
-        return [statistics.fmean(new) - statistics.fmean(old) for new, old in pairs]
+        first = await self._together([self._as_given(turn) for turn in turns])
+        return [
+            statistics.fmean(new) - max(statistics.fmean(old), statistics.fmean(given))
+            for (new, old), given in zip(pairs, first, strict=True)
+        ]
+
+    async def _as_given(self, turn: Turn) -> Logprobs:
+        """A reply's log-probs when it was given; the base model's where they were taken in another way."""
+        if _comparable(turn):
+            return turn.completion.logprobs[:READ]
+        return await self._logprobs(Version(number=0, parent=None, base=self._policy.base), turn)
 
     async def correction_gains(
         self, candidate: Version, live: Version, corrections: Sequence[tuple[Turn, str]]
@@ -153,10 +166,10 @@ class Examiner:
     async def _logprobs(self, version: Version, turn: Turn) -> Logprobs:
         at = (_weights(version), turn.id)
         if at not in self._read:
-            done, plain = turn.completion, turn.noted is None  # a version is examined without notes
-            if plain and done.version == version.number and done.sampling.temperature in (0.0, 1.0):
+            done = turn.completion
+            if done.version == version.number and _comparable(turn):
                 return done.logprobs[:READ]  # the reply is its own
-            prompt = done.prompt_tokens if plain else await self._policy.encode(turn.prompt)
+            prompt = done.prompt_tokens if turn.noted is None else await self._policy.encode(turn.prompt)
             scores = await self._policy.score(prompt, done.reply_tokens[:READ], version=version.number)
             self._read[at] = scores.logprobs
         return self._read[at]
@@ -167,6 +180,11 @@ class Examiner:
                 return await each
 
         return list(await asyncio.gather(*(one(each) for each in work)))
+
+
+def _comparable(turn: Turn) -> bool:
+    """Whether its log-probs are such as a version is examined by: without notes, at no other temperature."""
+    return turn.noted is None and turn.completion.sampling.temperature in (0.0, 1.0)
 
 
 def reads_calls(policy: Policy) -> ReadCalls:
