@@ -3,12 +3,14 @@
     python benchmarks/soak.py [--minutes 30] [--backend local|fake] [--clients 6] [--seed 1] [--dir DIR] [--json]
 
 Clients of three users talk over chat completions, Responses and Anthropic messages, half of it streamed; some leave in
-the middle of a stream, some give feedback. Meanwhile commands are given at random (pause, resume, rollback, pin,
+the middle of a stream, some give feedback, ask for a reply under a JSON schema, make and remove notes, or delete the
+session they were in. Meanwhile commands are given at random (pause, resume, rollback, pin,
 status), the engine and the trainer are killed, the whole server is killed and started again, and the disk is full for
 some seconds (on a file system of its own: as root only; else that is left out, and said). ``local`` is the embedded
 model; ``fake`` is a policy and a trainer without weights in the server's own process: a quick run of all the rest.
 
-It passes (exit code 0) if every turn whose last byte reached a client is in the ledger, none was trained twice, every
+It passes (exit code 0) if every turn whose last byte reached a client is in the ledger, unless its session was deleted,
+and then it is not; none was trained twice, notes are what was made of them, replies are of the format asked for, every
 request that failed did so under a fault, commands did what they say, the server ended cleanly, and the memory of each
 process is flat.
 """
@@ -38,6 +40,10 @@ from benchmarks.soaking.system import Disk, Fault, System, cause, schedule
 
 USERS = ("ann", "ben", "cho")
 COMMANDS = ("pause", "resume", "status", "rollback", "pin")
+NOTE_STATES = (
+    "SELECT n.number, c.state FROM notes n JOIN note_changes c"
+    " ON c.seq = (SELECT max(seq) FROM note_changes WHERE note = n.number)"
+)
 YOUNG = 20.0
 """seconds in which a process still loads: its memory is not looked at"""
 ENOUGH = 60
@@ -107,7 +113,15 @@ def _run(args: argparse.Namespace, system: System, disk: Disk, keys: Mapping[str
     tell(f"ready after {system.start():.1f} s")
     tokens, pause = (48, 0.2) if args.backend == "local" else (200, 0.05)
     talkers = [
-        Talker(f"c{i}", key=keys[USERS[i % len(USERS)]], port=system.port, seen=seen, tokens=tokens, pause=pause)
+        Talker(
+            f"c{i}",
+            key=keys[USERS[i % len(USERS)]],
+            port=system.port,
+            seen=seen,
+            tokens=tokens,
+            pause=pause,
+            holds=args.backend == "local",
+        )
         for i in range(args.clients)
     ]
     memory = Memory(system)
@@ -131,7 +145,7 @@ def _faults(seconds: float, backend: str, system: System, disk: Disk, rng: rando
         if (wait := began + at - time.monotonic()) > 0:
             time.sleep(wait)
         if time.monotonic() - began < seconds:
-            cause(kind, system, disk, rng, turns=list(seen.answered))
+            cause(kind, system, disk, rng, turns=sorted(set(seen.answered) - seen.deleted - seen.unsure))
             fault = system.faults[-1]
             tell(f"{time.monotonic() - began:6.0f} s  {len(seen.answered):>6} answered  {fault.kind}  {fault.detail}")
     time.sleep(max(0.0, began + seconds - time.monotonic()))
@@ -171,8 +185,9 @@ def ask(root: Path, query: str) -> list[Any]:
 
 def account(seen: Seen, system: System, memory: Memory, *, disk: bool) -> dict[str, Any]:
     ledger = read(system.root)
-    kept = ledger.pop("kept")
-    lost = sorted(set(seen.answered) - kept, key=lambda turn: seen.answered[turn])
+    kept, states = ledger.pop("kept"), ledger.pop("notes")
+    gone = seen.deleted | seen.unsure
+    lost = sorted(set(seen.answered) - gone - kept, key=lambda turn: seen.answered[turn])
     told, open_failures = collections.Counter[str](), collections.Counter[str]()
     for one in seen.failures:
         why = under(one, system.faults)
@@ -187,6 +202,13 @@ def account(seen: Seen, system: System, memory: Memory, *, disk: bool) -> dict[s
         "answered": len(seen.answered),
         "left": seen.left,
         "feedback": seen.feedback,
+        "formatted": seen.formatted,
+        "off_format": seen.off_format[:5],
+        "notes": len(seen.notes),
+        "notes_removed": len(seen.removed),
+        "notes_wrong": notes_wrong(seen, states),
+        "deletions": seen.deletions,
+        "undeleted": sorted(seen.deleted & kept),
         "turns": len(kept),
         "lost": len(lost),
         "lost_after": [before(seen.answered[turn], system.faults) for turn in lost[:5]],
@@ -207,12 +229,19 @@ def read(root: Path) -> dict[str, Any]:
     try:
         return {
             "kept": {row[0] for row in ask(root, "SELECT id FROM turns")},
+            "notes": dict(ask(root, NOTE_STATES)),
             "trained": ask(root, "SELECT count(*) FROM trained")[0][0],
             "steps": ask(root, "SELECT count(*) FROM steps")[0][0],
             "damage": [row[0] for row in ask(root, "PRAGMA integrity_check") if row[0] != "ok"],
         }
     except sqlite3.DatabaseError as error:
-        return {"kept": set[str](), "trained": 0, "steps": 0, "damage": [str(error)]}
+        return {"kept": set[str](), "notes": {}, "trained": 0, "steps": 0, "damage": [str(error)]}
+
+
+def notes_wrong(seen: Seen, states: Mapping[int, str]) -> list[int]:
+    """Notes that were made and are not there, that were removed and are in force, or that nobody removed and are."""
+    gone = {number for number in seen.notes if states.get(number, "removed") == "removed"}
+    return sorted((gone - seen.unsure_notes) ^ seen.removed)
 
 
 def under(failure: Failure, faults: Sequence[Fault]) -> str | None:
@@ -261,6 +290,9 @@ def verdict(view: Mapping[str, Any]) -> list[str]:
     against = {
         f"{view['lost']} answered turns are not in the ledger": view["lost"],
         f"{len(view['twice'])} turns were trained twice": view["twice"],
+        f"{len(view['undeleted'])} turns of deleted sessions are in the ledger": view["undeleted"],
+        f"{len(view['notes_wrong'])} notes are not what their user made of them": view["notes_wrong"],
+        f"{len(view['off_format'])} replies or more are not of the format that was asked for": view["off_format"],
         f"the ledger is damaged: {view['damage'][:1]}": view["damage"],
         f"{sum(view['unexplained'].values())} requests failed without a fault": view["unexplained"],
         f"{sum(view['commands_failed'].values())} commands failed": view["commands_failed"],
@@ -275,6 +307,11 @@ def verdict(view: Mapping[str, Any]) -> list[str]:
 def show(view: Mapping[str, Any]) -> None:
     print(f"requests       {view['begun']} begun, {view['answered']} answered, {view['left']} left by the client")
     print(f"ledger         {view['turns']} turns; {view['lost']} answered turns missing {view['lost_after'] or ''}")
+    print(
+        f"formats        {view['formatted']} replies under a schema, {len(view['off_format'])} off it;"
+        f" notes: {view['notes']} made, {view['notes_removed']} removed, {len(view['notes_wrong'])} wrong;"
+        f" sessions: {view['deletions']} deleted, {len(view['undeleted'])} of their turns left"
+    )
     print(f"training       {view['trained']} turns in {view['steps']} steps, {len(view['twice'])} trained twice")
     print(
         f"faults         {_counts(view['faults'])}"

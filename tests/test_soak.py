@@ -14,12 +14,13 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import soak  # noqa: E402
-from benchmarks.soaking.clients import Failure  # noqa: E402
+from benchmarks.soaking.clients import Failure, Seen, Talker  # noqa: E402
 from benchmarks.soaking.system import Fault  # noqa: E402
 
 
 def view(**more: Any) -> dict[str, Any]:
     whole = {"lost": 0, "twice": [], "damage": [], "unexplained": {}, "commands_failed": {}, "memory": {}}
+    whole |= {"undeleted": [], "notes_wrong": [], "off_format": []}
     return {**whole, "settled": True, "exit_code": 0, "answered": 1, **more}
 
 
@@ -28,6 +29,9 @@ def view(**more: Any) -> dict[str, Any]:
     [
         ({"lost": 2}, "2 answered turns are not in the ledger"),
         ({"twice": ["t"]}, "1 turns were trained twice"),
+        ({"undeleted": ["t", "u"]}, "2 turns of deleted sessions are in the ledger"),
+        ({"notes_wrong": [3]}, "1 notes are not what their user made of them"),
+        ({"off_format": ["{"]}, "1 replies or more are not of the format"),
         ({"damage": ["malformed"]}, "the ledger is damaged"),
         ({"unexplained": {"status 500: x": 3}}, "3 requests failed without a fault"),
         ({"commands_failed": {"rollback: late": 1}}, "1 commands failed"),
@@ -62,6 +66,23 @@ def test_memory_is_flat_when_its_last_quarter_is_near_its_first() -> None:
     assert soak.quarters([(0, 1.0)] * 239)["flat"] is None, "too few to tell"
 
 
+def test_a_note_is_wrong_where_it_is_gone_by_itself_or_there_after_its_removal() -> None:
+    seen = Seen(notes={1, 2, 3, 4, 5}, removed={2, 3}, unsure_notes={4})
+    states = {1: "in force", 2: "removed", 3: "in force", 4: "removed"}
+    assert soak.notes_wrong(seen, states) == [3, 5], "3 is in force again, 5 was lost; of 4 nobody knows"
+    assert soak.notes_wrong(seen, states | {3: "removed", 5: "learned"}) == []
+
+
+def test_a_reply_off_its_format_is_noted_unless_it_was_cut() -> None:
+    talker = Talker("c", key="", port=1, seen=(seen := Seen()), tokens=1, pause=0.0, holds=True)
+    talker._check_format('"stop"', '{"answer": "tea", "sure": true}')
+    talker._check_format('"length"', '{"answer": "te')
+    assert seen.off_format == []
+    for reply in ('{"answer": "te', "[]", '{"answer": "tea"}', "tea"):
+        talker._check_format('"stop"', reply)
+    assert len(seen.off_format) == 4
+
+
 @pytest.mark.slow
 def test_a_short_run_with_every_fault_but_those_of_weights_passes() -> None:
     command = [sys.executable, "benchmarks/soak.py", "--backend", "fake", "--minutes", "0.35", "--json"]
@@ -71,3 +92,4 @@ def test_a_short_run_with_every_fault_but_those_of_weights_passes() -> None:
     assert done.returncode == 0
     assert told["faults"]["kill server"] >= 1
     assert told["answered"] > 50
+    assert min(told[name] for name in ("formatted", "notes", "notes_removed", "deletions")) > 0

@@ -248,8 +248,11 @@ def _command(system: System, rng: random.Random, turns: Sequence[str]) -> tuple[
     if verb == "rollback" and not _live(system):
         words = ["status"]
     done = system.command(*words)
-    wrong = done.returncode != 0 and "nothing to roll back" not in done.stderr
+    wrong = done.returncode != 0 and not any(words in done.stderr for words in _NO_FAULT)
     return words[0], (done.stderr.strip().splitlines() or ["no word"])[-1] if wrong else ""
+
+
+_NO_FAULT = ("nothing to roll back", "was deleted with its session")
 
 
 def _live(system: System) -> int:
