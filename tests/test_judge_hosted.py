@@ -23,11 +23,11 @@ from openclaw_rl.backends.local.classifier.messages import ClassifierArgs
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import Config, load
 from openclaw_rl.errors import BackendDown, ModelRefused
-from openclaw_rl.judge.calibration import Agreement, shipped_rows
+from openclaw_rl.judge.one_pass import OnePass
 from openclaw_rl.judge.hosted import HostedJudge
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.parts import at_work
-from openclaw_rl.judge.self_judge import CalibrationPlan, SelfJudge
+from openclaw_rl.judge.raters import PolicyRater
 from openclaw_rl.ports import Judge
 from openclaw_rl.testing import make_case
 from openclaw_rl.types import Verdict
@@ -192,33 +192,28 @@ async def test_a_chat_model_is_hosted_by_an_engine_of_its_own_and_votes(tmp_path
         told = await judge.explain(make_case("thanks"))
         assert told.prompt is not None
         assert "no vote could be had: the answer is not one JSON object" in told.note
-        [inner] = judge.parts
+        [measured] = judge.parts
+        inner, _ = measured.parts  # type: ignore[attr-defined]
         assert inner.voter.context == 1024  # type: ignore[attr-defined]
         assert await anyio.to_thread.run_sync(inner.voter.count, "twelve bytes") == 12  # type: ignore[attr-defined]
 
 
 @pytest.mark.anyio
-async def test_the_embedded_model_as_its_own_judge_is_measured_and_the_weaker_gives_way(tmp_path: Path) -> None:
-    """Real weights; eight lines and one vote each, since they take seconds apiece on a CPU."""
+async def test_the_embedded_model_rates_words_in_one_scoring_call(tmp_path: Path) -> None:
+    """Real weights: it cannot judge, but its log-probs are those of three different tokens after the same prompt."""
     from defaults import engine_args
 
-    sets = ["judge.llm.votes=1", "judge.llm.max_tokens=64", "judge.llm.deadline=600"]
-    asks = llm_settings(load(environ={}, sets=sets).config, template="self")
     policy = LocalPolicy(engine_args(context=4096), progress=lambda text: None)
     await policy.start()
-    model, taster = (LlmJudge(settings=asks, policy=policy, patience=patience) for patience in (600.0, 0.0))
-    plan = CalibrationPlan(rows=shipped_rows()[:8], workers=4, folder=tmp_path, identity=lambda: policy.base)
-    judge = SelfJudge(baseline=rules_judge(), model=model, taster=taster, plan=plan)
     try:
-        async with running(judge, wait=True):
-            found = judge.measured()
-            print(f"\n{at_work(judge)}")
+        asks = OnePass(PolicyRater(policy))
+        odds = await asks.odds(make_case("That is wrong."), "chat")
+        again = await asks.odds(make_case("That is wrong."), "chat")
     finally:
         await policy.stop()
-    assert found is not None, at_work(judge)
-    assert (found["model"]["rows"], found["baseline"]["rows"]) == (8, 8)
-    strengths = [Agreement.read(found[who]).strength for who in ("model", "baseline")]
-    assert found["model_leads"] == (strengths[0] > strengths[1])
+    assert odds.bad + odds.neutral + odds.good == pytest.approx(1)
+    assert min(odds.bad, odds.neutral, odds.good) > 1e-4, "the examples make each of the three words likely"
+    assert (again.bad, again.good) == pytest.approx((odds.bad, odds.good), abs=0.02), "with the prefix in the cache too"
 
 
 @pytest.mark.anyio

@@ -12,15 +12,18 @@ from openclaw_rl.app.devices import judge_device, visible_gpus
 from openclaw_rl.app.judge_settings import endpoint_at, hint_limits, llm_settings
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ModelRefused
-from openclaw_rl.ports import Judge
+from openclaw_rl.ports import Judge, Policy, RatesWords
 
 if TYPE_CHECKING:
     from openclaw_rl.judge.hosted import HostedParts
+    from openclaw_rl.judge.measured import MeasuredJudge
 
 _CLASSIFIER: Final = "openclaw_rl.backends.local.classifier.client:local_classifier"
 _IS_CLASSIFIER: Final = "openclaw_rl.backends.hf.kinds:is_classifier"
 _PROCESS: Final = "openclaw-judge"
 """the name of a hosted model's process, as `ps` shows it"""
+RATED: Final = "judge_rated.json"
+"""in the run's directory: the odds of turns that users rated, by which thresholds are set anew; no text"""
 
 
 def build_model_judge(config: Config) -> Judge | None:
@@ -58,13 +61,13 @@ def _builder(config: Config, place: str, duty: str, device: str) -> Callable[[],
     def build() -> HostedParts:
         if plugins.load("judge", _IS_CLASSIFIER)(place):
             return _classifier(config, place, duty, device)
-        return _chat_model(config, place, device)
+        return _chat_model(config, place, duty, device)
 
     return build
 
 
-def _chat_model(config: Config, place: str, device: str) -> HostedParts:
-    """A model that votes: an engine of its own, with room for as many votes at once as there are workers."""
+def _chat_model(config: Config, place: str, duty: str, device: str) -> HostedParts:
+    """An engine of its own for a model that judges in one pass, or votes where it is not precise so."""
     from openclaw_rl.judge.hosted import HostedParts
     from openclaw_rl.judge.llm import LlmJudge
 
@@ -78,7 +81,43 @@ def _chat_model(config: Config, place: str, device: str) -> HostedParts:
         "process": _PROCESS,
     }
     model: Any = plugins.build("policy", "local", offered=offered, options={})
-    return HostedParts(model=model, judge=LlmJudge(settings=llm_settings(config), policy=model))
+    votes = LlmJudge(settings=llm_settings(config), policy=model)
+    return HostedParts(model=model, judge=votes if duty == "hints" else measured_policy(config, votes, model))
+
+
+def measured_policy(config: Config, baseline: Judge, policy: Policy) -> MeasuredJudge:
+    """The base model of ``policy`` in one pass, and ``baseline`` where it is not precise."""
+    from openclaw_rl.judge.raters import PolicyRater
+
+    return _measured(config, baseline, PolicyRater(policy), identity=lambda: policy.base, workers=1)
+
+
+def measured_endpoint(config: Config, baseline: Judge) -> Judge:
+    """The model of ``judge.llm`` in one pass, and ``baseline`` where it is not precise or gives no log-probs."""
+    from openclaw_rl.judge.raters import EndpointRater
+
+    llm = config.judge.llm
+    if not llm.base_url or not llm.model:
+        return baseline
+    endpoint = endpoint_at(config, llm.base_url, llm.model)
+    address = endpoint.base_url
+    return _measured(config, baseline, EndpointRater(endpoint), identity=lambda: address, workers=config.judge.workers)
+
+
+def _measured(
+    config: Config, baseline: Judge, rater: RatesWords, *, identity: Callable[[], str], workers: int
+) -> MeasuredJudge:
+    from openclaw_rl.judge.measured import MeasuredJudge, MeasurePlan, shipped_rows
+    from openclaw_rl.judge.one_pass import OnePass
+
+    plan = MeasurePlan(
+        rows=shipped_rows(),
+        workers=workers,
+        folder=settings.cache_dir() / "judges",
+        identity=identity,
+        rated=config.run.dir / RATED,
+    )
+    return MeasuredJudge(baseline=baseline, asks=OnePass(rater), plan=plan, limits=hint_limits(config))
 
 
 def _classifier(config: Config, place: str, duty: str, device: str) -> HostedParts:

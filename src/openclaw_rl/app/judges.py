@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from openclaw_rl import config as settings
 from openclaw_rl import plugins
 from openclaw_rl.app.factories import running_policy
-from openclaw_rl.app.judge_models import build_model_judge
+from openclaw_rl.app.judge_models import build_model_judge, measured_endpoint, measured_policy
 from openclaw_rl.app.judge_settings import api_key, hint_limits, llm_settings
 from openclaw_rl.config import Config
 from openclaw_rl.errors import ConfigError
@@ -30,26 +30,40 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
     judge = config.judge
     if judge.custom:
         return _custom(config, judge.custom, policy)
-    if judge.kind in ("auto", "llm") and (hosted := build_model_judge(config)) is not None:
+    served = policy is not None and hosts_served_model(config)
+    hosted = None if served or judge.kind not in ("auto", "llm") else build_model_judge(config)
+    if hosted is not None:
         return hosted
     if judge.kind == "auto":
         asks_model = judge.llm.model == "policy" or (judge.llm.base_url and judge.llm.model)
         llm = _named(config, "llm", policy) if asks_model else None
         default = AutoJudge(reader=build_reader(config, policy), llm=llm)
-        return default if llm or policy is None else _by_itself(config, default, policy)
+        if policy is not None and (served or judges_itself(config) or judge.llm.model == "policy"):
+            return measured_policy(config, default, policy)
+        return default if llm is None or policy is not None else measured_endpoint(config, default)
     if judge.kind == "reader":
         return build_reader(config, policy)
     return _named(config, judge.kind, policy)
 
 
 def judges_itself(config: Config) -> bool:
-    """Whether the served model is to judge where it hears better.
+    """Whether the served model is to judge where its measured precision allows.
 
     No other judge is named, and it can be told what to do, which the embedded model is too small for.
     """
     judge, policy = config.judge, config.policy
+    if hosts_served_model(config):
+        return True
     named = judge.custom or judge.models.score or judge.models.hints or judge.llm.model
     return judge.kind == "auto" and not named and policy.model != "embedded" and policy.backend != "fake"
+
+
+def hosts_served_model(config: Config) -> bool:
+    """Whether the model that is to judge is the one that is served: one copy does both."""
+    judge, policy = config.judge, config.policy
+    named = {judge.models.score, judge.models.hints} - {None}
+    alone = judge.kind == "auto" and not judge.custom and policy.backend == "local"
+    return alone and named == {policy.model}
 
 
 def asks_policy(config: Config) -> bool:
@@ -63,28 +77,6 @@ def _classifies(config: Config) -> bool:
     reads = judge.kind in ("auto", "reader") and judge.reader.classifier and not judge.custom
     hosted = judge.models.score or judge.models.hints
     return reads and not hosted and config.policy.backend == "local" and importlib.util.find_spec("torch") is not None
-
-
-def _by_itself(config: Config, default: Judge, policy: Policy) -> Judge:
-    """The default judge, or the served model where it can follow instructions and hears better."""
-    from openclaw_rl.judge.availability import PATIENCE
-    from openclaw_rl.judge.calibration import shipped_rows
-    from openclaw_rl.judge.llm import LlmJudge
-    from openclaw_rl.judge.prompt import load
-    from openclaw_rl.judge.self_judge import CalibrationPlan, SelfJudge
-
-    if not judges_itself(config):
-        return default
-    asks = llm_settings(config, template="self")
-    prompt = load("self", asks.prompts.folder).version
-    plan = CalibrationPlan(
-        rows=shipped_rows(),
-        workers=config.judge.workers,
-        folder=settings.cache_dir() / "judges",
-        identity=lambda: f"{policy.base} {asks.rule} {asks.sampling} {prompt}",
-    )
-    model, taster = (LlmJudge(settings=asks, policy=policy, patience=patience) for patience in (PATIENCE, 0.0))
-    return SelfJudge(baseline=default, model=model, taster=taster, plan=plan)
 
 
 def build_reader(config: Config, policy: Policy | None) -> ReaderJudge:

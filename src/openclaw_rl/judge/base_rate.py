@@ -7,7 +7,7 @@ a judge looks better than it is, so true and false alarms are counted apart and 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from openclaw_rl.judge.channel import CHANNELS, Channel
@@ -34,11 +34,15 @@ PRIOR = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A message whose meaning is known: bad (-1), nothing (0) or good (1) news of the reply, and the odds it got."""
+    """A message whose meaning is known: bad (-1), nothing (0) or good (1) news of the reply, and the odds it got.
+
+    ``own`` are the model's odds without any sign, None where there was none.
+    """
 
     channel: Channel
     truth: int
     odds: Odds
+    own: Odds | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +154,16 @@ class BaseRates:
 
     @classmethod
     def of(cls, lines: Sequence[Line], rated: Sequence[Line] = ()) -> BaseRates:
-        """Set on ``lines`` and the ``rated`` turns of a deployment."""
+        """Set on ``lines`` and the ``rated`` turns of a deployment.
+
+        Signs alone are not believed: a class that the model's own odds do not tell has no threshold.
+        """
         every = [*lines, *rated]
+        own = [replace(line, odds=line.own or line.odds) for line in every]
         pairs = ((channel, sign) for channel in CHANNELS for sign in SIGNS)
         chosen = {pair: found for pair in pairs if (found := threshold(every, pair[1], channel=pair[0])) is not None}
-        kept = {pair: each for pair, each in chosen.items() if _holds(each, rated, *pair)}
+        told = {pair for pair in chosen if threshold(own, pair[1], channel=pair[0]) is not None}
+        kept = {pair: each for pair, each in chosen.items() if pair in told and _holds(each, rated, *pair)}
         first = cls(thresholds=kept)
         scores = [(score, line.truth) for line in rated if (score := first.decide(line.odds, line.channel).score)]
         return cls(thresholds=kept, rated=(sum(score == truth for score, truth in scores), len(scores)))

@@ -12,7 +12,7 @@ from typing import Any, Final
 from openclaw_rl.errors import JudgeUnavailable, OpenClawError
 from openclaw_rl.judge.explain import Explanation, explain_plainly
 from openclaw_rl.judge.health import Alarm
-from openclaw_rl.judge.parts import at_work
+from openclaw_rl.judge.parts import at_work, starting
 from openclaw_rl.ports import Case, HostedModel, Judge
 from openclaw_rl.types import Verdict
 
@@ -83,6 +83,8 @@ class HostedJudge:
                 await task
         hosted, self._hosted = self._hosted, None
         if hosted is not None:
+            for part in starting(hosted.judge):
+                await part.stop()
             await hosted.model.stop()
 
     async def judge(self, case: Case) -> Verdict:
@@ -136,6 +138,8 @@ class HostedJudge:
             self._failed(error)
             return False
         self._hosted, self._trouble = hosted, None
+        for part in starting(hosted.judge):
+            part.begin()
         log.info("judge.model_ready model=%s duty=%s", self._place, self._duty)
         self._tried.set()
         return True

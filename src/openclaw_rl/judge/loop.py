@@ -21,7 +21,7 @@ from openclaw_rl.judge.evidence import decide, given_hints, leaves_words, may_in
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.llm import LlmJudge
 from openclaw_rl.judge.outcomes import failure, joined, outcome_alone
-from openclaw_rl.judge.parts import Measures, Reports, at_work, every
+from openclaw_rl.judge.parts import LearnsFromRatings, Measures, Reports, at_work, every
 from openclaw_rl.judge.standing import with_reach
 from openclaw_rl.judge.waiting import WaitingList
 from openclaw_rl.ports import Case, Judge
@@ -309,6 +309,9 @@ class JudgeLoop:
         """Ask the judge about a turn the user has scored, to see whether they agree."""
         try:
             verdict = await self._ask(case)
+            for judge in every(self._judge):
+                if isinstance(judge, LearnsFromRatings):
+                    await judge.rated(case, explicit)
         except JudgeUnavailable:
             return  # a comparison is a luxury: the explicit verdict is written already
         if verdict.score is not None:

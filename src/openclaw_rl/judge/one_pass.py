@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from openclaw_rl.judge.base_rate import BaseRates, Decision
 from openclaw_rl.judge.channel import CHANNELS, Channel, channel_of
@@ -171,6 +171,15 @@ def _exchange(request: str, reply: str, message: str) -> str:
     return "\n".join([*(block(tag, None, None, body) for tag, body in texts), QUESTION])
 
 
+class Rated(NamedTuple):
+    """A case as it was rated: ``own`` are the model's odds, ``odds`` those with the ``signs`` counted."""
+
+    channel: Channel
+    own: Odds
+    odds: Odds
+    signs: tuple[str, ...]
+
+
 class OnePassJudge:
     """Scores what users say by `OnePass` and the thresholds of ``calibration``; silent where no threshold is met.
 
@@ -193,17 +202,17 @@ class OnePassJudge:
         begun = time.perf_counter()
         if not any(message.role == "user" and message.content.strip() for message in case.outcome.next_state):
             return self._verdict(case, None, "the user wrote nothing", begun)
-        channel, odds, signs = await self.read(case)
-        decision = self._calibration.decide(odds, channel)
-        note = "; ".join([f"{odds} ({channel})", *signs, decision.why])
+        rated = await self.read(case)
+        decision = self._calibration.decide(rated.odds, rated.channel)
+        note = "; ".join([f"{rated.odds} ({rated.channel})", *rated.signs, decision.why])
         return self._verdict(case, decision.score, note, begun)
 
-    async def read(self, case: Case) -> tuple[Channel, Odds, tuple[str, ...]]:
-        """The channel, the odds with all signs counted, and the signs by name."""
+    async def read(self, case: Case) -> Rated:
+        """The channel of a case, the model's odds, and the odds with all signs counted."""
         channel = channel_of(case)
-        odds = await self.asks.odds(case, channel)
+        own = await self.asks.odds(case, channel)
         signs = signs_of(case) if channel == "coding" else ()
-        return channel, combined(odds, signs), tuple(sign.name for sign in signs)
+        return Rated(channel, own, combined(own, signs), tuple(sign.name for sign in signs))
 
     async def explain(self, case: Case) -> Explanation:
         """The exact prompt, the odds and the verdict."""

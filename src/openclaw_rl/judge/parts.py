@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from openclaw_rl.judge.health import Alarm
-from openclaw_rl.ports import Judge
+from openclaw_rl.ports import Case, Judge
 
 
 @runtime_checkable
@@ -41,6 +41,15 @@ class Reports(Protocol):
     def report(self) -> dict[str, Any]: ...
 
     def alarms(self) -> tuple[Alarm, ...]: ...
+
+
+@runtime_checkable
+class LearnsFromRatings(Protocol):
+    """A judge that sets itself by the turns that users rate."""
+
+    async def rated(self, case: Case, score: float) -> None:
+        """Count a turn that a user rated; raises JudgeUnavailable as `judge` does."""
+        ...
 
 
 @runtime_checkable
