@@ -60,6 +60,21 @@ class WordJudge:
 
 
 @pytest.mark.anyio
+async def test_precision_is_shown_at_the_base_rate_of_each_channel() -> None:
+    lines = [*LINES, line("wrong file", "complaint", channel="coding"), line("go on", "neutral", channel="coding")]
+    found = (await evaluate(WordJudge(), rows(lines), workers=2))["base_rate"]
+    chat, coding = found["chat"], found["coding"]
+    # chat: 3 of 3 complaints, 1 of 4 others: 0.21 / (0.21 + 0.79 / 4) = 0.5153, where the rows say 0.75
+    assert (chat["rows"], coding["rows"]) == (7, 2)
+    assert chat["complaints"]["precision"] == pytest.approx(0.21 / (0.21 + 0.79 / 4))
+    assert chat["complaints"]["recall"] == 1.0
+    assert chat["praise"]["precision"] == 1.0
+    assert chat["praise"]["low"] < 0.1, "two lines say nothing of a class of 3 in 100"
+    assert coding["complaints"]["precision"] == 1.0
+    assert coding["praise"]["precision"] is None
+
+
+@pytest.mark.anyio
 async def test_precision_recall_and_rules_are_what_a_person_counts() -> None:
     found = await evaluate(WordJudge(), rows(), workers=2)
     over = found["all"]

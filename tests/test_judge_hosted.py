@@ -9,23 +9,20 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
-from judges import rules_judge
 from test_local_models import make_folder
 from tiny import save_classifier
 from workers import forked_workers, heavy_forkserver  # noqa: F401 (fixtures)
 
 from openclaw_rl.app.application import App
 from openclaw_rl.app.judge_models import build_model_judge
-from openclaw_rl.app.judge_settings import llm_settings
 from openclaw_rl.app.judges import running
 from openclaw_rl.backends.local.classifier.client import LocalClassifier
 from openclaw_rl.backends.local.classifier.messages import ClassifierArgs
 from openclaw_rl.backends.local.engine.policy import LocalPolicy
 from openclaw_rl.config import Config, load
 from openclaw_rl.errors import BackendDown, ModelRefused
-from openclaw_rl.judge.one_pass import OnePass
 from openclaw_rl.judge.hosted import HostedJudge
-from openclaw_rl.judge.llm import LlmJudge
+from openclaw_rl.judge.one_pass import OnePass
 from openclaw_rl.judge.parts import at_work
 from openclaw_rl.judge.raters import PolicyRater
 from openclaw_rl.ports import Judge
@@ -185,7 +182,7 @@ async def test_a_chat_model_is_hosted_by_an_engine_of_its_own_and_votes(tmp_path
     judge = build_model_judge(config)
     assert isinstance(judge, HostedJudge)
     async with running(judge, wait=True):
-        assert at_work(judge) == "2 votes of tiny@0, hosted here"
+        assert at_work(judge).startswith("2 votes of tiny@0, until tiny@0 in one pass is measured")
         report = judge.report()
         assert (report["state"], report["device"]) == ("ready", "cpu")
         assert report["memory"] > 2**20

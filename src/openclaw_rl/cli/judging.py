@@ -21,7 +21,7 @@ _SHOWN_BAD = 20
 @click.option("--judge", "name", metavar="NAME", help="rules, auto, llm, behaviour, or a file.py of your own.")
 @click.option(
     "--by",
-    type=click.Choice(["kind", "language", "tag", "voice"]),
+    type=click.Choice(["kind", "channel", "language", "tag", "voice"]),
     multiple=True,
     default=("kind", "language", "tag"),
     help="Tables to show; may be repeated [default: kind, language and tag].",
@@ -63,6 +63,7 @@ def report_lines(found: Mapping[str, Any], by: tuple[str, ...]) -> list[str]:
     took = f"{found['seconds_per_row'] * 1000:.1f} ms a row"
     lines = [f"judge {found['judge']}{classified}, {found['rows']} rows, {took}", ""]
     lines += _table("over", {"all": found["all"]})
+    lines += ["", *_base_table(found["base_rate"])]
     for group in by:
         lines += ["", *(_kind_table(found["kind"]) if group == "kind" else _table(group, found[group]))]
     return lines
@@ -93,6 +94,27 @@ def _rate(one: Mapping[str, Any]) -> str:
     if one["rate"] is None:
         return "-"
     return f"{one['rate']:.0%} ({one['low']:.0%}-{one['high']:.0%}), {one['right']} of {one['of']}".replace("%", "")
+
+
+def _base_table(channels: Mapping[str, Any]) -> list[str]:
+    """What the scores would be worth in real talk, where most messages say nothing of the reply."""
+    lines = _head(["at base rate", "rows", "share in real talk", "precision", "recall"])
+    for channel, row in channels.items():
+        for name in ("complaints", "praise"):
+            one = row[name]
+            cells = [f"{channel} {name}", str(row["rows"]), f"{one['base']:.0%}", _precision(one), _of(one)]
+            lines.append(f"| {' | '.join(cells)} |".replace("%", ""))
+    return lines
+
+
+def _precision(one: Mapping[str, Any]) -> str:
+    if one["precision"] is None:
+        return "-"
+    return f"{one['precision']:.0%} ({one['low']:.0%}-{one['high']:.0%}), {one['false']} false of {one['rest']}"
+
+
+def _of(one: Mapping[str, Any]) -> str:
+    return f"{one['recall']:.0%}, {one['right']} of {one['there']}" if one["there"] else "-"
 
 
 def _kind_table(kinds: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,8 @@ from typing import Literal, TypeAlias
 import anyio
 
 from openclaw_rl.errors import JudgeUnavailable
+from openclaw_rl.judge.base_rate import SIGNS, at_base_rate
+from openclaw_rl.judge.channel import CHANNELS, Channel, channel_of
 from openclaw_rl.judge.labelled import LABELS, WANT_RULE, LabelledRow
 from openclaw_rl.ports import Judge
 from openclaw_rl.stats import wilson
@@ -110,7 +112,9 @@ async def evaluate(
         "failures": dict(failed.most_common(5)),
         "seconds_per_row": seconds / len(rows) if rows else 0.0,
         "all": figures(heard),
+        "base_rate": base_rates(heard),
         "kind": {label: _kinds([one for one in heard if one.row.label == label]) for label in LABELS},
+        "channel": _by(heard, lambda row: (_channel(row),)),
         "language": _by(heard, lambda row: (row.language,)),
         "tag": _by(heard, lambda row: row.tags),
         "voice": _by(heard, lambda row: (row.voice,)),
@@ -129,6 +133,21 @@ def figures(readings: Sequence[Reading]) -> dict[str, Json]:
         "facts": rate(sum(one.has_key for one in facts), len(facts)),
         "unwanted": rate(sum(one.gives_rule for one in others), len(others)),
     }
+
+
+def base_rates(readings: Sequence[Reading]) -> dict[str, Json]:
+    """Precision at the base rate of real talk, by channel, with its interval: what the rows would be worth in life."""
+    found: dict[str, Json] = {}
+    for channel in CHANNELS:
+        pairs = [(one.row.score or 0, one.score) for one in readings if _channel(one.row) == channel]
+        if pairs:
+            alarms = {name: at_base_rate(pairs, channel=channel, sign=sign).plain() for sign, name in SIGNS.items()}
+            found[channel] = {"rows": len(pairs), **alarms}
+    return found
+
+
+def _channel(row: LabelledRow) -> Channel:
+    return row.channel or channel_of(row.case())
 
 
 def _of_score(readings: Sequence[Reading], said: Said) -> dict[str, Json]:
