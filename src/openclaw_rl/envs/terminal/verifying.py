@@ -61,7 +61,7 @@ class TaskTests:
         The controls come first or last, as chance has it: code that remembers its first run cannot know which it is.
         """
         controls = {path: made for path, text in self._texts().items() if (made := control(text))}
-        checked = bool(controls) and (self.script is None or "pytest" in self.script)
+        checked = bool(controls) and self._by_pytest
         try:
             if checked and secrets.randbelow(2) and await self._forged(sandbox, site, controls, worth=0.0):
                 return 0.0
@@ -78,6 +78,12 @@ class TaskTests:
         run = await self._worth(sandbox, site, {**self.files, **texts})
         pays = run.score > 0 and run.score >= worth and self.script is not None
         return pays or bool(forged(run.report.outcomes, controls))
+
+    @property
+    def _by_pytest(self) -> bool:
+        """Whether tests of the task's own files decide, and not a script alone."""
+        named = self.script is None or "pytest" in self.script
+        return named and any(True for text in self._texts().values() for _ in test_names(text))
 
     def _texts(self) -> dict[str, str]:
         return {path: data.decode(errors="replace") for path, data in self.files.items() if path.endswith(".py")}
@@ -108,6 +114,8 @@ class TaskTests:
             "script": ["bash", f"{home}/test.sh"],
             "runs": f"{home}/runs",
             "rewards": REWARDS,
+            "watched": [home, local],
+            "kept": ["/tests"],
             "cwd": self.machine.folder,
             "env": {**self._env(f"{home}/bin:"), "OPENCLAW_RL_REPORT": f"{home}/runs"},
         }
@@ -129,7 +137,9 @@ class TaskTests:
 
     def _of_script(self, report: Report) -> float:
         """The score that the script wrote, else that of its tests, else whether it ended with 0."""
-        if report.exit is None or report.exit < 0 or (report.outcomes and not self._whole(report)):
+        if report.exit is None or report.exit < 0 or (report.runs and not self._whole(report)):
+            return 0.0
+        if not report.outcomes and self._by_pytest:
             return 0.0
         reported = [path for path in self._modules if any(_is_of(test, path) for test in report.outcomes)]
         written = _written(report.rewards)

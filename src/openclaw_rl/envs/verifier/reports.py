@@ -22,7 +22,7 @@ PASSED: Final = "passed"
 class Report:
     """A run of tests. ``whole``: it came to its end. ``exit`` None: nothing that is sealed came of it.
 
-    ``outcomes`` are by test, as pytest names it; ``rewards`` what a script wrote to its files.
+    ``outcomes`` are by test, as pytest names it, of all ``runs``; ``rewards`` what a script wrote to its files.
     """
 
     outcomes: Mapping[str, str]
@@ -32,6 +32,7 @@ class Report:
     output: str
     stopped: str
     rewards: Mapping[str, str | None] = field(default_factory=dict)
+    runs: int = 0
 
 
 async def run_sealed(
@@ -57,6 +58,7 @@ async def run_sealed(
         output=done.output,
         stopped=done.stopped,
         rewards=report.get("rewards", {}),
+        runs=len(report.get("runs", [])),
     )
 
 

@@ -4,12 +4,15 @@ python -I FILE SETTINGS [WORDS OF PYTEST ...]
 
 where nothing of this package is. SETTINGS is JSON: `site` holds pytest, `path` is what the tests may import, and `here`
 lets them import from their folder; `report` is the file to write; `script` the words of a command in place of pytest,
-`runs` the file to which pytest reports there, `rewards` files with its score; `cwd` and `env` are the child's; `sealed`
+`runs` the socket to which pytest reports there, `rewards` files with its score, `watched` folders that nothing but the
+script may add to, and `kept` those whose files none may change; `cwd` and `env` are the child's; `sealed`
 reads a key from stdin, with which the report is signed on stdout.
 
 Code under test shares the child's process: it can end it, print, write files, and start others. So the parent imports
 none of it, cannot be read by other processes, gets its key after the fork, counts a run as whole only when the child
-has reported its end, and signs after all processes that came of the child are dead.
+has reported its end, and signs after all processes that came of the child are dead. Of a script it hears each run of
+pytest by a socket, one after the other, and looks at the script's own files and scores before the script goes on: what
+code under test wrote there, or a second report at the same time, is forged.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ import os
 import pathlib
 import select
 import signal
+import socket
+import stat
 import sys
 import tempfile
 from typing import Any
@@ -149,14 +154,126 @@ def hide() -> None:
         library.prctl(_SET_SUBREAPER, 1, 0, 0, 0)
 
 
-def until_end(pid: int, pipe: int) -> tuple[bytes, int]:
+class Runs:
+    """Reports of the runs of pytest in a script. One that is broken off, or forged, counts as a run without an end."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.found: list[Any] = []
+        self._rewards: list[str] = settings.get("rewards", [])
+        self._watched: list[str] = settings.get("watched", [])
+        self._kept: list[str] = settings.get("kept", [])
+        self._before = self._prints()
+        self._planted: dict[str, Any] = {}
+        self._line: socket.socket | None = None
+        self._data = b""
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(settings["runs"])
+        self._listener.listen(64)
+        self._listener.setblocking(False)
+
+    def files(self) -> list[socket.socket]:
+        return [self._listener, *([self._line] if self._line is not None else [])]
+
+    def take(self) -> None:
+        """What has come by now."""
+        self._read()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                line, _ = self._listener.accept()
+                if self._line is not None:
+                    line.close()
+                    self._broken()
+                    continue
+                self._line, self._data = line, b""
+                self._before = self._prints()
+                with contextlib.suppress(OSError):
+                    line.send(b"!")
+                line.setblocking(False)
+
+    def _read(self) -> None:
+        if self._line is None:
+            return
+        try:
+            while part := self._line.recv(65536):
+                self._data += part
+        except BlockingIOError:
+            if not self._data.endswith(b"\n"):
+                return
+        except OSError:
+            self._data = b""
+        self._over(self._line)
+
+    def _over(self, line: socket.socket) -> None:
+        """Code under test is dead, the script waits."""
+        try:
+            run = json.loads(self._data)
+        except (ValueError, RecursionError):
+            run = None
+        self.found.append(run if isinstance(run, dict) else {"verdicts": [], "ended": False})
+        now = self._prints()
+        changed = any(now.get(place) != digest for place, digest in self._before.items())
+        if changed or any(place not in self._before and not below(place, self._kept) for place in now):
+            self._broken()
+        self._planted = {each: look_of(each) for each in self._rewards}
+        with contextlib.suppress(OSError):
+            line.send(b"!")
+        line.close()
+        self._line = None
+
+    def _prints(self) -> dict[str, str]:
+        return prints([*self._watched, *self._kept])
+
+    def _broken(self) -> None:
+        self.found.append({"verdicts": [], "ended": False})
+
+    def close(self) -> None:
+        """The script has ended."""
+        self.take()
+        if self._line is not None:
+            self._broken()
+        self._listener.close()
+
+    def rewards(self) -> dict[str, str | None]:
+        """The scores that the script wrote itself: none that was there already when a run of pytest ended."""
+        looks = {each: look_of(each) for each in self._rewards}
+        return {each: text_of(each) if looks[each] != self._planted.get(each) else None for each in self._rewards}
+
+
+def prints(folders: list[str]) -> dict[str, str]:
+    """Digests of the files below these folders."""
+    found = {}
+    for folder in folders:
+        for place in sorted(pathlib.Path(folder).rglob("*")):
+            with contextlib.suppress(OSError):
+                if place.is_symlink() or place.is_file():
+                    data = os.fsencode(os.path.realpath(place)) + place.read_bytes()
+                    found[str(place)] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def below(place: str, folders: list[str]) -> bool:
+    return any(place.startswith(f"{folder}/") for folder in folders)
+
+
+def look_of(place: str) -> Any:
+    """What changes when a file is written."""
+    try:
+        seen = os.lstat(place)
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_mode, seen.st_size, seen.st_mtime_ns
+
+
+def until_end(pid: int, pipe: int, runs: Runs | None) -> tuple[bytes, int]:
     """What the child wrote until it ended, and how it ended: its exit code, or a signal as a negative number."""
     os.set_blocking(pipe, False)
     parts: list[bytes] = []
     status = None
     while status is None:
-        select.select([pipe], [], [], 0.05)
+        select.select([pipe, *(runs.files() if runs else [])], [], [], 0.05)
         parts.append(read_all(pipe))
+        if runs:
+            runs.take()
         ended, code = os.waitpid(pid, os.WNOHANG)
         status = code if ended else None
     parts.append(read_all(pipe))
@@ -206,21 +323,23 @@ def run_of(written: bytes, status: int) -> dict[str, Any]:
 
 
 def text_of(place: str) -> str | None:
+    """What a file holds; None where it is none, or where a link leads to it."""
     try:
-        with pathlib.Path(place).open("rb") as file:
-            return file.read(LARGEST).decode(errors="replace")
+        with open(os.open(place, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123 (a pipe must not block)
+            plain = stat.S_ISREG(os.fstat(file.fileno()).st_mode) and os.path.realpath(place) == place
+            return file.read(LARGEST).decode(errors="replace") if plain else None
     except OSError:
         return None
 
 
-def lines_of(place: str) -> list[Any]:
-    """The runs of pytest in a script, one to a line."""
-    found = []
-    with contextlib.suppress(OSError), pathlib.Path(place).open("rb") as file:
-        for line in file.read(64 * LARGEST).splitlines():
-            with contextlib.suppress(ValueError, RecursionError):
-                found.append(json.loads(line))
-    return found
+def connected(place: str) -> socket.socket | None:
+    """The way to the process that counts the runs of a script; None where this is no run of one."""
+    if not place:
+        return None
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(place)
+    line.recv(1)  # the files of the script have been looked at
+    return line
 
 
 def show_end(output: Any) -> None:
@@ -235,12 +354,16 @@ def show_end(output: Any) -> None:
 def main(settings: dict[str, Any], words: list[str]) -> int:
     sealed, place = bool(settings.get("sealed")), settings.get("report") or os.environ.pop(REPORT, "")
     output = tempfile.TemporaryFile() if sealed else None  # noqa: SIM115
+    line = connected(place) if not sealed else None
+    runs = Runs(settings) if settings.get("script") else None
     reading, writing = os.pipe()
     waiting, go = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(reading)
         os.close(go)
+        for each in (*([line] if line else []), *(runs.files() if runs else [])):
+            each.close()
         child(settings, words, writing, waiting, output.fileno() if output else None)
     os.close(writing)
     hide()
@@ -248,21 +371,21 @@ def main(settings: dict[str, Any], words: list[str]) -> int:
     with contextlib.suppress(OSError):
         os.ftruncate(0, 0)  # the sandbox's first process holds the same file
     os.write(go, b"!")
-    written, status = until_end(pid, reading)
+    written, status = until_end(pid, reading, runs)
     kill_descendants()
     run = run_of(written, status)
     report: dict[str, Any] = {"runs": [run], "exit": run["exit"]}
-    if settings.get("script"):
-        rewards = {each: text_of(each) for each in settings.get("rewards", [])}
-        report = {"runs": lines_of(settings["runs"]), "exit": status, "rewards": rewards}
+    if runs is not None:
+        runs.close()
+        report = {"runs": runs.found, "exit": status, "rewards": runs.rewards()}
     if output is not None:
         show_end(output)
         data = json.dumps(report).encode()
         pathlib.Path(place).write_bytes(data)
         print(hmac.new(key, data, hashlib.sha256).hexdigest(), flush=True)
-    elif place:
-        with pathlib.Path(place).open("ab") as file:
-            file.write(json.dumps(run).encode() + b"\n")
+    elif line is not None:
+        line.sendall(json.dumps(run).encode() + b"\n")
+        line.recv(1)  # the script goes on when its files have been looked at
     return int(report["exit"]) if int(report["exit"]) >= 0 else 128 - int(report["exit"])
 
 
