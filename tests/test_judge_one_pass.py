@@ -10,12 +10,12 @@ import pytest
 from judges import LIMITS
 
 from openclaw_rl.errors import JudgeUnavailable
-from openclaw_rl.judge.base_rate import BaseRates, Line, Threshold, at_base_rate, threshold
+from openclaw_rl.judge.base_rate import BaseRates, RatedLine, Threshold, at_base_rate, threshold
 from openclaw_rl.judge.channel import channel_of, channel_of_texts
 from openclaw_rl.judge.coding import APPROVAL, ERROR, INTERRUPT, combined, signs_in
 from openclaw_rl.judge.odds import WORDS, Odds
 from openclaw_rl.judge.one_pass import BUDGET, OPENING, OnePass, OnePassJudge, shipped_examples
-from openclaw_rl.judge.pasted import parts_of
+from openclaw_rl.judge.pasted import stretches_of
 from openclaw_rl.ports import Case
 from openclaw_rl.testing import make_case, make_message
 from openclaw_rl.types import Message, Tool
@@ -119,8 +119,8 @@ async def test_a_message_that_is_nothing_but_a_log_is_read() -> None:
 
 
 def test_one_line_that_looks_like_a_machine_s_stays_with_the_words_around_it() -> None:
-    assert [part.pasted for part in parts_of("it says\nerror: no such file\nwhat now")] == [False]
-    assert [part.pasted for part in parts_of("error: no such file")] == [True]
+    assert [part.pasted for part in stretches_of("it says\nerror: no such file\nwhat now")] == [False]
+    assert [part.pasted for part in stretches_of("error: no such file")] == [True]
 
 
 # --- odds and scores
@@ -192,8 +192,8 @@ def test_a_sign_moves_the_odds_by_its_likelihood_ratio_and_keeps_the_rest_in_pro
 # --- thresholds at base rate
 
 
-def line(truth: int, bad: float) -> Line:
-    return Line(channel="chat", truth=truth, odds=Odds(bad=bad, neutral=1 - bad, good=0))
+def line(truth: int, bad: float) -> RatedLine:
+    return RatedLine(channel="chat", truth=truth, odds=Odds(bad=bad, neutral=1 - bad, good=0))
 
 
 def test_precision_is_that_of_the_base_rate_not_of_the_set() -> None:

@@ -33,7 +33,7 @@ PRIOR = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class RatedLine:
     """A message whose meaning is known: bad (-1), nothing (0) or good (1) news of the reply, and the odds it got.
 
     ``own`` are the model's odds without any sign, None where there was none.
@@ -112,7 +112,7 @@ class Decision:
     why: str
 
 
-def threshold(lines: Sequence[Line], sign: Sign, *, channel: Channel) -> Threshold | None:
+def threshold(lines: Sequence[RatedLine], sign: Sign, *, channel: Channel) -> Threshold | None:
     """The lowest probability whose cautious precision reaches the target; None where none does.
 
     Complaints are read on the channel's own lines. Praise is rare and alike everywhere: all lines count.
@@ -128,7 +128,7 @@ def threshold(lines: Sequence[Line], sign: Sign, *, channel: Channel) -> Thresho
     return best
 
 
-def _alarms(lines: Sequence[Line], sign: Sign, *, at: float, base: float) -> Alarms:
+def _alarms(lines: Sequence[RatedLine], sign: Sign, *, at: float, base: float) -> Alarms:
     alarmed = [line for line in lines if line.odds.of(sign) >= at]
     right = sum(line.truth == sign for line in alarmed)
     there = sum(line.truth == sign for line in lines)
@@ -153,7 +153,7 @@ class BaseRates:
         return cls()
 
     @classmethod
-    def of(cls, lines: Sequence[Line], rated: Sequence[Line] = ()) -> BaseRates:
+    def of(cls, lines: Sequence[RatedLine], rated: Sequence[RatedLine] = ()) -> BaseRates:
         """Set on ``lines`` and the ``rated`` turns of a deployment.
 
         Signs alone are not believed: a class that the model's own odds do not tell has no threshold.
@@ -206,7 +206,7 @@ class BaseRates:
         return f"{', '.join(told)} (precision at base rate / recall){here}"
 
 
-def _holds(bound: Threshold, rated: Iterable[Line], channel: Channel, sign: Sign) -> bool:
+def _holds(bound: Threshold, rated: Iterable[RatedLine], channel: Channel, sign: Sign) -> bool:
     """Whether rated turns leave the precision above the floor; the shipped lines count for `PRIOR` turns."""
     alarmed = [line for line in rated if line.channel == channel and line.odds.of(sign) >= bound.at]
     right = sum(line.truth == sign for line in alarmed)

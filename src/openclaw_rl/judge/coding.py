@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from openclaw_rl.judge.evidence import reply_of
 from openclaw_rl.judge.odds import Odds
-from openclaw_rl.judge.pasted import parts_of
+from openclaw_rl.judge.pasted import stretches_of
 from openclaw_rl.ports import Case
 
 MOST = 2.0
@@ -101,7 +101,7 @@ def signs_in(message: str, reply: str) -> tuple[Sign, ...]:
         return (NOTICE,)
     if _APPROVAL.match(message):
         return (APPROVAL,)
-    pasted = "\n".join(part.text for part in parts_of(message) if part.pasted) or message
+    pasted = "\n".join(part.text for part in stretches_of(message) if part.pasted) or message
     claimed = bool(_CLAIM.search(reply)) and not _ASKS_OUTPUT.search(reply[-600:])
     failing = claimed and bool(_FAILING.search(pasted))
     shown = (

@@ -21,7 +21,7 @@ import anyio
 
 from openclaw_rl import files
 from openclaw_rl.errors import BackendError, JudgeUnavailable, RequestError
-from openclaw_rl.judge.base_rate import BaseRates, Decision, Line
+from openclaw_rl.judge.base_rate import BaseRates, Decision, RatedLine
 from openclaw_rl.judge.channel import Channel
 from openclaw_rl.judge.evidence import described
 from openclaw_rl.judge.explain import Explanation, explain_plainly
@@ -87,8 +87,8 @@ class MeasuredJudge:
     ) -> None:
         self._baseline, self._plan, self._sleep = baseline, plan, sleep
         self._model = OnePassJudge(asks, self, limits=limits)
-        self._lines: tuple[Line, ...] | None = None
-        self._rated: tuple[Line, ...] = ()
+        self._lines: tuple[RatedLine, ...] | None = None
+        self._rated: tuple[RatedLine, ...] = ()
         self._rates = BaseRates.silent()
         self._done = 0
         self._trouble: str | None = None
@@ -133,7 +133,7 @@ class MeasuredJudge:
         if not score or not self._asks_model(case):
             return
         rated = await self._model.read(case)
-        line = Line(channel=rated.channel, truth=1 if score > 0 else -1, odds=rated.odds, own=rated.own)
+        line = RatedLine(channel=rated.channel, truth=1 if score > 0 else -1, odds=rated.odds, own=rated.own)
         self._rated = (*self._rated, line)[-MOST_RATED:]
         self._set()
         if self._plan.rated is not None:
@@ -184,7 +184,7 @@ class MeasuredJudge:
     def _set(self) -> None:
         self._rates = BaseRates.of(self._lines or (), self._rated)
 
-    async def _known_or_measured(self) -> tuple[Line, ...]:
+    async def _known_or_measured(self) -> tuple[RatedLine, ...]:
         plan, asks = self._plan, self._model.asks
         texts = [[row.request, row.reply, row.next, row.label, row.channel] for row in plan.rows]
         parts = json.dumps([plan.identity(), asks.rater.model, asks.examples.version, texts])
@@ -204,9 +204,9 @@ class MeasuredJudge:
 
 async def rate_rows(
     judge: OnePassJudge, rows: Sequence[LabelledRow], *, workers: int, progress: Callable[[int], None]
-) -> tuple[Line, ...]:
+) -> tuple[RatedLine, ...]:
     """The odds of every row; raises JudgeUnavailable where the model cannot rate them."""
-    lines: list[Line] = []
+    lines: list[RatedLine] = []
     waiting = iter(rows)
 
     async def work() -> None:
@@ -216,7 +216,7 @@ async def rate_rows(
             except (BackendError, RequestError) as error:
                 raise JudgeUnavailable(f"a line could not be rated: {error.what}", remedy=error.remedy) from error
             channel = row.channel or rated.channel
-            lines.append(Line(channel=channel, truth=row.score or 0, odds=rated.odds, own=rated.own))
+            lines.append(RatedLine(channel=channel, truth=row.score or 0, odds=rated.odds, own=rated.own))
             progress(len(lines))
 
     try:
@@ -231,7 +231,7 @@ async def rate_rows(
     return tuple(lines)
 
 
-def _read(file: Path | None) -> tuple[Line, ...] | None:
+def _read(file: Path | None) -> tuple[RatedLine, ...] | None:
     """Lines that were kept; None where there are none, or they cannot be read any more."""
     try:
         kept = json.loads(file.read_text(encoding="utf-8")) if file is not None else None
@@ -240,11 +240,11 @@ def _read(file: Path | None) -> tuple[Line, ...] | None:
         return None
 
 
-def _line(kept: dict[str, Any]) -> Line:
+def _line(kept: dict[str, Any]) -> RatedLine:
     own = kept["own"]
-    return Line(**{**kept, "odds": Odds(**kept["odds"]), "own": None if own is None else Odds(**own)})
+    return RatedLine(**{**kept, "odds": Odds(**kept["odds"]), "own": None if own is None else Odds(**own)})
 
 
-def _write(file: Path, lines: Sequence[Line]) -> None:
+def _write(file: Path, lines: Sequence[RatedLine]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     files.write(file, json.dumps([asdict(line) for line in lines]))

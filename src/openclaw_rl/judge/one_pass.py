@@ -23,7 +23,7 @@ from openclaw_rl.judge.evidence import reply_of, user_hints
 from openclaw_rl.judge.explain import Explanation
 from openclaw_rl.judge.hints import HintLimits, filter_hints
 from openclaw_rl.judge.odds import WORDS, Odds
-from openclaw_rl.judge.pasted import parts_of
+from openclaw_rl.judge.pasted import stretches_of
 from openclaw_rl.judge.prompt import block, escape
 from openclaw_rl.ports import Case, RatesWords
 from openclaw_rl.types import Message, Verdict
@@ -124,7 +124,7 @@ class OnePass:
 
     async def _message(self, text: str, budget: int) -> str:
         """The next message with its pasted stretches in tags of their own, which no text can write."""
-        parts = parts_of(text)
+        parts = stretches_of(text)
         own = [part for part in parts if not part.pasted]
         share = budget // max(1, len(own)) if len(own) < len(parts) else budget
         pasted = max(LEAST, min(PASTED, budget // max(1, len(parts) - len(own)))) if len(own) < len(parts) else 0
@@ -160,7 +160,8 @@ def _calls(case: Case) -> str:
 def _tagged(text: str) -> str:
     """An example's next message, shown as a case's is."""
     shown = (
-        block("pasted", None, None, escape(part.text)) if part.pasted else escape(part.text) for part in parts_of(text)
+        block("pasted", None, None, escape(part.text)) if part.pasted else escape(part.text)
+        for part in stretches_of(text)
     )
     return "\n".join(shown)
 

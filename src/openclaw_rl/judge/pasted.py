@@ -18,14 +18,14 @@ _MACHINE = re.compile(
 )
 
 
-class Part(NamedTuple):
+class Stretch(NamedTuple):
     """A stretch of a message; ``pasted`` where a machine wrote it."""
 
     text: str
     pasted: bool
 
 
-def parts_of(message: str) -> tuple[Part, ...]:
+def stretches_of(message: str) -> tuple[Stretch, ...]:
     """The stretches of a message in their order; blank lines belong to the stretch before them."""
     lines = _looked_at(message).splitlines()
     marks = [bool(_MACHINE.match(line)) for line in lines]
@@ -39,7 +39,7 @@ def _looked_at(message: str) -> str:
     return message if len(message) <= _MOST else f"{message[: _MOST // 2]}\n...\n{message[-_MOST // 2 :]}"
 
 
-def _joined(marked: list[tuple[str, bool]]) -> Iterator[Part]:
+def _joined(marked: list[tuple[str, bool]]) -> Iterator[Stretch]:
     """Stretches of one kind; a single line that looks like a machine's, beside a person's words, stays a person's."""
     runs = [(mark, [line for line, _ in group]) for mark, group in groupby(marked, key=lambda pair: pair[1])]
     alone = len(runs) == 1
@@ -52,4 +52,4 @@ def _joined(marked: list[tuple[str, bool]]) -> Iterator[Part]:
             kept.append((pasted, list(lines)))
     for pasted, lines in kept:
         if text := "\n".join(lines).strip("\n"):
-            yield Part(text, pasted)
+            yield Stretch(text, pasted)
