@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
     "types": {"errors"},
     "web": {"errors", "types"},
     "ports": {"types"},
-    "config": {"errors"},
+    "config": {"errors", "types"},
     "losses": {"errors"},
     "plugins": {"ports", "errors"},
     "store": GROUND,

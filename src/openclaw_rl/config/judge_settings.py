@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from openclaw_rl.config.values import Address, Device, Dtype, Location, ModelPlace, Options, Plugin, Section, Variable
+from openclaw_rl.types import LONGEST_NOTE
 
 
 class LlmJudgeSection(Section):
@@ -96,10 +97,12 @@ class JudgeSection(Section):
     hint_min: int = Field(
         default=11,
         ge=1,
-        le=10_000,
+        le=LONGEST_NOTE,
         description="fewest characters of a hint; a Chinese one counts for five, a kana or Hangul one for three",
     )
-    hint_max: int = Field(default=600, ge=1, le=10_000, description="most characters of a hint")
+    hint_max: int = Field(
+        default=LONGEST_NOTE, ge=1, le=LONGEST_NOTE, description="most characters of a hint, which may become a note"
+    )
     step_votes: bool | None = Field(
         default=None,
         description="let the judge vote on each step of an environment too; not set: where its model is one that votes",

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 from openclaw_rl.errors import InvalidValue
 from openclaw_rl.preferences.comparison import Saying, contradicts, says_again
@@ -40,6 +40,7 @@ MOST_IN_FORCE = 100
 """notes of one user that may be in prompts at a time"""
 MOST_PROPOSED = 20
 """open questions of one user; further wishes are not asked about"""
+_OTHERWISE = "says otherwise"
 _WISHED, _DOUBTED = "said once, perhaps for all replies", "perhaps somebody else's words"
 ReadRemark: TypeAlias = Callable[[str, str], Hint | None]
 """(what was said outright of a reply, the reply) -> the hint that it is"""
@@ -153,8 +154,8 @@ class NotesBook:
         this one lacks, that note is it: in force again, if the weights had forgotten it or it was switched off.
         Raises InvalidValue where the user has as many notes in force as there may be.
         """
-        self._compare(given, self._ledger.notes(given.user))
-        return self._ledger.atomically(lambda: self._add(given))
+        known = self._read_for([given])
+        return self._ledger.atomically(lambda: self._add(given, known.fresh()))
 
     def take(self, limit: int, read: ReadRemark) -> list[AddedNote]:
         """Make notes of what people said since, as verdicts heard it and as it was said outright; those that are new.
@@ -167,23 +168,18 @@ class NotesBook:
             return []  # without a lock on the file: this is looked for several times a second
         heard = {one.seq: _notes_of(one.user, one.turn, one.hints, "a correction") for one in verdicts}
         outright = {one.seq: _notes_of(one.user, one.turn, _read(one, read), "said outright") for one in remarks}
-        known: dict[str, list[Note]] = {}
-        for given in (one for found in (heard, outright) for notes in found.values() for one in notes):
-            if given.user not in known:
-                known[given.user] = self._ledger.notes(given.user)
-            self._compare(given, known[given.user])
-        return self._ledger.atomically(lambda: self._take(limit, heard, outright))
+        known = self._read_for(one for found in (heard, outright) for notes in found.values() for one in notes)
+        return self._ledger.atomically(lambda: self._take(limit, heard, outright, known.fresh()))
 
     def accept(self, number: int, *, reason: str = "the user said yes") -> AddedNote:
         """The user means a proposed note for all replies: it is in force, and replaces what it contradicts."""
-        note = self._ledger.note(number)
-        self._compare(_as_new(note), self._ledger.notes(note.user))
+        known = self._read_for([_as_new(self._ledger.note(number))])
 
         def work() -> AddedNote:
             now = self._ledger.note(number)
             if now.state not in ("proposed", "declined"):
                 raise InvalidValue("number", f"note {number} is {now.state}, only a proposed one can be accepted")
-            return self._enforce(now, by="user", reason=reason)
+            return self._enforce(now, known.fresh(), by="user", reason=reason)
 
         return self._ledger.atomically(work)
 
@@ -207,7 +203,7 @@ class NotesBook:
             if old.state == "removed":
                 raise InvalidValue("number", f"note {number} was removed", remedy="add a new one")
             given = NewNote(user=old.user, text=text, kind=old.kind, turn=old.turn, by="user", reason=reason)
-            return self._insert(given, [old], why="is its new wording")
+            return self._insert(given, [old], _KnownNotes(self._ledger), why="is its new wording")
 
         return self._ledger.atomically(work)
 
@@ -221,7 +217,7 @@ class NotesBook:
                 raise InvalidValue("number", f"note {number} was removed", remedy="add a new one")
             if now != state and not (on and now == "learning"):  # a kept one is tried again
                 if on:
-                    self._need_room(self._ledger.notes(self._ledger.note(number).user))
+                    _need_room(self._ledger.notes(self._ledger.note(number).user))
                 self._ledger.insert_change(number, state, by="user", reason=reason)
             return self._ledger.note(number)
 
@@ -246,50 +242,53 @@ class NotesBook:
         self._ledger.atomically(lambda: self._ledger.insert_switch(user, enabled, reason))
 
     def _take(
-        self, limit: int, heard: Mapping[int, Sequence[NewNote]], outright: Mapping[int, Sequence[NewNote]]
+        self,
+        limit: int,
+        heard: Mapping[int, Sequence[NewNote]],
+        outright: Mapping[int, Sequence[NewNote]],
+        known: _KnownNotes,
     ) -> list[AddedNote]:
         """Write the notes that were read, of the rows that are still there and that nobody took meanwhile."""
         verdicts = [one.seq for one in self._ledger.new_hints(limit) if one.seq in heard]
         remarks = [one.seq for one in self._ledger.new_remarks(limit) if one.seq in outright]
         added = list[AddedNote]()
         for given in (one for seq in verdicts for one in heard[seq]):
-            added += self._add_if_room(given)
+            added += self._add_if_room(given, known)
         for given in (one for seq in remarks for one in outright[seq]):
-            added += self._add_if_room(given)
+            added += self._add_if_room(given, known)
         if verdicts or remarks:
             self._ledger.took(verdict=max(verdicts, default=None), feedback=max(remarks, default=None))
         return [one for one in added if one.new]
 
-    def _add_if_room(self, given: NewNote) -> list[AddedNote]:
+    def _add_if_room(self, given: NewNote, known: _KnownNotes) -> list[AddedNote]:
         try:
-            return [self._add(given)]
+            return [self._add(given, known)]
         except InvalidValue as error:  # before it wrote anything
             log.warning("notes.not made turn=%s reason=%s", given.turn, error)
             return []
 
-    def _compare(self, given: NewNote, notes: Iterable[Note]) -> None:
-        """Parse and compare texts outside of the transaction, in which the results are then at hand."""
-        saying = _saying(given)
-        for old in notes:
-            if old.state not in ("removed", "replaced"):
+    def _read_for(self, given: Iterable[NewNote]) -> _KnownNotes:
+        """The notes that new ones are compared with, read and parsed outside of the transaction that makes them."""
+        known = _KnownNotes(self._ledger)
+        for one in given:
+            saying = _saying(one)
+            for old in known.of(one.user):
                 says_again(saying, _saying(old))
                 contradicts(saying, _saying(old))
+        return known
 
-    def _add(self, given: NewNote) -> AddedNote:
-        saying = _saying(given)
-        notes = self._ledger.notes(given.user)
-        known = [note for note in notes if note.state not in ("removed", "replaced")]
-        for old in reversed(known):
+    def _add(self, given: NewNote, known: _KnownNotes) -> AddedNote:
+        saying, notes = _saying(given), known.of(given.user)
+        for old in reversed(notes):
             if says_again(saying, _saying(old)):
-                return self._again(old, given)
+                return self._again(old, given, known)
         if given.reach != "standing":
-            self._need_room(notes, proposed=True)
-            return self._insert(given, [], why="", state="proposed")
-        self._need_room(notes)
-        instead_of = [old for old in known if contradicts(saying, _saying(old))]
-        return self._insert(given, instead_of, why="says otherwise")
+            _need_room(notes, proposed=True)
+            return self._insert(given, [], known, why="", state="proposed")
+        _need_room(notes)
+        return self._insert(given, [old for old in notes if contradicts(saying, _saying(old))], known, why=_OTHERWISE)
 
-    def _again(self, old: Note, given: NewNote) -> AddedNote:
+    def _again(self, old: Note, given: NewNote, known: _KnownNotes) -> AddedNote:
         """The user says again what a note says already. A turn says it once: its verdict may be written twice.
 
         A standing wish puts any note in force again; one of the user's own that may be for all replies, a proposed or
@@ -304,31 +303,20 @@ class NotesBook:
                 self._ledger.insert_change(old.number, "proposed", by=given.by, reason=_WISHED)
                 return AddedNote(old, new=False)
         asked = old.state in ("proposed", "declined")
-        added = self._enforce(old, by=given.by, reason="the user said it again")
+        added = self._enforce(old, known, by=given.by, reason="the user said it again")
         return added._replace(new=asked)
 
-    def _enforce(self, note: Note, *, by: NoteAuthor, reason: str) -> AddedNote:
+    def _enforce(self, note: Note, known: _KnownNotes, *, by: NoteAuthor, reason: str) -> AddedNote:
         """Put a note in force that was in no prompt; those that it contradicts are replaced by it."""
-        notes = self._ledger.notes(note.user)
-        self._need_room(notes)
+        notes = known.of(note.user)
+        _need_room(notes)
         self._ledger.insert_change(note.number, "in force", by=by, reason=reason)
         instead_of = [old for old in notes if old.prompted and contradicts(_saying(note), _saying(old))]
-        return AddedNote(self._ledger.note(note.number), self._replace(instead_of, note.number, "says otherwise", by))
-
-    def _need_room(self, notes: Iterable[Note], *, proposed: bool = False) -> None:
-        """Raise InvalidValue where a user has as many notes as there may be."""
-        count = sum(note.state == "proposed" if proposed else note.prompted for note in notes)
-        if proposed and count >= MOST_PROPOSED:
-            raise InvalidValue(
-                "text", f"{count} notes wait for an answer, the most there can be", remedy="accept or decline some"
-            )
-        if not proposed and count >= MOST_IN_FORCE:
-            raise InvalidValue(
-                "text", f"{count} notes are in force, the most there can be", remedy="remove some or switch them off"
-            )
+        replaced = self._replace(instead_of, note.number, known, _OTHERWISE, by)
+        return AddedNote(known.put(self._ledger.note(note.number)), replaced)
 
     def _insert(
-        self, given: NewNote, instead_of: Iterable[Note], *, why: str, state: NoteState = "in force"
+        self, given: NewNote, instead_of: Iterable[Note], known: _KnownNotes, *, why: str, state: NoteState = "in force"
     ) -> AddedNote:
         reasons: dict[Reach, str] = {"wish": _WISHED, "doubtful": _DOUBTED}
         number = self._ledger.insert_note(
@@ -341,15 +329,65 @@ class NotesBook:
             reason=reasons.get(given.reach, given.reason),
             state=state,
         )
-        return AddedNote(self._ledger.note(number), self._replace(instead_of, number, why, given.by))
+        note = known.put(self._ledger.note(number))
+        return AddedNote(note, self._replace(instead_of, number, known, why, given.by))
 
-    def _replace(self, notes: Iterable[Note], by_note: int, why: str, by: NoteAuthor) -> tuple[Note, ...]:
+    def _replace(
+        self, notes: Iterable[Note], by_note: int, known: _KnownNotes, why: str, by: NoteAuthor
+    ) -> tuple[Note, ...]:
         replaced = []
         for old in notes:
             reason = f"note {by_note} {why}"
             self._ledger.insert_change(old.number, "replaced", by=by, reason=reason, replaced_by=by_note)
-            replaced.append(self._ledger.note(old.number))
+            replaced.append(known.put(self._ledger.note(old.number)))
         return tuple(replaced)
+
+
+class _KnownNotes:
+    """The notes of some users that count (not removed, not replaced), each user's read once and kept up to date."""
+
+    def __init__(self, ledger: NotesLedger) -> None:
+        self._ledger = ledger
+        self._read_at = ledger.last_note_change()
+        self._notes: dict[str, dict[int, Note]] = {}
+
+    def fresh(self) -> Self:
+        """The same inside a transaction: read again if any note changed since."""
+        if self._ledger.last_note_change() != self._read_at:
+            self._notes.clear()
+        return self
+
+    def of(self, user: str) -> list[Note]:
+        """A user's notes, oldest first."""
+        if user not in self._notes:
+            self._notes[user] = {note.number: note for note in self._ledger.notes(user) if _counts(note)}
+        return list(self._notes[user].values())
+
+    def put(self, note: Note) -> Note:
+        """Take a note as it is now; the same note."""
+        if (notes := self._notes.get(note.user)) is not None:
+            if _counts(note):
+                notes[note.number] = note  # one that is there keeps its place, a new one has the highest number
+            else:
+                notes.pop(note.number, None)
+        return note
+
+
+def _counts(note: Note) -> bool:
+    return note.state not in ("removed", "replaced")
+
+
+def _need_room(notes: Iterable[Note], *, proposed: bool = False) -> None:
+    """Raise InvalidValue where a user has as many notes as there may be."""
+    count = sum(note.state == "proposed" if proposed else note.prompted for note in notes)
+    if proposed and count >= MOST_PROPOSED:
+        raise InvalidValue(
+            "text", f"{count} notes wait for an answer, the most there can be", remedy="accept or decline some"
+        )
+    if not proposed and count >= MOST_IN_FORCE:
+        raise InvalidValue(
+            "text", f"{count} notes are in force, the most there can be", remedy="remove some or switch them off"
+        )
 
 
 def _notes_of(user: str, turn: str, hints: Iterable[Hint], reason: str) -> list[NewNote]:

@@ -56,6 +56,11 @@ class NoteQueries(LedgerConnection):
         )
         return [NoteChange(**dict(row)) for row in rows]
 
+    def last_note_change(self) -> int:
+        """The number of the newest change of any note: where it is as before, so are all notes."""
+        row = self.row("SELECT max(seq) AS seq FROM note_changes")
+        return (row["seq"] if row else None) or 0
+
     def rehearsals(self, note: int | None = None) -> list[Rehearsal]:
         """Each rehearsal of a note, or of all notes, oldest first."""
         where, values = ("WHERE note = ?", (note,)) if note is not None else ("", ())
