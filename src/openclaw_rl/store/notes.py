@@ -8,6 +8,7 @@ inside its own transaction.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -113,7 +114,7 @@ class NotesLedger(SharedWriter, NoteQueries):
     ) -> None:
         """Write a change of a note's state. To be called inside `atomically`."""
         row = {"note": number, "state": state, "author": by, "reason": reason, "replaced_by": replaced_by}
-        self.db.insert("note_changes", row | {"at": time.time()})
+        self.db.insert("note_changes", row | {"at": moment(self, number, time.time())})
 
     def insert_switch(self, user: str, enabled: bool, reason: str) -> None:
         """Write that a user's notes are put into prompts or not. To be called inside `atomically`."""
@@ -158,6 +159,17 @@ class NotesLedger(SharedWriter, NoteQueries):
         if feedback is not None:
             self.low[_FEEDBACK] = feedback
         self.save_cursors(self.db)
+
+
+def moment(ledger: LedgerConnection, note: int, now: float) -> float:
+    """``now``, or just after the newest row of a note where the clock was set back: its rows are compared by time."""
+    row = ledger.row(
+        "SELECT max(at) AS at FROM (SELECT at FROM note_changes WHERE note = ?1"
+        " UNION ALL SELECT at FROM rehearsals WHERE note = ?1) AS times",
+        note,
+    )
+    newest = row["at"] if row else None
+    return now if newest is None or now > newest else math.nextafter(newest, math.inf)
 
 
 def _to_note(row: Row) -> Note:

@@ -14,6 +14,7 @@ from openclaw_rl.store.connection import DurableWriter
 from openclaw_rl.store.database import Database, Row, Sync
 from openclaw_rl.store.deletions import without_examples
 from openclaw_rl.store.groups import read_group
+from openclaw_rl.store.notes import moment
 from openclaw_rl.store.places import AnyPlace
 from openclaw_rl.store.reader import LedgerReader
 from openclaw_rl.store.requests import insert_request
@@ -119,11 +120,12 @@ class TrainLedger(DurableWriter, LedgerReader):
         ``deletions``: the newest when its prompts were read. Raises DeletedMeanwhile, and writes nothing, where there
         is another by now: they may be of that session.
         """
-        row = {name: getattr(rehearsal, name) for name in ("note", "step", "learned", "at")}
+        row = {name: getattr(rehearsal, name) for name in ("note", "step", "learned")}
         with self.writing(alone="trained") as db:
             if self.newest("deletions") != deletions:
                 raise DeletedMeanwhile(f"a session was deleted while note {rehearsal.note} was rehearsed")
             self._insert_step(db, step, version, ())
+            row |= {"at": moment(self, rehearsal.note, rehearsal.at)}
             db.insert("rehearsals", row | {"evidence": codec.json_text(dict(rehearsal.evidence))})
 
     def _insert_step(self, db: Database, step: Step, version: Version | None, drops: Sequence[Drop]) -> None:
