@@ -19,16 +19,14 @@ FOR_EVER = "train.options.seconds=3600"
 """a step of the trainer that no end waits for"""
 
 
-@pytest.mark.parametrize("slow", ["steps", "replies"])
 def test_an_end_in_the_middle_waits_for_no_step_and_loses_nothing(
-    tmp_path: Path, slow: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An end that waited for the step or the replies under way would take an hour; `System.end` gives it a minute."""
+    """An end that waited for the step under way would take an hour; `System.end` gives it a minute."""
     monkeypatch.setattr("system.WISHES", ("Please don't use bullet points.", "Thanks, that's perfect!"))
     answered = set[str]()
     talk(System(tmp_path, "train.rehearse.enabled=false"), answered)
-    hour = FOR_EVER if slow == "steps" else "policy.options.tokens_per_second=0.01"
-    stuck, quick = System(tmp_path, hour), System(tmp_path)
+    stuck, quick = System(tmp_path, FOR_EVER), System(tmp_path)
     stuck.start()
     try:
         with LedgerReader(tmp_path / "ledger.db") as ledger:
