@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from openclaw_rl.errors import EnvFailed
 from openclaw_rl.ports import Observation
@@ -121,7 +122,7 @@ def account(ledger: LedgerReader, log: Path) -> Account:
     )
 
 
-def _advantages(played: dict[str, dict]) -> dict[tuple[str, int], float]:
+def _advantages(played: dict[str, dict[str, Any]]) -> dict[tuple[str, int], float]:
     """By session and step: R less the mean over the standard deviation, as the documentation says."""
     worth = {
         (session, index): line["outcome"] + (vote or 0.0)

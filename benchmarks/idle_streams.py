@@ -184,7 +184,8 @@ async def measure(server: Server, count: int, chats: int, seconds: float) -> dic
     streams = await asyncio.gather(*(open_stream(server.port, at, gate) for at in range(count)))
     opening = time.perf_counter() - began
     opened = [stream for stream in streams if stream.status == 200]
-    began, beside = time.perf_counter(), []
+    began = time.perf_counter()
+    beside: list[float] = []
     while time.perf_counter() - began < seconds or len(beside) < chats:
         beside.append(await chat(server.port))
         await asyncio.sleep(seconds / chats)

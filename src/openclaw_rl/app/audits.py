@@ -36,7 +36,7 @@ async def audit_all(
         raise ConfigError(
             f"environment {config.env.type} cannot be audited", remedy="give it held_out, rung, instruction and gold"
         )
-    chosen = _of_levels(env, levels)
+    chosen = _of_levels({env.rung(task) for task in (*env.tasks(), *env.held_out())}, levels)
     trained, held = (_of_each(env, tasks, chosen, count) for tasks in (env.tasks(), env.held_out()))
     room = asyncio.Semaphore(config.env.parallel)
 
@@ -78,9 +78,8 @@ async def audit_all(
     }
 
 
-def _of_levels(env: SupportsTaskSets, levels: Sequence[str]) -> set[str]:
-    """The levels to audit. Raises ConfigError for one that no task has."""
-    known = {env.rung(task) for task in (*env.tasks(), *env.held_out())}
+def _of_levels(known: set[str], levels: Sequence[str]) -> set[str]:
+    """The levels to audit: all that are known where none is named. Raises ConfigError for one that no task has."""
     for level in levels:
         if level not in known:
             near = f"did you mean {nearest(level, known)}? " if known else ""

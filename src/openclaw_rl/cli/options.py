@@ -28,8 +28,11 @@ ENV: Final = ("env", "policy.model")
 class SettingsCommand(click.Command):
     """A command with the flags of its settings, which are read when its options are: config takes a while to load."""
 
+    _whole: bool
+    _at: int
+
     @property
-    def params(self) -> list[click.Parameter]:  # type: ignore[override]
+    def params(self) -> list[click.Parameter]:
         if (flags := getattr(self.callback, "setting_flags", None)) is not None and not self._whole:
             self._whole = True
             self._params[self._at : self._at] = flags()
