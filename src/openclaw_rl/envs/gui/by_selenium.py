@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from openclaw_rl.envs.gui.chromium import ANSWER_SECONDS, FLAGS, find_chromedriver
+from openclaw_rl.envs.sandbox.holder import PATH
 from openclaw_rl.errors import EnvFailed, MissingExtra
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ def _start(launcher: Path) -> Any:
 
 def _environment(launcher: Path) -> dict[str, str]:
     """Chromedriver's: it is killed at the end, so the folders that it makes lie beside the launcher and go with it."""
-    return {**os.environ, "TMPDIR": str(launcher.parent)}
+    return {"PATH": PATH, "HOME": str(launcher.parent), "TMPDIR": str(launcher.parent)}
 
 
 def _short(error: Exception) -> str:
