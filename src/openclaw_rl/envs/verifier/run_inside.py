@@ -270,7 +270,8 @@ def until_end(pid: int, pipe: int, runs: Runs | None) -> tuple[bytes, int]:
     parts: list[bytes] = []
     status = None
     while status is None:
-        select.select([pipe, *(runs.files() if runs else [])], [], [], 0.05)
+        waited: list[int | socket.socket] = [pipe, *(runs.files() if runs else [])]
+        select.select(waited, [], [], 0.05)
         parts.append(read_all(pipe))
         if runs:
             runs.take()
