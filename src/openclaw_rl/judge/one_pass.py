@@ -159,10 +159,8 @@ def _calls(case: Case) -> str:
 
 def _tagged(text: str) -> str:
     """An example's next message, shown as a case's is."""
-    shown = (
-        block("pasted", None, None, escape(part.text)) if part.pasted else escape(part.text)
-        for part in stretches_of(text)
-    )
+    parts = [(escape(part.text), part.pasted) for part in stretches_of(text)]
+    shown = (block("pasted", None, None, body) if pasted else body for body, pasted in parts)
     return "\n".join(shown)
 
 
