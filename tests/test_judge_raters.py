@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from openclaw_rl.errors import BackendDown, InvalidValue, JudgeUnavailable
+from openclaw_rl.judge.availability import TokenBudget
 from openclaw_rl.judge.odds import WORDS
 from openclaw_rl.judge.one_pass import OPENING
 from openclaw_rl.judge.raters import EndpointRater, NoLogprobs, PolicyRater
@@ -145,3 +146,14 @@ async def test_a_server_that_fails_or_is_away_leaves_the_case_waiting() -> None:
         with pytest.raises(JudgeUnavailable) as failure:
             await rater(script).rate(ASKED, OPENING, WORDS)
         assert not isinstance(failure.value, NoLogprobs)
+
+
+async def test_the_tokens_of_a_day_bound_what_an_endpoint_may_cost() -> None:
+    endpoint = EndpointSettings(base_url="http://judge/v1", model="m", api_key=None, timeout=5, retries=0)
+    budget = TokenBudget(10, wall=lambda: 0.0)
+    transport = httpx2.MockTransport(lambda _: answer({"bad": -0.1}))
+    asked = EndpointRater(endpoint, budget=budget, transport=transport)
+    await asked.rate(ASKED, OPENING, WORDS)
+    assert budget.spent == 12, "10, 17 and 12 bytes are about 3, 5 and 3 tokens; one is sampled"
+    with pytest.raises(JudgeUnavailable, match="10 tokens of today"):
+        await asked.rate(ASKED, OPENING, WORDS)

@@ -15,6 +15,7 @@ from openclaw_rl.errors import ModelRefused
 from openclaw_rl.ports import Judge, Policy, RatesWords
 
 if TYPE_CHECKING:
+    from openclaw_rl.judge.availability import TokenBudget
     from openclaw_rl.judge.hosted import HostedParts
     from openclaw_rl.judge.measured import MeasuredJudge
 
@@ -92,7 +93,7 @@ def measured_policy(config: Config, baseline: Judge, policy: Policy) -> Measured
     return _measured(config, baseline, PolicyRater(policy), identity=lambda: policy.base, workers=1)
 
 
-def measured_endpoint(config: Config, baseline: Judge) -> Judge:
+def measured_endpoint(config: Config, baseline: Judge, *, budget: TokenBudget | None) -> Judge:
     """The model of ``judge.llm`` in one pass, and ``baseline`` where it is not precise or gives no log-probs."""
     from openclaw_rl.judge.raters import EndpointRater
 
@@ -101,7 +102,9 @@ def measured_endpoint(config: Config, baseline: Judge) -> Judge:
         return baseline
     endpoint = endpoint_at(config, llm.base_url, llm.model)
     address = endpoint.base_url
-    return _measured(config, baseline, EndpointRater(endpoint), identity=lambda: address, workers=config.judge.workers)
+    return _measured(
+        config, baseline, EndpointRater(endpoint, budget=budget), identity=lambda: address, workers=config.judge.workers
+    )
 
 
 def _measured(

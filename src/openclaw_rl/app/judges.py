@@ -40,7 +40,7 @@ def build_judge(config: Config, policy: Policy | None) -> Judge:
         default = AutoJudge(reader=build_reader(config, policy), llm=llm)
         if policy is not None and (served or judges_itself(config) or judge.llm.model == "policy"):
             return measured_policy(config, default, policy)
-        return default if llm is None or policy is not None else measured_endpoint(config, default)
+        return default if llm is None else measured_endpoint(config, default, budget=getattr(llm, "tokens", None))
     if judge.kind == "reader":
         return build_reader(config, policy)
     return _named(config, judge.kind, policy)

@@ -9,6 +9,7 @@ import anyio
 import httpx2
 
 from openclaw_rl.errors import BackendError, InvalidValue, JudgeUnavailable, RequestError
+from openclaw_rl.judge.availability import TokenBudget
 from openclaw_rl.judge.prompt import approximate
 from openclaw_rl.judge.voters import EndpointSettings
 from openclaw_rl.ports import Policy
@@ -16,6 +17,8 @@ from openclaw_rl.types import Message, Prompt, Tokens
 
 TOP = 128
 """of the likeliest tokens, among which the words are looked for"""
+DEADLINE = 300.0
+"""seconds of a scoring call: a busy processor takes many for the first, which reads the examples"""
 TOP_OF_ENDPOINTS = 20
 """the most that the OpenAI API gives"""
 
@@ -53,9 +56,12 @@ class PolicyRater:
         """The words' log-probs; one that is not among the likeliest is below all that are."""
         async with self._turn:
             try:
-                begun, labels = await self._begin(opening, tuple(words))
-                prompt = await self._policy.encode(Prompt(messages=tuple(messages)))
-                scores = await self._policy.score((*prompt, *begun), labels[:1], version=0, top_k=TOP)
+                with anyio.fail_after(DEADLINE):
+                    begun, labels = await self._begin(opening, tuple(words))
+                    prompt = await self._policy.encode(Prompt(messages=tuple(messages)))
+                    scores = await self._policy.score((*prompt, *begun), labels[:1], version=0, top_k=TOP)
+            except TimeoutError as error:
+                raise JudgeUnavailable(f"the model gave no verdict within {DEADLINE:g} s") from error
             except BackendError as error:
                 raise JudgeUnavailable(f"the model cannot answer: {error.what}", remedy=error.remedy) from error
         likeliest = dict(zip(scores.top_tokens[0], scores.top_logprobs[0], strict=True)) if scores.top_tokens else {}
@@ -85,7 +91,15 @@ class EndpointRater:
     message of its own is asked for the word alone.
     """
 
-    def __init__(self, endpoint: EndpointSettings, *, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: EndpointSettings,
+        *,
+        budget: TokenBudget | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``budget`` bounds the tokens of a day, which are estimated."""
+        self._budget = budget or TokenBudget(None)
         self.model = endpoint.model
         self.context: int | None = None
         self._url = f"{endpoint.base_url.rstrip('/')}/chat/completions"
@@ -106,6 +120,12 @@ class EndpointRater:
 
         Raises JudgeUnavailable where the server cannot be reached, gives no log-probs, or none of a word.
         """
+        if not self._budget.left:
+            raise JudgeUnavailable(
+                f"the judge has used its {self._budget.limit} tokens of today",
+                remedy=f"it goes on at {self._budget.renewal()}, or raise judge.llm.daily_tokens",
+            )
+        self._budget.spend(sum(approximate(message.content) for message in messages) + 1)
         answer = await self._post(self._body(messages, opening, words))
         if self._continues and answer.status_code in (400, 422):
             self._continues = False
