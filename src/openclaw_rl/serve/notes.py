@@ -204,7 +204,7 @@ def _state_asked(admitted: AdmittedRequest) -> str | None:
     query = parse_qs(admitted.exchange.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     if "state" not in query:
         return None
-    state = query["state"][-1]
+    state: str = query["state"][-1]
     if state not in get_args(NoteState):
         raise RequestError(f"state: must be one of {', '.join(get_args(NoteState))}", field="state")
     return state
