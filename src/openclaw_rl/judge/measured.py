@@ -166,7 +166,8 @@ class MeasuredJudge:
         pause = FIRST_PAUSE
         while self._lines is None:
             try:
-                self._rated = await asyncio.to_thread(_read, self._plan.rated) or ()
+                rated: tuple[RatedLine, ...] | None = await asyncio.to_thread(_read, self._plan.rated)
+                self._rated = rated or ()
                 self._lines = await self._known_or_measured()
                 self._set()
                 log.info("judge.measured at_work=%s", self.at_work)
