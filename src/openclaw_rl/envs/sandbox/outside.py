@@ -29,30 +29,35 @@ class OutsideFiles:
 
     def read(self, path: str, *, most: int) -> bytes:
         """The first bytes of a file."""
-        with self._opened(path) as place:
+        with self._opened(path, "file") as place:
             if not stat.S_ISREG(os.fstat(place).st_mode):
-                raise FileNotFoundError(f"no file {path} in the sandbox")
+                raise _missing(path, "file")
             with open(_reopened(place), "rb") as file:  # noqa: PTH123 (the file itself, by its descriptor)
                 return file.read(most)
 
     def names(self, path: str) -> list[str]:
         """The names in a folder."""
-        with self._opened(path) as place:
+        with self._opened(path, "folder") as place:
             if not stat.S_ISDIR(os.fstat(place).st_mode):
-                raise FileNotFoundError(f"no folder {path} in the sandbox")
+                raise _missing(path, "folder")
             return os.listdir(_reopened(place))  # noqa: PTH208
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
-        """A descriptor of what lies there, which opens nothing yet: a pipe or a device is never touched."""
+    def _opened(self, path: str, kind: str) -> Iterator[int]:
+        """Yield a descriptor of the place without opening it, so that no pipe or device is touched."""
         walked = _Walk(self._root, self._shown)
         try:
-            walked.follow(path)
+            try:
+                walked.follow(path)
+            except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # ValueError: a null character
+                raise _missing(path, kind) from error
             yield walked.place
-        except (NotADirectoryError, ValueError) as error:  # ValueError: a null character
-            raise FileNotFoundError(f"nothing at {path} in the sandbox") from error
         finally:
             walked.close()
+
+
+def _missing(path: str, kind: str) -> FileNotFoundError:
+    return FileNotFoundError(f"no {kind} {path} in the sandbox")
 
 
 class _Walk:
