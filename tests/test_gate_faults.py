@@ -255,8 +255,8 @@ async def test_relevance_lost_in_small_steps_is_found_against_the_base_model(tmp
         for rule in (
             "Please keep it under 30 words.",
             "Please use a list.",
-            "Please be warm.",
-            "Please use metric units.",
+            "From now on, be warm.",
+            "From now on, use metric units.",
         ):
             await walk.talk(sentence=f"No. {rule}")
         served = [version.number for version in walk.ledger.versions() if version.state == "live"]
