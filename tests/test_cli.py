@@ -130,7 +130,9 @@ def test_show_turn_gives_the_promised_fields(told: tuple[Path, str]) -> None:
     promised = {"id", "session", "user", "kind", "kind_reason", "next_state", "verdict", "dropped", "version", "step"}
     assert promised <= shown.keys()
     assert set(shown["verdict"]) >= {"score", "source", "votes", "hints", "note"}
-    assert shown["verdict"]["hints"] == [{"text": "Be brief, please.", "kind": "rule", "vague": False}]
+    assert shown["verdict"]["hints"] == [
+        {"text": "Be brief, please.", "kind": "rule", "vague": False, "reach": "standing"}
+    ]
     assert (shown["id"], shown["session"], shown["kind"], shown["step"]) == (turn, "s", "main", 1)
     assert read("show", "turn", f"resp_{turn}", "--rl-buffer-dir", str(root))["id"] == turn
     assert "Be brief, please." in run("show", "turn", turn, "--rl-buffer-dir", str(root)).stdout

@@ -443,8 +443,8 @@ async def test_a_proposed_note_is_asked_about_with_a_button_for_each_answer(tmp_
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        (b"[]", "no JSON object"),
-        (b"{", "no JSON"),
+        (b"[]", "must be a JSON object"),
+        (b"{", "not valid JSON"),
         (b"{}", "messages: is no list"),
         (b'{"messages": [{"role": "system", "content": "x"}]}', "messages: a message has a role"),
         (b'{"messages": ["x"]}', "messages: a message has a role"),

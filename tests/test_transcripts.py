@@ -182,7 +182,7 @@ async def test_a_served_turn_comes_out_with_all_that_is_known_and_goes_in_again(
     assert (row["session_id"], said["prompt"], said["response"], said["score"]) == ("found", "Tell me", "ok", -1.0)
     assert said["next_state"] == [{"role": "user", "content": "thanks"}]
     assert line["messages"][-1] == {"role": "assistant", "content": "ok"}
-    assert line["hints"] == [{"text": "Be brief, please.", "kind": "rule", "vague": False}]
+    assert line["hints"] == [{"text": "Be brief, please.", "kind": "rule", "vague": False, "reach": "standing"}]
     file = tmp_path / "again.json"
     file.write_text(json.dumps(row))
     report = await taken(file, tmp_path / "second.db")

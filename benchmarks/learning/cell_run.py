@@ -29,7 +29,7 @@ from openclaw_rl.app.application import LOOPS, App, full_batches_only
 from openclaw_rl.config import Config, api_keys
 from openclaw_rl.errors import ConfigError
 from openclaw_rl.experiments.metrics import HeldOutRates, measure, relevance_kept, sessions_until
-from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_replies
+from openclaw_rl.experiments.sessions import SimulatedTurn, accept_proposed, run_session, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.store import Writer
 from openclaw_rl.tasks.preferences import PREFERENCES, About
@@ -160,6 +160,8 @@ async def _sessions(setup: BenchmarkSetup, cell: Cell, app: App, users: Sequence
             )
             user.added.append(await added_tokens(app, turns[0]))
             if cell.arm in (*METHODS, *NOTES):
+                await app.finish()
+            if cell.arm in NOTES and await accept_proposed(user.client):
                 await app.finish()
         if not setup.to_the_end and all(sessions_until(user.met) for user in users):
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import time
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -82,7 +81,7 @@ async def dripping(server: Server, writer: Writer) -> None:
 async def judging(
     send: Callable[[Server, Writer], Awaitable[None]],
     *,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     model: str = "m",
     **given: Any,
@@ -94,7 +93,7 @@ async def judging(
     made = settings(base_url=f"http://127.0.0.1:{port}/v1", **llm)
     assert made.endpoint is not None
     voter = EndpointVoter(replace(made.endpoint, model=model), made.sampling, sleep=sleep)
-    judge = LlmJudge(settings=made, voter=voter, clock=clock)
+    judge = LlmJudge(settings=made, voter=voter, clock=clock or asyncio.get_running_loop().time)
     try:
         yield server, judge
     finally:

@@ -19,7 +19,7 @@ from openclaw_rl.config import Config
 from openclaw_rl.experiments.demo_report import DemoPlan, DemoReport, Obeyed
 from openclaw_rl.experiments.demo_server import POLL, DemoServer, Progress, demo_settings, serving
 from openclaw_rl.experiments.metrics import HeldOutRates, measure
-from openclaw_rl.experiments.sessions import SimulatedTurn, run_session, sample_replies
+from openclaw_rl.experiments.sessions import SimulatedTurn, accept_proposed, run_session, sample_replies
 from openclaw_rl.experiments.users import SimulatedUser, user_tasks
 from openclaw_rl.tasks.everyday import Task
 
@@ -158,6 +158,8 @@ async def _talk(server: DemoServer, plan: DemoPlan, view: DemoView) -> tuple[lis
         turns += read
         note = await server.noted(0.0 if all(turn.met for turn in read) else HEARD)
         if note is not None:
+            if note.state == "proposed":
+                await accept_proposed(server.client)
             view.noted(note.text)
             return turns, note
     return turns, None

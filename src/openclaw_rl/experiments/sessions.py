@@ -91,6 +91,14 @@ async def run_sessions(
     return turns
 
 
+async def accept_proposed(client: ApiClient) -> int:
+    """Answer yes to "did you mean this for all replies?" for each proposed note; return the number of answers."""
+    proposed = [note.number for note in await client.notes() if note.state == "proposed"]
+    for number in proposed:
+        await client.accept_note(number)
+    return len(proposed)
+
+
 async def run_session(
     client: ApiClient,
     user: SimulatedUser,

@@ -6,14 +6,12 @@ that `ChatTemplate` uses, and gives the same ids; a model without a ``tokenizer.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from openclaw_rl.backends.hf.folder_checks import loading, read_table
-from openclaw_rl.backends.hf.template_trial import try_template
+from openclaw_rl.backends.hf.template_trial import compiled, try_template
 from openclaw_rl.errors import MissingExtra, ModelRefused
 
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -138,43 +136,3 @@ def _thinking(message: Mapping[str, Any]) -> dict[str, Any]:
     """Some templates read an assistant's thoughts under another name."""
     thoughts = message.get("reasoning_content")
     return dict(message) if thoughts is None else {"thinking": thoughts, **message}
-
-
-def compiled(template: str) -> Any:
-    """A template with the filters and functions that templates of the field count on, in a sandbox."""
-    import jinja2
-    import jinja2.ext
-    import jinja2.nodes
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(jinja2.ext.Extension):
-        """``{% generation %}`` marks what an assistant said; it writes nothing."""
-
-        tags = {"generation"}  # noqa: RUF012 (jinja's own way)
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.Scope(body).set_lineno(line)
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
-    )
-    made.filters["tojson"] = _tojson
-    made.globals["raise_exception"] = refuse
-    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return made.from_string(template)
-
-
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON as templates want it: nothing escaped for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

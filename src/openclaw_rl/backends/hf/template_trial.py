@@ -8,9 +8,11 @@ other nobody sees the end. One that waits for certain words to begin is not seen
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
@@ -52,8 +54,6 @@ def _refused(what: str) -> ModelRefused:
 def _render(template: str) -> None:
     from jinja2.exceptions import SecurityError
 
-    from openclaw_rl.backends.hf.plain_tokenizer import compiled
-
     names: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "tools": None, "documents": None}
     try:
         compiled(template).render(**names, messages=_MESSAGES, add_generation_prompt=True)
@@ -64,6 +64,46 @@ def _render(template: str) -> None:
         sys.exit(1)
     except Exception:  # it may want other messages: what it makes of a request is refused with the request
         return
+
+
+def compiled(template: str) -> Any:
+    """A template with the filters and functions that templates of the field count on, in a sandbox."""
+    import jinja2
+    import jinja2.ext
+    import jinja2.nodes
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(jinja2.ext.Extension):
+        """``{% generation %}`` marks what an assistant said; it writes nothing."""
+
+        tags = {"generation"}  # noqa: RUF012 (jinja's own way)
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.Scope(body).set_lineno(line)
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+    )
+    made.filters["tojson"] = _tojson
+    made.globals["raise_exception"] = refuse
+    made.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return made.from_string(template)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as templates want it: nothing escaped for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 if __name__ == "__main__":
