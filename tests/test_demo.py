@@ -195,13 +195,15 @@ async def test_a_correction_is_obeyed_at_once_learned_and_leaves_the_prompt(tmp_
     assert view.progresses[-1].state == plain["state"] == "learned"
     assert (view.progresses[-1].live, view.progresses[-1].served) == (1, True), "what is measured is what answers"
     states = {progress.change: progress.state for progress in view.progresses}
-    assert list(states.items()) == [(1, "in force"), (2, "learning"), (3, "learned")], "each is shown, however short"
+    road = [(1, "proposed"), (2, "in force"), (3, "learning"), (4, "learned")]
+    assert list(states.items()) == road, "each is shown, however short"
     assert any("s of idle processor time" in progress.reason for progress in view.progresses), "before it is spent"
     assert view.answers.count((5, 5)) == 3, "before, with the note, after"
     assert [answer["after"].endswith(CLOSING) for answer in plain["answers"]] == [True] * 5
     [row] = plain["rehearsals"]
     assert (row["measured_after"], row["held_back"]) == ([0, 12], 16)
-    assert [step for step, _ in report.curves()["distance left"]] == [0, 12], "no program knows this wish"
+    unknown = replace(report, rehearsals=({**row, "met": [None, None]},))
+    assert [step for step, _ in unknown.curves()["distance left"]] == [0, 12], "a wish that no program checks"
     known = replace(report, rehearsals=({**row, "met": [0, 16], "sampled": [[4, 8, 16], [6, 12, 16]]},) * 2)
     assert known.curves() == {
         "held-back prompts": [(0, 0.0), (12, 1.0), (12, 0.0), (24, 1.0)],

@@ -192,7 +192,7 @@ async def _learn(server: DemoServer, note: Note, view: DemoView) -> Progress:
     while True:
         for now in server.progress(note.number, after=known):
             view.progress(now)
-            began = began or now.state != "in force"
+            began = began or now.state not in ("proposed", "in force")
         known = now.change
         if (began and now.state != "learning" and now.served) or server.trouble() or time.monotonic() > until:
             return now
