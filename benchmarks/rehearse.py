@@ -193,6 +193,7 @@ def build_loop(
             batch_size=train.batch_size,
             max_wait=train.max_wait,
             group_wait=train.max_wait,
+            verdict_wait=train.max_wait,
             idle=train.idle_wait,
             group_size=1,
             patience=0.0,

@@ -166,7 +166,7 @@ def test_plays_that_all_earned_the_same_are_left_out_once_their_group_is_whole()
     alone = [played("E", 0, 1.0, group="rare")]
     drops = all_alike([*alike, *mixed, *alone], settings=settings, partial=())
     assert [drop.turn for drop in drops] == [each.turn for each in (*alike, *alone)]
-    assert {drop.reason for drop in drops} == {"no signal"}
+    assert {drop.reason for drop in drops} == {"alike"}
     waits = all_alike([*alike, *mixed, *alone], settings=settings, partial={("env:door", "easy"), ("env:door", "rare")})
     assert waits == []
     assert all_alike(alike, settings=sample_settings(grouped=False), partial=()) == []
@@ -206,7 +206,7 @@ def test_a_batch_fills_with_what_teaches_and_the_rest_waits_nowhere(ledger_path:
         queue = TrainingQueue(train, sample_settings(grouped=True), settings)
         queue.read()
         assert (queue.next_batch(), queue.waiting) == ([], 2), "two of the four teach nothing: it is not full yet"
-        assert train.drop_counts() == {"no signal": 2}
+        assert train.drop_counts() == {"alike": 2}
         assert train.backlog() == 2, "they hold up no episodes"
         queue.max_wait = 0.0
         assert [sample.turn for sample in queue.next_batch()] == [turn.id for turn in turns[2:]]

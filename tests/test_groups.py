@@ -100,7 +100,13 @@ async def test_no_time_makes_a_group_train_in_parts(tmp_path: Path) -> None:
     story = Story(tmp_path)
     plays = Plays(story)
     loop = story.begin(
-        FakeTrainer(), samples=sample_settings(grouped=True), batch_size=1, group_size=2, patience=1e12, max_wait=60.0
+        FakeTrainer(),
+        samples=sample_settings(grouped=True),
+        batch_size=1,
+        group_size=2,
+        patience=1e12,
+        max_wait=60.0,
+        verdict_wait=1e12,
     )
     plays.play("p1", "g", 1.0)
     running = plays.step("p2", 0, "g")
@@ -182,3 +188,84 @@ async def test_a_reply_that_cannot_train_still_counts_in_what_the_others_are_mea
     # 1, 1, -1: mean 1/3, spread sqrt(8/9); without the third there were nothing to compare
     parts = [part["advantage"] for part in story.train.step(1).parts.values()]
     assert parts == pytest.approx([2 / 3 / math.sqrt(8 / 9)] * 2, abs=1e-5)
+
+
+@pytest.mark.parametrize("group_size", [2, 3], ids=["of a whole group", "of a group that was closed without it"])
+async def test_a_late_play_of_a_group_whose_plays_all_earned_the_same_is_dropped(
+    tmp_path: Path, group_size: int
+) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    settings = {"batch_size": 1, "group_size": group_size, "patience": 1e12, "group_wait": 900.0}
+    loop = story.begin(FakeTrainer(), samples=sample_settings(grouped=True), **settings)
+    plays.play("p1", "g", 1.0), plays.play("p2", "g", 1.0)
+    story.now += 900.0
+    while await loop.tick():
+        pass
+    assert story.train.drop_counts() == {"alike": 2}
+    plays.play("p3", "g", 0.0)
+    while await loop.tick():
+        pass
+    assert story.train.drop_counts() == {"alike": 2, "late": 1}, "beside the two it had an advantage"
+    assert (story.train.last_step(), story.train.untrained(10)) == (None, [])
+
+
+async def test_a_play_that_is_paid_anew_after_its_group_was_dropped_trains_no_more(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    loop = story.begin(FakeTrainer(), samples=sample_settings(grouped=True), batch_size=1, group_size=2, patience=1e12)
+    first = plays.play("p1", "g", 1.0)
+    plays.play("p2", "g", 1.0)
+    while await loop.tick():
+        pass
+    plays.pay("p1", 0.0)
+    plays.judge(first, 0.0)
+    while await loop.tick():
+        pass
+    assert (story.train.last_step(), story.train.drop_counts()) == (None, {"alike": 2, "late": 1})
+
+
+async def test_a_turn_that_nobody_judges_drops_its_group_whole_when_it_has_waited_its_time(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    settings = {"batch_size": 1, "group_size": 3, "patience": 1e12, "verdict_wait": 1800.0}
+    loop = story.begin(FakeTrainer(), samples=sample_settings(grouped=True), **settings)
+    first, second = plays.play("p1", "g", 1.0), plays.play("p2", "g", 0.0)
+    unjudged = plays.step("p3", 0, "g")
+    plays.pay("p3", 0.5)
+    story.now += 1799.0
+    assert await loop.tick() == 0
+    story.now += 5.0
+    while await loop.tick():
+        pass
+    assert (story.train.last_step(), story.train.drop_counts()) == (None, {"unjudged": 3})
+    why = "verdicts missing in its group after 1800 s: 1"
+    assert {story.train.dropped(turn.id).detail for turn in (first, second, unjudged)} == {why}
+    plays.judge(unjudged, 0.5)  # at last
+    while await loop.tick():
+        pass
+    assert (story.train.last_step(), story.train.dropped(unjudged.id).reason) == (None, "late")
+
+
+async def test_a_group_that_was_not_judged_while_the_program_was_down_waits_as_long_again(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    plays.play("p1", "g", 1.0)
+    unjudged = plays.step("p2", 0, "g")
+    plays.pay("p2", 0.0)
+    story.now += 100_000.0
+    loop = story.begin(FakeTrainer(), samples=sample_settings(grouped=True), batch_size=1, group_size=2, patience=1e12)
+    assert await loop.tick() == 0
+    plays.judge(unjudged, 0.0)
+    assert await loop.tick() == 2
+
+
+async def test_a_last_step_in_a_hurry_drops_no_group_that_is_being_judged(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    plays = Plays(story)
+    loop = story.begin(FakeTrainer(), samples=sample_settings(grouped=True), batch_size=1, group_size=2, patience=1e12)
+    plays.play("p1", "g", 1.0)
+    plays.step("p2", 0, "g")
+    plays.pay("p2", 0.0)
+    loop.hurry()
+    assert (await loop.tick(), story.train.drop_counts()) == (0, {})

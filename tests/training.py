@@ -53,6 +53,7 @@ def queue_settings(**more: Any) -> QueueSettings:
         "group_size": 1,
         "patience": 0.0,
         "group_wait": 900.0,
+        "verdict_wait": 1800.0,
         "people": (),
     }
     return QueueSettings(**{**base, **more})

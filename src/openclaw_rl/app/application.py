@@ -227,6 +227,7 @@ class App:
                 group_size=train.num_rollouts_per_prompt,
                 patience=episode_patience(self.config),
                 group_wait=2 * episode_patience(self.config),
+                verdict_wait=self.config.collect.session_idle + 2 * episode_patience(self.config),
                 people=build_people(self.config) if train.share != "all" else (),
             ),
             review=Review(gate=self._gate(ledger), monitor=self._monitor(ledger), retry=self.config.gate.retry),

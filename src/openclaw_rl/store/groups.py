@@ -15,9 +15,11 @@ _STATE = (
     " WHEN EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id AND d.verdict >= v.seq) THEN 'dropped'"
     f" WHEN {OUTCOME_AWAITED} THEN 'unpaid' ELSE 'waiting' END"
 )
+_DROPPED_WHOLE = "EXISTS (SELECT 1 FROM drops d WHERE d.turn = t.id AND d.reason IN ('alike', 'unjudged'))"
 _GROUP = (
-    f"SELECT {_STATE} AS state, t.id, t.session, t.at, t.user, t.grp, t.trainable, t.finish, t.reply, t.reply_tokens,"
-    " o.session AS thread, o.idx, o.kind, v.score, v.source, v.step FROM turns t LEFT JOIN outcomes o ON o.turn = t.id"
+    f"SELECT {_STATE} AS state, {_DROPPED_WHOLE} AS dropped_whole, t.id, t.session, t.at, t.user, t.grp,"
+    " t.trainable, t.finish, t.reply, t.reply_tokens, o.session AS thread, o.idx, o.kind, v.score, v.source, v.step"
+    " FROM turns t LEFT JOIN outcomes o ON o.turn = t.id"
     " LEFT JOIN verdicts v ON v.seq = (SELECT max(w.seq) FROM verdicts w WHERE w.turn = t.id)"
     " WHERE t.user = ? AND t.grp = ? ORDER BY t.seq"
 )
@@ -32,7 +34,8 @@ def read_group(ledger: LedgerConnection, key: GroupKey, *, before: float) -> tup
     progress = GroupProgress(
         plays=len({row["session"] or row["id"] for row in rows}),
         unsettled=sum(row["state"] in ("unjudged", "unpaid") for row in rows),
-        trained=any(row["state"] == "trained" for row in rows),
+        unjudged=[row["id"] for row in rows if row["state"] == "unjudged"],
+        closed=any(row["state"] == "trained" or row["dropped_whole"] for row in rows),
         newest_at=max((row["at"] for row in rows), default=0.0),
         steps={row["id"]: _step(row, key) for row in rows if _counts(row)},
     )

@@ -37,7 +37,8 @@ class QueueSettings:
     """When a step is due. ``group_size`` episodes make a group where advantages are a group's.
 
     ``patience`` is how many seconds a step of an environment waits for the outcome of its episode, ``group_wait`` how
-    many seconds after its newest turn a group is closed with the episodes it has.
+    many seconds after its newest turn a group is closed with the episodes it has, ``verdict_wait`` how many seconds
+    after it a group of which a turn still lacks its verdict is dropped.
     ``people`` are the users who have a key, whether they have sent a request or not.
     """
 
@@ -47,6 +48,7 @@ class QueueSettings:
     group_size: int
     patience: float
     group_wait: float
+    verdict_wait: float
     people: Collection[str]
 
 
@@ -79,6 +81,7 @@ class TrainingQueue:
         self._queue = settings
         self.max_wait, self.group_wait = settings.max_wait, settings.group_wait
         self._clock = clock
+        self._begun_at = clock()
         self._samples: list[tuple[Sample, float]] = []
         self._groups: Mapping[GroupKey, GroupProgress] = {}
         self._seen, self._read_at = _NOTHING, -math.inf
@@ -113,12 +116,15 @@ class TrainingQueue:
         samples: list[tuple[Sample, float]] = []
         drops: list[Drop] = []
         waiting = self._ledger.waiting(self._reach(), patience=self._queue.patience)
+        whole = self._group_drops(waiting)
+        drops += whole.values()
         for judged in waiting.turns:
             if isinstance(judged, UnreadableTurn):
                 drops.append(Drop(turn=judged.turn, stage="train", reason="unreadable", detail=judged.why))
                 continue
-            late = self._late(judged, waiting.groups)
-            made = late or self._sample(judged, live.number, rolled_back, consent)
+            if judged.turn.id in whole:
+                continue
+            made = self._sample(judged, live.number, rolled_back, consent)
             if isinstance(made, Drop):
                 drops.append(made)
             else:
@@ -153,13 +159,28 @@ class TrainingQueue:
         detail = f"version {found.version} answered it"
         return Drop(turn=found.turn, stage="train", reason="taken back", detail=detail)
 
-    def _late(self, judged: JudgedTurn, groups: Mapping[GroupKey, GroupProgress]) -> Drop | None:
-        """The drop of a turn whose group has trained already: the rest of a group trains never by itself."""
-        turn = judged.turn
-        if not self._grouped or not turn.group or not groups[GroupKey(turn.user, turn.group)].trained:
-            return None
-        detail = "its group has trained already; a group's name is used once"
-        return Drop(turn=turn.id, stage="train", reason="late", detail=detail)
+    def _group_drops(self, waiting: WaitingTurns) -> dict[str, Drop]:
+        """By turn, the drops of groups that can no longer train whole: no part of a group trains by itself."""
+        if not self._grouped:
+            return {}
+        drops: dict[str, Drop] = {}
+        for judged in waiting.turns:
+            if isinstance(judged, UnreadableTurn) or not judged.turn.group:
+                continue
+            group = waiting.groups[GroupKey(judged.turn.user, judged.turn.group)]
+            if group.closed:
+                detail = "its group has trained or was dropped before; a group's name is used once"
+                drops[judged.turn.id] = Drop(turn=judged.turn.id, stage="train", reason="late", detail=detail)
+            elif self._is_overdue(group):
+                detail = f"verdicts missing in its group after {self._queue.verdict_wait:g} s: {len(group.unjudged)}"
+                turns = (judged.turn.id, *group.unjudged)
+                drops |= {turn: Drop(turn=turn, stage="train", reason="unjudged", detail=detail) for turn in turns}
+        return drops
+
+    def _is_overdue(self, group: GroupProgress) -> bool:
+        """A judge that was away with this program has as long as any to catch up."""
+        since = max(group.newest_at, self._begun_at)
+        return bool(group.unjudged) and self._clock() - since >= self._queue.verdict_wait
 
     def _recalled(self, judged: JudgedTurn) -> Verdict | None:
         """The user's earlier rule, if it is recent enough and this turn gives none that is better.

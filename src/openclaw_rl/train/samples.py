@@ -270,7 +270,7 @@ def all_alike(
     told = {task_group(each) for each in whole if credits.get(each.turn) or each.teachers}
     alike = [each for each in whole if each.turn in credits and task_group(each) not in told]
     what = "all plays of its task earned the same: there is nothing to compare"
-    return [Drop(turn=each.turn, stage="train", reason="no signal", detail=what) for each in alike]
+    return [Drop(turn=each.turn, stage="train", reason="alike", detail=what) for each in alike]
 
 
 def _figures(found: Credited | None) -> Mapping[str, float]:

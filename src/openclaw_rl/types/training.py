@@ -45,15 +45,16 @@ class GroupKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProgress:
-    """How far a group is: its ``plays`` so far, the turns of them that are not settled, whether any of it has trained,
-    when the newest was answered.
+    """How far a group is: its ``plays`` so far, the turns of them that are not settled, when the newest was answered.
 
-    ``steps`` are those with an outcome, by turn, whether they wait, have trained or cannot train.
+    ``unjudged`` are those of the unsettled turns that lack a verdict. ``closed``: it has trained, or was dropped as a
+    group. ``steps`` are those with an outcome, by turn, whether they wait, have trained or cannot train.
     """
 
     plays: int
     unsettled: int
-    trained: bool
+    unjudged: Sequence[str]
+    closed: bool
     newest_at: float
     steps: Mapping[str, PlayedStep]
 

@@ -30,6 +30,8 @@ DropReason = Literal[
     "greedy",
     "not shared",
     "no signal",
+    "alike",
+    "unjudged",
     "taken back",
     "cannot be trained",
     "unreadable",

@@ -10,6 +10,8 @@ REMEDIES: Mapping[DropReason, str] = {
     "side turn": "mark talk with the header X-Turn-Type: main, or do not use the '-side' model for it",
     "opted out": "remove x-openclaw-rl-train: off from the requests or the key",
     "no signal": "send the whole history with each request, or a session id (X-Session-Id)",
+    "alike": "give tasks that the policy solves now and then, neither always nor never",
+    "unjudged": "see whether the judge keeps up (judge in 'openclaw-rl status'), and end each session of a group",
     "cut off": "raise max_tokens, or set train.train_truncated = true",
     "greedy": "sample with a temperature above 0",
     "not shared": "see train.share",
