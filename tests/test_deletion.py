@@ -67,7 +67,8 @@ def tell(ledger: TemporaryLedger) -> tuple[Turn, Turn, Turn]:
 
 
 def decision(examples: Sequence[dict[str, Any]]) -> GateDecision:
-    evidence = {"checks": [], "examples": list(examples)}
+    leans = {str(one["turn"]): 0.1 for one in examples if one["turn"]}
+    evidence = {"checks": [], "examples": list(examples), "best": {"tasks": {}, "leans": leans}}
     return GateDecision(version=1, against=0, decision="promote", reason="passed", evidence=evidence, seconds=1.0)
 
 
@@ -124,6 +125,7 @@ def test_everything_of_a_session_goes_and_nothing_of_another(place: Place) -> No
             assert after[table] == (before[table] if table == "trained" else kept), table
         [shown] = ledger.train.gate_decisions(1)
         assert [one["turn"] for one in shown.evidence["examples"]] == ["kept1", None]
+        assert shown.evidence["best"]["leans"] == {"kept1": 0.1}
         assert ledger.train.pinned_turns() == ["kept1"]
         assert ledger.train.drop_counts() == {}
         assert counted["turns"] - ledger.train.counts()["turns"] == 2

@@ -194,13 +194,13 @@ def test_relevance_is_lost_when_five_of_six_replies_name_nothing() -> None:
 def test_held_out_tasks_are_lost_when_five_more_fail_and_none_is_won() -> None:
     live = {str(task): task < 8 for task in range(16)}
     worse = {str(task): 5 <= task < 8 for task in range(16)}
-    found = check_tasks(worse, live, limits=LIMITS)
+    found = check_tasks(worse, live, {}, limits=LIMITS)
     assert (found.ok, found.detail) == (False, "3 of 16 held-out tasks solved, 8 by the live version")
-    assert check_tasks(worse | {"0": True}, live, limits=LIMITS).ok, "four may be noise"
-    assert check_tasks(worse | {str(task): True for task in range(8, 16)}, live, limits=LIMITS).ok, (
+    assert check_tasks(worse | {"0": True}, live, {}, limits=LIMITS).ok, "four may be noise"
+    assert check_tasks(worse | {str(task): True for task in range(8, 16)}, live, {}, limits=LIMITS).ok, (
         "it won eight others"
     )
-    assert check_tasks({}, live, limits=LIMITS).ok is None
+    assert check_tasks({}, live, live, limits=LIMITS).ok is None
 
 
 def test_a_rehearsed_version_may_miss_the_point_of_a_fifth_of_forty_prompts() -> None:

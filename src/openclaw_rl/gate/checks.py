@@ -13,7 +13,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openclaw_rl.ports import Decision
@@ -71,6 +71,8 @@ class ProbeReply:
 
 DISAGREEMENT = 0.2
 """share of verdicts that may contradict users' own words by nature"""
+LOST_SINCE_BEST = 2
+"""times what one version may lose of the corrections that all versions since the best may lose together"""
 NEEDED = ("ability", "kl", "flaws")
 """checks without whose answer a candidate is held"""
 
@@ -112,6 +114,17 @@ def check_pairs(name: str, gains: Sequence[float], *, tolerated: float, what: st
     numbers = {"mean": _round(found.mean), "high": _round(found.high), "pairs": found.count, "tolerated": -tolerated}
     detail = f"{what}: {found.mean:+.3f} nats per token on {found.count}"
     return Check(name=name, ok=found.high >= -tolerated, detail=detail, numbers=numbers)
+
+
+def check_corrections(gains: Sequence[float], since_best: Sequence[float], *, limits: GateLimits) -> Check:
+    """Does it follow corrections less than the live version, or much less than the version that followed them best?"""
+    tolerated = limits.correction_drop
+    found = check_pairs("corrections", gains, tolerated=tolerated, what="corrections", limits=limits)
+    if not found.ok:
+        return found
+    what = "corrections, since they were followed best"
+    lost = check_pairs("corrections", since_best, tolerated=LOST_SINCE_BEST * tolerated, what=what, limits=limits)
+    return replace(found, numbers={**found.numbers, "since_best": lost.numbers["mean"]}) if lost.ok else lost
 
 
 def check_kl(shown: Sequence[ProbeReply], *, limits: GateLimits, taught: float | None = None) -> Check:
@@ -227,16 +240,32 @@ def check_lost(candidate: Sequence[ProbeReply], base: Sequence[ProbeReply] | Non
     return Check(name="drift", ok=lost / len(known) <= limits.rehearsal_drop + 1e-9, detail=detail, numbers=numbers)
 
 
-def check_tasks(candidate: Mapping[str, bool], live: Mapping[str, bool], *, limits: GateLimits) -> Check:
-    """Does it lose tasks of its environment that the live version solves, more than it wins, beyond noise?"""
-    both = candidate.keys() & live.keys()
+def check_tasks(
+    candidate: Mapping[str, bool], live: Mapping[str, bool], best: Mapping[str, bool], *, limits: GateLimits
+) -> Check:
+    """Does it lose tasks of its environment, more than it wins, beyond noise?
+
+    Tasks that the live version solves, or the best version so far: many steps of a little are much.
+    """
+    found = _compare_tasks(candidate, live, "the live version", limits=limits)
+    if not found.ok:
+        return found
+    since = _compare_tasks(candidate, best, "the best version so far", limits=limits)
+    before = {"best": since.numbers.get("live")}
+    if since.ok is False:
+        return replace(since, numbers={**since.numbers, "live": found.numbers["live"], **before})
+    return replace(found, numbers={**found.numbers, **before})
+
+
+def _compare_tasks(candidate: Mapping[str, bool], other: Mapping[str, bool], name: str, *, limits: GateLimits) -> Check:
+    both = candidate.keys() & other.keys()
     if not both:
         return Check(name="tasks", ok=None, detail="no held-out tasks were played")
-    now, before = (sum(found[task] for task in both) for found in (candidate, live))
-    lost = sum(live[task] and not candidate[task] for task in both)
+    now, before = (sum(found[task] for task in both) for found in (candidate, other))
+    lost = sum(other[task] and not candidate[task] for task in both)
     p_value = sign_test(lost, lost + now - before)
     numbers = {"candidate": now, "live": before, "tasks": len(both), "lost": lost, "p_value": round(p_value, 4)}
-    detail = f"{now} of {len(both)} held-out tasks solved, {before} by the live version"
+    detail = f"{now} of {len(both)} held-out tasks solved, {before} by {name}"
     return Check(name="tasks", ok=p_value >= limits.alpha or lost == 0, detail=detail, numbers=numbers)
 
 

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from openclaw_rl.errors import BackendError
+from openclaw_rl.gate.best import BestResults
 from openclaw_rl.gate.candidates import Candidates, GetPolicy
 from openclaw_rl.gate.checks import (
     Check,
     GateLimits,
     ProbeReply,
     check_ability,
+    check_corrections,
     check_drift,
     check_entropy,
     check_flaws,
@@ -34,12 +37,32 @@ from openclaw_rl.gate.examiner import Examiner, reads_calls
 from openclaw_rl.gate.probes import Probe, Probes, choose, everyday_probes
 from openclaw_rl.gate.second_look import LONGER, SecondLook, base_of
 from openclaw_rl.gate.verdicts import VerdictCheck
-from openclaw_rl.ports import Case, GateDecision, PlaysTasks
+from openclaw_rl.ports import Case, GateDecision, PlaysTasks, Policy
 from openclaw_rl.store import LedgerReader
 from openclaw_rl.types import Rehearsal, Sampling, Version
 
 NEAR = 0.1
 """nats per token from the base model by which a version may move before its general ability is measured again"""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Findings:
+    """The results of an examination so far; ``best`` are those of the versions promoted before."""
+
+    checks: list[Check] = field(default_factory=list)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    best: BestResults = field(default_factory=BestResults)
+
+    @property
+    def failed(self) -> bool:
+        return any(check.ok is False for check in self.checks)
+
+    def evidence(self) -> dict[str, Any]:
+        return {
+            "checks": [_plain(check) for check in self.checks],
+            "examples": self.examples,
+            "best": self.best.json(),
+        }
 
 
 class VersionGate:
@@ -76,11 +99,10 @@ class VersionGate:
     async def decide(self, candidate: Version, live: Version) -> GateDecision:
         """Never raises for what a backend does: what cannot be measured now is held and tried again."""
         began = time.monotonic()
-        checks: list[Check] = []
-        examples: list[dict[str, Any]] = []
+        found = _Findings()
         try:
-            await self._examine(candidate, live, checks, examples)
-            decision, reason = decide(checks)
+            await self._examine(candidate, live, found)
+            decision, reason = decide(found.checks)
         except BackendError as error:
             decision, reason = "hold", f"the candidate cannot be examined now: {error}"
         if decision != "promote":
@@ -90,50 +112,63 @@ class VersionGate:
             against=live.number,
             decision=decision,
             reason=reason,
-            evidence={"checks": [_plain(check) for check in checks], "examples": examples},
+            evidence=found.evidence(),
             seconds=round(time.monotonic() - began, 3),
         )
 
-    async def _examine(
-        self, candidate: Version, live: Version, checks: list[Check], examples: list[dict[str, Any]]
-    ) -> None:
+    async def _examine(self, candidate: Version, live: Version, found: _Findings) -> None:
         """Check what is cheap first; stop at the first failure."""
+        checks = found.checks
         checks.append(await asyncio.to_thread(self._verdicts.check, candidate))
-        if _failed(checks):
+        if found.failed:
             return
         policy = await self._policy()
         checks.append(await self._candidates.admit(policy, candidate, live))
-        if _failed(checks):
+        if found.failed:
             return
+        found.best = await asyncio.to_thread(BestResults.read, self._ledger, live)
         examiner = self._examiner = self._examiner or Examiner(
             policy, sampling=self._sampling, tokens=self._tokens, calls=reads_calls(policy)
         )
         examiner.forget((candidate, live))
         probes = await asyncio.to_thread(self._probes, candidate)
-        checks += await self._read_again(examiner, candidate, live, probes)
-        if _failed(checks):
+        checks.append(await self._pinned(examiner, candidate, live, probes))
+        checks.append(await self._corrections(examiner, candidate, live, probes, found))
+        if found.failed:
             return
-        checks += await self._generated(examiner, candidate, live, probes, examples)
-        if not _failed(checks) and self._tasks is not None:
-            played = [await self._tasks.solved(policy, version) for version in (candidate, live)]
-            checks.append(check_tasks(*played, limits=self._limits))
-        if not _failed(checks):
+        checks += await self._generated(examiner, candidate, live, probes, found.examples)
+        if not found.failed and self._tasks is not None:
+            checks.append(await self._played(self._tasks, policy, candidate, live, found))
+        if not found.failed:
             checks.append(await self._drift(examiner, candidate, probes.held_out))
-        if not _failed(checks):
+        if not found.failed:
             checks.append(await self._ability(examiner, candidate, checks))
 
     def _probes(self, candidate: Version) -> Probes:
         before = self._ledger.step(candidate.step).at if candidate.step is not None else candidate.at
         return choose(self._ledger, before=before, count=self._count, replays=self._replays)
 
-    async def _read_again(self, examiner: Examiner, candidate: Version, live: Version, probes: Probes) -> list[Check]:
+    async def _pinned(self, examiner: Examiner, candidate: Version, live: Version, probes: Probes) -> Check:
         limits = self._limits
-        pinned = await examiner.pinned_gains(candidate, live, probes.pinned)
-        corrected = await examiner.correction_gains(candidate, live, probes.corrections)
-        return [
-            check_pairs("pinned", pinned, tolerated=limits.likelihood_drop, what="pinned replies", limits=limits),
-            check_pairs("corrections", corrected, tolerated=limits.correction_drop, what="corrections", limits=limits),
-        ]
+        gains = await examiner.pinned_gains(candidate, live, probes.pinned)
+        return check_pairs("pinned", gains, tolerated=limits.likelihood_drop, what="pinned replies", limits=limits)
+
+    async def _corrections(
+        self, examiner: Examiner, candidate: Version, live: Version, probes: Probes, found: _Findings
+    ) -> Check:
+        now, before = [await examiner.leans(version, probes.corrections) for version in (candidate, live)]
+        farthest = found.best.farthest_leans(before)
+        found.best = replace(found.best, leans=found.best.farthest_leans(before, now))
+        return check_corrections(_gains(now, before), _gains(now, farthest), limits=self._limits)
+
+    async def _played(
+        self, tasks: PlaysTasks, policy: Policy, candidate: Version, live: Version, found: _Findings
+    ) -> Check:
+        now, before = [await tasks.solved(policy, version) for version in (candidate, live)]
+        base = {} if found.best.tasks else await tasks.solved(policy, base_of(candidate))
+        most = found.best.most_tasks(base, before)
+        found.best = replace(found.best, tasks=found.best.most_tasks(base, before, now))
+        return check_tasks(now, before, most, limits=self._limits)
 
     async def _generated(
         self, examiner: Examiner, candidate: Version, live: Version, probes: Probes, examples: list[dict[str, Any]]
@@ -232,8 +267,8 @@ class VersionGate:
         ]
 
 
-def _failed(checks: Sequence[Check]) -> bool:
-    return any(check.ok is False for check in checks)
+def _gains(now: Mapping[str, float], before: Mapping[str, float]) -> list[float]:
+    return [now[turn] - before[turn] for turn in now]
 
 
 def _plain(check: Check) -> dict[str, Any]:

@@ -131,20 +131,18 @@ class Examiner:
             return turn.completion.logprobs[:READ]
         return await self._logprobs(Version(number=0, parent=None, base=self._policy.base), turn)
 
-    async def correction_gains(
-        self, candidate: Version, live: Version, corrections: Sequence[tuple[Turn, str]]
-    ) -> list[float]:
-        """Of each correction: how much further the candidate leans the way it points than the live version does.
+    async def leans(self, version: Version, corrections: Sequence[tuple[Turn, str]]) -> dict[str, float]:
+        """By turn, how far the version leans the way a correction points; those that do not fit are left out.
 
         The way a correction points is what the base model makes of the very reply with the hint in its prompt.
         """
         hinted = await self._together([self._hint_gap(turn, rule) for turn, rule in corrections])
-        read = await self._together([self._both(candidate, live, turn) for turn, _ in corrections])
-        return [
-            hint_alignment(gaps, new) - hint_alignment(gaps, old)
-            for gaps, (new, old) in zip(hinted, read, strict=True)
+        read = await self._together([self._logprobs(version, turn) for turn, _ in corrections])
+        return {
+            turn.id: hint_alignment(gaps, logprobs)
+            for (turn, _), gaps, logprobs in zip(corrections, hinted, read, strict=True)
             if gaps is not None
-        ]
+        }
 
     async def _hint_gap(self, turn: Turn, rule: str) -> Logprobs | None:
         """The hint's gap on each token of the reply; None where the hinted prompt does not fit."""

@@ -186,18 +186,30 @@ def _forget_drops(db: Database, turns: Sequence[str], marks: str) -> None:
 
 def _redact_examples(db: Database, turns: frozenset[str]) -> None:
     """Take out of the gate's evidence how versions answered these turns again."""
-    for row in db.rows("SELECT seq, evidence FROM gate_decisions WHERE evidence LIKE ?", ('%"turn": "%',)):
+    of_turns = "SELECT seq, evidence FROM gate_decisions WHERE evidence LIKE ? OR evidence LIKE ?"
+    for row in db.rows(of_turns, ('%"turn": "%', '%"leans": {"%')):
         evidence = json.loads(row["evidence"])
-        kept = without_examples(evidence, turns)
+        kept = without_turns(evidence, turns)
         if kept != evidence:
             written = codec.json_text(kept)
             db.execute("UPDATE gate_decisions SET evidence = ? WHERE seq = ?", (written, row["seq"]))
 
 
-def without_examples(evidence: Mapping[str, Any], turns: Collection[str]) -> dict[str, Any]:
-    """The gate's evidence without the examples that are of some turns."""
-    kept = [one for one in evidence.get("examples", ()) if one.get("turn") not in turns]
-    return {**evidence, "examples": kept} if "examples" in evidence else dict(evidence)
+def turns_of(evidence: Mapping[str, Any]) -> list[str]:
+    """The turns that the gate's evidence has examples or figures of."""
+    examples = [one["turn"] for one in evidence.get("examples", ()) if one.get("turn")]
+    return [*examples, *evidence.get("best", {}).get("leans", ())]
+
+
+def without_turns(evidence: Mapping[str, Any], turns: Collection[str]) -> dict[str, Any]:
+    """The gate's evidence without the examples and the figures that are of some turns."""
+    kept = dict(evidence)
+    if "examples" in evidence:
+        kept["examples"] = [one for one in evidence["examples"] if one.get("turn") not in turns]
+    if "best" in evidence:
+        leans = {turn: lean for turn, lean in evidence["best"]["leans"].items() if turn not in turns}
+        kept["best"] = {**evidence["best"], "leans": leans}
+    return kept
 
 
 def stragglers(db: Database, sessions: Mapping[str, str]) -> set[str]:

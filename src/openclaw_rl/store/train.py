@@ -12,7 +12,7 @@ from openclaw_rl.ports import GateDecision
 from openclaw_rl.store import codec
 from openclaw_rl.store.connection import DurableWriter
 from openclaw_rl.store.database import Database, Row, Sync
-from openclaw_rl.store.deletions import without_examples
+from openclaw_rl.store.deletions import turns_of, without_turns
 from openclaw_rl.store.groups import read_group
 from openclaw_rl.store.notes import moment
 from openclaw_rl.store.places import AnyPlace
@@ -167,11 +167,10 @@ class TrainLedger(DurableWriter, LedgerReader):
             db.insert("states", {"version": version, "state": state, "reason": reason, "at": time.time()})
 
     def add_gate_decision(self, decision: GateDecision) -> None:
-        """Write what the gate decided, with its numbers, and its examples but those that were deleted meanwhile."""
+        """Write what the gate decided, with its numbers and examples but those of turns that were deleted meanwhile."""
         row = {name: getattr(decision, name) for name in ("version", "against", "decision", "reason", "seconds", "at")}
-        shown = [one["turn"] for one in decision.evidence.get("examples", ()) if one.get("turn")]
         with self.writing(alone="trained") as db:
-            evidence = without_examples(decision.evidence, deleted(db, shown))
+            evidence = without_turns(decision.evidence, deleted(db, turns_of(decision.evidence)))
             db.insert("gate_decisions", row | {"evidence": codec.json_text(evidence)})
 
     def new_requests(self, limit: int) -> list[ControlRequest]:

@@ -92,7 +92,8 @@ class VersionQueries(LedgerConnection):
     def replays(self, turn: str) -> list[GateDecision]:
         """The decisions that show how a candidate answered a turn's prompt again, oldest first."""
         rows = self.rows(
-            "SELECT DISTINCT version FROM gate_decisions WHERE evidence LIKE ? ORDER BY version", f'%"{turn}"%'
+            "SELECT DISTINCT version FROM gate_decisions WHERE evidence LIKE ? ORDER BY version",
+            f'%"turn": "{turn}"%',
         )
         return [decision for row in rows for decision in self.gate_decisions(row["version"])]
 
