@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -274,6 +276,51 @@ def test_the_commands_list_audit_and_evaluate_an_environment(tmp_path: Path) -> 
     assert [episode["temperature"] for episode in found["episodes"]] == [0.0, 0.0, 1.0, 1.0]
     alone = typed(tmp_path, "eval", "--model-path", "fake", "--temperature", "0", *one)
     assert ("greedy" in alone, "temperature 1" in alone) == (True, False)
+
+
+_BROKEN = """
+from openclaw_rl.ports import Observation
+from openclaw_rl.types import Message, Prompt
+
+
+class Broken:
+    name = "broken"
+
+    def tasks(self):
+        return ["one"]
+
+    async def reset(self, task, *, seed):
+        return Prompt(messages=(Message(role="user", content="Go."),))
+
+    async def step(self, reply):
+        raise ValueError("the disk of the environment\\nis full")
+
+    async def close(self):
+        raise RuntimeError("nothing to close")
+"""
+
+
+def test_an_environment_that_raises_costs_a_line_on_the_terminal_and_a_traceback_in_the_log(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(_BROKEN)
+    command = [sys.executable, "-m", "openclaw_rl", "envs", "eval", "--model-path", "fake", "--split", "train"]
+    command += ["--env", f"{tmp_path}/broken.py:Broken", "--run-dir", str(tmp_path / "run"), "--temperature", "0"]
+    sets = [word for one in FAKES for word in ("--set", one)]
+    done = subprocess.run([*command, *sets], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    log = tmp_path / "run" / "logs" / "envs.log"
+    played, closed = sorted(
+        (line for line in done.stderr.splitlines() if "task=one" in line), key=lambda line: "closed" in line
+    )
+    assert closed.endswith(
+        f"environment not closed task=one: RuntimeError: nothing to close; its traceback is in {log}"
+    )
+    why = "ValueError: the disk of the environment is full"
+    assert played.endswith(f"episode failed task=one: {why}; its traceback is in {log}")
+    assert f"  failed: {why}\n" in done.stdout
+    text = log.read_text()
+    assert text.count("Traceback (most recent call last):") == 2
+    assert f'File "{tmp_path}/broken.py", line' in text
 
 
 def test_the_status_of_a_run_has_the_greedy_share_before_the_sampled_ones(tmp_path: Path) -> None:

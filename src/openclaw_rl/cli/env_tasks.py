@@ -97,6 +97,7 @@ def audit(resolved: Resolved, again: bool, count: int | None, levels: tuple[str,
 
     from openclaw_rl.app.audits import audit_all
 
+    _log(resolved)
     began, audited = time.monotonic(), 0
 
     def done(_: object) -> None:
@@ -179,6 +180,7 @@ def evaluate(
     from openclaw_rl.evals import environments
     from openclaw_rl.types import Sampling
 
+    _log(resolved)
     began = time.monotonic()
     samplings = [Sampling(temperature=temperature, max_tokens=tokens) for temperature in dict.fromkeys(temperatures)]
     played = asyncio.run(_evaluated(resolved.config, model_path, split, count, seeds, samplings, api_key_env))
@@ -187,7 +189,7 @@ def evaluate(
     for line in environments.lines(found):
         click.echo(line)
     for why in sorted({each.error for at in played.values() for each in at if each.error})[:5]:
-        click.secho(f"  failed: {why}", fg="red")
+        click.secho(f"  failed: {' '.join(why.split())}", fg="red")
     if json_file is not None:
         view: dict[str, Any] = {"env": resolved.config.env.type, "model": model_path, "split": split}
         view["temperatures"] = {f"{temperature:g}": rates for temperature, rates in found.items()}
@@ -267,6 +269,7 @@ def run_tasks(
     place, key = (url or "", None) if url or here is None else (here.url, here.env_key)
     if api_key_env:
         key = key_in(api_key_env)
+    _log(resolved)
     over: list[Episode] = []
 
     def report(episode: Episode) -> None:
@@ -287,6 +290,12 @@ def _solved(name: str, episodes: Sequence[Episode]) -> str:
     return f"{name}{sum(one.reward == 1.0 for one in counted)} of {len(counted)} solved" + (
         f", {failed} failed" if failed else ""
     )
+
+
+def _log(resolved: Resolved) -> None:
+    from openclaw_rl.cli.logs import log_to
+
+    log_to(resolved.config.run.dir / "logs" / "envs.log", level="warning")
 
 
 COMMANDS = (list_tasks, audit, evaluate, run_tasks)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     from openclaw_rl.store import Writer
 
 DEFAULT_USER = "default"
-LOG_BYTES = 10 * 2**20
-LOG_FILES = 5
-"""of a run's log: how large one becomes, and how many older ones are kept beside it"""
 
 
 @command()
@@ -236,8 +232,10 @@ def _tell_page(url: str | None, why: str) -> None:
 
 
 def _begin(resolved: Resolved, log_file: str = "training.log") -> None:
+    from openclaw_rl.cli.logs import log_to
+
     run = resolved.config.run
-    _logging(run.log_level, run.dir / "logs" / log_file)
+    log_to(run.dir / "logs" / log_file, level=run.log_level)
     for note in resolved.notes:
         click.secho(f"note: {note}", fg="yellow", err=True)
 
@@ -250,23 +248,3 @@ def _event_loop() -> asyncio.Runner:
     except ImportError:  # Windows has none; the standard loop does
         return asyncio.Runner()
     return asyncio.Runner(loop_factory=uvloop.new_event_loop)
-
-
-def _logging(level: str, file: Path) -> None:
-    """Log to the terminal and to a file that begins anew when it is full; its folder is made with the first line."""
-    import logging
-    from logging.handlers import RotatingFileHandler
-
-    class LogFile(RotatingFileHandler):
-        def _open(self) -> Any:
-            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
-            return super()._open()
-
-    log_file = LogFile(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES, encoding="utf-8", delay=True)
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname).1s %(name)s: %(message)s",
-        handlers=[logging.StreamHandler(sys.stderr), log_file],
-    )
-    if level != "debug":  # a line for each request of an environment would hide all others
-        logging.getLogger("httpx2").setLevel(logging.WARNING)
