@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from judges import reader_judge
 
 from openclaw_rl.errors import BackendDown, ConfigError
 from openclaw_rl.judge.hints import HintLimits, filter_hints
+from openclaw_rl.judge.reaction import read
 from openclaw_rl.judge.reader import ngrams
 from openclaw_rl.judge.reader.classifier import (
     BUDGETS,
@@ -173,6 +175,18 @@ def test_less_is_enough_where_the_rules_agree_and_nothing_where_they_contradict(
     assert believe(sure("complaint", 0.6), WEIGHTS.thresholds, rules=-1).score == -1
     assert believe(sure("praise", 0.6), WEIGHTS.thresholds, rules=1).score == 1
     assert believe(sure("complaint", 0.99), WEIGHTS.thresholds, rules=1).score is None
+
+
+def test_a_preference_that_only_the_rules_find_is_no_bad_news_unless_the_estimate_agrees() -> None:
+    low = replace(WEIGHTS.thresholds, bad_with_rules=0.3)
+    doubtful = tuple(math.log(share) for share in (0.02, 0.28, 0.11, 0.45, 0.12, 0.02))  # bad 0.41, neutral 0.45
+    assert believe(doubtful, low, rules=-1).score == -1, "a complaint, by the rules"
+    assert believe(doubtful, low, rules=-1, wish=True).score is None
+    assert believe(sure("rule", 0.6), low, rules=-1, wish=True).score == -1
+    for errand in ("换成美金 汇率7.2", "改成 httpx 异步的"):
+        reaction = read(errand, request="", reply=LONG)
+        assert (reaction.score, reaction.wish) == (-1, True)
+        assert read_case(after(errand, reply=LONG)).score is None
 
 
 async def test_the_classifier_is_given_the_users_own_words_beside_request_and_reply() -> None:

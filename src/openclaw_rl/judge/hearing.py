@@ -60,7 +60,7 @@ def hear(
     ngrams = shipped_ngrams().logprobs(request, reply, own)
     weights = (combination or shipped_combination()).weights(group, classifier=classifier is not None)
     estimate = weights.combined(ngrams, classifier, rules.score)
-    belief = believe(estimate, weights.thresholds, rules=rules.score)
+    belief = believe(estimate, weights.thresholds, rules=rules.score, wish=rules.wish)
     belief = belief if whole else replace(belief, rule=False, fact=False)
     reaction = rules if _left_to_rules(own) else _reaction(own, belief, rules, request=request, reply=reply)
     if whole:

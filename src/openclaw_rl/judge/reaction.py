@@ -60,12 +60,16 @@ _NOT_BUT = re.compile(r"not (?:the|a|an|my|in|on|at) \S.{0,30}, (?:but )?(?:the|
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """What a message says of the reply before it; ``score`` None where it does not say."""
+    """What a message says of the reply before it; ``score`` None where it does not say.
+
+    ``wish``: the score rests on a preference alone.
+    """
 
     score: int | None
     note: str
     hints: tuple[Hint, ...] = ()
     doubt: Doubt | None = None
+    wish: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,9 +204,9 @@ def _decide(own: str, flat: Sequence[_Marked], hints: tuple[Hint, ...], *, reque
     if any(hint.kind == "fact" for hint in hints):
         return Reaction(score=-1, note="a correction of fact", hints=hints)
     if hints and not marks & {"task", "question"} and _to_the_point(flat):
-        return Reaction(score=-1, note="a preference about the reply", hints=hints)
+        return Reaction(score=-1, note="a preference about the reply", hints=hints, wish=True)
     if _standing(hints):
-        return Reaction(score=-1, note="a preference about replies to come", hints=hints)
+        return Reaction(score=-1, note="a preference about replies to come", hints=hints, wish=True)
     if _praises(own, flat):
         return Reaction(score=1, note="praise or thanks")
     if repeated(request, own):

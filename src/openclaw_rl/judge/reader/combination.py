@@ -83,11 +83,15 @@ class Belief:
     good: float
 
 
-def believe(logprobs: Sequence[float], thresholds: Thresholds, *, rules: float | None) -> Belief:
-    """Above its threshold, only the likelier of good and bad, and nothing that the rules contradict."""
+def believe(logprobs: Sequence[float], thresholds: Thresholds, *, rules: float | None, wish: bool = False) -> Belief:
+    """Above its threshold, only the likelier of good and bad, and nothing that the rules contradict.
+
+    ``wish``: the rules found a preference and no complaint. That alone is no bad news, so the estimate has to agree.
+    """
     bad, good = mass(logprobs, BAD), mass(logprobs, GOOD)
     score = None
-    if bad > good and rules != 1 and _either(bad, thresholds.bad, thresholds.bad_with_rules, agreed=rules == -1):
+    agreed = rules == -1 and (not wish or bad > mass(logprobs, ("neutral",)))
+    if bad > good and rules != 1 and _either(bad, thresholds.bad, thresholds.bad_with_rules, agreed=agreed):
         score = -1
     if good > bad and rules != -1 and _either(good, thresholds.good, thresholds.good_with_rules, agreed=rules == 1):
         score = 1
