@@ -103,7 +103,15 @@ class System:
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=60)
+        return self._ended()
+
+    def interrupt(self) -> int:
+        """As Ctrl-C at a terminal does: every process of it gets the signal."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self._ended()
+
+    def _ended(self) -> int:
+        code: int = self.process.wait(timeout=60)
         self._close()
         return code
 
