@@ -10,7 +10,7 @@ from openclaw_rl.config.stated import STATED
 
 
 class KnownName(NamedTuple):
-    """A name as it is typed, the setting it leads to (None: no setting), and what comes of it."""
+    """A name as it is typed, the setting it leads to (None: no setting), and its effect."""
 
     name: str
     setting: str | None
@@ -45,7 +45,7 @@ def _comes(path: str) -> str:
 
 def names_table() -> str:
     """The same as a table in Markdown."""
-    lines = ["| typed | here | what comes of it |", "|---|---|---|"]
+    lines = ["| typed | here | effect |", "|---|---|---|"]
     for name, setting, comes in known_names():
         here = f"`{setting}`" if setting else "-"
         lines.append(f"| `{name}` | {here} | {comes} |")

@@ -90,7 +90,7 @@ PREFERENCES: dict[str, Preference] = {
             empty_form=repeats_items,
             max_tokens=128,
             word_problems=False,
-            # colder, or without a penalty, the embedded model's lists repeat themselves (docs/training.md)
+            # colder, or without a penalty, the embedded model's lists repeat themselves (docs/lab/lists.md)
             sampling={"temperature": 0.7, "presence_penalty": 0.25},
         ),
         _preference("one_sentence", "replies of one sentence", "Please answer in one sentence."),
