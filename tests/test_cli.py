@@ -434,7 +434,7 @@ LOOPS = {"run", "serve", "policy", "train", "judge", "env", "gate"}
         ("why", {"run", "policy", "train"}),
         ("compare", {"run", "policy", "train"}),
         ("eval", {"run", "policy", "train", "eval"}),
-        ("play", {"run", "env", "policy"}),
+        ("play", {"run", "env", "policy", "train"}),
         ("envs audit", {"run", "env", "policy"}),
         ("envs run", {"run", "env", "policy", "train"}),
         ("status", {"run"}),
@@ -446,7 +446,8 @@ def test_a_command_has_flags_for_the_settings_that_it_reads_and_for_no_others(wo
     assert {path.partition(".")[0] for path in paths} == sections
     if "gate" not in sections:
         lora, rollouts = {"train.lora.enabled", "train.lora.rank"}, {"train.rollout", "train.num_rollouts_per_prompt"}
-        assert {path for path in paths if path.startswith("train.")} in (set(), lora, rollouts)
+        group = {"train.num_rollouts_per_prompt"}
+        assert {path for path in paths if path.startswith("train.")} in (set(), lora, rollouts, group)
 
 
 def test_a_flag_that_changes_nothing_in_a_command_is_refused_with_its_setting() -> None:

@@ -72,18 +72,27 @@ def test_the_page_on_plugins_lists_every_name_that_an_environments_signature_may
     assert sorted(re.findall(r"`(\w+)`", " ".join(rows))) == sorted(offered)
 
 
-COMMANDS = [
-    (page(file), line.strip())
-    for file in (ROOT / "SKILL.md", ROOT / "README.md", ROOT / "README.zh.md")
-    for line in file.read_text().splitlines()
-    if re.match(r" {4}openclaw-rl ", line)
-]
+def _command_lines(text: str) -> list[str]:
+    """The command lines in the code blocks of a page, without variables before them or `&` behind them."""
+    lines = text.replace("\\\n", " ").splitlines()
+    found = (re.match(r" {4}(?:[A-Z_]+=\S+ )*(openclaw-rl .*?)(?: &)?$", line) for line in lines)
+    return [match.group(1) for match in found if match]
+
+
+MANUAL = sorted([ROOT / "SKILL.md", *ROOT.glob("README*.md"), *(ROOT / "docs").glob("*.md")])
+COMMANDS = [(page(file), line) for file in MANUAL for line in _command_lines(file.read_text())]
+EXAMPLES = {"VERSION": "3", "N": "3"}
+"""an argument for each placeholder that is a number"""
 
 
 @pytest.mark.parametrize(("file", "line"), COMMANDS, ids=[f"{file}:{line[:40]}" for file, line in COMMANDS])
-def test_every_command_line_has_flags_and_arguments_that_its_command_takes(file: str, line: str) -> None:
+def test_every_command_line_has_flags_and_arguments_that_its_command_takes(
+    file: str, line: str, tmp_path: Path
+) -> None:
+    existing = tmp_path / "lines.jsonl"
+    existing.touch()
     _, name, *words = shlex.split(line, comments=True)
-    words = [{"VERSION": "3"}.get(word, word) for word in words]
+    words = [str(existing) if re.search(r"\.jsonl?$", word) else EXAMPLES.get(word, word) for word in words]
     command: click.Command = cli.commands[name]
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command = command.commands[words.pop(0)]

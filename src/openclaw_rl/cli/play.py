@@ -46,7 +46,7 @@ _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 @click.option("--resume", is_flag=True, help="Go on with the last play of the same agent and tasks.")
 @as_json
 @click.argument("more", nargs=-1, metavar="[-- ARGS...]")
-@settings(*ENV)
+@settings("train.num_rollouts_per_prompt", *ENV)
 def play(
     resolved: Resolved,
     tasks: tuple[str, ...],
