@@ -104,3 +104,10 @@ def test_every_command_line_has_flags_and_arguments_that_its_command_takes(
 def test_the_page_on_training_explains_every_setting_of_training() -> None:
     text = (ROOT / "docs" / "training.md").read_text()
     assert {key for key in KEYS if key.startswith("train.") and f"`{key}`" not in text} == set()
+
+
+def test_the_map_of_the_documentation_lists_every_page() -> None:
+    folder = ROOT / "docs"
+    listed = set(re.findall(r"\]\(([^)]+\.md)\)", (folder / "README.md").read_text()))
+    pages = {str(file.relative_to(folder)) for file in folder.rglob("*.md")} - {"README.md"}
+    assert pages - listed == set()
