@@ -141,6 +141,7 @@ def test_the_services_share_a_ledger_and_a_volume_and_are_reached_from_this_mach
         assert service["environment"]["PGPASSWORD"] == database["environment"]["POSTGRES_PASSWORD"] == "b"
         assert service["volumes"] == [f"data:{of('VOLUME')[0]}"]
     assert (server["ports"], page["ports"]) == ([f"127.0.0.1:{API}:{API}"], [f"127.0.0.1:{PAGE}:{PAGE}"])
+    assert json.dumps(server["healthcheck"]["test"][1:]) == of("HEALTHCHECK")[0].partition("CMD ")[2]
     words = page["command"]
     assert words[words.index("--url") + 1] == f"http://server:{API}/v1"
     assert words[words.index("--port") + 1] == str(PAGE)
