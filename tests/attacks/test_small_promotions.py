@@ -29,7 +29,7 @@ async def test_pinned_replies_that_fade_a_little_with_each_promotion_stop_the_th
             known = self._known(more.get("version") or 0)
             return Scores(logprobs=tuple(value - 0.14 * len(known) for value in found.logprobs))
 
-    rules = ("Please keep it under 30 words.", "Please use a list.", "Please be warm.")
+    rules = ("Please keep it under 30 words.", "Please use a list.", "From now on, be warm.")
     async with walking(tmp_path, "gate.limits.kl_budget=50", "gate.limits.relevance_drop=1", policy=Fading()) as walk:
         for number in range(3):
             said = await walk.ask(f"What is your favourite number {number}?")

@@ -30,7 +30,7 @@ _PATH = re.compile(
     r"|json|lock|gradle|vue|svelte|css|scss|html|md|tf|ipynb)(?::\d{1,6})?(?![\w/])|(?<![\w/.])(?:[\w.@-]{1,64}/){2,12}"
 )
 _DEED = re.compile(
-    r"(?:^|[.!?:\n]\s*|\*\*)(?:I(?:'ve| have|'ll| will)?|Let me|Now(?: I(?:'ll)?)?|Done|Updated|Created|Fixed)\s[^.\n]{0,40}?"
+    r"(?:^|[.!?:\n]\s{0,3}|\*\*)(?:I(?:'ve| have|'ll| will)?|Let me|Now(?: I(?:'ll)?)?|Done|Updated|Created|Fixed)\s[^.\n]{0,40}?"
     r"(?:\b(?:run|ran|edit(?:ed)?|creat(?:e|ed)|add(?:ed)?|updat(?:e|ed)|fix(?:ed)?|commit(?:ted)?|refactor(?:ed)?|renam(?:e|ed)|remov(?:e|ed)"
     r"|implement(?:ed)?|install(?:ed)?|compil(?:e|es|ed)|move[ds]?)\b)",
     re.IGNORECASE,
@@ -41,7 +41,7 @@ _ORDER = re.compile(
     re.IGNORECASE,
 )
 _TRACE = re.compile(
-    r"^Traceback \(most recent call last\)|^\s+at [\w.$<>]+ ?\(|^\S+:\d+:\d+: (?:error|warning)|^error(?:\[E\d+\]|:)|^FAILED |npm ERR!",
+    r"^Traceback \(most recent call last\)|^[ \t]+at [\w.$<>]+ ?\(|^\S+:\d+:\d+: (?:error|warning)|^error(?:\[E\d+\]|:)|^FAILED |npm ERR!",
     re.MULTILINE,
 )
 

@@ -55,8 +55,8 @@ APPROVAL = Sign(name="an approval, a choice or an order to go on", bad=0, seen=1
 NOTICE = Sign(name="a notification that a client wrote", bad=0, seen=1)
 
 _ERROR = re.compile(
-    r"^Traceback \(most recent|^[\w.]*(?:Error|Exception)\b ?:|^\s*error(?:\[\w+\]|:)|: (?:fatal )?error[: ]|npm (?:ERR!|error)|\b[45]\d\d (?:Not Found|Internal Server Error|Bad Gateway)"
-    r"|\bERROR:|segmentation fault|command not found|panicked at|SQLSTATE|Unhandled\w*Rejection",
+    r"^Traceback \(most recent|^[\w.]*(?:Error|Exception)\b ?:|^[ \t]*error(?:\[\w+\]|:)|: (?:fatal )?error[: ]|npm (?:ERR!|error)|\b[45]\d\d (?:Not Found|Internal Server Error|Bad Gateway)"
+    r"|\bERROR:|segmentation fault|command not found|panicked at|SQLSTATE|Unhandled\w{0,40}Rejection",
     re.IGNORECASE | re.MULTILINE,
 )
 _FAILING = re.compile(

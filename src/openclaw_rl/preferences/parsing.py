@@ -41,7 +41,7 @@ _AFTER = tuple((relation, False, pattern(rf"{_COUNTED}\W{{0,2}}(?:{words})(?!\w)
 _BARE = pattern(rf"(?:(?:\b(?:in|with|as|mit|en|avec|con|em|com|met)|用)\s*(?:just |only |exactly |nur )?)?{_COUNTED}")
 _ALONE = pattern(r"\b(?:just|only) one sentence\b|\b(?:a|one) single sentence\b|\bsingle sentence\b|一句话")
 _CHINESE = re.compile(
-    rf"(?P<before>{'|'.join(CHINESE_LIMITS)})?\s*(?P<number>\d{{1,4}}|[{''.join(CHINESE_NUMBERS)}])\s*[个個]?"
+    rf"(?P<before>{'|'.join(CHINESE_LIMITS)})?\s{{0,2}}(?P<number>\d{{1,4}}|[{''.join(CHINESE_NUMBERS)}])\s{{0,2}}[个個]?"
     rf"(?P<unit>[{''.join(CHINESE_UNITS)}])话?(?P<after>{'|'.join(CHINESE_LIMITS_AFTER)})?"
 )
 

@@ -105,7 +105,8 @@ def _commands(text: str) -> Iterator[list[str]]:
 
 
 def _sets(word: str) -> bool:
-    return re.match(r"[A-Za-z_]\w*=", word) is not None
+    name, equals, _ = word.partition("=")
+    return bool(equals) and name.isidentifier()
 
 
 def _names(words: Iterable[str]) -> list[str]:
