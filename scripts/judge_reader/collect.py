@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
+from compact import compact
 
 from openclaw_rl.judge.reader.classifier import SHIPPED
 
 ROOT = Path(__file__).parents[2]
+SIZE = 1_800_000
+"""bytes of the shipped adapter: the wheel stays under 4 MB"""
 
 
 def rows(folder: Path, pattern: str) -> list[dict[str, object]]:
@@ -41,13 +43,12 @@ def collect(folder: Path, pattern: str, out: Path) -> None:
 
 
 def ship(adapter: Path, model: str) -> None:
-    """Copy the adapter, with the name and identity of the weights it belongs to."""
+    """Ship the adapter, made small, with the name and identity of the weights it belongs to."""
     from openclaw_rl.backends.hf.finding import EMBEDDED_NAME
     from openclaw_rl.backends.hf.weights import inspect
 
-    SHIPPED.mkdir(parents=True, exist_ok=True)
-    for name in ("adapter_model.safetensors", "adapter_config.json"):
-        shutil.copyfile(adapter / name, SHIPPED / name)
+    kept = compact(adapter, SHIPPED, size=SIZE)
+    print(f"{kept:.3f} of the adapter's squared norm is kept")
     base = f"{EMBEDDED_NAME}-{inspect(Path(model)).identity}"
     (SHIPPED / "reader.json").write_text(json.dumps({"base": base}) + "\n")
     print(f"{SHIPPED}: for {base}")

@@ -18,6 +18,8 @@ from torch import nn
 
 from openclaw_rl.errors import ModelRefused
 
+_SCALE = re.compile(r"\.lora_[AB](?:\.default)?\.scale$")
+"""a layer in int8 has the scales of its directions beside it"""
 _KEY = re.compile(r"^base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight$")
 
 
@@ -88,13 +90,23 @@ def _pairs(path: Path) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         )
     with safe_open(file, framework="pt") as tensors:
         for key in tensors.keys():  # noqa: SIM118 (a safetensors handle is no mapping)
+            if _SCALE.search(key):
+                continue
             match = _KEY.match(key)
             if match is None:
                 raise ModelRefused(
                     f"{file}: {key!r} is no part of a plain LoRA adapter", remedy="save a plain LoRA adapter"
                 )
-            sides.setdefault(match["module"], {})[match["side"]] = tensors.get_tensor(key)
+            sides.setdefault(match["module"], {})[match["side"]] = _tensor(tensors, key)
     return {name: (pair["A"], pair["B"]) for name, pair in sides.items()}
+
+
+def _tensor(tensors: Any, key: str) -> torch.Tensor:
+    found: torch.Tensor = tensors.get_tensor(key)
+    if found.dtype != torch.int8:
+        return found
+    scale: torch.Tensor = tensors.get_tensor(key.removesuffix("weight") + "scale")
+    return found.float() * scale.float()
 
 
 def _scaling(settings: dict[str, Any], module: str, *, rank: int) -> float:
