@@ -35,7 +35,7 @@ from openclaw_rl.judge.reader.voices import Line, dealt, read_phrases, read_voic
 from openclaw_rl.judge.text import own_words
 
 ROOT = Path(__file__).parents[2]
-FOLDS = 7
+FOLDS = 5
 NEUTRAL = 0.8
 """the share of messages that are no feedback in real talk, for precision as it would be there"""
 

@@ -25,7 +25,7 @@ SIZE = 1_800_000
 def rows(folder: Path, pattern: str) -> list[dict[str, object]]:
     files = sorted(folder.glob(pattern))
     if not files:
-        raise SystemExit(f"no {pattern} in {folder}: run train_classifier.py --fold every/7 --out {folder}")
+        raise SystemExit(f"no {pattern} in {folder}: run train_classifier.py --fold every/5 --out {folder}")
     return [json.loads(text) for file in files for text in file.read_text().splitlines()]
 
 

@@ -21,6 +21,8 @@ SLOTS = 131_072
 """of the table: with its check and six weights of one byte each it has 0.9 MB"""
 STRENGTH = 1.0
 """of the data against the penalty on large weights"""
+REAL = 4.0
+"""times that a line of real rates weighs in a fit: there are few, and life is like them"""
 LEAST_VOICES = 2
 """voices that must have used a feature: what one person alone says is theirs"""
 
@@ -115,15 +117,18 @@ def _products(chunks: Sequence[Chunk], factors: Array, size: int) -> Array:
     return out
 
 
-def fitted(rows: Rows, target: Array, *, strength: float = STRENGTH, steps: int = 60) -> tuple[Array, Array]:
-    """Weights `[features, 6]` and bias `[6]`."""
+def fitted(
+    rows: Rows, target: Array, weight: Array, *, strength: float = STRENGTH, steps: int = 60
+) -> tuple[Array, Array]:
+    """Weights `[features, 6]` and bias `[6]`; each line counts as its ``weight`` says."""
     wanted, kinds = np.eye(len(KINDS))[target], len(KINDS)
 
     def loss(flat: Array) -> tuple[float, Array]:
         weights, bias = flat[:-kinds].reshape(-1, kinds), flat[-kinds:]
         found = softmax(rows.times(weights) + bias)
-        gap = found - wanted
-        value = -np.log(found[np.arange(len(target)), target] + 1e-12).sum() + 0.5 / strength * (weights**2).sum()
+        gap = (found - wanted) * weight[:, None]
+        missed = -np.log(found[np.arange(len(target)), target] + 1e-12)
+        value = (weight * missed).sum() + 0.5 / strength * (weights**2).sum()
         return float(value), np.concatenate([(rows.transposed_times(gap) + weights / strength).ravel(), gap.sum(0)])
 
     flat = minimised(loss, np.zeros(rows.width * kinds + kinds), steps=steps)
@@ -169,5 +174,6 @@ def _digest(lines: Sequence[Line], rows: Sequence[int], *, context: bool) -> str
 def _train(seen: Seen, lines: Sequence[Line], rows: Sequence[int], *, context: bool) -> NgramModel:
     kept = columns(seen, lines, rows, context=context)
     target = np.array([KINDS.index(lines[row].kind) for row in rows])
-    weights, bias = fitted(Rows(seen, rows, kept), target)
+    weight = np.array([1.0 if lines[row].channel is None else REAL for row in rows])
+    weights, bias = fitted(Rows(seen, rows, kept), target, weight)
     return packed([seen.names[number] for number in kept.tolist()], weights, bias, context=context)

@@ -1,7 +1,7 @@
 """Train the reader's classifier: a LoRA adapter that reads (request, reply, next) and names the kind of message.
 
-    python train_classifier.py --model FOLDER --fold 0/7 --out OUT        one fold: held-out log-probs
-    python train_classifier.py --model FOLDER --fold every/7 --out OUT    all seven folds in turn
+    python train_classifier.py --model FOLDER --fold 0/5 --out OUT        one fold: held-out log-probs
+    python train_classifier.py --model FOLDER --fold every/5 --out OUT    all five folds in turn
     python train_classifier.py --model FOLDER --fold all --out OUT        the adapter to ship
 
 A fold K/N trains on the voices outside fold K and writes `fold-K-of-N.jsonl`: per line its voice, index, kind and the
@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +56,13 @@ def report(lines: Sequence[Line], logprobs: Sequence[list[float]]) -> None:
         print(f"  {name}-like at 0.8: precision {precision:.3f} recall {recall:.3f}", flush=True)
 
 
+def learned_of(voices: Mapping[str, Sequence[Line]], given: argparse.Namespace) -> list[Line]:
+    """What is read, as often as it is read: voices of real rates most often, every other phrase once."""
+    spoken = [line for lines in voices.values() for line in lines]
+    learned = [line for line in spoken for _ in range(given.epochs if line.channel is None else given.real)]
+    return learned + ([] if given.only_voices else read_phrases(given.phrases, voices)[::2])
+
+
 def one_fold(number: int, folds: int, given: argparse.Namespace) -> None:
     voices = read_voices(given.voices)
     fold = dealt(voices, folds, seed=0)
@@ -63,8 +70,7 @@ def one_fold(number: int, folds: int, given: argparse.Namespace) -> None:
     if given.only_voices:
         inside = some_voices({voice: voices[voice] for voice in inside}, given.only_voices, seed=0)
     known = {voice: voices[voice] for voice in inside}
-    learned = given.epochs * [line for lines in known.values() for line in lines]
-    learned += [] if given.only_voices else read_phrases(given.phrases, known)
+    learned = learned_of(known, given)
     held_out = [line for voice in voices if fold[voice] == number for line in voices[voice]]
     print(f"fold {number} of {folds}: {len(learned)} lines of {len(inside)} voices, {len(held_out)} held out")
     adapter = LabelAdapter(arguments_of(given), show)
@@ -79,8 +85,7 @@ def one_fold(number: int, folds: int, given: argparse.Namespace) -> None:
 
 def whole(given: argparse.Namespace) -> None:
     voices = read_voices(given.voices)
-    lines = given.epochs * [line for each in voices.values() for line in each]
-    lines += read_phrases(given.phrases, voices)
+    lines = learned_of(voices, given)
     print(f"all voices and phrases: {len(lines)} lines")
     adapter = LabelAdapter(arguments_of(given), show)
     adapter.fit(texts(lines, context=True))
@@ -107,8 +112,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--phrases", type=Path, default=DATA / "phrases", help="folder of the phrasebooks")
     parser.add_argument("--fold", required=True, help="K/N (held-out fold K from 0), every/N, or all")
     parser.add_argument("--out", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--epochs", type=int, default=3, help="times a voice's line is read; a phrase is read once")
+    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=2, help="times a voice's line is read; of phrases half, once")
+    parser.add_argument("--real", type=int, default=6, help="times a line of a voice at real rates is read")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=6e-4)
     parser.add_argument("--no-context", dest="context", action="store_false", help="the message alone, throughout")

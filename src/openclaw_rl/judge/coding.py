@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from openclaw_rl.judge.evidence import reply_of
 from openclaw_rl.judge.odds import Odds
 from openclaw_rl.judge.pasted import stretches_of
 from openclaw_rl.ports import Case
@@ -92,7 +91,7 @@ _NOTICE = re.compile(
 def signs_of(case: Case) -> tuple[Sign, ...]:
     """The signs of a case in a coding conversation."""
     message = "\n\n".join(each.content for each in case.outcome.next_state if each.role == "user")[:_READ]
-    return signs_in(message, reply_of(case))
+    return signs_in(message, case.turn.completion.reply.content)
 
 
 def signs_in(message: str, reply: str) -> tuple[Sign, ...]:

@@ -1,7 +1,7 @@
 """Labelled exchanges: a request, a reply, what came next, and what that says of the reply. Pure but for `read_files`.
 
-One JSON object per line. The first line may describe the voice (``voice``, ``language``) instead, which then holds for
-the lines after it. `docs/judging.md` has the fields.
+One JSON object per line. The first line may describe the voice (``voice``, ``language``, ``channel``) instead, which then
+holds for the lines after it. `docs/judging.md` has the fields.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _row(given: Mapping[str, Any], about: Mapping[str, Any], where: str) -> Labe
     for field in _TEXTS:
         if not isinstance(given.get(field), str):
             raise ValueError(f"{field}: must be text")
-    if (channel := given.get("channel")) not in (None, *CHANNELS):
+    if (channel := given.get("channel", about.get("channel"))) not in (None, *CHANNELS):
         raise ValueError(f"channel: {channel!r} is none of {', '.join(CHANNELS)}")
     hint, tags, role = given.get("hint"), given.get("tags") or (), given.get("role", "user")
     if hint is not None and not isinstance(hint, str):

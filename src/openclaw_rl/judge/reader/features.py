@@ -12,6 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from openclaw_rl.judge.channel import channel_of_texts
+from openclaw_rl.judge.coding import signs_in
+from openclaw_rl.judge.pasted import stretches_of
+
 MOST = 2_000
 """characters of a text that are looked at: the head and the tail"""
 
@@ -67,6 +71,7 @@ def families(request: str, reply: str, message: str, *, context: bool = True) ->
         *own,
         Family(names=list(_skeleton(message, asked, told)), weight=0.7, shared=True),
         Family(names=list(_meeting(reply, message, asked, told)), weight=0.7, shared=True),
+        Family(names=list(_place(request, reply, message)), weight=0.7, shared=True),
     )
 
 
@@ -117,6 +122,21 @@ def _shape(message: str, found: Sequence[str]) -> Iterator[str]:
         yield "x shouts"
     if "0" in found:
         yield f"x numbers {_bucket(found.count('0'), (1, 2, 4))}"
+
+
+def _place(request: str, reply: str, message: str) -> Iterator[str]:
+    """Where it is said, what is pasted, and the signs of an agent's failure or of the user's consent."""
+    channel = channel_of_texts(request, reply, message)
+    parts = stretches_of(message)
+    pasted = sum(part.pasted for part in parts)
+    matter = "none" if not pasted else "all" if pasted == len(parts) else "some"
+    signs = [sign.name for sign in signs_in(message, reply)] or ["no sign"]
+    yield f"p {channel} pasted {matter}"
+    yield f"p {channel} length {_bucket(len(message), (20, 60, 160, 500, 1500))}"
+    yield f"p {channel} the reply asks {int(bool(_ASKS.search(reply[-160:].rstrip())))}"
+    for sign in signs:
+        yield f"p {sign}"
+        yield f"p {channel} {sign} pasted {matter}"
 
 
 def _units(text: str) -> frozenset[str]:

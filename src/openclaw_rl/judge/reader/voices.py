@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from openclaw_rl.errors import ConfigError
+from openclaw_rl.judge.channel import Channel
 from openclaw_rl.judge.reader.kinds import KINDS, MessageKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One labelled exchange: line ``index`` (from 0) of ``voice``. The files call the kind mixed ``praise_rule``."""
+    """One labelled exchange: line ``index`` (from 0) of ``voice``. The files call the kind mixed ``praise_rule``.
+
+    ``channel`` is that of a voice written at the rates of real talk, None of any other.
+    """
 
     voice: str
     index: int
@@ -26,6 +30,7 @@ class Line:
     kind: MessageKind
     hint: str | None
     tags: tuple[str, ...]
+    channel: Channel | None = None
 
 
 def read_voices(folder: Path) -> dict[str, list[Line]]:
@@ -39,13 +44,14 @@ def read_voices(folder: Path) -> dict[str, list[Line]]:
 def _voice(file: Path) -> list[Line]:
     try:
         head, *rest = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines() if text.strip()]
-        return [_line(row, file=file, index=index, language=head["language"]) for index, row in enumerate(rest)]
+        about = {"file": file, "language": head["language"], "channel": head.get("channel")}
+        return [_line(row, index=index, **about) for index, row in enumerate(rest)]
     except (ValueError, KeyError, TypeError) as error:
         remedy = "the first line has voice and language, every other one request, reply, next, kind, hint, tags"
         raise ConfigError(f"{file}: {error}", remedy=remedy) from error
 
 
-def _line(row: Mapping[str, Any], *, file: Path, index: int, language: str) -> Line:
+def _line(row: Mapping[str, Any], *, file: Path, index: int, language: str, channel: Channel | None = None) -> Line:
     kind = "mixed" if row["kind"] == "praise_rule" else str(row["kind"])
     hint = None if row["hint"] is None else str(row["hint"])
     text = str(row["next"])
@@ -63,6 +69,7 @@ def _line(row: Mapping[str, Any], *, file: Path, index: int, language: str) -> L
         kind=kind,
         hint=hint,
         tags=tuple(str(tag) for tag in row["tags"]),
+        channel=channel,
     )
 
 
@@ -90,11 +97,12 @@ def read_phrases(folder: Path, voices: Mapping[str, Sequence[Line]], *, seed: in
 
 
 def dealt(voices: Mapping[str, Sequence[Line]], folds: int, *, seed: int) -> dict[str, int]:
-    """The fold of each voice: every language is spread over the folds as evenly as it goes."""
+    """The fold of each voice: every language, and the voices of real rates, are spread over the folds as evenly as it
+    goes."""
     rng = random.Random(seed)
-    by_language: dict[str, list[str]] = {}
+    by_language: dict[tuple[str, str], list[str]] = {}
     for voice, lines in voices.items():
-        by_language.setdefault(lines[0].language, []).append(voice)
+        by_language.setdefault((lines[0].channel or "", lines[0].language), []).append(voice)
     order = [voice for _, names in sorted(by_language.items()) for voice in rng.sample(sorted(names), len(names))]
     return {voice: place % folds for place, voice in enumerate(order)}
 
